@@ -112,38 +112,26 @@ func (co *consumer) generation(ctx context.Context, gen Generation, workers *wor
 		case <-ctx.Done():
 		}
 	}()
-	jobs, forget := withGrace(ctx, co.c.StopTimeout)
-	defer forget()
-
-	var parts []*partition
 	g := newGroup(ctx)
-	assigned := gen.Assigned()
+	h := &held{of: map[TopicPartition]*heldPartition{}}
 	co.vitals.joined(true)
 	defer co.vitals.joined(false)
-	co.memory.partitions.Add(int64(len(assigned)))
-	defer co.memory.partitions.Add(-int64(len(assigned)))
-	for tp, start := range assigned {
-		p := co.newPartition(workers, gen, tp, start)
-		parts = append(parts, p)
-		g.run(func(ctx context.Context) error { return p.run(ctx, jobs) })
-	}
+	co.hold(g, h, gen, gen.Assigned(), workers)
 	// Stay in the group without partitions too: leaving would take the generation from the others.
 	g.run(func(ctx context.Context) error { <-ctx.Done(); return nil })
+	if changing, ok := gen.(Incremental); ok {
+		g.run(func(ctx context.Context) error { co.follow(ctx, g, h, changing, workers); return nil })
+	}
 
 	saver := make(chan struct{})
 	stopSaving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	go func() {
 		defer close(saver)
-		co.saveLoop(stopSaving, gen, parts)
+		co.saveLoop(stopSaving, gen, h)
 	}()
 	err := g.wait()
 	stop()
 	<-saver
-	co.release(gen, parts)
+	co.release(gen, co.takeAll(h))
 	return err
-}
-
-func (co *consumer) newPartition(workers *workerPool, gen Generation, tp TopicPartition, start Start) *partition {
-	return &partition{env: co.env, fences: co.fences, declarations: co.declarations, receiver: co.receiver, serial: &co.suspects, memory: co.memory,
-		workers: workers, gen: gen, tp: tp, start: start, scheduler: newScheduler(co.c.BatchSize), freed: make(chan struct{}, 1), counted: map[int64]*delivery{}}
 }

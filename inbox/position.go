@@ -16,16 +16,19 @@ import (
 
 // saveLoop saves the positions of all partitions in one statement, and then commits the same offsets to Kafka. So Postgres never
 // has a lower position than the group.
-func (co *consumer) saveLoop(ctx context.Context, gen Generation, parts []*partition) {
+func (co *consumer) saveLoop(ctx context.Context, gen Generation, h *held) {
 	wait := saveEvery
 	looked := time.Now()
 	for pause(ctx, wait) == nil {
 		begun := time.Now()
-		err := co.save(ctx, gen, parts)
-		if err == nil && begun.Sub(looked) >= lookEvery {
-			looked = begun
-			err = co.look(ctx, parts)
-		}
+		err := h.each(func(parts []*partition) error {
+			err := co.save(ctx, gen, parts)
+			if err == nil && begun.Sub(looked) >= lookEvery {
+				looked = begun
+				err = co.look(ctx, parts)
+			}
+			return err
+		})
 		if err != nil && ctx.Err() == nil {
 			co.transient(err)
 		}

@@ -42,7 +42,7 @@ func TestSavingAsksNothingWhileNothingMoves(t *testing.T) {
 		t.Errorf("%d looks beside a save that says all, %v", looks.seen(), err)
 	}
 	begun := time.Now()
-	stop := b.run(func(ctx context.Context) error { in.consumer.saveLoop(ctx, gen, []*partition{p}); return nil })
+	stop := b.run(func(ctx context.Context) error { in.consumer.saveLoop(ctx, gen, holding(p)); return nil })
 	wait.Until(t, "a few looks", func() bool { return looks.seen() >= 3 })
 	stop()
 	if n, most := looks.seen(), int(time.Since(begun)/lookEvery)+1; n > most {
@@ -63,7 +63,7 @@ func TestSavingRestsAfterASlowSave(t *testing.T) {
 	gen := newCommitted()
 	p := b.owned(in, gen, 0)
 	begun := time.Now()
-	stop := b.run(func(ctx context.Context) error { in.consumer.saveLoop(ctx, gen, []*partition{p}); return nil })
+	stop := b.run(func(ctx context.Context) error { in.consumer.saveLoop(ctx, gen, holding(p)); return nil })
 	wait.Until(t, "two saves", func() bool { settled(p, p.track.next+1); return saves.seen() >= 2 })
 	took := time.Since(begun)
 	stop()
@@ -121,4 +121,9 @@ func TestSavingThatBreaksOffGivesNothingUp(t *testing.T) {
 			t.Errorf("%s: lost %v (%v), saved up to %d, committed %v", name, p.fenced, p.failed, p.saved, gen.got)
 		}
 	}
+}
+
+// holding is a generation's set of one partition.
+func holding(p *partition) *held {
+	return &held{of: map[TopicPartition]*heldPartition{p.tp: {partition: p}}}
 }

@@ -212,7 +212,7 @@ func TestSavingGoesOnAfterAFailure(t *testing.T) {
 	pgtest.Exec(t, b.db, "alter table holdfast.consumer_position rename to gone")
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
-	go func() { in.consumer.saveLoop(ctx, gen, []*partition{p}); close(done) }()
+	go func() { in.consumer.saveLoop(ctx, gen, holding(p)); close(done) }()
 	b.await("the failure", func(o *observations) bool { return len(o.errs) > 0 })
 	b.reported(nil, "save positions")
 	pgtest.Exec(t, b.db, "alter table holdfast.gone rename to consumer_position")

@@ -5,9 +5,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/segmentio/kafka-go"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/sourcetest"
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/relay"
 	"github.com/holdfast-go/holdfast/relay/publishertest"
@@ -40,4 +43,63 @@ func TestThePublisherKeepsThePromises(t *testing.T) {
 			Bound:       40 * time.Second, // ProduceTimeout for the topics, the batch that is open, and the next one, on a busy machine
 		})
 	})
+}
+
+func TestTheGroupKeepsThePromises(t *testing.T) {
+	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
+		sourcetest.Run(t, sourcetest.Options{
+			Source: func(t testing.TB, group string, topics ...string) inbox.Source {
+				return groupOn(t, cluster, GroupConfig{GroupID: group, Topics: topics})
+			},
+			Topic: func(t testing.TB, partitions int) string { return cluster.Topic(t, partitions) },
+			Produce: func(t testing.TB, topic string, partition int, records ...inbox.Record) {
+				produceRecords(t, cluster, topic, partition, records)
+			},
+			Delete: func(t testing.TB, topic string, partition int, before int64) {
+				cluster.DeleteRecords(t, topic, partition, before)
+			},
+		})
+	})
+}
+
+func groupOn(t testing.TB, cluster *kafkatest.Cluster, c GroupConfig) *Group {
+	t.Helper()
+	if c.HeartbeatInterval == 0 {
+		c.HeartbeatInterval = 100 * time.Millisecond
+	}
+	g, err := NewGroup([]kgo.Opt{kgo.SeedBrokers(cluster.Brokers...)}, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// produceRecords writes records until the broker takes them: it refuses a new topic for a moment.
+func produceRecords(t testing.TB, cluster *kafkatest.Cluster, topic string, partition int, records []inbox.Record) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); ; {
+		all := make([]kafka.Record, len(records))
+		for i, r := range records {
+			if r.Key != nil {
+				all[i].Key = kafka.NewBytes(r.Key)
+			}
+			if r.Value != nil {
+				all[i].Value = kafka.NewBytes(r.Value)
+			}
+			for _, h := range r.Headers {
+				all[i].Headers = append(all[i].Headers, kafka.Header(h))
+			}
+		}
+		res, err := cluster.Client.Produce(t.Context(), &kafka.ProduceRequest{Topic: topic, Partition: partition, RequiredAcks: kafka.RequireAll,
+			Records: kafka.NewRecordReader(all...)})
+		if err == nil {
+			err = res.Error
+		}
+		switch {
+		case err == nil:
+			return
+		case time.Now().After(end):
+			t.Fatal(err)
+		}
+	}
 }
