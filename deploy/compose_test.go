@@ -44,6 +44,8 @@ func TestTheCompositionFitsTogether(t *testing.T) {
 			switch {
 			case !there:
 				t.Errorf("%s waits for %s, which is not there", name, on)
+			case how.Condition != "service_healthy" && how.Condition != "service_completed_successfully":
+				t.Errorf("%s begins when %s is %q: it must be healthy, or done", name, on, how.Condition)
 			case how.Condition == "service_healthy" && len(other.Healthcheck.Test) == 0:
 				t.Errorf("%s waits until %s is well, which nobody checks", name, on)
 			case how.Condition == "service_completed_successfully" && other.Restart != "":
