@@ -172,7 +172,7 @@ func TestEventsWithoutRoomHoldTheirPartitionAndNoWorker(t *testing.T) {
 
 func TestAnEventWithoutRoomIsSettledInItsOrderAsSoonAsThereIsRoom(t *testing.T) {
 	b := setupRoom(t)
-	b.in.registry.register([]string{"order.paid"}, registration{}, true, func(ctx context.Context, tx pgx.Tx, es []holdfast.Event) error {
+	b.in.HandleBatch("order.paid", func(ctx context.Context, tx pgx.Tx, es []holdfast.Event) error {
 		for _, e := range es {
 			if err := b.handle(ctx, tx, e); err != nil {
 				return err

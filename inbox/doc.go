@@ -71,8 +71,8 @@
 //     and is judged in one place (returned.go). connection.go takes the connections, bounds what is waited for on them, and
 //     gets rid of dead ones. Errors are shortened (errortext.go). history.go decides what follows a failure,
 //     and fault.go says whose fault it is.
-//  12. wiring.go explains a missing schema. All parts use env.go, registry.go (the handlers), settings.go (what holds for a type),
-//     turns.go (how many of its handlers run at once), memory.go (its budget) and statements.go. grouping.go decides which events may
+//  12. wiring.go explains a missing schema, and running.go tells a handler what it is about. All parts use env.go, registry.go (the
+//     handlers), middleware.go (what is around them), settings.go (what holds for a type), turns.go (how many of its handlers run at once), memory.go (its budget) and statements.go. grouping.go decides which events may
 //     share a transaction. transient.go bounds how often a repeated error is logged, backoff.go how long to wait. group.go runs loops.
 //     vitals.go keeps what the loops saw last.
 package inbox

@@ -42,3 +42,23 @@ func ExampleOn() {
 	// payload: field "lines[1].qty": a string where an int is wanted
 	// dead
 }
+
+// The first middleware is outermost. Each runs in the handler's transaction, and its error is the handler's.
+func ExampleInbox_Use() {
+	in := billing(newPool(), inbox.Observer{})
+	in.Use(func(next inbox.Handler) inbox.Handler {
+		return func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+			fmt.Println("attempt", inbox.AttemptFrom(ctx), "of", e.Type)
+			return next(ctx, tx, e)
+		}
+	})
+	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		fmt.Println("invoice for", e.Key)
+		return nil
+	})
+	fmt.Println(in.Receive(context.Background(), placed))
+	// Output:
+	// attempt 1 of order.placed
+	// invoice for o-1
+	// handled <nil>
+}

@@ -95,5 +95,5 @@ func FuzzAPublishedEventIsReceivedAsItWas(f *testing.F) {
 // bareReceiver reads records, and has nothing to do more with them.
 func bareReceiver() *receiver {
 	env := &env{}
-	return &receiver{env: env, registry: newRegistry(&env.settings), pauses: newPauses(env)}
+	return &receiver{env: env, registry: newRegistry(&env.settings, env.decrypting), pauses: newPauses(env)}
 }

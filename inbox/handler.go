@@ -40,6 +40,7 @@ func (rn *runner) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []hold
 	c := rn.of(es[0].Type)
 	hctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
+	hctx = (&run{env: rn.env, events: es, attempt: about.attempt}).with(hctx)
 	hctx, ended := rn.observed(hctx, es, about)
 	defer func() { ended(err) }()
 	done := make(chan error, 1)

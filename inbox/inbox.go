@@ -1,14 +1,10 @@
 package inbox
 
 import (
-	"context"
 	"errors"
 	"fmt"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-
-	"github.com/holdfast-go/holdfast"
 )
 
 // Inbox takes in the events of one consumer. Once its handlers are registered, many goroutines may use it at once.
@@ -42,7 +38,7 @@ func New(pool *pgxpool.Pool, c Config) (*Inbox, error) {
 // newInbox puts the parts together. Each part gets the parts that it uses. No part knows the Inbox.
 func newInbox(pool *pgxpool.Pool, c Config) *Inbox {
 	env := newEnv(pool, c)
-	registry := newRegistry(&env.settings)
+	registry := newRegistry(&env.settings, env.decrypting)
 	runner := &runner{env: env}
 	ledger := &ledger{env: env, starts: &starts{env: env}, letters: &letters{env: env}}
 	queues := &queues{env: env, ledger: ledger, quota: &quota{env: env}}
@@ -67,14 +63,7 @@ func (in *Inbox) Handle(eventType string, h Handler, o ...Option) {
 	if h == nil {
 		panic(fmt.Sprintf("inbox: handle %q: the handler is nil", eventType))
 	}
-	in.registry.register([]string{eventType}, registrationOf(o), false, in.decrypting(func(ctx context.Context, tx pgx.Tx, events []holdfast.Event) error {
-		for _, e := range events {
-			if err := h(ctx, tx, e); err != nil {
-				return err
-			}
-		}
-		return nil
-	}))
+	in.registry.register([]string{eventType}, registrationOf(o), handler{one: h})
 }
 
 // HandleBatch registers a handler that takes up to Config.BatchSize events of a partition in one transaction: as many as have
@@ -85,7 +74,31 @@ func (in *Inbox) HandleBatch(eventType string, h BatchHandler, o ...Option) {
 	if h == nil {
 		panic(fmt.Sprintf("inbox: handle %q: the handler is nil", eventType))
 	}
-	in.registry.register([]string{eventType}, registrationOf(o), true, in.decrypting(h))
+	in.registry.register([]string{eventType}, registrationOf(o), handler{batch: h})
+}
+
+// Use puts middleware around all handlers of Handle and On, whether these were registered before or after it. The first is outermost:
+// Use(a, b) calls a, which calls b, which calls the handler. It runs in the handler's transaction and time, and its error, panic or
+// hanging counts as the handler's. Payloads are decrypted before it, and decoded (On) after it.
+//
+// An event counts as handled if the middleware returns nil and the handler did. So nothing is lost by a mistake:
+//
+//   - A middleware that returns nil although the handler failed, or was not called, is a failure, which is retried like others.
+//     Return ErrSettle to settle the event on purpose.
+//   - A second call of next after the handler has returned nil is an error and runs nothing. After a failure it runs again: use a
+//     savepoint then, since a failed statement leaves the transaction unusable.
+//   - A call of next with an event of another ID or Source, with a context that was not made from the given one, at the same
+//     time as another, or after the middleware has returned is an error and runs nothing.
+//
+// What next gets may have another payload or other headers than what came. Use panics when the inbox has started.
+func (in *Inbox) Use(m ...func(next Handler) Handler) {
+	in.registry.use(func() { in.registry.around = append(in.registry.around, m...) })
+}
+
+// UseBatch is Use for the handlers of HandleBatch and OnBatch. next may be called several times with parts of a batch. If the
+// middleware returns nil, each event must have been in a call that succeeded.
+func (in *Inbox) UseBatch(m ...func(next BatchHandler) BatchHandler) {
+	in.registry.use(func() { in.registry.aroundBatch = append(in.registry.aroundBatch, m...) })
 }
 
 // Config returns a copy of the inbox's configuration with its defaults.

@@ -55,6 +55,7 @@ type registration struct {
 	limit   int
 
 	typed   reflect.Type // what On and OnBatch decode; nil for Handle and HandleBatch
+	types   []string     // the type of On or OnBatch, and those of its older versions
 	codec   holdfast.Codec
 	upcasts []upcast
 }

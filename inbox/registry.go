@@ -9,8 +9,13 @@ import (
 // registry holds the handlers of an inbox, by type.
 type registry struct {
 	*settings
-	handlers map[string]BatchHandler
-	batched  map[string]bool // types that HandleBatch registered
+	handlers map[string]BatchHandler         // with what is around them; set when the inbox starts
+	batched  map[string]bool                 // types that HandleBatch registered
+	bare     map[string]handler              // as they were registered
+	outer    func(BatchHandler) BatchHandler // around all handlers and their middleware
+
+	around      []func(Handler) Handler // middleware, the outermost first
+	aroundBatch []func(BatchHandler) BatchHandler
 
 	// All types with a handler, and those without a limit of their own (WithConcurrency), sorted; set when the inbox starts.
 	types, unlimited []string
@@ -20,32 +25,48 @@ type registry struct {
 	wrong   error // what the registrations got wrong
 }
 
-func newRegistry(s *settings) *registry {
-	return &registry{settings: s, handlers: map[string]BatchHandler{}, batched: map[string]bool{}}
+// handler is for single events or for batches.
+type handler struct {
+	one   Handler
+	batch BatchHandler
+}
+
+func newRegistry(s *settings, outer func(BatchHandler) BatchHandler) *registry {
+	return &registry{settings: s, outer: outer, handlers: map[string]BatchHandler{}, batched: map[string]bool{}, bare: map[string]handler{}}
+}
+
+// use adds middleware.
+func (reg *registry) use(add func()) {
+	reg.mu.Lock()
+	defer reg.mu.Unlock()
+	if reg.started {
+		panic("inbox: use: the inbox has started: add middleware before Receive, Run and Consume")
+	}
+	add()
 }
 
 // register registers a handler for a type, and for older versions of it. They share what the registration says.
-func (reg *registry) register(types []string, r registration, batched bool, h BatchHandler) {
+func (reg *registry) register(types []string, r registration, h handler) {
 	reg.mu.Lock()
 	defer reg.mu.Unlock()
 	for _, t := range types {
-		reg.add(t, batched, h)
+		reg.add(t, h)
 	}
 	reg.note(r, types...)
 }
 
 // add adds the handler of a type. The caller holds the mutex.
-func (reg *registry) add(eventType string, batched bool, h BatchHandler) {
+func (reg *registry) add(eventType string, h handler) {
 	switch {
 	case reg.started:
 		panic(fmt.Sprintf("inbox: handle %q: the inbox has started: register handlers before Receive, Run and Consume", eventType))
 	case checkText("type", eventType, 1, 255) != nil:
 		panic(fmt.Sprintf("inbox: handle %q: %v", eventType, checkText("type", eventType, 1, 255)))
-	case reg.handlers[eventType] != nil:
+	case reg.bare[eventType].one != nil, reg.bare[eventType].batch != nil:
 		panic(fmt.Sprintf("inbox: handle %q: the type has a handler already: register each once", eventType))
 	}
-	reg.handlers[eventType] = h
-	if batched {
+	reg.bare[eventType] = h
+	if h.batch != nil {
 		reg.batched[eventType] = true
 	}
 }
@@ -58,9 +79,14 @@ func (reg *registry) start() error {
 		return reg.wrong
 	}
 	reg.started = true
-	reg.types = make([]string, 0, len(reg.handlers))
-	for t := range reg.handlers {
+	reg.types = make([]string, 0, len(reg.bare))
+	for t, h := range reg.bare {
 		reg.types = append(reg.types, t)
+		if h.batch != nil {
+			reg.handlers[t] = reg.outer(wrappedBatch(h.batch, reg.aroundBatch))
+		} else {
+			reg.handlers[t] = reg.outer(wrapped(h.one, reg.around))
+		}
 	}
 	slices.Sort(reg.types)
 	reg.unlimited = slices.DeleteFunc(slices.Clone(reg.types), func(t string) bool { return reg.turnsOf(t) != nil })

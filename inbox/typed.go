@@ -27,15 +27,15 @@ func On[T any](in *Inbox, eventType string, h func(ctx context.Context, tx pgx.T
 	if h == nil {
 		panic(fmt.Sprintf("inbox: on %q: the handler is nil", eventType))
 	}
-	in.registerTyped(eventType, reflect.TypeFor[T](), o, false, func(ctx context.Context, tx pgx.Tx, values []any, events []holdfast.Event) error {
-		for i, e := range events {
-			v, _ := values[i].(T) // A tombstone is nil.
-			if err := h(ctx, tx, v, e); err != nil {
-				return err
-			}
+	r, read := valued(reflect.TypeFor[T](), eventType, o)
+	in.registry.register(r.types, r, handler{one: func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		v, err := read(ctx, e)
+		if err != nil {
+			return err
 		}
-		return nil
-	})
+		value, _ := v.(T) // A tombstone is nil.
+		return h(ctx, tx, value, e)
+	}})
 }
 
 // Value is an event with its payload.
@@ -50,40 +50,37 @@ func OnBatch[T any](in *Inbox, eventType string, h func(ctx context.Context, tx 
 	if h == nil {
 		panic(fmt.Sprintf("inbox: on %q: the handler is nil", eventType))
 	}
-	in.registerTyped(eventType, reflect.TypeFor[T](), o, true, func(ctx context.Context, tx pgx.Tx, values []any, events []holdfast.Event) error {
-		all := make([]Value[T], len(events))
+	r, read := valued(reflect.TypeFor[T](), eventType, o)
+	in.registry.register(r.types, r, handler{batch: func(ctx context.Context, tx pgx.Tx, events []holdfast.Event) error {
+		values := make([]Value[T], len(events))
 		for i, e := range events {
-			v, _ := values[i].(T)
-			all[i] = Value[T]{Value: v, Event: e}
+			v, err := read(ctx, e)
+			if err != nil {
+				return err
+			}
+			value, _ := v.(T)
+			values[i] = Value[T]{Value: value, Event: e}
 		}
-		return h(ctx, tx, all)
-	})
+		return h(ctx, tx, values)
+	}})
 }
 
-// registerTyped registers a handler of decoded values for a type and its older versions.
-func (in *Inbox) registerTyped(eventType string, t reflect.Type, o []Option, batched bool, h func(ctx context.Context, tx pgx.Tx, values []any, events []holdfast.Event) error) {
-	r := registrationOf(o)
-	r.typed = t
-	types := []string{eventType}
+// valued is the registration of a handler of values of t for a type and its older versions, and what reads their payloads.
+func valued(t reflect.Type, eventType string, o []Option) (r registration, read func(ctx context.Context, e holdfast.Event) (any, error)) {
+	r = registrationOf(o)
+	r.typed, r.types = t, []string{eventType}
 	versions := map[string]version{eventType: {of: t}}
 	for i, u := range r.upcasts {
-		types = append(types, u.from)
+		r.types = append(r.types, u.from)
 		versions[u.from] = version{of: u.in, steps: r.upcasts[i:]}
 	}
 	codec := r.codec
 	if codec == nil {
 		codec = holdfast.JSON{}
 	}
-	in.registry.register(types, r, batched, in.decrypting(func(ctx context.Context, tx pgx.Tx, events []holdfast.Event) error {
-		values := make([]any, len(events))
-		for i, e := range events {
-			var err error
-			if values[i], err = decoded(ctx, codec, t, versions[e.Type], e); err != nil {
-				return err
-			}
-		}
-		return h(ctx, tx, values, events)
-	}))
+	return r, func(ctx context.Context, e holdfast.Event) (any, error) {
+		return decoded(ctx, codec, t, versions[e.Type], e)
+	}
 }
 
 // version is how the payload of one type of event becomes what the handler takes.

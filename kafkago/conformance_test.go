@@ -16,13 +16,23 @@ import (
 )
 
 func TestThePublisherKeepsThePromises(t *testing.T) {
+	publisherKeepsThePromises(t, func(p relay.Publisher) relay.Publisher { return p })
+}
+
+func TestThePublisherWithMiddlewareKeepsThePromises(t *testing.T) {
+	publisherKeepsThePromises(t, func(p relay.Publisher) relay.Publisher {
+		return relay.Wrap(p, func(next relay.PublishFunc) relay.PublishFunc { return next })
+	})
+}
+
+func publisherKeepsThePromises(t *testing.T, with func(relay.Publisher) relay.Publisher) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		away, err := NewPublisher(Connection{Brokers: []string{"127.0.0.1:1"}}, PublisherConfig{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		publishertest.Run(t, publishertest.Options{
-			Publisher: clusterPublisher(t, cluster.Brokers, PublisherConfig{Compression: NoCompression}),
+			Publisher: with(clusterPublisher(t, cluster.Brokers, PublisherConfig{Compression: NoCompression})),
 			Topic: func(t testing.TB, partitions int) string {
 				return cluster.Topic(t, partitions, "max.message.bytes", "100000")
 			},
@@ -42,7 +52,7 @@ func TestThePublisherKeepsThePromises(t *testing.T) {
 				return e
 			},
 			Missing:     "missing",
-			Unreachable: away,
+			Unreachable: with(away),
 			Bound:       20 * time.Second, // ProduceTimeout for the topics, and once more for the batches
 		})
 	})

@@ -41,6 +41,12 @@ type Config struct {
 	// and Queue, which has none, the background context. Defaults to none: payloads are written as they are.
 	Encryptor holdfast.Encryptor
 
+	// Use is middleware around Write, the first outermost: it may look, add headers, or refuse. Each function is called once, by New. What
+	// it gives to next is checked, encrypted and written; an error aborts nothing, so tx is still usable. It must call next, once, before
+	// it returns nil: Write is an error otherwise, so that no event is lost by mistake. Queue and WriteThrough, which have no pgx.Tx, are
+	// errors with it. Defaults to none.
+	Use []func(next WriteFunc) WriteFunc
+
 	// Observer sees each Write, and may give its events headers such as traceparent. Queue does not call it. Defaults to nothing.
 	Observer Observer
 }
@@ -54,6 +60,7 @@ type Outbox struct {
 	maxPayload int
 	encryptor  holdfast.Encryptor
 	observer   Observer
+	outer      WriteFunc // with middleware; nil without
 	append     string
 	appendOne  string
 	lock       string
@@ -77,7 +84,7 @@ func New(c Config) (*Outbox, error) {
 	if c.MaxPayload == 0 {
 		c.MaxPayload = defaultMaxPayload
 	}
-	return &Outbox{
+	o := &Outbox{
 		source:     c.Source,
 		maxPayload: c.MaxPayload,
 		encryptor:  c.Encryptor,
@@ -85,7 +92,9 @@ func New(c Config) (*Outbox, error) {
 		append:     sqlschema.In(c.Schema, appendEvents),
 		appendOne:  sqlschema.In(c.Schema, appendEvent),
 		lock:       sqlschema.In(c.Schema, lockKeys),
-	}, nil
+	}
+	o.outer = o.wrapped(c.Use)
+	return o, nil
 }
 
 // standard is the Outbox of the package functions Write, Queue and Lock: the zero Config.
@@ -129,7 +138,10 @@ func (o *Outbox) Write(ctx context.Context, tx pgx.Tx, events ...holdfast.Event)
 	if tx == nil {
 		return errors.New("write events: tx is nil: it must be the transaction that makes the change")
 	}
-	return o.WriteThrough(ctx, through(tx), events...)
+	if o.outer != nil {
+		return o.around(ctx, tx, events)
+	}
+	return o.write(ctx, through(tx), events)
 }
 
 // Queue is Write as one more statement of batch: the change and its events reach Postgres in one round trip. Send the
@@ -145,6 +157,9 @@ func (o *Outbox) Queue(batch *pgx.Batch, events ...holdfast.Event) error {
 	}
 	if batch == nil {
 		return errors.New("queue events: batch is nil: it must be the batch that makes the change")
+	}
+	if o.outer != nil {
+		return errors.New("queue events: this Outbox has middleware (Config.Use), which works in a transaction: use Write, or an Outbox without")
 	}
 	sql, args, err := o.statement(context.Background(), events, nil)
 	if err != nil {

@@ -18,13 +18,21 @@ type Exec func(ctx context.Context, sql string, args ...any) error
 // WriteThrough is Write for code that reaches Postgres without a pgx.Tx. It calls exec once, unless it refuses the events or there
 // are none. Nothing checks that exec is in a transaction: outside of one, the events commit by themselves. For database/sql, use the
 // module contrib/sql.
-func (o *Outbox) WriteThrough(ctx context.Context, exec Exec, events ...holdfast.Event) (err error) {
+func (o *Outbox) WriteThrough(ctx context.Context, exec Exec, events ...holdfast.Event) error {
 	if len(events) == 0 {
 		return nil
 	}
 	if exec == nil {
 		return errors.New("write events: exec is nil: it must run a statement in the transaction that makes the change")
 	}
+	if o.outer != nil {
+		return errors.New("write events: this Outbox has middleware (Config.Use), which gets a pgx.Tx: use an Outbox without")
+	}
+	return o.write(ctx, exec, events)
+}
+
+// write is Write and WriteThrough without middleware.
+func (o *Outbox) write(ctx context.Context, exec Exec, events []holdfast.Event) (err error) {
 	var headers map[string]string
 	if o.observer.OnWrite != nil {
 		var ended func(error)

@@ -1,0 +1,288 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+// PublishFunc is Publisher.Publish as a function.
+type PublishFunc func(ctx context.Context, events []holdfast.Event) []error
+
+// Wrap puts middleware around a publisher. The first is outermost. Use it in place of a type of your own around a Publisher: that would
+// hide the methods of Partitioner, Gatherer and Pinger, and the relay would publish more slowly and hold more when a partition does
+// not answer. What Wrap returns has those that p has. Close p itself.
+//
+// Middleware may look, wait, change payloads and headers in copies of the events, refuse events with an error of their own, call next
+// again for what failed, and call it with parts of the events in their order. It must not change their topics, keys, IDs or Sources. Of events that go to
+// many partitions at once (Gatherer), it runs for each partition at the same time, and next returns when all have been sent: then next
+// ignores the end of its own context, and the context is the relay's.
+//
+// Nothing is lost by a mistake. An event counts as published only if p has acknowledged it: nil for any other is an error, which holds
+// what the event's partition has, without attempts spent. So are another number of answers, a panic, and a
+// call of next with an event before an earlier one of its topic and key is published.
+func Wrap(p Publisher, around ...func(next PublishFunc) PublishFunc) Publisher {
+	w := &wrapper{publisher: p}
+	w.outer = func(ctx context.Context, events []holdfast.Event) []error {
+		call, ok := ctx.Value(publishKey{}).(*wrappedCall)
+		if !ok {
+			return refuseAll(events, errors.New("a publish middleware passed a context that was not made from its own"))
+		}
+		return call.publish(ctx, events)
+	}
+	for i := len(around) - 1; i >= 0; i-- {
+		w.outer = around[i](w.outer)
+	}
+	pinger, pings := p.(Pinger)
+	partitioner, partitions := p.(Partitioner)
+	gatherer, gathers := p.(Gatherer)
+	switch apart := (wrappedPartitioner{w, partitioner}); {
+	case gathers && pings:
+		return struct {
+			wrappedGatherer
+			wrappedPing
+		}{wrappedGatherer{apart, gatherer}, wrappedPing{pinger}}
+	case gathers:
+		return wrappedGatherer{apart, gatherer}
+	case partitions && pings:
+		return struct {
+			wrappedPartitioner
+			wrappedPing
+		}{apart, wrappedPing{pinger}}
+	case partitions:
+		return apart
+	case pings:
+		return struct {
+			*wrapper
+			wrappedPing
+		}{w, wrappedPing{pinger}}
+	}
+	return w
+}
+
+// wrapper is a publisher with middleware.
+type wrapper struct {
+	publisher Publisher
+	outer     PublishFunc
+}
+
+func (w *wrapper) Publish(ctx context.Context, events []holdfast.Event) []error {
+	return w.call(ctx, events, w.publisher.Publish)
+}
+
+// wrappedPing is the method of Pinger.
+type wrappedPing struct{ pinger Pinger }
+
+func (w wrappedPing) Ping(ctx context.Context) error { return w.pinger.Ping(ctx) }
+
+type wrappedPartitioner struct {
+	*wrapper
+	partitioner Partitioner
+}
+
+func (w wrappedPartitioner) Partition(e holdfast.Event) (partition, partitions int) {
+	return w.partitioner.Partition(e)
+}
+
+type wrappedGatherer struct {
+	wrappedPartitioner
+	gatherer Gatherer
+}
+
+// PublishTogether runs the middleware of all batches at the same time. The first calls of next of all that make one are one call of the
+// gatherer; other calls go out by themselves.
+func (w wrappedGatherer) PublishTogether(ctx context.Context, batches [][]holdfast.Event, answered func(batch int, answers []error)) {
+	t := newGathering(len(batches))
+	var all sync.WaitGroup
+	for i, events := range batches {
+		all.Go(func() {
+			var begun atomic.Bool
+			answers := w.call(ctx, events, func(ctx context.Context, part []holdfast.Event) []error {
+				if begun.CompareAndSwap(false, true) {
+					return t.join(part)
+				}
+				return w.publisher.Publish(ctx, part)
+			})
+			if begun.CompareAndSwap(false, true) {
+				t.leave()
+			}
+			answered(i, answers)
+		})
+	}
+	t.run(ctx, w.gatherer)
+	all.Wait()
+}
+
+// gathering is what the middlewares of several batches send at the same time.
+type gathering struct {
+	mu      sync.Mutex
+	left    int           // batches that have neither joined nor left
+	ready   chan struct{} // closed when none is left
+	batches [][]holdfast.Event
+	answers []chan []error // of batches
+}
+
+func newGathering(n int) *gathering {
+	t := &gathering{left: n, ready: make(chan struct{})}
+	if n == 0 {
+		close(t.ready)
+	}
+	return t
+}
+
+// join sends a batch with the others, and returns its answers.
+func (t *gathering) join(events []holdfast.Event) []error {
+	answers := make(chan []error, 1)
+	t.mu.Lock()
+	t.batches, t.answers = append(t.batches, events), append(t.answers, answers)
+	t.mu.Unlock()
+	t.leave()
+	return <-answers
+}
+
+// leave says that a batch has joined, or sends nothing.
+func (t *gathering) leave() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.left--; t.left == 0 {
+		close(t.ready)
+	}
+}
+
+// run sends what has joined, once every batch has joined or left.
+func (t *gathering) run(ctx context.Context, g Gatherer) {
+	<-t.ready
+	if len(t.batches) > 0 {
+		g.PublishTogether(ctx, t.batches, func(batch int, answers []error) { t.answers[batch] <- answers })
+	}
+}
+
+// refuseAll answers every event with one error, which holds what its partition has.
+func refuseAll(events []holdfast.Event, err error) []error {
+	answers := make([]error, len(events))
+	for i, e := range events {
+		answers[i] = &PublishError{Topic: e.Topic, Partition: -1, Fault: FaultPartition, Err: err}
+	}
+	return answers
+}
+
+type publishKey struct{}
+
+func identify(e holdfast.Event) [2]string { return [2]string{e.Source, e.ID} }
+
+// wrappedCall is one call through the middleware: what the publisher acknowledged, and what must be before what.
+type wrappedCall struct {
+	send PublishFunc
+
+	mu     sync.Mutex
+	place  map[[2]string]int   // of each event, by source and id
+	events []holdfast.Event    // as they were given
+	queues map[[2]string][]int // the places of the events of a topic and key
+	acked  map[[2]string]bool  // by source and id
+	over   bool                // the middleware has returned
+}
+
+func newWrappedCall(events []holdfast.Event, send PublishFunc) *wrappedCall {
+	c := &wrappedCall{send: send, events: events, place: make(map[[2]string]int, len(events)), queues: map[[2]string][]int{}, acked: make(map[[2]string]bool, len(events))}
+	for i, e := range events {
+		if _, twice := c.place[identify(e)]; !twice { // A producer may write an ID twice.
+			c.place[identify(e)] = i
+		}
+		if e.Key != "" {
+			c.queues[[2]string{e.Topic, e.Key}] = append(c.queues[[2]string{e.Topic, e.Key}], i)
+		}
+	}
+	return c
+}
+
+// publish sends what may be sent.
+func (c *wrappedCall) publish(ctx context.Context, events []holdfast.Event) []error {
+	answers := make([]error, len(events))
+	may := make([]holdfast.Event, 0, len(events))
+	at := make([]int, 0, len(events))
+	c.mu.Lock()
+	sending := make(map[[2]string]bool, len(events))
+	for i, e := range events {
+		if err := c.refusal(e, sending); err != nil {
+			answers[i] = &PublishError{Topic: e.Topic, Partition: -1, Fault: FaultPartition, NotSent: true, Err: err}
+			continue
+		}
+		sending[identify(e)] = true
+		may, at = append(may, e), append(at, i)
+	}
+	c.mu.Unlock()
+	if len(may) == 0 {
+		return answers
+	}
+	got := c.send(ctx, may)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i, e := range may {
+		err := error(&PublishError{Topic: e.Topic, Partition: -1, Fault: FaultPartition, Err: errors.New("the publisher gave too few answers")})
+		if i < len(got) {
+			err = got[i]
+		}
+		if answers[at[i]] = err; err == nil {
+			c.acked[identify(e)] = true
+		}
+	}
+	return answers
+}
+
+// refusal is why an event may not be sent now. sending are those that go out before it in the same call.
+func (c *wrappedCall) refusal(e holdfast.Event, sending map[[2]string]bool) error {
+	place, given := c.place[identify(e)]
+	switch {
+	case c.over:
+		return errors.New("a publish middleware called next after it had returned")
+	case !given || c.events[place].Topic != e.Topic || c.events[place].Key != e.Key:
+		return errors.New("a publish middleware called next with an event that it was not given, or changed its topic or key")
+	}
+	for _, before := range c.queues[[2]string{e.Topic, e.Key}] {
+		if before >= place {
+			break
+		}
+		if id := identify(c.events[before]); !sending[id] && !c.acked[id] {
+			return errors.New("a publish middleware called next with an event before an earlier one of its key was published: the order of the key would break")
+		}
+	}
+	return nil
+}
+
+// call runs the middleware, and believes no answer that the publisher did not give.
+func (w *wrapper) call(ctx context.Context, events []holdfast.Event, send PublishFunc) (answers []error) {
+	c := newWrappedCall(events, send)
+	defer func() {
+		switch v := recover().(type) {
+		case nil:
+		case runtime.Error:
+			answers = refuseAll(events, fmt.Errorf("a publish middleware panicked: %w", v))
+		default: // Its text may be an event's.
+			answers = refuseAll(events, fmt.Errorf("a publish middleware panicked with a value of type %T", v))
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.over = true
+		answers = c.verdict(answers)
+	}()
+	return w.outer(context.WithValue(ctx, publishKey{}, c), events)
+}
+
+// verdict is what the answers of the middleware amount to.
+func (c *wrappedCall) verdict(answers []error) []error {
+	if len(answers) != len(c.events) {
+		return refuseAll(c.events, fmt.Errorf("a publish middleware gave %d answers for %d events", len(answers), len(c.events)))
+	}
+	for i, e := range c.events {
+		if answers[i] == nil && !c.acked[identify(e)] {
+			answers[i] = &PublishError{Topic: e.Topic, Partition: -1, Fault: FaultPartition,
+				Err: errors.New("a publish middleware answered nil for an event that the broker did not acknowledge")}
+		}
+	}
+	return answers
+}
