@@ -3,6 +3,7 @@ package sqloutbox
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"reflect"
 
@@ -10,16 +11,16 @@ import (
 	"github.com/holdfast-go/holdfast/outbox"
 )
 
-// Tx is a transaction of database/sql: a *sql.Tx, and whatever has one inside: *sqlx.Tx, bun.Tx, ent's *Tx (with its feature
-// sql/execquery). A *sql.DB and a *sql.Conn have no Commit, so that passing one does not compile. Write and Lock never call Commit
-// or Rollback.
+// Tx is a transaction of database/sql: a *sql.Tx, and what passes statements and arguments on to one, as *sqlx.Tx and ent's *Tx do (with
+// its feature sql/execquery). A *sql.DB and a *sql.Conn have no Commit, so that passing one does not compile. Write and Lock never
+// call Commit or Rollback.
 type Tx interface {
 	Execer
 	Commit() error
 	Rollback() error
 }
 
-// Execer runs statements: what libraries call DBTX, ConnPool or IDB. It may be a transaction or not.
+// Execer runs statements: what sqlc calls DBTX and GORM ConnPool. It may be a transaction or not.
 type Execer interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
 }
@@ -83,7 +84,7 @@ func (o *Outbox) Write(ctx context.Context, tx Tx, events ...holdfast.Event) err
 		return nil
 	}
 	if none(tx) {
-		return fmt.Errorf("write events: tx is nil: it must be the transaction that makes the change")
+		return errors.New("write events: tx is nil: it must be the transaction that makes the change")
 	}
 	return o.outbox.WriteThrough(ctx, through(tx), events...)
 }
@@ -91,15 +92,22 @@ func (o *Outbox) Write(ctx context.Context, tx Tx, events ...holdfast.Event) err
 // Lock serialises the transactions that write for these keys, until tx ends: see outbox.Outbox.Lock.
 func (o *Outbox) Lock(ctx context.Context, tx Tx, keys ...string) error {
 	if none(tx) {
-		return fmt.Errorf("lock keys: tx is nil: it must be the transaction that writes the events")
+		return errors.New("lock keys: tx is nil: it must be the transaction that writes the events")
 	}
 	return o.outbox.LockThrough(ctx, through(tx), keys...)
 }
+
+// undefinedParameter is the SQLSTATE of a statement that came without its arguments.
+const undefinedParameter = "42P02"
 
 // through runs statements in tx.
 func through(tx Tx) outbox.Exec {
 	return func(ctx context.Context, statement string, args ...any) error {
 		_, err := tx.ExecContext(ctx, statement, asText(args)...)
+		var failed interface{ SQLState() string }
+		if errors.As(err, &failed) && failed.SQLState() == undefinedParameter {
+			return fmt.Errorf("%T does not pass arguments on to the driver: pass the *sql.Tx inside it (of a bun.Tx: tx.Tx): %w", tx, err)
+		}
 		return err
 	}
 }

@@ -21,6 +21,8 @@ var exceptions = map[string]exception{
 	"codeberg.org/go-fonts/liberation":                   {"OFL-1.1", []string{"bench"}, "the benchmark's plots are measured with these fonts, which are not in the plots; nobody installs that."},
 	"github.com/ajstarks/svgo":                           {"CC-BY-4.0", []string{"bench"}, "the benchmark writes its plots with it; nobody installs that. The licence asks for a notice."},
 	"github.com/golang/freetype":                         {"FTL", []string{"bench"}, "the benchmark's plotting library has it. One may choose the FreeType licence, which asks for a notice, in place of the GPL."},
+	"github.com/apparentlymart/go-textseg/v15":           {"Unicode-DFS-2016", []string{"examples/orms"}, "as hcl. The licence is of Unicode's tables, and asks for a notice."},
+	"github.com/hashicorp/hcl/v2":                        {"MPL-2.0", []string{"examples/orms"}, "ent has it, and an example has ent; nobody installs that."},
 	"pgregory.net/rapid":                                 {"MPL-2.0", []string{".", "contrib/redis", "testkit"}, "tests alone import it. The licence covers rapid's own files, which are not changed."},
 }
 

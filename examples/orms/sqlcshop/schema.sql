@@ -1,0 +1,4 @@
+create table orders (
+    id    text primary key,
+    cents bigint not null
+);
