@@ -43,7 +43,7 @@
 //	kafkago/oauthbearer       ->  kafka-go
 //	console                   ->  metrics, find, dlq, pgx
 //	metrics                   ->  idempotency, webhook, inbox, relay, outbox, retry, holdfast, pgx
-//	holdfasttest (for tests)  ->  inbox, holdfast, pgx
+//	holdfasttest (for tests)  ->  inbox/sourcetest, relay, inbox, holdfast, pgx
 //	inbox/sourcetest          ->  inbox
 //	relay/publishertest       ->  relay, holdfast
 //	webhook                   ->  inbox, retry, holdfast, pgx

@@ -48,6 +48,21 @@ func ExampleRequireWritten() {
 	// Output: <nil>
 }
 
+// What other services get is a file that is read in review. Write it with go test -update, and see a change as lines.
+func ExampleRequireGolden() {
+	ctx := context.Background()
+	t, db := inTest()
+	tx := holdfasttest.Begin(t, db)
+	for _, sku := range []string{"tea", "cup"} {
+		e := holdfast.Event{Topic: "orders", Type: "order.placed", Key: "alice", Payload: []byte(`{"sku":"` + sku + `","cents":1200}`)}
+		fmt.Println(outbox.Write(ctx, tx, e))
+	}
+	holdfasttest.RequireGolden(t, "testdata/order_placed.golden.json", holdfasttest.Written(t, tx))
+	// Output:
+	// <nil>
+	// <nil>
+}
+
 // Code that commits by itself is looked at from outside.
 func ExampleWrittenSince() {
 	ctx := context.Background()

@@ -1,5 +1,6 @@
 // Package holdfasttest helps you test services that use holdfast. It runs a handler on one event, reports what was
-// written to the outbox, waits until everything is idle, and makes databases for tests.
+// written to the outbox, compares it with a golden file, waits until everything is idle, makes databases for tests, and has a Kafka in
+// memory and a clock that stands.
 //
 //	db := holdfasttest.Database(t, os.Getenv("TEST_DATABASE_URL")) // a new one, migrated, dropped after the test
 //	tx := holdfasttest.Begin(t, db)                                // rolled back after the test
@@ -12,8 +13,8 @@
 //	holdfasttest.RequireWritten(t, tx, holdfast.Event{Type: "invoice.sent", Key: "alice"})
 //
 // Functions with a testing.TB use its Context and fail the test on any error of their own: call them from the test's
-// goroutine. WaitIdle is also useful elsewhere, so it takes a context and returns an error. Nothing here is a mock: the
-// package needs a Postgres for your tests, and does not start one. It links what package inbox links.
+// goroutine. WaitIdle is also useful elsewhere, so it takes a context and returns an error. Postgres is never a mock: the
+// package needs one for your tests, and does not start one. It links what packages inbox and relay link.
 package holdfasttest
 
 import (
