@@ -167,8 +167,11 @@ func (e *env) drainCopy(ctx context.Context, r *report, backlog, topic, who, pro
 	}
 	return e.exactly(ctx, r, topic, events, who, func() error {
 		return results.take(e, events, func() (float64, error) {
-			if who == "relay" {
+			switch who {
+			case "relay":
 				return e.relayDrain(ctx, database, events)
+			case byFranz:
+				return e.drainWith(ctx, newFranzRelay, database, 1, 0, events)
 			}
 			return e.bareDrain(ctx, database, events)
 		})

@@ -4,6 +4,7 @@ go 1.25.0
 
 require (
 	github.com/holdfast-go/holdfast v0.0.0
+	github.com/holdfast-go/holdfast/contrib/franz v0.0.0
 	github.com/holdfast-go/holdfast/testkit v0.0.0
 )
 

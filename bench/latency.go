@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/kafkago"
 	"github.com/holdfast-go/holdfast/outbox"
@@ -104,9 +105,16 @@ const (
 	woken              // a relay in the process of the writer, which calls Wake after each commit
 	pair               // the writer sends it
 	ways
+
+	withFranz way = -1 // polling, by the publisher of contrib/franz
 )
 
-func (w way) String() string { return [...]string{"relay", "woken relay", "pair"}[w] }
+func (w way) String() string {
+	if w == withFranz {
+		return byFranz
+	}
+	return [...]string{"relay", "woken relay", "pair"}[w]
+}
 
 // latencySpans is one run: the sorted latencies.
 func (e *env) latencySpans(ctx context.Context, r *report, rate, payload int, w way) ([]time.Duration, error) {
@@ -120,6 +128,9 @@ func (e *env) latencySpans(ctx context.Context, r *report, rate, payload int, w 
 	l := newLatencies(e, n)
 	l.rate, l.payload = rate, payload
 	l.wakes = w == woken
+	if w == withFranz {
+		l.newRelay = newFranzRelay
+	}
 	measure := l.measure
 	if w == pair {
 		measure = l.measurePair
@@ -147,6 +158,7 @@ type latencies struct {
 	connection kafkago.Connection // of the relay
 	due        func(number int)   // called when the time of an event has come; it may be nil
 	wakes      bool               // the writer calls Relay.Wake after each commit
+	newRelay   newRelayFunc       // in place of newRelayOn, if it is not nil
 }
 
 func newLatencies(e *env, n int) *latencies {
@@ -161,7 +173,13 @@ func (l *latencies) measure(ctx context.Context, e *env, database, topic string)
 	defer pool.Close()
 	var published atomic.Int64
 	all := make(chan struct{})
-	rel, closeIdle, err := newRelayOn(pool, l.connection, relay.Observer{OnPublished: func(p relay.Published) {
+	newRelay := l.newRelay
+	if newRelay == nil {
+		newRelay = func(pool *pgxpool.Pool, _ []string, o relay.Observer) (*relay.Relay, func(), error) {
+			return newRelayOn(pool, l.connection, o)
+		}
+	}
+	rel, closeIdle, err := newRelay(pool, e.kafka.Brokers, relay.Observer{OnPublished: func(p relay.Published) {
 		events := p.Events
 		now := int64(time.Since(l.began))
 		for i := range events {

@@ -116,6 +116,7 @@ func run(ctx context.Context, o options) (err error) {
 	}{
 		{drainFigures, false, measureDrain},
 		{drainLargeFigures, false, measureDrainLarge},
+		{franzFigures, false, measureFranz},
 		{heldFigures, false, measureHeld},
 		{isolationFigures, false, measureIsolation},
 		{scaleFigures, true, measureScale},

@@ -44,6 +44,14 @@ func (e *env) relayDrain(ctx context.Context, database string, events int) (floa
 
 // relaysDrain is relayDrain with several relays, each with a pool of its own of so many connections; 0 is the default.
 func (e *env) relaysDrain(ctx context.Context, database string, relays, conns, events int) (float64, error) {
+	return e.drainWith(ctx, newRelay, database, relays, conns, events)
+}
+
+// newRelayFunc makes a relay, and says how to close its connections to the brokers.
+type newRelayFunc func(pool *pgxpool.Pool, brokers []string, o relay.Observer) (*relay.Relay, func(), error)
+
+// drainWith is relaysDrain of relays that newRelay makes.
+func (e *env) drainWith(ctx context.Context, newRelay newRelayFunc, database string, relays, conns, events int) (float64, error) {
 	var published atomic.Int64
 	done := make(chan time.Time, 1)
 	ended := make(chan error, relays)

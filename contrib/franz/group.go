@@ -307,6 +307,12 @@ func (s *session) look(ctx context.Context) error {
 
 // Close leaves the group, unless this node is a static member.
 func (s *session) Close() {
+	s.mu.Lock()
+	gen := s.gen
+	s.mu.Unlock()
+	if gen != nil { // A caller that has not left it gives it up by this.
+		gen.Leave()
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
 	defer cancel()
 	member, _ := s.client.GroupMetadata()

@@ -161,13 +161,21 @@ func TestAStaticMemberHasItsPartitionsAgain(t *testing.T) {
 		config.InstanceID = "node-2"
 		b := open(t, cluster, config)
 		changes := a.gen.Changes()
-		go func() { b.next() }()
+		joined := make(chan inbox.Generation)
+		go func() {
+			gen, err := b.session.Next(context.Background())
+			if err != nil {
+				t.Error(err)
+			}
+			joined <- gen
+		}()
 		a.gen.Release((<-changes).Revoked)
+		b.gen = (<-joined).(inbox.Incremental)
 		wait.Until(t, "the other member has a partition", func() bool {
 			s := b.session.(*session)
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			return s.gen != nil && len(s.owned) == 1
+			return len(s.owned) == 1
 		})
 		b.close()
 		again := open(t, cluster, config)
