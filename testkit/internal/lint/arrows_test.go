@@ -195,7 +195,7 @@ var kafkaClient = regexp.MustCompile(`segmentio/kafka-go|twmb/franz-go|IBM/saram
 
 const kafkaPackage = "kafkago"
 
-var ofKafka = regexp.MustCompile(`^(kafkago(/.*)?|contrib/mskiam)$`)
+var ofKafka = regexp.MustCompile(`^(kafkago(/.*)?|contrib/mskiam|contrib/franz)$`)
 
 func TestNoPackageButKafkagoLinksAKafkaClient(t *testing.T) {
 	for _, pkg := range library(t) {

@@ -25,7 +25,7 @@ const (
 var forTests = map[string]bool{"holdfasttest": true, "relay/publishertest": true, "inbox/sourcetest": true}
 
 // internals says which internal packages the library may import: the others are for tests, examples and the benchmark.
-var internals = map[string]bool{"internal/wire": true, "internal/sqlschema": true, "internal/lane": true, "internal/hook": true, "internal/handlertx": true, "internal/failpoint": true, "internal/cutoff": true, "internal/rights": true, "internal/correlation": true, "internal/private": true, "internal/quiet": true}
+var internals = map[string]bool{"internal/wire": true, "internal/sqlschema": true, "internal/lane": true, "internal/murmur2": true, "internal/hook": true, "internal/handlertx": true, "internal/failpoint": true, "internal/cutoff": true, "internal/rights": true, "internal/correlation": true, "internal/private": true, "internal/quiet": true}
 
 // sources yields the Go files of the module, by path from its root, tests included.
 func sources(t *testing.T) []string {
@@ -180,7 +180,7 @@ var snippet = regexp.MustCompile(`(?ms)^[ \t]*// snippet: (\S+)\n(.*?)^[ \t]*// 
 
 func TestTheSnippetsOfTheREADMEsAndTheDocsAreCodeOfTheExamples(t *testing.T) {
 	for _, m := range modules(t) {
-		least, examples := map[string]int{"README.md": 3, "docs/guides/webhooks.md": 1}, regexp.MustCompile("^examples/") // producer, relay and consumer; receiver
+		least, examples := map[string]int{"README.md": 3, "docs/guides/webhooks.md": 1}, regexp.MustCompile(`^(examples/|contrib/\w+/\w*example\w*_test\.go$)`) // producer, relay and consumer; receiver
 		if m != "" {
 			if !strings.HasPrefix(m, "contrib/") { // nobody imports it
 				continue
