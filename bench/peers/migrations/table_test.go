@@ -1,0 +1,120 @@
+package migrations
+
+import (
+	"context"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/segmentio/kafka-go"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/test/endtoend"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+)
+
+// outboxTable is the table in mapping.sql's first lines.
+const outboxTable = `create table outbox (
+	id            bigint generated always as identity primary key,
+	event_id      uuid not null default gen_random_uuid(),
+	topic         text not null,
+	key           text not null,
+	type          text not null,
+	payload       jsonb not null,
+	created_at    timestamptz not null default now(),
+	published_at  timestamptz
+)`
+
+func intoTable(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+	_, err := tx.Exec(ctx, "insert into outbox (event_id, topic, key, type, payload) values ($1, $2, $3, $4, $5::jsonb)", e.ID, e.Topic, e.Key, e.Type, string(e.Payload))
+	return err
+}
+
+// fromTable is a turn of the relay that many have written: it locks rows, publishes them and marks them, in a transaction.
+func fromTable(db *pgtest.DB, sender *kafka.Writer) func(context.Context) error {
+	return func(ctx context.Context) error {
+		return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
+			rows, err := tx.Query(ctx, "select event_id::text, key, type, payload::text from outbox where published_at is null order by id limit 20 for update skip locked")
+			if err != nil {
+				return err
+			}
+			events, err := pgx.CollectRows(rows, pgx.RowToStructByPos[oldEvent])
+			if err != nil || len(events) == 0 {
+				return err
+			}
+			if err := sender.WriteMessages(ctx, messages(events)...); err != nil {
+				return err
+			}
+			var ids []string
+			for _, e := range events {
+				ids = append(ids, e.ID)
+			}
+			_, err = tx.Exec(ctx, "update outbox set published_at = now() where event_id = any($1::uuid[])", ids)
+			return err
+		})
+	}
+}
+
+func TestAHandWrittenOutboxTableMovesWhileWritersGoOn(t *testing.T) {
+	t.Parallel()
+	s := setup(t, pgtest.New(t), "outbox-table")
+	pgtest.Exec(t, s.Db, outboxTable)
+	sender := s.sender()
+	oldRelay := func() (stop func()) { return s.repeat("old relay", fromTable(s.Db, sender)) }
+	consumer := s.Consume("billing", endtoend.EffectOf("billing"), nil)
+	stopOld, stopService := oldRelay(), s.write(intoTable)
+	s.goesOn("the old relay publishes")
+
+	s.run("mapping.sql")
+	s.checks("insert into outbox (topic, key, type, payload) values ('', 'k', 'changed', '{}')", "topic is empty: name the Kafka topic")
+
+	// A transaction that stays open makes the switch give up, and everything goes on as before.
+	tx, err := s.Db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	late := s.event("late", 1)
+	if err := s.record(t.Context(), tx, late, 1, intoTable); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.try("switch.sql"); !isLockTimeout(err) {
+		t.Errorf("switch.sql beside an open transaction: %v", err)
+	}
+	s.goesOn("the old relay publishes after a switch that failed")
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	// The relay of holdfast and the old one run through the switch: the old one finds nothing any more.
+	stopRelay := s.relay(nil)
+	s.run("switch.sql")
+	stopOld()
+	s.goesOn("holdfast publishes")
+	stopDirect := s.write(direct)
+	s.goesOn("holdfast publishes what changed services write")
+
+	// Back, and there again.
+	stopDirect()
+	s.run("rollback.sql")
+	s.awaitPublished()
+	stopRelay()
+	s.Await("a row waits for the old relay", func() bool { return s.Count("select count(*) from outbox where published_at is null") > 0 })
+	s.refuses("finish.sql", "outbox has rows that are not published: run switch.sql first")
+	stopOld = oldRelay()
+	s.goesOn("the old relay publishes again")
+	stopRelay = s.relay(nil)
+	s.run("switch.sql")
+	stopOld()
+	stopDirect = s.write(direct)
+	s.goesOn("holdfast publishes again")
+
+	stopService()
+	s.refuses("finish.sql", "a service has inserted into outbox within the last hour")
+	pgtest.Exec(t, s.Db, "update outbox set created_at = created_at - interval '2 hours'")
+	s.run("finish.sql")
+	s.goesOn("holdfast publishes without the table")
+	stopDirect()
+	v := s.Finish([]func(){stopRelay}, []func(){consumer}, "billing")
+	t.Log(v)
+	v.MustHold(t)
+	s.nothingTwice()
+}

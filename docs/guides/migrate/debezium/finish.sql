@@ -1,0 +1,14 @@
+-- Removes the outbox, the publication and the slot, when no service inserts into outbox any more. A slot that nobody reads keeps
+-- the WAL until the disk is full. The connector must be stopped: a slot in use cannot be dropped.
+begin isolation level read committed;
+set local lock_timeout = '3s';
+
+drop function outbox_event;
+drop table outbox;
+drop function outbox_forward;
+drop table outbox_switch;
+drop publication dbz_publication;
+
+commit;
+
+select pg_drop_replication_slot('debezium');

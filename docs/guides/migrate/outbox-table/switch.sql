@@ -1,0 +1,49 @@
+-- From this commit on every new row of outbox is an event of holdfast, and no row waits for the old relay. Services go on
+-- inserting into outbox. If it fails, nothing has changed: run it again.
+begin isolation level read committed;
+
+-- A transaction that holds the table for longer than this makes the script fail, in place of all writers waiting with it.
+set local lock_timeout = '3s';
+
+-- 1. Wait for every transaction that has inserted a row, and for a relay that holds rows by SELECT ... FOR UPDATE while it
+-- publishes them. New ones wait until this transaction ends.
+lock table outbox in exclusive mode;
+
+-- 2. Forward what is inserted from now on. The row stays, already published: your cleanup removes it as ever. Its event is
+-- written by a trigger of its own after the insert, because a row that ON CONFLICT discards is no event.
+create or replace function outbox_mark() returns trigger
+language plpgsql as $$
+begin
+    new.published_at := now();
+    return new;
+end $$;
+
+create or replace function outbox_forward() returns trigger
+language plpgsql security definer set search_path = public, pg_temp as $$
+begin
+    perform holdfast.write(e.topic, e.key, e.type, e.payload, e.headers, id => e.id, "time" => e."time") from outbox_event(new) e;
+    return null;
+end $$;
+
+create trigger holdfast_mark before insert on outbox for each row execute function outbox_mark();
+create trigger holdfast_forward after insert on outbox for each row execute function outbox_forward();
+
+-- 3. Move what the old relay has not published, in its order.
+do $$
+declare
+    most    constant bigint := 100000; -- writers wait some 4 s for so many
+    waiting bigint;
+    row_    outbox;
+begin
+    select count(*) into waiting from (select from outbox where published_at is null limit most + 1) w;
+    if waiting > most then
+        raise exception 'more than % rows are not published yet: let the old relay catch up first', most;
+    end if;
+    for row_ in select * from outbox where published_at is null order by id loop
+        perform holdfast.write(e.topic, e.key, e.type, e.payload, e.headers, id => e.id, "time" => e."time") from outbox_event(row_) e;
+    end loop;
+    update outbox set published_at = now() where published_at is null;
+    raise notice '% rows were moved', waiting;
+end $$;
+
+commit;

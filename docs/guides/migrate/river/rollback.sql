@@ -1,0 +1,10 @@
+-- From this commit on new jobs wait for a worker again. Resume the queue when published.sql says true, not before. Scheduled
+-- events whose time has not come stay with holdfast: a relay must run until then.
+begin isolation level read committed;
+set local lock_timeout = '3s';
+
+lock table river_job in access exclusive mode;
+drop trigger holdfast_mark on river_job;
+drop trigger holdfast_forward on river_job;
+
+commit;

@@ -1,0 +1,69 @@
+-- From this commit on every new job of the kind publish_event is an event of holdfast, and none waits for a worker. Services go
+-- on inserting jobs. Pause the queue first, and wait until its jobs have ended. If this fails, nothing has changed: run it again.
+begin isolation level read committed;
+
+-- A transaction that holds the table for longer than this makes the script fail, in place of all of River waiting with it.
+set local lock_timeout = '3s';
+
+-- 1. Wait for every transaction that has inserted, fetched or completed a job. New ones wait until this transaction ends.
+lock table river_job in exclusive mode;
+
+do $$
+declare
+    busy bigint;
+begin
+    select count(*) into busy from river_job where kind = 'publish_event' and state = 'running';
+    if busy > 0 then
+        raise exception '% jobs are running: pause the queue and wait until they have ended', busy;
+    end if;
+    select count(*) into busy from river_job where kind = 'publish_event' and state = 'pending';
+    if busy > 0 then
+        raise exception '% jobs are pending: their workflows must end first', busy;
+    end if;
+end $$;
+
+-- 2. Forward what is inserted from now on. The job stays, already completed: River removes it as ever. Its event is written by a
+-- trigger of its own after the insert, because a unique job that River skips is no event.
+create or replace function river_mark() returns trigger
+language plpgsql as $$
+begin
+    new.state := 'completed';
+    new.finalized_at := now();
+    return new;
+end $$;
+
+create or replace function river_forward() returns trigger
+language plpgsql security definer set search_path = public, pg_temp as $$
+begin
+    perform holdfast.write(e.topic, e.key, e.type, e.payload, e.headers, id => e.id, "time" => e."time",
+                           not_before => case when new.scheduled_at > now() then new.scheduled_at end)
+       from river_event(new) e;
+    return null;
+end $$;
+
+create trigger holdfast_mark before insert on river_job for each row when (new.kind = 'publish_event') execute function river_mark();
+create trigger holdfast_forward after insert on river_job for each row when (new.kind = 'publish_event') execute function river_forward();
+
+-- 3. Move the jobs that wait, in the order of their ids. Those that failed before are tried at once, by a relay. Discarded and
+-- cancelled jobs stay where they are: River had given them up.
+do $$
+declare
+    most    constant bigint := 100000; -- River waits some seconds for so many
+    waiting bigint;
+    job     river_job;
+begin
+    select count(*) into waiting from (select from river_job where kind = 'publish_event' and state in ('available', 'retryable', 'scheduled') limit most + 1) w;
+    if waiting > most then
+        raise exception 'more than % jobs wait: let the workers catch up first', most;
+    end if;
+    for job in select * from river_job where kind = 'publish_event' and state in ('available', 'retryable', 'scheduled') order by id loop
+        perform holdfast.write(e.topic, e.key, e.type, e.payload, e.headers, id => e.id, "time" => e."time",
+                               not_before => case when job.state = 'scheduled' then job.scheduled_at end)
+           from river_event(job) e;
+    end loop;
+    update river_job set state = 'completed', finalized_at = now()
+     where kind = 'publish_event' and state in ('available', 'retryable', 'scheduled');
+    raise notice '% jobs were moved', waiting;
+end $$;
+
+commit;

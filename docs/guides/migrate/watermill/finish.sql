@@ -1,0 +1,11 @@
+-- Removes the tables of the forwarder, when no service publishes to it any more. Be sure of that: a publisher with
+-- AutoInitializeSchema makes the table again, without the trigger, and nobody reads it.
+begin isolation level read committed;
+set local lock_timeout = '3s';
+
+drop function watermill_event;
+drop table watermill_forwarder_topic;
+drop table watermill_offsets_forwarder_topic;
+drop function watermill_forward;
+
+commit;
