@@ -3,8 +3,8 @@
 select j.id, refused.why
   from river_job j
  cross join lateral river_event(j) e
- cross join lateral (select coalesce(holdfast.refusal(e.id, '', coalesce(e.type, ''), coalesce(e.topic, ''), coalesce(e.key, ''), e."time", e.headers::text, octet_length(e.payload)),
-                                     case when e.id is null then 'the arguments have no id' end)) refused (why)
+ cross join lateral (select coalesce(case when e.id is null then 'the arguments have no id' end,
+                                     holdfast.refusal(e.id, '', coalesce(e.type, ''), coalesce(e.topic, ''), coalesce(e.key, ''), e."time", e.headers::text, octet_length(e.payload)))) refused (why)
  where j.kind = 'publish_event' and refused.why is not null
  order by j.id desc
  limit 100;

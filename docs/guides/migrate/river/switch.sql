@@ -23,10 +23,12 @@ begin
 end $$;
 
 -- 2. Forward what is inserted from now on. The job stays, already completed: River removes it as ever. Its event is written by a
--- trigger of its own after the insert, because a unique job that River skips is no event.
+-- trigger of its own after the insert, because a unique job that River skips is no event. The metadata keep the state: only a
+-- job that River would have scheduled is a scheduled event. scheduled_at does not tell, because it is the client's clock.
 create or replace function river_mark() returns trigger
 language plpgsql as $$
 begin
+    new.metadata := new.metadata || jsonb_build_object('holdfast', new.state);
     new.state := 'completed';
     new.finalized_at := now();
     return new;
@@ -36,7 +38,7 @@ create or replace function river_forward() returns trigger
 language plpgsql security definer set search_path = public, pg_temp as $$
 begin
     perform holdfast.write(e.topic, e.key, e.type, e.payload, e.headers, id => e.id, "time" => e."time",
-                           not_before => case when new.scheduled_at > now() then new.scheduled_at end)
+                           not_before => case when new.metadata ->> 'holdfast' = 'scheduled' then new.scheduled_at end)
        from river_event(new) e;
     return null;
 end $$;
