@@ -27,7 +27,9 @@ func TestNothingThatReadsTheLogIsCompiled(t *testing.T) {
 	for range 3 {
 		arrives(t, b, writeEach(t, db.Pool, "next", 20)...)
 	}
-	wait.Until(t, "a page was read", func() bool { return pgtest.Count(t, db, "select count(*) from seen where statement = '-- relay.page'") > 0 })
+	wait.Until(t, "a page was read", func() bool {
+		return pgtest.Count(t, db, "select count(*) from seen where statement = '-- relay.page'") > 0
+	})
 	if n := pgtest.Count(t, db, "select count(*) from seen where statement = '-- relay.page' and jit <> 'off'"); n > 0 {
 		t.Errorf("%d pages may be compiled", n)
 	}
