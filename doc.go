@@ -38,6 +38,7 @@
 //	contrib/otel (a module)   ->  metrics, idempotency, webhook, inbox, relay, outbox, retry, holdfast, pgx, otel
 //	contrib/prometheus (a module) ->  metrics, idempotency, webhook, inbox, relay, outbox, retry, pgx, client_golang
 //	contrib/redis (a module)  ->  idempotency, go-redis
+//	contrib/schemaregistry (a module) ->  retry, holdfast, avro, franz-go, protobuf
 //	contrib/sql (a module)    ->  outbox, holdfast
 //	contrib/sql/sqltx         ->  retry, holdfast, pgx
 //	kafkago                   ->  inbox, relay, retry, holdfast, kafka-go, compress, x/sync

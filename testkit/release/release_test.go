@@ -210,7 +210,7 @@ func public(t *testing.T, r *release) (packages, commands []string) {
 		}
 	}
 	for _, want := range []string{"", "/outbox", "/relay", "/inbox", "/dlq", "/retry", "/idempotency", "/webhook", "/kafkago", "/holdfasttest",
-		"/contrib/franz", "/contrib/otel", "/contrib/prometheus", "/contrib/redis"} {
+		"/contrib/franz", "/contrib/otel", "/contrib/prometheus", "/contrib/redis", "/contrib/schemaregistry"} {
 		if !slices.Contains(packages, holdfast+want) {
 			t.Errorf("%s is not among the packages: the search has gone blind", holdfast+want)
 		}

@@ -60,6 +60,8 @@ func drawnName(importPath string) string {
 		return path.Join(parts[:2]...)
 	case domain == "go.opentelemetry.io":
 		return "otel"
+	case domain == "google.golang.org":
+		return parts[0]
 	}
 	return parts[1] // github.com, the owner, and the repository
 }
@@ -189,9 +191,9 @@ func TestTheLibraryLinksOnlyTheInternalPackagesThatAreForIt(t *testing.T) {
 	}
 }
 
-// kafkaClient are the modules of Kafka clients, and kafkaPackage is the one that may link one, with what is below it and what
+// kafkaClient are the modules of Kafka clients (franz-go's client of schema registries is none), and kafkaPackage is the one that may link one, with what is below it and what
 // is made for it.
-var kafkaClient = regexp.MustCompile(`segmentio/kafka-go|twmb/franz-go|IBM/sarama|confluent-kafka-go`)
+var kafkaClient = regexp.MustCompile(`segmentio/kafka-go|twmb/franz-go($|/pkg/k)|IBM/sarama|confluent-kafka-go`)
 
 const kafkaPackage = "kafkago"
 
