@@ -243,16 +243,16 @@ func (k *generation) offsetAt(ctx context.Context, leader int32, tp inbox.TopicP
 		k.s.topics.expire(tp.Topic)
 		return 0, fmt.Errorf("ask for the bounds of %s/%d: %w", tp.Topic, tp.Partition, err)
 	}
-	for _, t := range resp.(*kmsg.ListOffsetsResponse).Topics {
-		for _, p := range t.Partitions {
-			if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
-				k.s.topics.expire(tp.Topic)
-				return 0, fmt.Errorf("ask for the bounds of %s/%d: %w", tp.Topic, tp.Partition, k.meets(err))
-			}
-			return p.Offset, nil
-		}
+	answer := resp.(*kmsg.ListOffsetsResponse)
+	if len(answer.Topics) != 1 || len(answer.Topics[0].Partitions) != 1 {
+		return 0, fmt.Errorf("ask for the bounds of %s/%d: %w", tp.Topic, tp.Partition, errUnnamed)
 	}
-	return 0, fmt.Errorf("ask for the bounds of %s/%d: %w", tp.Topic, tp.Partition, errUnnamed)
+	found := answer.Topics[0].Partitions[0]
+	if err := kerr.ErrorForCode(found.ErrorCode); err != nil {
+		k.s.topics.expire(tp.Topic)
+		return 0, fmt.Errorf("ask for the bounds of %s/%d: %w", tp.Topic, tp.Partition, k.meets(err))
+	}
+	return found.Offset, nil
 }
 
 // unpacked are the records of an answer from offset on, and the offset after them. They unpack to at most so many bytes.

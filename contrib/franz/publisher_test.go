@@ -53,7 +53,7 @@ func upTo(n int) (ids []string) {
 }
 
 // cutter makes connections of which one can be cut after the broker has answered a Produce request, and before anybody reads it.
-type cutter struct{ armed atomic.Int64 }
+type cutter struct{ armed, cuts atomic.Int64 }
 
 func (c *cutter) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
@@ -76,6 +76,7 @@ func (c *cutConn) Write(b []byte) (int, error) {
 func (c *cutConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
 	if c.cut.Load() {
+		c.c.cuts.Add(1)
 		c.Conn.Close()
 		return 0, io.ErrUnexpectedEOF
 	}
