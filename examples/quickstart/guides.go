@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"log/slog"
 	"net/http"
 	"os"
@@ -36,6 +37,22 @@ func Secure(user, password string, brokers ...string) (kafkago.Connection, error
 		return kafkago.Connection{}, err
 	}
 	return kafkago.Connection{Brokers: brokers, TLS: &tls.Config{MinVersion: tls.VersionTLS12}, SASL: mechanism}, nil
+}
+
+// end snippet
+
+// snippet: sarama
+
+// SaramaHash puts a key on the partition that sarama's default partitioner chooses: NewHashPartitioner.
+func SaramaHash(e holdfast.Event, partitions int) int {
+	by := e.Key
+	if by == "" {
+		by = e.ID
+	}
+	hash := fnv.New32a()
+	hash.Write([]byte(by))
+	partition := int(int32(hash.Sum32()) % int32(partitions))
+	return max(partition, -partition)
 }
 
 // end snippet

@@ -41,7 +41,8 @@ type service struct {
 	*endtoend.Path
 	folder string
 
-	// lockFirst has writers draw their xid under their key's lock, for an old relay that publishes in the order of xids.
+	// lockFirst has writers draw their xid under their key's lock, for an old relay that publishes in the order of xids. An
+	// UPDATE draws it before it waits for the row.
 	lockFirst bool
 }
 
@@ -182,12 +183,16 @@ var errAbort = errors.New("the change failed")
 func (s *service) change(tx pgx.Tx, how put) error {
 	ctx, cancel := context.WithTimeout(context.Background(), endtoend.WaitTimeout)
 	defer cancel()
-	if !s.lockFirst && rand.IntN(2) == 0 {
+	key := fmt.Sprint("k", rand.IntN(keys))
+	if s.lockFirst {
+		if err := outbox.Lock(ctx, tx, key); err != nil {
+			return err
+		}
+	} else if rand.IntN(2) == 0 {
 		if _, err := tx.Exec(ctx, "insert into other values (1)"); err != nil {
 			return err
 		}
 	}
-	key := fmt.Sprint("k", rand.IntN(keys))
 	var number int64
 	if err := tx.QueryRow(ctx, "update aggregate set n = n + 1 where key = $1 returning n", key).Scan(&number); err != nil {
 		return err

@@ -31,16 +31,24 @@ create trigger holdfast_forward after insert on outbox for each row execute func
 -- 3. Move what the old relay has not published, in its order.
 do $$
 declare
-    most    constant bigint := 100000; -- writers wait some 4 s for so many
+    most    constant bigint := 100000; -- writers wait some seconds for so many
     waiting bigint;
-    row_    outbox;
+    batch   record;
 begin
     select count(*) into waiting from (select from outbox where published_at is null limit most + 1) w;
     if waiting > most then
         raise exception 'more than % rows are not published yet: let the old relay catch up first', most;
     end if;
-    for row_ in select * from outbox where published_at is null order by id loop
-        perform holdfast.write(e.topic, e.key, e.type, e.payload, e.headers, id => e.id, "time" => e."time") from outbox_event(row_) e;
+    for batch in
+        select array_agg(e.id order by n) as ids, array_agg(''::text order by n) as sources, array_agg(e.type order by n) as types,
+               array_agg(e.topic order by n) as topics, array_agg(e.key order by n) as keys, array_agg(e."time" order by n) as times,
+               array_agg(e.headers::text order by n) as headers, array_agg(e.payload order by n) as payloads
+          from (select o, row_number() over (order by o.id) as n from outbox o where o.published_at is null) waiting
+         cross join lateral outbox_event(waiting.o) e
+         group by (n - 1) / 1000
+         order by (n - 1) / 1000
+    loop
+        perform holdfast.append(batch.ids, batch.sources, batch.types, batch.topics, batch.keys, batch.times, batch.headers, batch.payloads, null, null);
     end loop;
     update outbox set published_at = now() where published_at is null;
     raise notice '% rows were moved', waiting;

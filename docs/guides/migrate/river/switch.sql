@@ -52,16 +52,24 @@ do $$
 declare
     most    constant bigint := 100000; -- River waits some seconds for so many
     waiting bigint;
-    job     river_job;
+    batch   record;
 begin
     select count(*) into waiting from (select from river_job where kind = 'publish_event' and state in ('available', 'retryable', 'scheduled') limit most + 1) w;
     if waiting > most then
         raise exception 'more than % jobs wait: let the workers catch up first', most;
     end if;
-    for job in select * from river_job where kind = 'publish_event' and state in ('available', 'retryable', 'scheduled') order by id loop
-        perform holdfast.write(e.topic, e.key, e.type, e.payload, e.headers, id => e.id, "time" => e."time",
-                               not_before => case when job.state = 'scheduled' then job.scheduled_at end)
-           from river_event(job) e;
+    for batch in
+        select array_agg(e.id order by n) as ids, array_agg(''::text order by n) as sources, array_agg(e.type order by n) as types,
+               array_agg(e.topic order by n) as topics, array_agg(e.key order by n) as keys, array_agg(e."time" order by n) as times,
+               array_agg(e.headers::text order by n) as headers, array_agg(e.payload order by n) as payloads,
+               array_agg(case when (j).state = 'scheduled' then (j).scheduled_at end order by n) as not_befores
+          from (select j, row_number() over (order by j.id) as n from river_job j
+                 where j.kind = 'publish_event' and j.state in ('available', 'retryable', 'scheduled')) waiting
+         cross join lateral river_event(waiting.j) e
+         group by (n - 1) / 1000
+         order by (n - 1) / 1000
+    loop
+        perform holdfast.append(batch.ids, batch.sources, batch.types, batch.topics, batch.keys, batch.times, batch.headers, batch.payloads, batch.not_befores, null);
     end loop;
     update river_job set state = 'completed', finalized_at = now()
      where kind = 'publish_event' and state in ('available', 'retryable', 'scheduled');

@@ -28,7 +28,7 @@ declare
     most     constant bigint := 100000; -- writers wait some seconds for so many
     waiting  bigint;
     position watermill_offsets_forwarder_topic;
-    message  watermill_forwarder_topic;
+    batch    record;
 begin
     select * into position from watermill_offsets_forwarder_topic o where o.consumer_group = '';
     if not found then
@@ -39,9 +39,17 @@ begin
     if waiting > most then
         raise exception 'more than % messages wait: let the forwarder catch up first', most;
     end if;
-    for message in select * from watermill_forwarder_topic m
-     where (m.transaction_id, m."offset") > (position.last_processed_transaction_id, coalesce(position.offset_acked, 0)) order by m."offset" loop
-        perform holdfast.write(e.topic, e.key, e.type, e.payload, e.headers, id => e.id, "time" => e."time") from watermill_event(message) e;
+    for batch in
+        select array_agg(e.id order by n) as ids, array_agg(''::text order by n) as sources, array_agg(e.type order by n) as types,
+               array_agg(e.topic order by n) as topics, array_agg(e.key order by n) as keys, array_agg(e."time" order by n) as times,
+               array_agg(e.headers::text order by n) as headers, array_agg(e.payload order by n) as payloads
+          from (select m, row_number() over (order by m."offset") as n from watermill_forwarder_topic m
+                 where (m.transaction_id, m."offset") > (position.last_processed_transaction_id, coalesce(position.offset_acked, 0))) waiting
+         cross join lateral watermill_event(waiting.m) e
+         group by (n - 1) / 1000
+         order by (n - 1) / 1000
+    loop
+        perform holdfast.append(batch.ids, batch.sources, batch.types, batch.topics, batch.keys, batch.times, batch.headers, batch.payloads, null, null);
     end loop;
     delete from watermill_forwarder_topic m
      where (m.transaction_id, m."offset") > (position.last_processed_transaction_id, coalesce(position.offset_acked, 0));
