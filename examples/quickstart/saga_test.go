@@ -55,3 +55,15 @@ func TestAPurchaseEndsDoneOrGivesBackWhatItTook(t *testing.T) {
 		})
 	}
 }
+
+// What sarama chooses; bench/peers asks sarama itself.
+func TestSaramaHashPutsKeysWhereSaramaDid(t *testing.T) {
+	t.Parallel()
+	for key, want := range map[string][3]int{"customer-17": {2, 8, 26}, "a": {0, 0, 26}, "order/4711": {2, 11, 5}, "ключ": {2, 11, 33}} {
+		for i, partitions := range []int{3, 12, 50} {
+			if got := SaramaHash(holdfast.Event{Key: key}, partitions); got != want[i] {
+				t.Errorf("%q is on %d of %d partitions, want %d", key, got, partitions, want[i])
+			}
+		}
+	}
+}

@@ -31,9 +31,20 @@ func saramaHash(e holdfast.Event, partitions int) int {
 func TestSaramaHashIsTheChoiceOfSarama(t *testing.T) {
 	t.Parallel()
 	its := sarama.NewHashPartitioner("orders")
+	choice := func(key string, partitions int) (int32, error) {
+		return its.Partition(&sarama.ProducerMessage{Key: sarama.StringEncoder(key)}, int32(partitions))
+	}
+	// The places that the test of examples/quickstart knows by heart.
+	for key, want := range map[string][3]int32{"customer-17": {2, 8, 26}, "a": {0, 0, 26}, "order/4711": {2, 11, 5}, "ключ": {2, 11, 33}} {
+		for i, partitions := range []int{3, 12, 50} {
+			if got, err := choice(key, partitions); got != want[i] || err != nil {
+				t.Errorf("sarama puts %q on %d of %d partitions, want %d, %v", key, got, partitions, want[i], err)
+			}
+		}
+	}
 	for range 1000 {
 		key, partitions := watermill.NewUUID(), 1+rand.IntN(50)
-		want, err := its.Partition(&sarama.ProducerMessage{Key: sarama.StringEncoder(key)}, int32(partitions))
+		want, err := choice(key, partitions)
 		if got := saramaHash(holdfast.Event{Key: key}, partitions); err != nil || got != int(want) {
 			t.Fatalf("%q is on %d of %d partitions, sarama's choice is %d, %v", key, got, partitions, want, err)
 		}
