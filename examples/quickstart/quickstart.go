@@ -4,7 +4,6 @@ package quickstart
 
 import (
 	"context"
-	"encoding/json"
 	"net/http"
 
 	"github.com/jackc/pgx/v5"
@@ -16,7 +15,6 @@ import (
 	"github.com/holdfast-go/holdfast/kafkago"
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
-	"github.com/holdfast-go/holdfast/retry"
 )
 
 // snippet: producer
@@ -27,6 +25,9 @@ type Order struct {
 	Customer string
 	Cents    int64
 }
+
+// placed says where events of the type "order.placed" go, and which of them keep their order: those of one customer.
+var placed = outbox.Typed[Order]{Topic: "orders", Type: "order.placed", KeyFunc: func(o Order) string { return o.Customer }}
 
 // PlaceOrder commits an order and its event together, or neither.
 func PlaceOrder(ctx context.Context, pool *pgxpool.Pool, o Order) error {
@@ -39,12 +40,7 @@ func PlaceOrder(ctx context.Context, pool *pgxpool.Pool, o Order) error {
 		if err := tx.QueryRow(ctx, insert, o.Customer, o.Cents).Scan(&o.ID); err != nil {
 			return err
 		}
-		payload, err := json.Marshal(o)
-		if err != nil {
-			return err
-		}
-		event := holdfast.Event{Topic: "orders", Key: o.Customer, Type: "order.placed", Payload: payload}
-		return outbox.Write(ctx, tx, event)
+		return placed.Write(ctx, tx, o)
 	})
 }
 
@@ -76,11 +72,7 @@ func Bill(ctx context.Context, pool *pgxpool.Pool, brokers ...string) error {
 	if err != nil {
 		return err
 	}
-	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
-		var o Order
-		if err := json.Unmarshal(e.Payload, &o); err != nil {
-			return retry.Permanent(err) // another attempt would fail too: make it a dead letter now
-		}
+	inbox.On(in, "order.placed", func(ctx context.Context, tx pgx.Tx, o Order, _ holdfast.Event) error {
 		// The invoice and the inbox row commit together.
 		_, err := tx.Exec(ctx, "insert into invoices (order_id, cents) values ($1, $2)", o.ID, o.Cents)
 		return err
