@@ -23,6 +23,10 @@ type Codec interface {
 // CloudEvents.
 const HeaderContentType = "content-type"
 
+// HeaderDataSchema names the header that says which schema a payload has, by a URI. It is the attribute dataschema of CloudEvents: a relay
+// publishes it as ce_dataschema.
+const HeaderDataSchema = "dataschema"
+
 // PayloadError says why a payload is not what was wanted.
 type PayloadError struct {
 	// Field is where, in the names of the program's own types: "lines[2].qty". Keys of a map are "*". "" is the whole payload.

@@ -21,6 +21,10 @@ import (
 // becomes a dead letter.
 func (p *partition) delivery(r Record) (d *delivery, bad *badRecord) {
 	e, err := wire.Parse(p.tp.Topic, r.Key, r.Value, r.Headers, r.Time)
+	structured := r.LeftOut == 0 && wire.Structured(e)
+	if structured {
+		e, err = wire.Open(e)
+	}
 	e.Headers = textHeaders(e.Headers)
 	if year := e.Time.UTC().Year(); year < 1 || year > 9999 { // The producer's clock uses other units. Take the event without a time.
 		e.Time = time.Time{}
@@ -70,7 +74,7 @@ func (p *partition) delivery(r Record) (d *delivery, bad *badRecord) {
 	s := func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
 		return p.receiver.ledger.deadLetter(ctx, tx, d, l, Dead)
 	}
-	return d, &badRecord{s, checkText("type", e.Type, 0, 255) != nil}
+	return d, &badRecord{s, checkText("type", e.Type, 0, 255) != nil || structured && e.Type == ""}
 }
 
 // badRecord is a record that the tables cannot hold.

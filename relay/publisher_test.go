@@ -67,7 +67,7 @@ func TestARecordHoldsTheEventInTheCloudEventsBinding(t *testing.T) {
 		Headers: map[string]string{"tenant": "a", "b": ""}})
 	want := relay.Record{Key: []byte("k"), Value: []byte("p"), Headers: []relay.Header{
 		{Key: "ce_specversion", Value: []byte("1.0")}, {Key: "ce_id", Value: []byte("1")}, {Key: "ce_source", Value: []byte("shop")},
-		{Key: "ce_type", Value: []byte("order.placed")}, {Key: "b", Value: []byte{}}, {Key: "tenant", Value: []byte("a")}}}
+		{Key: "ce_type", Value: []byte("order.placed")}, {Key: "ce_subject", Value: []byte("k")}, {Key: "b", Value: []byte{}}, {Key: "tenant", Value: []byte("a")}}}
 	if diff := cmp.Diff(want, full); diff != "" {
 		t.Error(diff)
 	}

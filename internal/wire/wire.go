@@ -4,10 +4,12 @@
 //	record value    Event.Payload, null for a tombstone
 //	ce_specversion  "1.0"
 //	ce_id           Event.ID
-//	ce_source       Event.Source, left out when empty: CloudEvents has no empty source
+//	ce_source       Event.Source; NoSource when empty, since CloudEvents has no empty source
 //	ce_type         Event.Type
 //	ce_time         Event.Time, RFC 3339 in UTC to the microsecond, left out when it is not known
-//	anything else   Event.Headers as they are, traceparent included, in the order of their names
+//	ce_subject      Event.Key, left out when empty; the header ce_subject that came with a foreign event goes before it
+//	ce_dataschema   the header "dataschema"
+//	anything else   Event.Headers as they are, traceparent and content-type included, in the order of their names
 //
 // The relay writes with Append, the inbox reads with Parse; neither imports the other. The package knows no Kafka
 // client, so another client needs no change here.
@@ -30,7 +32,13 @@ const (
 	HeaderSource      = "ce_source"
 	HeaderType        = "ce_type"
 	HeaderTime        = "ce_time"
+	HeaderSubject     = "ce_subject"
+	headerDataSchema  = "ce_dataschema"
 )
+
+// NoSource stands for the empty source in a record. It is read as the empty source again, so that what an event is recognised by does not
+// depend on it.
+const NoSource = "urn:holdfast:unnamed"
 
 // timeLayout keeps the six digits that Postgres keeps, so that an event is read with the time with which it was written.
 const timeLayout = "2006-01-02T15:04:05.000000Z07:00"
@@ -78,6 +86,8 @@ func Append[H header](dst []H, scratch []byte, e holdfast.Event) ([]H, []byte) {
 	add(HeaderID, e.ID)
 	if e.Source != "" {
 		add(HeaderSource, e.Source)
+	} else {
+		add(HeaderSource, NoSource)
 	}
 	add(HeaderType, e.Type)
 	if writable(e.Time) {
@@ -86,9 +96,14 @@ func Append[H header](dst []H, scratch []byte, e holdfast.Event) ([]H, []byte) {
 		dst = append(dst, H{Key: HeaderTime, Value: scratch[from:len(scratch):len(scratch)]})
 	}
 
+	if _, has := e.Headers[HeaderSubject]; e.Key != "" && !has {
+		add(HeaderSubject, e.Key)
+	}
+
 	if len(e.Headers) == 0 {
 		return dst, scratch
 	}
+	_, named := e.Headers[headerDataSchema]
 	// In the order of their names, so that the same event is the same bytes on every attempt.
 	var few [16]string
 	names := few[:0]
@@ -99,7 +114,11 @@ func Append[H header](dst []H, scratch []byte, e holdfast.Event) ([]H, []byte) {
 	}
 	slices.Sort(names)
 	for _, name := range names {
-		add(name, e.Headers[name])
+		as := name
+		if name == holdfast.HeaderDataSchema && !named {
+			as = headerDataSchema
+		}
+		add(as, e.Headers[name])
 	}
 	return dst, scratch
 }
@@ -108,8 +127,9 @@ func Append[H header](dst []H, scratch []byte, e holdfast.Event) ([]H, []byte) {
 func Size(e holdfast.Event) int {
 	// The two lengths are varints: a name up to 8,191 bytes takes two, a value up to 128 MiB four.
 	const frame = 6
-	n := len(HeaderSpecVersion) + len(HeaderID) + len(HeaderSource) + len(HeaderType) + len(HeaderTime) + 5*frame
-	n += len(specVersion) + len(timeLayout) + len(e.ID) + len(e.Source) + len(e.Type)
+	n := len(HeaderSpecVersion) + len(HeaderID) + len(HeaderSource) + len(HeaderType) + len(HeaderTime) + len(HeaderSubject) + 6*frame
+	n += len(specVersion) + len(timeLayout) + len(e.ID) + max(len(e.Source), len(NoSource)) + len(e.Type) + len(e.Key)
+	n += len(headerDataSchema) - len(holdfast.HeaderDataSchema)
 	for name, value := range e.Headers {
 		n += len(name) + len(value) + frame
 	}
@@ -119,7 +139,7 @@ func Size(e holdfast.Event) int {
 // Parse reads a record back into an event. It is made for topics to which others write as well. A missing header
 // leaves its field empty. A ce_time that is missing or cannot be read is replaced by at, the record's own time. Of two
 // headers with one name the last counts. Values need not be UTF-8; code that stores them must check. Payload is value
-// itself, not a copy: nil stays nil, a tombstone, and empty stays empty. Other ce_ headers, the
+// itself, not a copy: nil stays nil, a tombstone, and empty stays empty. A ce_subject that is not the key, and other ce_ headers, the
 // extension attributes of a foreign producer, stay among Headers.
 //
 // The only error is an empty topic, a mistake of the caller. Every record can be read.
@@ -135,7 +155,9 @@ func Parse[H header](topic string, key, value []byte, headers []H, at time.Time)
 		case HeaderID:
 			e.ID = string(h.Value)
 		case HeaderSource:
-			e.Source = string(h.Value)
+			if e.Source = string(h.Value); e.Source == NoSource {
+				e.Source = ""
+			}
 		case HeaderType:
 			e.Type = string(h.Value)
 		case HeaderTime:
@@ -147,7 +169,26 @@ func Parse[H header](topic string, key, value []byte, headers []H, at time.Time)
 			e.Headers[h.Key] = string(h.Value)
 		}
 	}
+	if e.Headers != nil {
+		named(&e)
+	}
 	return e, nil
+}
+
+// named takes the headers that say what the event says already, and gives its name to the data's schema.
+func named(e *holdfast.Event) {
+	if subject, has := e.Headers[HeaderSubject]; has && subject == e.Key && e.Key != "" {
+		delete(e.Headers, HeaderSubject)
+	}
+	if schema, has := e.Headers[headerDataSchema]; has {
+		if _, taken := e.Headers[holdfast.HeaderDataSchema]; !taken {
+			delete(e.Headers, headerDataSchema)
+			e.Headers[holdfast.HeaderDataSchema] = schema
+		}
+	}
+	if len(e.Headers) == 0 {
+		e.Headers = nil
+	}
 }
 
 // Reserved says whether a user's header must not have this name: "ce_" is CloudEvents', "hf_" and HeaderEncryption are ours, in
@@ -167,7 +208,7 @@ func identity(name string) bool {
 
 // valuesSize is how many bytes Append adds to its scratch.
 func valuesSize(e holdfast.Event) int {
-	n := len(e.ID) + len(e.Source) + len(e.Type) + len(timeLayout)
+	n := len(e.ID) + max(len(e.Source), len(NoSource)) + len(e.Type) + len(timeLayout) + len(e.Key)
 	for _, value := range e.Headers {
 		n += len(value)
 	}

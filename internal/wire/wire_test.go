@@ -37,24 +37,39 @@ func TestHeaders(t *testing.T) {
 			[]string{"ce_specversion=1.0", "ce_id=1", "ce_source=shop", "ce_type=order.placed", "ce_time=2026-11-21T12:00:00.123456Z", "content-type=application/json", "traceparent=00-ab", "z=3"},
 		},
 		{
-			"an empty source is left out, and so is a time nobody knows",
+			"an empty source has a name, and a time nobody knows is left out",
 			holdfast.Event{ID: "1", Type: "t"},
-			[]string{"ce_specversion=1.0", "ce_id=1", "ce_type=t"},
+			[]string{"ce_specversion=1.0", "ce_id=1", "ce_source=urn:holdfast:unnamed", "ce_type=t"},
 		},
 		{
 			"a time in another zone is written in UTC, cut to the microsecond",
-			holdfast.Event{Time: time.Date(2026, 1, 2, 3, 4, 5, 999_999_999, time.FixedZone("", 2*3600))},
-			[]string{"ce_specversion=1.0", "ce_id=", "ce_type=", "ce_time=2026-01-02T01:04:05.999999Z"},
+			holdfast.Event{Source: "s", Time: time.Date(2026, 1, 2, 3, 4, 5, 999_999_999, time.FixedZone("", 2*3600))},
+			[]string{"ce_specversion=1.0", "ce_id=", "ce_source=s", "ce_type=", "ce_time=2026-01-02T01:04:05.999999Z"},
 		},
 		{
 			"a year that RFC 3339 cannot say is left out",
-			holdfast.Event{Time: time.Date(12026, 1, 1, 0, 0, 0, 0, time.UTC)},
-			[]string{"ce_specversion=1.0", "ce_id=", "ce_type="},
+			holdfast.Event{Source: "s", Time: time.Date(12026, 1, 1, 0, 0, 0, 0, time.UTC)},
+			[]string{"ce_specversion=1.0", "ce_id=", "ce_source=s", "ce_type="},
 		},
 		{
 			"a user's header does not change the event's identity",
-			holdfast.Event{ID: "1", Type: "t", Headers: map[string]string{"ce_id": "2", "ce_source": "other", "ce_subject": "s"}},
-			[]string{"ce_specversion=1.0", "ce_id=1", "ce_type=t", "ce_subject=s"},
+			holdfast.Event{ID: "1", Source: "s", Type: "t", Headers: map[string]string{"ce_id": "2", "ce_source": "other"}},
+			[]string{"ce_specversion=1.0", "ce_id=1", "ce_source=s", "ce_type=t"},
+		},
+		{
+			"the subject is the key",
+			holdfast.Event{ID: "1", Source: "s", Type: "t", Key: "o-1", Headers: map[string]string{"a": "b"}},
+			[]string{"ce_specversion=1.0", "ce_id=1", "ce_source=s", "ce_type=t", "ce_subject=o-1", "a=b"},
+		},
+		{
+			"a foreign event keeps its subject",
+			holdfast.Event{ID: "1", Source: "s", Type: "t", Key: "o-1", Headers: map[string]string{"ce_subject": "theirs"}},
+			[]string{"ce_specversion=1.0", "ce_id=1", "ce_source=s", "ce_type=t", "ce_subject=theirs"},
+		},
+		{
+			"the schema of the data is an attribute",
+			holdfast.Event{ID: "1", Source: "s", Type: "t", Headers: map[string]string{"dataschema": "https://x/1"}},
+			[]string{"ce_specversion=1.0", "ce_id=1", "ce_source=s", "ce_type=t", "ce_dataschema=https://x/1"},
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -67,7 +82,7 @@ func TestHeaders(t *testing.T) {
 
 func TestHeadersAppendToWhatIsThere(t *testing.T) {
 	got := Headers([]Header{{Key: "first"}}, holdfast.Event{ID: "1", Type: "t"})
-	if got[0].Key != "first" || len(got) != 4 {
+	if got[0].Key != "first" || len(got) != 5 {
 		t.Fatalf("got %v", pairs(got))
 	}
 }
@@ -126,6 +141,16 @@ func TestParse(t *testing.T) {
 			holdfast.Event{Topic: "t", Time: at}},
 		{"values that are not UTF-8 are kept", nil, nil, []Header{{"ce_id", []byte{0xff}}, {"a", []byte{0xfe, 0}}},
 			holdfast.Event{Topic: "t", ID: "\xff", Headers: map[string]string{"a": "\xfe\x00"}, Time: at}},
+		{"a source that stands for none is none", nil, nil, []Header{{"ce_source", []byte("urn:holdfast:unnamed")}},
+			holdfast.Event{Topic: "t", Time: at}},
+		{"a subject that is the key is no header", []byte("k"), nil, []Header{{"ce_subject", []byte("k")}},
+			holdfast.Event{Topic: "t", Key: "k", Time: at}},
+		{"of two subjects the last counts", []byte("k"), nil, []Header{{"ce_subject", []byte("x")}, {"ce_subject", []byte("k")}},
+			holdfast.Event{Topic: "t", Key: "k", Time: at}},
+		{"the schema of the data is a header", nil, nil, []Header{{"ce_dataschema", []byte("u")}},
+			holdfast.Event{Topic: "t", Headers: map[string]string{"dataschema": "u"}, Time: at}},
+		{"a header of that name stays beside it", nil, nil, []Header{{"ce_dataschema", []byte("u")}, {"dataschema", []byte("v")}},
+			holdfast.Event{Topic: "t", Headers: map[string]string{"dataschema": "v", "ce_dataschema": "u"}, Time: at}},
 		{"extension attributes and other spellings stay headers", nil, nil,
 			[]Header{{"ce_subject", []byte("s")}, {"CE_ID", []byte("1")}, {"ce_specversion", []byte("1.0")}, {"", []byte("e")}},
 			holdfast.Event{Topic: "t", Headers: map[string]string{"ce_subject": "s", "CE_ID": "1", "": "e"}, Time: at}},
@@ -205,8 +230,9 @@ func TestEveryEventReadsBackAsItWasWritten(t *testing.T) {
 		if size > Size(e) {
 			t.Fatalf("the headers take %d bytes, Size says at most %d", size, Size(e))
 		}
-		own := slices.IndexFunc(headers, func(h Header) bool { return !identity(h.Key) })
-		if own >= 0 && !slices.IsSortedFunc(headers[own:], func(a, b Header) int { return strings.Compare(a.Key, b.Key) }) {
+		own := slices.IndexFunc(headers, func(h Header) bool { return !identity(h.Key) && (h.Key != HeaderSubject || e.Key == "") })
+		unnamed := func(name string) string { return strings.TrimPrefix(name, "ce_") } // ce_dataschema stands where dataschema would
+		if own >= 0 && !slices.IsSortedFunc(headers[own:], func(a, b Header) int { return strings.Compare(unnamed(a.Key), unnamed(b.Key)) }) {
 			t.Fatalf("the headers are not in order: %v", pairs(headers))
 		}
 	})
@@ -234,6 +260,8 @@ func FuzzParse(f *testing.F) {
 	f.Add("t", []byte("k"), []byte("v"), "ce_id", []byte("1"), "ce_time", []byte("2026-11-21T12:00:00Z"))
 	f.Add("t", []byte(nil), []byte(nil), "ce_time", []byte("\xff"), "ce_id", []byte(nil))
 	f.Add("", []byte{}, []byte{}, "", []byte{}, "CE_type", []byte("x"))
+	f.Add("t", []byte("k"), []byte("v"), "ce_subject", []byte("k"), "ce_dataschema", []byte("2"))
+	f.Add("t", []byte("k"), []byte("v"), "dataschema", []byte("k"), "ce_source", []byte(NoSource))
 	f.Add("t", []byte("k"), []byte("v"), "tenant", []byte("1"), "tenant", []byte("2"))
 	f.Fuzz(func(t *testing.T, topic string, key, value []byte, name1 string, value1 []byte, name2 string, value2 []byte) {
 		headers := []Header{{name1, value1}, {name2, value2}}
@@ -250,6 +278,18 @@ func FuzzParse(f *testing.F) {
 		last := map[string]string{} // of headers with one name
 		for _, h := range headers {
 			last[h.Key] = string(h.Value)
+		}
+		if last[HeaderSource] == NoSource {
+			last[HeaderSource] = ""
+		}
+		if string(key) != "" && last[HeaderSubject] == string(key) {
+			delete(last, HeaderSubject)
+		}
+		if schema, has := last["ce_dataschema"]; has && last["dataschema"] == "" {
+			if _, taken := last["dataschema"]; !taken {
+				delete(last, "ce_dataschema")
+				last["dataschema"] = schema
+			}
 		}
 		fields := map[string]string{HeaderID: e.ID, HeaderSource: e.Source, HeaderType: e.Type}
 		rest := map[string]string{}
