@@ -65,7 +65,7 @@ func (bl *backlog) workStored(ctx context.Context) error {
 			return nil
 		case err != nil:
 			bl.transient(err)
-		default:
+		case len(bl.registry.unlimited) > 0: // else nothing was asked
 			bl.vitals.reached()
 		}
 		// 2. Each worker handles one of them. They are heads of different keys.

@@ -69,6 +69,10 @@ func (bl *backlog) claimOne(ctx, jobs context.Context, eventType string) *claime
 	case err != nil && ctx.Err() == nil:
 		bl.transient(err)
 		return nil
+	case err == nil:
+		bl.vitals.reached()
+	}
+	switch {
 	case len(got) == 0:
 		return nil
 	case ctx.Err() != nil:
