@@ -43,6 +43,7 @@
 //	contrib/sql/sqltx         ->  retry, holdfast, pgx
 //	kafkago                   ->  inbox, relay, retry, holdfast, kafka-go, compress, x/sync
 //	kafkago/oauthbearer       ->  kafka-go
+//	direct                    ->  relay, inbox, retry, holdfast
 //	console                   ->  metrics, find, dlq, pgx
 //	metrics                   ->  idempotency, webhook, inbox, relay, outbox, retry, holdfast, pgx
 //	holdfasttest (for tests)  ->  inbox/sourcetest, relay, inbox, holdfast, pgx

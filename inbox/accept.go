@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/retry"
 )
 
 // This file takes in events that come alone, in a transaction of their own or in the caller's.
@@ -19,7 +20,7 @@ func (rec *receiver) storeAlone(ctx context.Context, e holdfast.Event, hash []by
 		return "", err
 	}
 	if err := rec.c.checkEvent(e); err != nil {
-		return "", fmt.Errorf("store event: %w", err)
+		return "", fmt.Errorf("store event: %w", refusedEvent{err})
 	}
 	d := rec.registry.newDeliveryOf(e, hash)
 	d.ctx = ctx
@@ -150,6 +151,12 @@ func (rec *receiver) receiveTx(ctx context.Context, tx pgx.Tx, e holdfast.Event)
 	}
 	return out, nil
 }
+
+// refusedEvent is the error of an event that is refused for what it is, whenever it comes: retry.Classify says so.
+type refusedEvent struct{ error }
+
+func (refusedEvent) RetryClass() retry.Class { return retry.Validation }
+func (r refusedEvent) Unwrap() error         { return r.error }
 
 // storeTx is StoreTx.
 func (rec *receiver) storeTx(ctx context.Context, tx pgx.Tx, e holdfast.Event) (Outcome, error) {

@@ -1,0 +1,186 @@
+// Package direct delivers events without a broker: a relay hands them to inboxes, in the same Postgres or in others.
+//
+//	billing, err := inbox.New(pool, inbox.Config{Consumer: "billing", Schema: "billing"})
+//	publisher, err := direct.New(map[string][]direct.Store{"orders": {billing}}, direct.Config{})
+//	r, err := relay.New(pool, publisher, relay.Config{})
+//	// r.Run and billing.Run, in one process or in two
+//
+// It is for teams that are not on Kafka yet. Guarantees are those with Kafka: an event is acknowledged once every inbox of its topic
+// has stored it durably; a repeat is recognised by the inbox; the events of a topic and key are handled in their order. Handlers stay
+// as they are when Kafka comes: give the relay a kafkago.Publisher, and call Consume in place of Run. Events that arrived in both
+// ways are recognised.
+//
+// What Kafka has and this has not: events are kept until they are handled, and no longer, so that a new consumer begins with new events;
+// and the relay must reach the databases of all consumers.
+package direct
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/retry"
+)
+
+// Store takes an event in, durably, and leaves its handler to somebody else: *inbox.Inbox does.
+type Store interface {
+	Store(ctx context.Context, e holdfast.Event) (inbox.Outcome, error)
+}
+
+var _ Store = (*inbox.Inbox)(nil)
+
+// Config configures a Publisher. The zero Config works.
+type Config struct {
+	// Partitions is how many events of a topic a lane of the relay stores at the same time, each with one connection. All events of a
+	// key have one partition. Defaults to 4.
+	Partitions int
+
+	// Timeout bounds the storing of one event in one inbox. Defaults to 5 s.
+	Timeout time.Duration
+}
+
+const (
+	defaultPartitions = 4
+	defaultTimeout    = 5 * time.Second
+)
+
+// Publisher is a relay.Publisher that stores events in inboxes. Many goroutines may use it at once.
+type Publisher struct {
+	c      Config
+	routes map[string][]Store
+	one    bool // all routes lead to one inbox
+}
+
+var _ relay.Partitioner = (*Publisher)(nil)
+
+// New returns a publisher for these topics, each with the inboxes that get its events. A topic without a route is held by the relay, as
+// one that is missing in Kafka; a topic whose events nobody wants has an empty list.
+func New(routes map[string][]Store, c Config) (*Publisher, error) {
+	if c.Partitions < 0 || c.Partitions > 64 {
+		return nil, fmt.Errorf("direct config: partitions is %d: it must be between 1 and 64, or 0 for the default of %d", c.Partitions, defaultPartitions)
+	}
+	if c.Timeout < 0 {
+		return nil, fmt.Errorf("direct config: timeout is %s: it must be positive, or 0 for the default of %s", c.Timeout, defaultTimeout)
+	}
+	if c.Partitions == 0 {
+		c.Partitions = defaultPartitions
+	}
+	if c.Timeout == 0 {
+		c.Timeout = defaultTimeout
+	}
+	p := &Publisher{c: c, routes: map[string][]Store{}}
+	inboxes := map[Store]bool{}
+	for topic, stores := range routes {
+		for _, s := range stores {
+			if s == nil {
+				return nil, fmt.Errorf("direct routes: an inbox of topic %s is nil: it must be one that has been made", topic)
+			}
+			inboxes[s] = true
+		}
+		p.routes[topic] = append([]Store{}, stores...)
+	}
+	p.one = len(inboxes) <= 1
+	return p, nil
+}
+
+// Partition is where an event goes: by its key, or by its id if it has none.
+func (p *Publisher) Partition(e holdfast.Event) (partition, partitions int) {
+	by := e.Key
+	if by == "" {
+		by = e.ID
+	}
+	h := fnv.New32a()
+	h.Write([]byte(by))
+	return int(h.Sum32() % uint32(p.c.Partitions)), p.c.Partitions
+}
+
+// Publish stores the events, one after the other, each in all inboxes of its topic. It is for relay.Relay.
+func (p *Publisher) Publish(ctx context.Context, events []holdfast.Event) []error {
+	answers := make([]error, len(events))
+	var failed failures
+	for i, e := range events {
+		if first := failed.before(e); first != nil {
+			answers[i] = &relay.PublishError{Topic: e.Topic, Partition: -1, Fault: relay.FaultOf(first), NotSent: true, Err: first}
+			continue
+		}
+		answers[i] = p.store(ctx, e)
+		failed.note(e, answers[i])
+	}
+	return answers
+}
+
+// store stores one event in the inboxes of its topic. Where only some have it, the next try finds it a duplicate there.
+func (p *Publisher) store(ctx context.Context, e holdfast.Event) error {
+	stores, routed := p.routes[e.Topic]
+	if !routed {
+		return &relay.PublishError{Topic: e.Topic, Partition: -1, Fault: relay.FaultTopic, Err: errors.New("topic has no route: give it one in direct.New")}
+	}
+	for _, s := range stores {
+		bounded, cancel := context.WithTimeout(ctx, p.c.Timeout)
+		_, err := s.Store(bounded, e)
+		cancel()
+		if err != nil {
+			return &relay.PublishError{Topic: e.Topic, Partition: -1, Fault: faultOf(err, p.one), Err: err}
+		}
+	}
+	return nil
+}
+
+// faultOf says what an inbox's error means. An inbox that is full or away holds what goes to it, and nothing else.
+func faultOf(err error, one bool) relay.Fault {
+	switch {
+	case errors.Is(err, inbox.ErrFull):
+		return relay.FaultTopic
+	case retry.Classify(err) == retry.Validation:
+		return relay.FaultRecord
+	case one:
+		return relay.FaultBroker
+	default:
+		return relay.FaultTopic
+	}
+}
+
+// failures are the first errors of a call, for those that must not be sent after them.
+type failures struct {
+	keys   map[[2]string]error // by topic and key
+	topics map[string]error
+	all    error
+}
+
+func (f *failures) note(e holdfast.Event, err error) {
+	switch relay.FaultOf(err) {
+	case "":
+	case relay.FaultBroker:
+		f.all = err
+	case relay.FaultRecord:
+		if e.Key == "" { // it has no order
+			return
+		}
+		if f.keys == nil {
+			f.keys = map[[2]string]error{}
+		}
+		f.keys[[2]string{e.Topic, e.Key}] = err
+	default:
+		if f.topics == nil {
+			f.topics = map[string]error{}
+		}
+		f.topics[e.Topic] = err
+	}
+}
+
+// before is the error for which an event must not be sent, or nil.
+func (f *failures) before(e holdfast.Event) error {
+	switch {
+	case f.all != nil:
+		return f.all
+	case f.topics[e.Topic] != nil:
+		return f.topics[e.Topic]
+	default:
+		return f.keys[[2]string{e.Topic, e.Key}]
+	}
+}
