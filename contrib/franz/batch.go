@@ -26,19 +26,19 @@ type identity struct {
 type batchWriter struct {
 	record  []byte
 	records []byte
+	count   int32 // of records
 	scratch []byte
 	headers []kgo.RecordHeader
 	packed  bytes.Buffer
 }
 
-// write returns the batch of some events, under a producer's identity and the sequence number of its first record. Records carry
-// the time at: the event's own is in ce_time, and as the record's it would let a topic's retention delete an old event as soon as
-// it is written.
-func (w *batchWriter) write(events []holdfast.Event, of []int32, by identity, first int32, at time.Time, codec kgo.Compressor) []byte {
-	w.records = w.records[:0]
-	for i, n := range of {
-		w.append(&events[n], int32(i))
-	}
+// begin begins a batch without records.
+func (w *batchWriter) begin() { w.records, w.count = w.records[:0], 0 }
+
+// write returns the batch of the records that were appended, under a producer's identity and the sequence number of the first. Records
+// carry the time at: the event's own is in ce_time, and as the record's it would let a topic's retention delete an old event as soon
+// as it is written.
+func (w *batchWriter) write(by identity, first int32, at time.Time, codec kgo.Compressor) []byte {
 	records, attributes := w.records, int16(0)
 	if codec != nil {
 		w.packed.Reset()
@@ -51,20 +51,20 @@ func (w *batchWriter) write(events []holdfast.Event, of []int32, by identity, fi
 	const header = 61
 	batch := kmsg.RecordBatch{
 		Length: int32(header - 12 + len(records)), PartitionLeaderEpoch: -1, Magic: 2, Attributes: attributes,
-		LastOffsetDelta: int32(len(of) - 1), FirstTimestamp: now, MaxTimestamp: now,
-		ProducerID: by.id, ProducerEpoch: by.epoch, FirstSequence: first, NumRecords: int32(len(of)), Records: records,
+		LastOffsetDelta: w.count - 1, FirstTimestamp: now, MaxTimestamp: now,
+		ProducerID: by.id, ProducerEpoch: by.epoch, FirstSequence: first, NumRecords: w.count, Records: records,
 	}
 	out := batch.AppendTo(make([]byte, 0, header+len(records)))
 	binary.BigEndian.PutUint32(out[17:], crc32.Checksum(out[21:], castagnoli))
 	return out
 }
 
-// append writes one record.
-func (w *batchWriter) append(e *holdfast.Event, place int32) {
+// append adds the record of an event.
+func (w *batchWriter) append(e *holdfast.Event) {
 	w.headers, w.scratch = wire.Append(w.headers[:0], w.scratch[:0], *e)
 	r := append(w.record[:0], 0) // attributes
 	r = kbin.AppendVarlong(r, 0) // after the batch's time
-	r = kbin.AppendVarint(r, place)
+	r = kbin.AppendVarint(r, w.count)
 	if e.Key == "" {
 		r = kbin.AppendVarint(r, -1)
 	} else {
@@ -78,6 +78,7 @@ func (w *batchWriter) append(e *holdfast.Event, place int32) {
 		r = kbin.AppendVarintBytes(r, h.Value)
 	}
 	w.record = r
+	w.count++
 	w.records = kbin.AppendVarint(w.records, int32(len(r)))
 	w.records = append(w.records, r...)
 }

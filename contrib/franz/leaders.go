@@ -19,7 +19,7 @@ const (
 // leaderAway says, of a leader that gave no answer to a request that began at some time, whether it alone is away, or all of the cluster:
 // whether another one answers. Something may just have been acknowledged. But where all lanes wait for one hanging leader nobody
 // sends anything else, and leaders of other partitions are asked: a broker that leads nothing may answer while no leader does.
-func (k *Publisher) leaderAway(ctx context.Context, silent int32, began time.Time) bool {
+func (k *Publisher) leaderAway(silent int32, began time.Time) bool {
 	if k.start.Add(time.Duration(k.ackedAt.Load())).After(began) {
 		return true
 	}
@@ -27,9 +27,9 @@ func (k *Publisher) leaderAway(ctx context.Context, silent int32, began time.Tim
 	if len(others) == 0 {
 		return false
 	}
-	// Once for all who want to know at the same time. A caller that has to stop does not wait, and takes nothing from the others.
-	answer := k.asking.DoChan(strconv.Itoa(int(silent)), func() (any, error) {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
+	// Once for all who want to know at the same time.
+	answer, _, _ := k.asking.Do(strconv.Itoa(int(silent)), func() (any, error) {
+		ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
 		defer cancel()
 		answers := make(chan error, len(others))
 		for broker, at := range others {
@@ -42,12 +42,7 @@ func (k *Publisher) leaderAway(ctx context.Context, silent int32, began time.Tim
 		}
 		return false, nil
 	})
-	select {
-	case a := <-answer:
-		return a.Val.(bool)
-	case <-ctx.Done():
-		return false
-	}
+	return answer.(bool)
 }
 
 // endOf asks a leader for the end of a partition. It needs no right that who writes to the topic does not have.

@@ -18,8 +18,8 @@ import (
 
 // Publisher is a relay.Publisher on franz-go. It may be used by many goroutines at once.
 //
-// Order: a partition's batches leave one after the other, each after the last one is settled. What follows a refused event of a key
-// does not leave.
+// Order: a partition's batches leave one after the other, each after the last one is settled. Calls that run at the same time share them,
+// and have no order between them. What follows a refused event of a key does not leave.
 //
 // Writes are idempotent. A batch that got no answer is sent again as it was, in the same call or in the next one for its partition,
 // and a broker that has it does not write it again. So a time-out, a lost connection or a new leader repeats nothing as long as
@@ -244,7 +244,7 @@ func (k *Publisher) sequence(at place) *sequence {
 	defer k.mu.Unlock()
 	s := k.sequences[at]
 	if s == nil {
-		s = &sequence{place: at, turn: make(chan struct{}, 1)}
+		s = &sequence{place: at}
 		k.sequences[at] = s
 	}
 	return s

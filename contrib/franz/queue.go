@@ -24,7 +24,8 @@ type queue struct {
 	events  []holdfast.Event
 	answers []error // of the whole call; each index belongs to one queue
 	runs    [][]int32
-	limit   int // bytes of a batch of two or more
+	limit   int  // bytes of a batch of two or more
+	alone   bool // something of it was refused: it shares no batch with others
 
 	// refused holds, by key, the answer for what follows the first event of the key that was refused, and where that stands.
 	refused map[string]refusal
@@ -94,6 +95,14 @@ func (q *queue) fits(run []int32) int {
 	return len(run)
 }
 
+// sizeOf is how many bytes a batch has, at most.
+func (q *queue) sizeOf(batch []int32) (size int) {
+	for _, i := range batch {
+		size += recordSize(&q.events[i])
+	}
+	return size
+}
+
 // settle takes in how the batch went: err nil when it was acknowledged, and records, by their place in the batch, when the broker
 // named those to blame. A refused batch has written nothing.
 func (q *queue) settle(batch []int32, err *relay.PublishError, records map[int]error) {
@@ -104,11 +113,7 @@ func (q *queue) settle(batch []int32, err *relay.PublishError, records map[int]e
 	case len(batch) == 1:
 		q.refuse(batch[0], err)
 	case sizeRefused(err):
-		size := 0
-		for _, i := range batch {
-			size += recordSize(&q.events[i])
-		}
-		q.limit = min(q.limit, size/2) // so that this batch, at least, is cut
+		q.limit = min(q.limit, q.sizeOf(batch)/2) // so that this batch, at least, is cut
 		q.runs = append(q.runs, batch)
 	case q.named(batch, records):
 		q.refuseNamed(batch, err, records)

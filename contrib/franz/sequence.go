@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -24,7 +26,12 @@ func idOf(e *holdfast.Event) eventID { return eventID{e.Source, e.ID} }
 // it for the open one, and acknowledge what it has not written.
 type sequence struct {
 	place
-	turn chan struct{} // holds one while a call sends to the partition; guards what follows
+
+	mu      sync.Mutex
+	waiting []*call
+	busy    bool // run is there
+
+	// Owned by run, from here on.
 
 	by    *identity // nil before the first batch, and after forget
 	next  int32     // the number of the next record
@@ -47,27 +54,6 @@ type sentBatch struct {
 
 // writtenMost bounds sequence.written. Most of it is forgotten when another relay has taken the lane, and asks for nothing.
 const writtenMost = 50_000
-
-// take waits for the partition's turn.
-func (s *sequence) take(ctx context.Context, most time.Duration) error {
-	select {
-	case s.turn <- struct{}{}:
-		return nil
-	default:
-	}
-	timer := time.NewTimer(most)
-	defer timer.Stop()
-	select {
-	case s.turn <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return kerr.RequestTimedOut // of the calls before this one
-	}
-}
-
-func (s *sequence) release() { <-s.turn }
 
 // settled notes that a batch was written, and that nothing of the partition is open.
 func (s *sequence) settled(b *sentBatch) {
@@ -95,72 +81,207 @@ func (s *sequence) wasWritten(e *holdfast.Event) bool {
 	return ok
 }
 
-// drain sends one partition's events: it asks the queue for a batch, sends it, and tells the queue how it went.
+// call is what one call of Publish has for the partition.
+type call struct {
+	ctx   context.Context
+	q     *queue
+	limit int           // of q, at the beginning
+	ended chan struct{} // closed when q has no more to send
+}
+
+// part is a batch of one call, and a part of what is sent at once.
+type part struct {
+	*call
+	batch []int32
+}
+
+// drain has one partition's events sent, together with what other calls have for it.
 func (k *Publisher) drain(ctx context.Context, q *queue) {
 	s := k.sequence(q.place)
-	if err := s.take(ctx, k.config.ProduceTimeout); err != nil {
+	c := &call{ctx: ctx, q: q, limit: q.limit, ended: make(chan struct{})}
+	s.mu.Lock()
+	s.waiting = append(s.waiting, c)
+	if !s.busy {
+		s.busy = true
+		go k.run(s)
+	}
+	s.mu.Unlock()
+	timer := time.NewTimer(k.config.ProduceTimeout)
+	defer timer.Stop()
+	err := error(kerr.RequestTimedOut) // of the calls before this one
+	select {
+	case <-c.ended:
+		return
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-timer.C:
+	}
+	if s.withdraw(c) {
 		q.abandon(nil, notSent(q.place, err))
 		return
 	}
-	defer s.release()
+	<-c.ended
+}
+
+// withdraw takes a call back that has not begun.
+func (s *sequence) withdraw(c *call) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := slices.Index(s.waiting, c)
+	if at >= 0 {
+		s.waiting = slices.Delete(s.waiting, at, at+1)
+	}
+	return at >= 0
+}
+
+// run sends what calls have for the partition, until none waits.
+func (k *Publisher) run(s *sequence) {
+	var calls []*call
+	for {
+		s.mu.Lock()
+		calls, s.waiting = append(calls, s.waiting...), nil
+		s.busy = len(calls) > 0
+		s.mu.Unlock()
+		if len(calls) == 0 {
+			return
+		}
+		k.round(s, calls)
+		calls = slices.DeleteFunc(calls, func(c *call) bool {
+			if len(c.q.runs) > 0 {
+				return false
+			}
+			if c.q.limit < c.limit {
+				c.q.info.limit.Store(int64(c.q.limit))
+			}
+			close(c.ended)
+			return true
+		})
+	}
+}
+
+// round asks what became of an open batch, and then sends a batch of what the calls have.
+func (k *Publisher) round(s *sequence, calls []*call) {
+	for _, c := range calls {
+		if err := c.ctx.Err(); err != nil {
+			c.q.abandon(nil, notSent(s.place, err))
+		}
+	}
 	if b := s.open; b != nil {
-		if err, _ := k.send(ctx, q, s, b); err != nil && s.open != nil {
-			q.abandon(nil, err)
-			k.topics.expire(q.topic)
+		if err, _ := k.send(calls[0].q, s, b, k.deadline(nil)); err != nil && s.open != nil {
+			for _, c := range calls {
+				c.q.abandon(nil, err)
+			}
+			k.topics.expire(s.topic)
 			return
 		}
 	}
 	if len(s.written) > 0 {
-		q.drop(s.wasWritten)
-	}
-	limit := q.limit
-	for batch := q.next(); batch != nil; batch = q.next() {
-		err, records := k.produce(ctx, q, s, batch)
-		q.settle(batch, err, records)
-		if err != nil && err.Fault != relay.FaultRecord {
-			k.topics.expire(q.topic)
+		for _, c := range calls {
+			c.q.drop(s.wasWritten)
 		}
 	}
-	if q.limit < limit {
-		q.info.limit.Store(int64(q.limit))
+	parts := k.parts(calls)
+	if len(parts) == 0 {
+		return
 	}
+	err, records := k.produce(s, parts)
+	if err == nil || err.Fault != relay.FaultRecord || len(parts) == 1 {
+		for _, p := range parts {
+			k.settle(p, err, records)
+		}
+		return
+	}
+	// One of them is to blame: each is sent by itself.
+	for n, p := range parts {
+		err, records := k.produce(s, []part{p})
+		k.settle(p, err, records)
+		p.q.alone = err != nil
+		if err != nil && err.Fault != relay.FaultRecord {
+			for _, p := range parts[n+1:] { // Nothing has its numbers while it is open.
+				p.q.runs = append(p.q.runs, p.batch)
+			}
+			return
+		}
+	}
+}
+
+func (k *Publisher) settle(p part, err *relay.PublishError, records map[int]error) {
+	p.q.settle(p.batch, err, records)
+	if err != nil && err.Fault != relay.FaultRecord {
+		k.topics.expire(p.q.topic)
+	}
+}
+
+// parts takes the next batch of each call, as many as fit in one.
+func (k *Publisher) parts(calls []*call) (parts []part) {
+	size := 0
+	for _, c := range calls {
+		if len(parts) > 0 && c.q.alone {
+			continue
+		}
+		batch := c.q.next()
+		if batch == nil {
+			continue
+		}
+		n := c.q.sizeOf(batch)
+		if len(parts) > 0 && size+n > min(c.q.limit, parts[0].q.limit) {
+			c.q.runs = append(c.q.runs, batch)
+			continue
+		}
+		size += n
+		parts = append(parts, part{c, batch})
+		if c.q.alone {
+			break
+		}
+	}
+	return parts
+}
+
+// deadline is until when what some calls have is sent.
+func (k *Publisher) deadline(parts []part) time.Time {
+	end := time.Now().Add(k.config.ProduceTimeout)
+	for _, p := range parts {
+		if d, ok := p.ctx.Deadline(); ok && d.Before(end) {
+			end = d
+		}
+	}
+	return end
 }
 
 // produce writes a batch and sends it: nil when it is acknowledged, else what is wrong with it, and, when the broker says so, which
 // records are to blame. A partition whose broker has forgotten us begins another sequence, once.
-func (k *Publisher) produce(ctx context.Context, q *queue, s *sequence, batch []int32) (err *relay.PublishError, records map[int]error) {
+func (k *Publisher) produce(s *sequence, parts []part) (err *relay.PublishError, records map[int]error) {
 	for range 2 {
 		if s.by == nil {
-			by, failed := k.identify(ctx, s.renew)
+			by, failed := k.identify(s.renew)
 			if failed != nil {
-				return notSent(q.place, failed), nil
+				return notSent(s.place, failed), nil
 			}
 			s.by, s.next = by, 0
 		}
-		if ctx.Err() != nil {
-			return notSent(q.place, ctx.Err()), nil
-		}
+		b := &sentBatch{}
 		w := k.writers.Get().(*batchWriter)
-		b := &sentBatch{bytes: w.write(q.events, batch, *s.by, s.next, time.Now(), k.codec), records: len(batch), ids: make([]eventID, len(batch))}
-		k.writers.Put(w)
-		for n, i := range batch {
-			b.ids[n] = idOf(&q.events[i])
+		w.begin()
+		for _, p := range parts {
+			for _, i := range p.batch {
+				e := &p.q.events[i]
+				w.append(e)
+				b.ids = append(b.ids, idOf(e))
+			}
 		}
-		if err, records = k.send(ctx, q, s, b); err == nil || !forgotten(err) {
+		b.records, b.bytes = len(b.ids), w.write(*s.by, s.next, time.Now(), k.codec)
+		k.writers.Put(w)
+		if err, records = k.send(parts[0].q, s, b, k.deadline(parts)); err == nil || !forgotten(err) {
 			return err, records
 		}
 	}
 	return err, records
 }
 
-// send sends a batch until its fate is known, or ProduceTimeout is over: then the batch stays open. Only time ends it once it has
-// begun, so that an answer is never missed for a caller that gives up.
-func (k *Publisher) send(ctx context.Context, q *queue, s *sequence, b *sentBatch) (*relay.PublishError, map[int]error) {
+// send sends a batch until its fate is known, or its time is over: then the batch stays open. Nothing else ends it once it has begun, so
+// that an answer is never missed for a caller that gives up.
+func (k *Publisher) send(q *queue, s *sequence, b *sentBatch, deadline time.Time) (*relay.PublishError, map[int]error) {
 	began := time.Now()
-	deadline := began.Add(k.config.ProduceTimeout)
-	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
-		deadline = d
-	}
 	for {
 		leader := q.info.leaders[q.partition]
 		if leader < 0 {
@@ -189,7 +310,7 @@ func (k *Publisher) send(ctx context.Context, q *queue, s *sequence, b *sentBatc
 			}
 		}
 		err := publishError(q.place, a.err)
-		if err.Fault == relay.FaultBroker && unanswered(a.err) && k.leaderAway(ctx, leader, began) {
+		if err.Fault == relay.FaultBroker && unanswered(a.err) && k.leaderAway(leader, began) {
 			err.Fault = relay.FaultPartition // it is this partition's leader that is away, not the cluster
 		}
 		return err, a.records
@@ -197,13 +318,13 @@ func (k *Publisher) send(ctx context.Context, q *queue, s *sequence, b *sentBatc
 }
 
 // identify returns an identity: the one that all partitions share, or, for a partition whose broker has forgotten that, another.
-func (k *Publisher) identify(ctx context.Context, another bool) (*identity, error) {
+func (k *Publisher) identify(another bool) (*identity, error) {
 	k.identifying.Lock()
 	defer k.identifying.Unlock()
 	if k.shared != nil && !another {
 		return k.shared, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, k.config.ProduceTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), k.config.ProduceTimeout)
 	defer cancel()
 	req := kmsg.NewPtrInitProducerIDRequest()
 	req.ProducerID, req.ProducerEpoch = -1, -1
