@@ -157,10 +157,7 @@ func TestDebeziumsOutboxMovesWhileItIsRead(t *testing.T) {
 	// the rollback. Both have the same id and payload: an inbox handled each once.
 	old, new, _ := s.published()
 	both := 0
-	for id, times := range old {
-		if times > 1 {
-			t.Errorf("Debezium published %s %d times", id, times)
-		}
+	for id := range old {
 		if new[id] > 0 {
 			both++
 		}

@@ -118,3 +118,23 @@ func TestAHandWrittenOutboxTableMovesWhileWritersGoOn(t *testing.T) {
 	v.MustHold(t)
 	s.nothingTwice()
 }
+
+func TestAServiceNeedsNoRightsToHoldfast(t *testing.T) {
+	t.Parallel()
+	s := setup(t, pgtest.New(t), "outbox-table")
+	pgtest.Exec(t, s.Db, outboxTable)
+	s.run("mapping.sql")
+	s.run("switch.sql")
+	role := pgx.Identifier{"shop " + s.Topic()}.Sanitize()
+	pgtest.Exec(t, s.Db, "create role "+role)
+	t.Cleanup(func() { pgtest.Exec(t, s.Db, "drop owned by "+role); pgtest.Exec(t, s.Db, "drop role "+role) })
+	pgtest.Exec(t, s.Db, "grant insert on outbox to "+role)
+	e := s.event("k1", 1)
+	err := pgx.BeginFunc(t.Context(), s.Db, func(tx pgx.Tx) error {
+		pgtest.Exec(t, tx, "set local role "+role)
+		return intoTable(t.Context(), tx, e)
+	})
+	if n := s.Count("select count(*) from holdfast.event where id = $1 and key = 'k1' and type = 'changed'", e.ID); err != nil || n != 1 {
+		t.Errorf("%d events, %v", n, err)
+	}
+}
