@@ -63,6 +63,11 @@ func (s *service) text(file string) string {
 // try runs a script on a connection of its own, as psql would.
 func (s *service) try(file string) error {
 	s.Helper()
+	return s.tryText(s.text(file))
+}
+
+func (s *service) tryText(sql string) error {
+	s.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), endtoend.WaitTimeout)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, s.Dsn)
@@ -70,7 +75,7 @@ func (s *service) try(file string) error {
 		s.Fatal(err)
 	}
 	defer conn.Close(ctx)
-	_, err = conn.PgConn().Exec(ctx, s.text(file)).ReadAll()
+	_, err = conn.PgConn().Exec(ctx, sql).ReadAll()
 	return err
 }
 

@@ -2,6 +2,7 @@ package migrations
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -136,5 +137,31 @@ func TestAServiceNeedsNoRightsToHoldfast(t *testing.T) {
 	})
 	if n := s.Count("select count(*) from holdfast.event where id = $1 and key = 'k1' and type = 'changed'", e.ID); err != nil || n != 1 {
 		t.Errorf("%d events, %v", n, err)
+	}
+}
+
+func TestASwitchWithTooMuchToMoveChangesNothing(t *testing.T) {
+	t.Parallel()
+	s := setup(t, pgtest.New(t), "outbox-table")
+	pgtest.Exec(t, s.Db, outboxTable)
+	s.run("mapping.sql")
+	pgtest.Exec(t, s.Db, "insert into outbox (topic, key, type, payload) select 'orders', 'k', 'changed', '{}' from generate_series(1, 2501)")
+	// The bound of the file would take minutes on a busy machine.
+	smaller := strings.Replace(s.text("switch.sql"), "constant bigint := 100000", "constant bigint := 2500", 1)
+	if err := s.tryText(smaller); err == nil || !strings.Contains(err.Error(), "more than 2500 rows are not published yet: let the old relay catch up first") {
+		t.Errorf("switch.sql: %v", err)
+	}
+	if n := s.Count("select count(*) from pg_trigger where tgname like 'holdfast%' and tgrelid = 'outbox'::regclass"); n != 0 {
+		t.Errorf("%d triggers are there", n)
+	}
+	pgtest.Exec(t, s.Db, "delete from outbox where id = 1")
+	if err := s.tryText(smaller); err != nil {
+		t.Fatal(err)
+	}
+	if n := s.Count("select count(*) from holdfast.event"); n != 2500 {
+		t.Errorf("%d of 2500 events were moved", n)
+	}
+	if n := s.Count("select count(*) from (select id, lag(id) over (order by seq) as before from (select e.seq, o.id from holdfast.event e join outbox o on o.event_id::text = e.id) x) y where before > id"); n != 0 {
+		t.Errorf("%d events come before the one that was inserted before them", n)
 	}
 }
