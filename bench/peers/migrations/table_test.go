@@ -93,9 +93,15 @@ func TestAHandWrittenOutboxTableMovesWhileWritersGoOn(t *testing.T) {
 	stopDirect := s.write(direct)
 	s.goesOn("holdfast publishes what changed services write")
 
-	// Back, and there again.
+	// Back, and there again. Without a relay published.sql does not say true.
 	stopDirect()
+	stopRelay()
+	s.Await("published.sql says that an event waits", func() bool { return !s.says("../published.sql") })
 	s.run("rollback.sql")
+	if s.says("../published.sql") {
+		t.Error("published.sql says true, and an event waits")
+	}
+	stopRelay = s.relay(nil)
 	s.awaitPublished()
 	stopRelay()
 	s.Await("a row waits for the old relay", func() bool { return s.Count("select count(*) from outbox where published_at is null") > 0 })
