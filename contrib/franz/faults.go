@@ -115,15 +115,16 @@ func meaningOf(err error) meaning {
 	return meaning{relay.FaultBroker, retry.Classify(err)}
 }
 
-// nothingWritten are the answers after which the broker has certainly written nothing of this request. After any other it may have.
+// nothingWritten are the answers after which the broker has certainly written nothing of this request. After any other it may have:
+// also after NOT_LEADER_OR_FOLLOWER, which a broker answers to what waits for its replicas when it loses the partition. The next leader
+// may have the batch then.
 func nothingWritten(err error) bool {
 	var code *kerr.Error
 	if !errors.As(err, &code) {
 		return neverSent(err)
 	}
 	switch code {
-	case kerr.NotLeaderForPartition, kerr.LeaderNotAvailable, kerr.NotEnoughReplicas, kerr.FencedLeaderEpoch, kerr.UnknownLeaderEpoch,
-		kerr.ClusterAuthorizationFailed, kerr.InvalidRequiredAcks, kerr.UnsupportedVersion:
+	case kerr.NotEnoughReplicas, kerr.ClusterAuthorizationFailed, kerr.InvalidRequiredAcks, kerr.UnsupportedVersion:
 		return true
 	}
 	f := meanings[code].fault

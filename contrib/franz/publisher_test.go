@@ -276,6 +276,35 @@ func TestABrokerThatForgotTheProducerIsGivenAnother(t *testing.T) {
 	}
 }
 
+// A leader that loses its partition has written the batch, and so has the next one. Another batch of the same size must not take its
+// numbers: the broker would take that for the one that it has.
+func TestABatchIsAskedForAgainAfterItsLeaderHasMoved(t *testing.T) {
+	t.Parallel()
+	for _, code := range []*kerr.Error{kerr.NotLeaderForPartition, kerr.LeaderNotAvailable, kerr.FencedLeaderEpoch, kerr.UnknownLeaderEpoch} {
+		cluster := kafkatest.InProcess(t)
+		topic := cluster.Topic(t, 1)
+		k := publisherOn(t, clientOf(t, cluster.Brokers), PublisherConfig{})
+		publishAll(t, k, numbered(topic, 1, 1))
+		ask, once := k.ask, false
+		k.line(0, false).ask = func(ctx context.Context, broker int32, req *kmsg.ProduceRequest) (kmsg.Response, error) {
+			answer, err := ask(ctx, broker, req)
+			if once || err != nil {
+				return answer, err
+			}
+			once = true
+			return answerWith(topic, code), nil
+		}
+		if err := k.Publish(t.Context(), numbered(topic, 2, 2))[0]; FaultOf(err) != relay.FaultPartition {
+			t.Errorf("%v: %v", code, err)
+		}
+		publishAll(t, k, numbered(topic, 3, 3)) // of another lane
+		publishAll(t, k, numbered(topic, 2, 2))
+		if diff := cmp.Diff(upTo(3), idsOf(t, cluster, topic)); diff != "" {
+			t.Errorf("%v: %s", code, diff)
+		}
+	}
+}
+
 func TestSequenceNumbersGoOnFromZero(t *testing.T) {
 	for _, c := range []struct {
 		from int32
