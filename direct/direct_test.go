@@ -138,10 +138,18 @@ func TestARouteOrASettingThatCannotWorkIsRefused(t *testing.T) {
 	if _, err := direct.New(map[string][]direct.Store{"o": {nil}}, direct.Config{}); err == nil || !strings.Contains(err.Error(), "an inbox of topic o is nil") {
 		t.Errorf("got %v", err)
 	}
+	// A Store may be what cannot be compared.
+	newPublisher(t, map[string][]direct.Store{"o": {storesOf{}, storesOf{}}}, direct.Config{})
 	nobody := newPublisher(t, map[string][]direct.Store{"o": nil}, direct.Config{})
 	if err := errors.Join(nobody.Publish(t.Context(), []holdfast.Event{{ID: "1", Topic: "o", Type: "t"}})...); err != nil {
 		t.Errorf("events that nobody wants: %v", err)
 	}
+}
+
+type storesOf []string
+
+func (storesOf) Store(context.Context, holdfast.Event) (inbox.Outcome, error) {
+	return inbox.Stored, nil
 }
 
 // storeFunc is a Store of a function.

@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"maps"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -51,5 +52,33 @@ func TestStructuredEventsAreHandledAndMalformedOnesSaid(t *testing.T) {
 	}
 	if n := b.count("select count(*) from holdfast.inbox where result = 'handled'"); n != 1 {
 		t.Errorf("%d rows, want 1: the second copy is a duplicate", n)
+	}
+}
+
+// The binding for Kafka lets a structured record have the headers of binary mode too, about the same event.
+func TestACloudEventInAnEventIsItsPayload(t *testing.T) {
+	b := setup(t)
+	in := b.inbox()
+	payloads := map[string]string{}
+	keep := func(_ context.Context, _ pgx.Tx, e holdfast.Event) error {
+		payloads[e.ID] = string(e.Payload)
+		return nil
+	}
+	in.Handle("hook.received", keep)
+	in.Handle("order.placed", keep)
+	const inner = `{"specversion":"1.0","id":"1","source":"/theirs","type":"order.placed","data":{"a":1}}`
+	record := func(offset int64, id, source, kind, contentType, value string) Record {
+		return Record{Offset: offset, Key: []byte("k"), Value: []byte(value), Headers: []Header{{Key: "ce_specversion", Value: []byte("1.0")}, {Key: "ce_id", Value: []byte(id)},
+			{Key: "ce_source", Value: []byte(source)}, {Key: "ce_type", Value: []byte(kind)}, {Key: "content-type", Value: []byte(contentType)}}}
+	}
+	log := []Record{
+		record(0, "outer", "hooks", "hook.received", "application/cloudevents+json", inner),
+		record(1, "batch", "hooks", "hook.received", "application/cloudevents-batch+json", "["+inner+"]"),
+		record(2, "1", "/theirs", "order.placed", "application/cloudevents+json", inner),
+	}
+	b.consumeFake(in, newFakeGeneration(log))
+	b.awaitSettled(int64(len(log)))
+	if want := map[string]string{"outer": inner, "batch": "[" + inner + "]", "1": `{"a":1}`}; !maps.Equal(payloads, want) {
+		t.Errorf("handled %q, want %q", payloads, want)
 	}
 }

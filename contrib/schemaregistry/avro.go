@@ -16,7 +16,7 @@ import (
 type AvroConfig struct {
 	// Schema is what Encode writes, and what Decode makes of each payload, whatever schema that was written with: fields that it lacks
 	// are skipped, and fields that the payload lacks have their defaults. Without a Schema, Decode takes payloads as they were written,
-	// and Encode writes with the newest schema of the subject. Defaults to "".
+	// and Encode writes with the schema that is the newest of the subject when it is first asked for: a process keeps it until it ends. Defaults to "".
 	Schema string
 
 	// Subject is where Encode looks for its schema. Defaults to the event's topic with "-value" added.

@@ -11,7 +11,7 @@ import (
 
 // JSONConfig configures a codec for JSON with a JSON Schema.
 type JSONConfig struct {
-	// Schema is the JSON Schema of what Encode writes, as it is registered. Without one, Encode takes the newest schema of the subject.
+	// Schema is the JSON Schema of what Encode writes, as it is registered. Without one, Encode takes the newest schema of the subject, as it is when it is first asked for: a process keeps it until it ends.
 	// Decode needs none. Defaults to "".
 	Schema string
 

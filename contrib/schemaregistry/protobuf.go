@@ -16,7 +16,7 @@ import (
 // ProtobufConfig configures a codec for Protobuf.
 type ProtobufConfig struct {
 	// Schema is the text of the .proto file of what Encode writes, as it is registered. Without one, Encode takes the newest schema of the
-	// subject. Decode needs none. Defaults to "".
+	// subject, as it is when it is first asked for: a process keeps it until it ends. Decode needs none. Defaults to "".
 	Schema string
 
 	// Subject is where Encode looks for its schema. Defaults to the event's topic with "-value" added.

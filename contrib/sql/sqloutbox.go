@@ -51,6 +51,9 @@ type Outbox struct{ outbox *outbox.Outbox }
 
 // New returns an Outbox. The error lists every problem of the configuration.
 func New(c outbox.Config) (*Outbox, error) {
+	if len(c.Use) > 0 {
+		return nil, errors.New("outbox config: use has middleware: it gets a pgx.Tx, and must be empty here")
+	}
 	o, err := outbox.New(c)
 	if err != nil {
 		return nil, err

@@ -103,3 +103,11 @@ func TestANilTransactionIsAnError(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+func TestMiddlewareIsRefused(t *testing.T) {
+	t.Parallel()
+	around := func(next outbox.WriteFunc) outbox.WriteFunc { return next }
+	if _, err := New(outbox.Config{Use: []func(outbox.WriteFunc) outbox.WriteFunc{around}}); err == nil || !strings.Contains(err.Error(), "use has middleware") {
+		t.Errorf("got %v", err)
+	}
+}

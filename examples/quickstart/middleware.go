@@ -3,6 +3,7 @@ package quickstart
 import (
 	"context"
 	"errors"
+	"maps"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -57,7 +58,12 @@ func Tagged(tenantOf func(context.Context) string) (*outbox.Outbox, error) {
 			return func(ctx context.Context, tx pgx.Tx, events []holdfast.Event) error {
 				tagged := make([]holdfast.Event, len(events))
 				for i, e := range events {
-					e.Headers = map[string]string{"tenant": tenantOf(ctx)}
+					headers := maps.Clone(e.Headers) // the event keeps its own
+					if headers == nil {
+						headers = map[string]string{}
+					}
+					headers["tenant"] = tenantOf(ctx)
+					e.Headers = headers
 					tagged[i] = e
 				}
 				return next(ctx, tx, tagged)

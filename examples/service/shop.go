@@ -15,13 +15,16 @@ import (
 
 const tables = "create table if not exists orders (id text primary key, state text not null default 'placed')"
 
-// Order is a payload, as are the types below. Payment is of Stripe.
+// Order and Parcel are the payloads of the shop's own events.
 type Order struct{ ID string }
 
 type Parcel struct{ Order string }
 
+// Payment is the part of Stripe's event that the shop reads.
 type Payment struct {
-	Data struct{ Object struct{ Order string } }
+	Data struct {
+		Object struct{ Metadata struct{ Order string } }
+	}
 }
 
 var (
@@ -29,7 +32,8 @@ var (
 	sent   = outbox.Typed[Parcel]{Topic: "shop", Type: "parcel.sent", KeyFunc: func(p Parcel) string { return p.Order }}
 )
 
-// customer is who an Idempotency-Key belongs to.
+// customer is who an Idempotency-Key belongs to. A real service takes it from its authentication: who may choose the header can read
+// the answers of others.
 func customer(r *http.Request) (string, error) { return r.Header.Get("X-Customer"), nil }
 
 // order places an order. It, its event and the answer commit together. A request that comes again gets the answer again.
@@ -57,10 +61,10 @@ func pick(ctx context.Context, tx pgx.Tx, o Order, _ holdfast.Event) error {
 
 // send sends what is paid. The order's state and the next event commit together.
 func send(ctx context.Context, tx pgx.Tx, p Payment, _ holdfast.Event) error {
-	if err := set(ctx, tx, p.Data.Object.Order, "picked", "paid"); err != nil {
+	if err := set(ctx, tx, p.Data.Object.Metadata.Order, "picked", "paid"); err != nil {
 		return err
 	}
-	return sent.Write(ctx, tx, Parcel{Order: p.Data.Object.Order})
+	return sent.Write(ctx, tx, Parcel{Order: p.Data.Object.Metadata.Order})
 }
 
 func closeOrder(ctx context.Context, tx pgx.Tx, p Parcel, _ holdfast.Event) error {

@@ -50,7 +50,7 @@ func TestAnOrderIsPlacedPaidAndSent(t *testing.T) {
 	if code := post("/orders", `{"ID":"o-1"}`, key); code != http.StatusCreated {
 		t.Errorf("the same request again is answered %d", code)
 	}
-	paid, at := `{"id":"evt_1","type":"payment_intent.succeeded","created":1,"data":{"object":{"order":"o-1"}}}`, fmt.Sprint(time.Now().Unix())
+	paid, at := `{"id":"evt_1","type":"payment_intent.succeeded","created":1,"data":{"object":{"metadata":{"order":"o-1"}}}}`, fmt.Sprint(time.Now().Unix())
 	mac := hmac.New(sha256.New, []byte("whsec_0123456789"))
 	fmt.Fprintf(mac, "%s.%s", at, paid)
 	if code := post("/webhooks/stripe", paid, http.Header{"Stripe-Signature": {fmt.Sprintf("t=%s,v1=%x", at, mac.Sum(nil))}}); code/100 != 2 {
