@@ -22,9 +22,7 @@ type Parcel struct{ Order string }
 
 // Payment is the part of Stripe's event that the shop reads.
 type Payment struct {
-	Data struct {
-		Object struct{ Metadata struct{ Order string } }
-	}
+	Data struct{ Object struct{ Metadata map[string]string } }
 }
 
 var (
@@ -61,10 +59,10 @@ func pick(ctx context.Context, tx pgx.Tx, o Order, _ holdfast.Event) error {
 
 // send sends what is paid. The order's state and the next event commit together.
 func send(ctx context.Context, tx pgx.Tx, p Payment, _ holdfast.Event) error {
-	if err := set(ctx, tx, p.Data.Object.Metadata.Order, "picked", "paid"); err != nil {
+	if err := set(ctx, tx, p.Data.Object.Metadata["order"], "picked", "paid"); err != nil {
 		return err
 	}
-	return sent.Write(ctx, tx, Parcel{Order: p.Data.Object.Metadata.Order})
+	return sent.Write(ctx, tx, Parcel{Order: p.Data.Object.Metadata["order"]})
 }
 
 func closeOrder(ctx context.Context, tx pgx.Tx, p Parcel, _ holdfast.Event) error {

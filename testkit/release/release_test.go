@@ -33,9 +33,10 @@ var foreign = regexp.MustCompile(`containerd?/|containers?/|testcontainers|moby|
 
 // mayHave are the foreign modules that a module of contrib is about.
 var mayHave = map[string]*regexp.Regexp{
-	"contrib/otel":       regexp.MustCompile("opentelemetry"),
-	"contrib/prometheus": regexp.MustCompile("prometheus|perks|xxhash|goautoneg|go.yaml.in|protobuf|x/sys"),
-	"contrib/franz":      regexp.MustCompile("franz-go"),
+	"contrib/otel":           regexp.MustCompile("opentelemetry"),
+	"contrib/prometheus":     regexp.MustCompile("prometheus|perks|xxhash|goautoneg|go.yaml.in|protobuf|x/sys"),
+	"contrib/franz":          regexp.MustCompile("franz-go"),
+	"contrib/schemaregistry": regexp.MustCompile("franz-go/pkg/sr|protobuf"),
 }
 
 // What a user gets who asks for the modules of a release: nobody else's go.work, replacements or sums.
@@ -210,7 +211,7 @@ func public(t *testing.T, r *release) (packages, commands []string) {
 		}
 	}
 	for _, want := range []string{"", "/outbox", "/relay", "/inbox", "/dlq", "/retry", "/idempotency", "/webhook", "/kafkago", "/holdfasttest",
-		"/contrib/franz", "/contrib/otel", "/contrib/prometheus", "/contrib/redis", "/contrib/schemaregistry"} {
+		"/contrib/franz", "/contrib/otel", "/contrib/prometheus", "/contrib/redis", "/contrib/schemaregistry", "/contrib/sql", "/direct"} {
 		if !slices.Contains(packages, holdfast+want) {
 			t.Errorf("%s is not among the packages: the search has gone blind", holdfast+want)
 		}

@@ -3,12 +3,14 @@ package roletest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
@@ -27,7 +29,17 @@ func Make(t testing.TB, db *pgtest.DB) (prefix string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := db.Pool.Exec(t.Context(), script, pgx.QueryExecModeSimpleProtocol); err != nil {
+	// Roles are of the whole server: another test that drops its own at the same moment may be in the way.
+	const deadlock = "40P01"
+	var refused *pgconn.PgError
+	_, err = db.Pool.Exec(t.Context(), script, pgx.QueryExecModeSimpleProtocol)
+	for range 5 {
+		if !errors.As(err, &refused) || refused.Code != deadlock {
+			break
+		}
+		_, err = db.Pool.Exec(t.Context(), script, pgx.QueryExecModeSimpleProtocol)
+	}
+	if err != nil {
 		t.Fatalf("create roles: %v", err)
 	}
 	DropAtEnd(t, db, prefix)
