@@ -22,7 +22,9 @@ type Parcel struct{ Order string }
 
 // Payment is the part of Stripe's event that the shop reads.
 type Payment struct {
-	Data struct{ Object struct{ Metadata map[string]string } }
+	Data struct {
+		Object struct{ Metadata map[string]string }
+	}
 }
 
 var (
