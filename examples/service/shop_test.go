@@ -46,14 +46,14 @@ func TestAnOrderIsPlacedPaidAndSent(t *testing.T) {
 		return answer.StatusCode
 	}
 	key := http.Header{"X-Customer": {"ann"}, "Idempotency-Key": {"4a9b7c1e-order-1"}}
-	wait.Until(t, "the order is taken", func() bool { return post("/orders", `{"ID":"o-1"}`, key) == http.StatusCreated })
-	if code := post("/orders", `{"ID":"o-1"}`, key); code != http.StatusCreated {
-		t.Errorf("the same request again is answered %d", code)
+	for range 2 { // The second gets the answer of the first.
+		wait.Until(t, "the order is taken", func() bool { return post("/orders", `{"ID":"o-1"}`, key) == http.StatusCreated })
 	}
 	paid, at := `{"id":"evt_1","type":"payment_intent.succeeded","created":1,"data":{"object":{"metadata":{"order":"o-1"}}}}`, fmt.Sprint(time.Now().Unix())
 	mac := hmac.New(sha256.New, []byte("whsec_0123456789"))
 	fmt.Fprintf(mac, "%s.%s", at, paid)
-	wait.Until(t, "the webhook is taken", func() bool { return post("/webhooks/stripe", paid, http.Header{"Stripe-Signature": {fmt.Sprintf("t=%s,v1=%x", at, mac.Sum(nil))}})/100 == 2 })
+	signed := http.Header{"Stripe-Signature": {fmt.Sprintf("t=%s,v1=%x", at, mac.Sum(nil))}}
+	wait.Until(t, "the webhook is taken", func() bool { return post("/webhooks/stripe", paid, signed)/100 == 2 })
 	wait.Until(t, "the parcel is sent", func() bool { return pgtest.Count(t, db.Pool, "select count(*) from orders where state = 'sent'") == 1 })
 	_ = shop.Process.Signal(syscall.SIGTERM)
 	if err := shop.Wait(); err != nil {

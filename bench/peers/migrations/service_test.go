@@ -268,7 +268,7 @@ func (s *service) repeat(what string, turn func(context.Context) error) (stop fu
 	go func() {
 		defer close(done)
 		for ctx.Err() == nil {
-			if err := turn(context.Background()); err != nil {
+			if err := turn(context.Background()); err != nil && !errors.Is(err, kafka.UnknownTopicOrPartition) { // The topic is new.
 				s.Errorf("%s: %v", what, err)
 				return
 			}
