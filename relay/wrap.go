@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
-	"sync/atomic"
 
 	"github.com/holdfast-go/holdfast"
 )
@@ -19,9 +18,10 @@ type PublishFunc func(ctx context.Context, events []holdfast.Event) []error
 // not answer. What Wrap returns has those that p has. Close p itself.
 //
 // Middleware may look, wait, change payloads and headers in copies of the events, refuse events with an error of their own, call next
-// again for what failed, and call it with parts of the events in their order. It must not change their topics, keys, IDs or Sources. Of events that go to
-// many partitions at once (Gatherer), it runs for each partition at the same time, and next returns when all have been sent: then next
-// ignores the end of its own context, and the context is the relay's.
+// again for what failed, and call it with parts of the events in their order. It must not change their topics, keys, IDs or Sources. Of
+// events that go to many partitions at once (Gatherer), it runs for each partition at the same time. What calls of next send within 20 ms
+// of the first of them goes out together, and what is sent later by itself: so a middleware may hold a slot or a lock across next, and
+// then its partitions share few requests. What is sent together has the context of the relay, not that of its call of next.
 //
 // Nothing is lost by a mistake. An event counts as published only if p has acknowledged it: nil for any other is an error, which holds
 // what the event's partition has, without attempts spent. So are another number of answers, a panic, and a
@@ -87,79 +87,6 @@ type wrappedPartitioner struct {
 
 func (w wrappedPartitioner) Partition(e holdfast.Event) (partition, partitions int) {
 	return w.partitioner.Partition(e)
-}
-
-type wrappedGatherer struct {
-	wrappedPartitioner
-	gatherer Gatherer
-}
-
-// PublishTogether runs the middleware of all batches at the same time. The first calls of next of all that make one are one call of the
-// gatherer; other calls go out by themselves.
-func (w wrappedGatherer) PublishTogether(ctx context.Context, batches [][]holdfast.Event, answered func(batch int, answers []error)) {
-	t := newGathering(len(batches))
-	var all sync.WaitGroup
-	for i, events := range batches {
-		all.Go(func() {
-			var begun atomic.Bool
-			answers := w.call(ctx, events, func(ctx context.Context, part []holdfast.Event) []error {
-				if begun.CompareAndSwap(false, true) {
-					return t.join(part)
-				}
-				return w.publisher.Publish(ctx, part)
-			})
-			if begun.CompareAndSwap(false, true) {
-				t.leave()
-			}
-			answered(i, answers)
-		})
-	}
-	t.run(ctx, w.gatherer)
-	all.Wait()
-}
-
-// gathering is what the middlewares of several batches send at the same time.
-type gathering struct {
-	mu      sync.Mutex
-	left    int           // batches that have neither joined nor left
-	ready   chan struct{} // closed when none is left
-	batches [][]holdfast.Event
-	answers []chan []error // of batches
-}
-
-func newGathering(n int) *gathering {
-	t := &gathering{left: n, ready: make(chan struct{})}
-	if n == 0 {
-		close(t.ready)
-	}
-	return t
-}
-
-// join sends a batch with the others, and returns its answers.
-func (t *gathering) join(events []holdfast.Event) []error {
-	answers := make(chan []error, 1)
-	t.mu.Lock()
-	t.batches, t.answers = append(t.batches, events), append(t.answers, answers)
-	t.mu.Unlock()
-	t.leave()
-	return <-answers
-}
-
-// leave says that a batch has joined, or sends nothing.
-func (t *gathering) leave() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.left--; t.left == 0 {
-		close(t.ready)
-	}
-}
-
-// run sends what has joined, once every batch has joined or left.
-func (t *gathering) run(ctx context.Context, g Gatherer) {
-	<-t.ready
-	if len(t.batches) > 0 {
-		g.PublishTogether(ctx, t.batches, func(batch int, answers []error) { t.answers[batch] <- answers })
-	}
 }
 
 // refuseAll answers every event with one error, which holds what its partition has.

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/relay"
@@ -230,47 +231,49 @@ func TestAnIDThatIsWrittenTwiceIsPublishedTwice(t *testing.T) {
 }
 
 func TestTheMiddlewareOfManyPartitionsIsOneCall(t *testing.T) {
-	b := &togetherBroker{Memory: memory()}
-	var mu sync.Mutex
-	at, most := 0, 0
-	p := relay.Wrap(b, func(next relay.PublishFunc) relay.PublishFunc {
-		return func(ctx context.Context, events []holdfast.Event) []error {
-			mu.Lock()
-			at++
-			most = max(most, at)
-			mu.Unlock()
-			if events[0].Key == "key 3" {
-				return slices.Repeat([]error{errors.New("mine")}, len(events))
+	synctest.Test(t, func(t *testing.T) { // so that no batch is late
+		b := &togetherBroker{Memory: memory()}
+		var mu sync.Mutex
+		at, most := 0, 0
+		p := relay.Wrap(b, func(next relay.PublishFunc) relay.PublishFunc {
+			return func(ctx context.Context, events []holdfast.Event) []error {
+				mu.Lock()
+				at++
+				most = max(most, at)
+				mu.Unlock()
+				if events[0].Key == "key 3" {
+					return slices.Repeat([]error{errors.New("mine")}, len(events))
+				}
+				errs := next(ctx, events[:1])
+				return append(errs, next(ctx, events[1:])...)
 			}
-			errs := next(ctx, events[:1])
-			return append(errs, next(ctx, events[1:])...)
+		})
+		batches := make([][]holdfast.Event, 50)
+		for i := range batches {
+			batches[i] = numbered(2)
+			for j := range batches[i] {
+				batches[i][j].Key, batches[i][j].ID = fmt.Sprint("key ", i), fmt.Sprint(i, "-", j)
+			}
+		}
+		answers := make([][]error, 50)
+		p.(relay.Gatherer).PublishTogether(t.Context(), batches, func(i int, errs []error) {
+			mu.Lock()
+			defer mu.Unlock()
+			answers[i] = errs
+		})
+		for i, errs := range answers {
+			want := "[<nil> <nil>]"
+			if i == 3 {
+				want = "[mine mine]"
+			}
+			if fmt.Sprint(errs) != want {
+				t.Errorf("batch %d: %v, want %s", i, errs, want)
+			}
+		}
+		if b.together.Load() != 1 || b.alone.Load() != 49 || len(b.Read("orders")) != 98 {
+			t.Errorf("%d calls together and %d alone for %d events, want 1, 49 and 98", b.together.Load(), b.alone.Load(), len(b.Read("orders")))
 		}
 	})
-	batches := make([][]holdfast.Event, 50)
-	for i := range batches {
-		batches[i] = numbered(2)
-		for j := range batches[i] {
-			batches[i][j].Key, batches[i][j].ID = fmt.Sprint("key ", i), fmt.Sprint(i, "-", j)
-		}
-	}
-	answers := make([][]error, 50)
-	p.(relay.Gatherer).PublishTogether(t.Context(), batches, func(i int, errs []error) {
-		mu.Lock()
-		defer mu.Unlock()
-		answers[i] = errs
-	})
-	for i, errs := range answers {
-		want := "[<nil> <nil>]"
-		if i == 3 {
-			want = "[mine mine]"
-		}
-		if fmt.Sprint(errs) != want {
-			t.Errorf("batch %d: %v, want %s", i, errs, want)
-		}
-	}
-	if b.together.Load() != 1 || b.alone.Load() != 49 || len(b.Read("orders")) != 98 {
-		t.Errorf("%d calls together and %d alone for %d events, want 1, 49 and 98", b.together.Load(), b.alone.Load(), len(b.Read("orders")))
-	}
 }
 
 func TestAWrappedPublisherKeepsThePromises(t *testing.T) {

@@ -1,0 +1,162 @@
+package relay
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+// gatherWait is how long the batches of a gathered call wait for the middleware of the others, from the first that is sent. Without an
+// end, a middleware that holds across next what the others need (a slot, a lock) would wait for them for ever, and they for it.
+const gatherWait = 20 * time.Millisecond
+
+type wrappedGatherer struct {
+	wrappedPartitioner
+	gatherer Gatherer
+}
+
+// PublishTogether runs the middleware of all batches at the same time. What their first calls of next send within gatherWait is one call
+// of the gatherer; everything else goes out by itself.
+func (w wrappedGatherer) PublishTogether(ctx context.Context, batches [][]holdfast.Event, answered func(batch int, answers []error)) {
+	t := newGathering(len(batches))
+	var all sync.WaitGroup
+	for i, events := range batches {
+		all.Go(func() {
+			var begun atomic.Bool
+			answers := w.call(ctx, events, func(ctx context.Context, part []holdfast.Event) []error {
+				if begun.CompareAndSwap(false, true) {
+					if answers, joined := t.join(ctx, part); joined {
+						return answers
+					}
+				}
+				return w.publisher.Publish(ctx, part)
+			})
+			if begun.CompareAndSwap(false, true) {
+				t.leave()
+			}
+			answered(i, answers)
+		})
+	}
+	t.run(ctx, w.gatherer)
+	all.Wait()
+}
+
+// gathering is what the middlewares of several batches send at the same time.
+type gathering struct {
+	begun chan struct{} // closed when the first batch has joined, or all have left
+	ready chan struct{} // closed when all have joined or left
+
+	mu     sync.Mutex
+	left   int // batches that have neither joined nor left
+	joined []*member
+	sent   bool // Invariant: joined does not change any more.
+}
+
+// member is a batch that goes out with others.
+type member struct {
+	events  []holdfast.Event
+	answers chan []error // has room for them
+}
+
+func newGathering(n int) *gathering {
+	t := &gathering{left: n + 1, begun: make(chan struct{}), ready: make(chan struct{})}
+	t.leave() // for the one that is none: so a call without batches is ready
+	return t
+}
+
+// join sends a batch with the others, and returns its answers. It does not if the others are on their way, or ctx ends before they are.
+func (t *gathering) join(ctx context.Context, events []holdfast.Event) (answers []error, with bool) {
+	j := &member{events, make(chan []error, 1)}
+	if !t.add(j) {
+		return nil, false
+	}
+	select {
+	case answers = <-j.answers:
+	case <-ctx.Done():
+		if t.withdraw(j) {
+			return nil, false
+		}
+		answers = <-j.answers
+	}
+	return answers, true
+}
+
+// add puts a batch to the others, unless these are on their way.
+func (t *gathering) add(j *member) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.sent {
+		return false
+	}
+	if t.joined = append(t.joined, j); len(t.joined) == 1 {
+		t.begin()
+	}
+	t.less()
+	return true
+}
+
+// withdraw takes a batch from the others, unless these are on their way.
+func (t *gathering) withdraw(j *member) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.sent {
+		return false
+	}
+	t.joined = slices.DeleteFunc(t.joined, func(other *member) bool { return other == j })
+	return true
+}
+
+// leave says that a batch sends nothing.
+func (t *gathering) leave() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.less()
+}
+
+func (t *gathering) less() {
+	if t.left--; t.left == 0 {
+		t.begin()
+		close(t.ready)
+	}
+}
+
+func (t *gathering) begin() {
+	select {
+	case <-t.begun:
+	default:
+		close(t.begun)
+	}
+}
+
+// run sends what has joined: when every batch has joined or left, gatherWait after the first, or when ctx ends.
+func (t *gathering) run(ctx context.Context, g Gatherer) {
+	<-t.begun
+	timer := time.NewTimer(gatherWait)
+	defer timer.Stop()
+	select {
+	case <-t.ready:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	t.mu.Lock()
+	t.sent = true
+	t.mu.Unlock()
+	if len(t.joined) == 0 {
+		return
+	}
+	batches := make([][]holdfast.Event, len(t.joined))
+	for i, j := range t.joined {
+		batches[i] = j.events
+	}
+	g.PublishTogether(ctx, batches, func(batch int, answers []error) { t.joined[batch].answers <- answers })
+	for _, j := range t.joined {
+		select {
+		case j.answers <- nil: // Nobody waits for what the publisher has left out.
+		default:
+		}
+	}
+}
