@@ -100,31 +100,18 @@ func refuseAll(events []holdfast.Event, err error) []error {
 
 type publishKey struct{}
 
-func identify(e holdfast.Event) [2]string { return [2]string{e.Source, e.ID} }
-
 // wrappedCall is one call through the middleware: what the publisher acknowledged, and what must be before what.
 type wrappedCall struct {
 	send PublishFunc
 
 	mu     sync.Mutex
-	place  map[[2]string]int   // of each event, by source and id
-	events []holdfast.Event    // as they were given
-	queues map[[2]string][]int // the places of the events of a topic and key
-	acked  map[[2]string]bool  // by source and id
-	over   bool                // the middleware has returned
+	order  *wrappedOrder
+	events []holdfast.Event // as they were given
+	over   bool             // the middleware has returned
 }
 
 func newWrappedCall(events []holdfast.Event, send PublishFunc) *wrappedCall {
-	c := &wrappedCall{send: send, events: events, place: make(map[[2]string]int, len(events)), queues: map[[2]string][]int{}, acked: make(map[[2]string]bool, len(events))}
-	for i, e := range events {
-		if _, twice := c.place[identify(e)]; !twice { // A producer may write an ID twice.
-			c.place[identify(e)] = i
-		}
-		if e.Key != "" {
-			c.queues[[2]string{e.Topic, e.Key}] = append(c.queues[[2]string{e.Topic, e.Key}], i)
-		}
-	}
-	return c
+	return &wrappedCall{send: send, events: events, order: newWrappedOrder(events)}
 }
 
 // publish sends what may be sent.
@@ -133,13 +120,16 @@ func (c *wrappedCall) publish(ctx context.Context, events []holdfast.Event) []er
 	may := make([]holdfast.Event, 0, len(events))
 	at := make([]int, 0, len(events))
 	c.mu.Lock()
-	sending := make(map[[2]string]bool, len(events))
+	going := c.order.begin(len(events))
 	for i, e := range events {
-		if err := c.refusal(e, sending); err != nil {
+		err := going.add(e)
+		if c.over {
+			err = errors.New("a publish middleware called next after it had returned")
+		}
+		if err != nil {
 			answers[i] = &PublishError{Topic: e.Topic, Partition: -1, Fault: FaultPartition, NotSent: true, Err: err}
 			continue
 		}
-		sending[identify(e)] = true
 		may, at = append(may, e), append(at, i)
 	}
 	c.mu.Unlock()
@@ -155,30 +145,10 @@ func (c *wrappedCall) publish(ctx context.Context, events []holdfast.Event) []er
 			err = got[i]
 		}
 		if answers[at[i]] = err; err == nil {
-			c.acked[identify(e)] = true
+			c.order.ack(e)
 		}
 	}
 	return answers
-}
-
-// refusal is why an event may not be sent now. sending are those that go out before it in the same call.
-func (c *wrappedCall) refusal(e holdfast.Event, sending map[[2]string]bool) error {
-	place, given := c.place[identify(e)]
-	switch {
-	case c.over:
-		return errors.New("a publish middleware called next after it had returned")
-	case !given || c.events[place].Topic != e.Topic || c.events[place].Key != e.Key:
-		return errors.New("a publish middleware called next with an event that it was not given, or changed its topic or key")
-	}
-	for _, before := range c.queues[[2]string{e.Topic, e.Key}] {
-		if before >= place {
-			break
-		}
-		if id := identify(c.events[before]); !sending[id] && !c.acked[id] {
-			return errors.New("a publish middleware called next with an event before an earlier one of its key was published: the order of the key would break")
-		}
-	}
-	return nil
 }
 
 // call runs the middleware, and believes no answer that the publisher did not give.
@@ -206,7 +176,7 @@ func (c *wrappedCall) verdict(answers []error) []error {
 		return refuseAll(c.events, fmt.Errorf("a publish middleware gave %d answers for %d events", len(answers), len(c.events)))
 	}
 	for i, e := range c.events {
-		if answers[i] == nil && !c.acked[identify(e)] {
+		if answers[i] == nil && !c.order.acked[identify(e)] {
 			answers[i] = &PublishError{Topic: e.Topic, Partition: -1, Fault: FaultPartition,
 				Err: errors.New("a publish middleware answered nil for an event that the broker did not acknowledge")}
 		}

@@ -1,0 +1,104 @@
+package relay
+
+import (
+	"errors"
+
+	"github.com/holdfast-go/holdfast"
+)
+
+// This file decides which of the events that a middleware was given it may publish now.
+
+// wrappedOrder is what must be before what, and how far it is published.
+type wrappedOrder struct {
+	events map[wrappedID]wrappedEvent
+	acked  map[wrappedID]bool
+
+	steps int // of all walks along a queue: what the checks cost
+}
+
+// wrappedEvent is an event with its place among those of its topic and key.
+type wrappedEvent struct {
+	queue *wrappedQueue // nil without a key
+	at    int           // in the queue
+}
+
+// wrappedQueue are the events of a topic and key.
+type wrappedQueue struct {
+	ids []wrappedID
+
+	// Invariant: those before it are acknowledged. So an event is checked without a look at all that are before it.
+	acked int
+}
+
+// wrappedID is what a middleware must not change.
+type wrappedID struct{ source, id, topic, key string }
+
+func identify(e holdfast.Event) wrappedID { return wrappedID{e.Source, e.ID, e.Topic, e.Key} }
+
+func newWrappedOrder(events []holdfast.Event) *wrappedOrder {
+	o := &wrappedOrder{events: make(map[wrappedID]wrappedEvent, len(events)), acked: make(map[wrappedID]bool, len(events))}
+	queues := map[[2]string]*wrappedQueue{}
+	for _, e := range events {
+		var given wrappedEvent
+		if e.Key != "" {
+			q := queues[[2]string{e.Topic, e.Key}]
+			if q == nil {
+				q = &wrappedQueue{}
+				queues[[2]string{e.Topic, e.Key}] = q
+			}
+			given.queue, given.at = q, len(q.ids)
+			q.ids = append(q.ids, identify(e))
+		}
+		if _, twice := o.events[identify(e)]; !twice { // A producer may write an ID twice.
+			o.events[identify(e)] = given
+		}
+	}
+	return o
+}
+
+// ack says that an event was acknowledged.
+func (o *wrappedOrder) ack(e holdfast.Event) {
+	o.acked[identify(e)] = true
+	if q := o.events[identify(e)].queue; q != nil {
+		q.acked = o.walk(q, q.acked, nil)
+	}
+}
+
+// walk goes along a queue as long as events are acknowledged or in sending, and returns where it ends.
+func (o *wrappedOrder) walk(q *wrappedQueue, from int, sending map[wrappedID]bool) int {
+	for ; from < len(q.ids) && (o.acked[q.ids[from]] || sending[q.ids[from]]); from++ {
+		o.steps++
+	}
+	return from
+}
+
+// going is what one call of next sends.
+type going struct {
+	order   *wrappedOrder
+	sending map[wrappedID]bool
+	ends    map[*wrappedQueue]int // those before it are acknowledged or in sending
+}
+
+func (o *wrappedOrder) begin(events int) going {
+	return going{o, make(map[wrappedID]bool, events), map[*wrappedQueue]int{}}
+}
+
+// add adds an event to what the call sends, or says why it may not be sent now.
+func (g going) add(e holdfast.Event) error {
+	given, known := g.order.events[identify(e)]
+	if !known {
+		return errors.New("a publish middleware called next with an event that it was not given, or changed its topic or key")
+	}
+	q := given.queue
+	if q == nil {
+		g.sending[identify(e)] = true
+		return nil
+	}
+	end := max(g.ends[q], q.acked)
+	if given.at > end {
+		return errors.New("a publish middleware called next with an event before an earlier one of its key was published: the order of the key would break")
+	}
+	g.sending[identify(e)] = true
+	g.ends[q] = g.order.walk(q, end, g.sending)
+	return nil
+}
