@@ -23,6 +23,10 @@ type PublishFunc func(ctx context.Context, events []holdfast.Event) []error
 // of the first of them goes out together, and what is sent later by itself: so a middleware may hold a slot or a lock across next, and
 // then its partitions share few requests. What is sent together has the context of the relay, not that of its call of next.
 //
+// Refuse an event with retry.Permanent: then its attempts are counted and its key waits, as for a record that the broker refuses. A plain
+// error means what FaultOf says of it: that the broker cannot be reached, so the whole lane waits. Later events of a refused one's key
+// may be given to next; they are not sent, and answered with its error, wrapped.
+//
 // Nothing is lost by a mistake. An event counts as published only if p has acknowledged it: nil for any other is an error, which holds
 // what the event's partition has, without attempts spent. So are another number of answers, a panic, and a
 // call of next with an event before an earlier one of its topic and key is published.
@@ -181,5 +185,6 @@ func (c *wrappedCall) verdict(answers []error) []error {
 				Err: errors.New("a publish middleware answered nil for an event that the broker did not acknowledge")}
 		}
 	}
+	followers(c.events, answers)
 	return answers
 }

@@ -8,6 +8,24 @@ import (
 
 // This file decides which of the events that a middleware was given it may publish now.
 
+// errTooEarly is next's answer for an event that has to wait for an earlier one, which may be refused later.
+var errTooEarly = errors.New("a publish middleware called next with an event before an earlier one of its key was published: the order of the key would break")
+
+// followers gives what had to wait for an earlier event of its topic and key that failed the answer of that one, as a Publisher does.
+func followers(events []holdfast.Event, answers []error) {
+	failed := map[[2]string]error{}
+	for i, e := range events {
+		first, after := failed[[2]string{e.Topic, e.Key}]
+		switch {
+		case answers[i] == nil || e.Key == "":
+		case !after:
+			failed[[2]string{e.Topic, e.Key}] = answers[i]
+		case errors.Is(answers[i], errTooEarly):
+			answers[i] = &PublishError{Topic: e.Topic, Partition: -1, Fault: FaultOf(first), NotSent: true, Err: first}
+		}
+	}
+}
+
 // wrappedOrder is what must be before what, and how far it is published.
 type wrappedOrder struct {
 	events map[wrappedID]wrappedEvent
@@ -96,7 +114,7 @@ func (g going) add(e holdfast.Event) error {
 	}
 	end := max(g.ends[q], q.acked)
 	if given.at > end {
-		return errors.New("a publish middleware called next with an event before an earlier one of its key was published: the order of the key would break")
+		return errTooEarly
 	}
 	g.sending[identify(e)] = true
 	g.ends[q] = g.order.walk(q, end, g.sending)

@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/relay"
 	"github.com/holdfast-go/holdfast/relay/publishertest"
+	"github.com/holdfast-go/holdfast/retry"
 )
 
 // memory is a broker in memory with a topic of one partition.
@@ -137,7 +138,11 @@ func TestNoPublishMiddlewareLosesAnEventOrBreaksAnOrder(t *testing.T) {
 		}, "01", "ok ok mine"},
 		"it refuses the first": {func(ctx context.Context, es []holdfast.Event, next relay.PublishFunc) []error {
 			return append([]error{errors.New("mine")}, next(ctx, es[1:])...)
-		}, "", "mine order order"},
+		}, "", "mine mine mine"},
+		"it publishes the first last": {func(ctx context.Context, es []holdfast.Event, next relay.PublishFunc) []error {
+			errs := next(ctx, es[1:])
+			return append(next(ctx, es[:1]), errs...)
+		}, "0", "ok order order"},
 		"it changes the order": {func(ctx context.Context, es []holdfast.Event, next relay.PublishFunc) []error {
 			back := slices.Clone(es)
 			slices.Reverse(back)
@@ -161,7 +166,7 @@ func TestNoPublishMiddlewareLosesAnEventOrBreaksAnOrder(t *testing.T) {
 			es = slices.Clone(es)
 			es[0].Key = "l"
 			return next(ctx, es)
-		}, "", "changed order order"},
+		}, "", "changed changed changed"},
 		"it changes an id": {func(ctx context.Context, es []holdfast.Event, next relay.PublishFunc) []error {
 			es = slices.Clone(es)
 			es[2].ID = "x"
@@ -216,6 +221,36 @@ func TestNoPublishMiddlewareLosesAnEventOrBreaksAnOrder(t *testing.T) {
 					}
 				}
 			})
+		}
+	}
+}
+
+func TestWhatFollowsARefusedEventHasItsAnswer(t *testing.T) {
+	mine := errors.New("mine")
+	for name, c := range map[string]struct {
+		refusal error
+		fault   relay.Fault
+	}{
+		"for good":            {retry.Permanent(mine), relay.FaultRecord},
+		"with a plain error":  {mine, relay.FaultBroker},
+		"with its own answer": {&relay.PublishError{Fault: relay.FaultTopic, Err: mine}, relay.FaultTopic},
+	} {
+		m := memory()
+		events := numbered(4)
+		events[2].Key = "another" // goes out
+		errs := relay.Wrap(m, func(next relay.PublishFunc) relay.PublishFunc {
+			return func(ctx context.Context, es []holdfast.Event) []error {
+				return append([]error{c.refusal}, next(ctx, es[1:])...)
+			}
+		}).Publish(t.Context(), events)
+		if errs[0] != c.refusal || errs[2] != nil || len(m.Read("orders")) != 1 {
+			t.Errorf("%s: answers %v, %d published", name, errs, len(m.Read("orders")))
+		}
+		for _, i := range []int{1, 3} {
+			var err *relay.PublishError
+			if !errors.As(errs[i], &err) || !err.NotSent || !errors.Is(err.Err, c.refusal) || relay.FaultOf(errs[i]) != c.fault {
+				t.Errorf("%s: event %d has the answer %v, of fault %s; want what refused the first, not sent, of fault %s", name, i, errs[i], relay.FaultOf(errs[i]), c.fault)
+			}
 		}
 	}
 }
