@@ -37,20 +37,13 @@ type laneState struct {
 	trouble              string // what its owner says of Kafka
 }
 
-// unpublished says which lanes have no owner though events wait, and which have events that are too old, with their owner's reason.
+// unpublished says which lanes have events that are too old, with their owner's reason. Lanes without an owner are left out.
 func (a ages) unpublished(lanes []laneState) (trouble []string) {
 	type cause struct{ owner, trouble string }
-	var idle int
 	var causes []cause
 	late, oldest := map[cause][]int{}, map[cause]int64{}
 	for _, l := range lanes {
-		if l.owner == "" {
-			if l.unread || l.scheduled > 0 || l.parked > 0 {
-				idle++
-			}
-			continue
-		}
-		if !exceeds(l.oldest, a.Unpublished) {
+		if l.owner == "" || !exceeds(l.oldest, a.Unpublished) {
 			continue
 		}
 		c := cause{l.owner, l.trouble}
@@ -58,9 +51,6 @@ func (a ages) unpublished(lanes []laneState) (trouble []string) {
 			causes = append(causes, c)
 		}
 		late[c], oldest[c] = append(late[c], int(l.lane)), max(oldest[c], l.oldest)
-	}
-	if idle > 0 {
-		trouble = append(trouble, fmt.Sprintf("%s %s events and no owner: start a relay", count(idle, "lane"), verb(idle, "has", "have")))
 	}
 	slices.SortStableFunc(causes, func(a, b cause) int { return cmp.Compare(oldest[b], oldest[a]) })
 	for _, c := range causes {

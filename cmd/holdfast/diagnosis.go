@@ -65,7 +65,7 @@ func judgeLog(holders []holder, patience int64) finding {
 	if h.gid != "" {
 		command = "psql -c \"rollback prepared '" + strings.ReplaceAll(h.gid, "'", "''") + "'\""
 	}
-	return warn("log", command, "a segment of the log cannot be emptied: %s", h.blame())
+	return warn("log", command, "a segment of the log cannot be emptied: %s", h.blame("it"))
 }
 
 // judgePool compares a pool with the workers that use it, as docs/operations.md counts them. workers is 0 if nobody said.

@@ -39,7 +39,7 @@ func TestEverythingThatStatusSaysIsDocumented(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback(t.Context()) }()
-	pgtest.Exec(t, tx, "select from holdfast.event")
+	pgtest.Exec(t, tx, "select from holdfast.event; select from holdfast.lane for update")
 	section := documented(t, "docs/operations/status.md")
 	var object map[string]json.RawMessage
 	_, out, _ := call(t, "status", "--json")

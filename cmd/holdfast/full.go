@@ -45,7 +45,7 @@ func (s *status) full(ctx context.Context) error {
 // the lanes with unread events. holders are sorted by age, the oldest first, unknown ages last.
 func whyFull(holders []holder, behind []int) (reasons []string) {
 	if len(holders) > 0 && holders[0].age >= heldLong {
-		reasons = append(reasons, holders[0].blame())
+		reasons = append(reasons, holders[0].blame("it"))
 	}
 	if len(behind) > 0 {
 		reasons = append(reasons, fmt.Sprintf("events in older segments are unread in %s: the log of the lane's relay says whether the lane is held, and why; if it is not, start more relays to share the lanes", laneList(behind)))
@@ -61,13 +61,13 @@ func whyFull(holders []holder, behind []int) (reasons []string) {
 	return []string{"the older segments are read and no transaction holds them: the relay that owns lane 0 empties them; check its log, or start a relay"}
 }
 
-// blame names the transaction and says how to end it.
-func (h holder) blame() string {
+// blame names the transaction that holds what, "it" or "them", and says how to end it.
+func (h holder) blame(what string) string {
 	if h.gid != "" {
 		gid := "'" + clean(strings.ReplaceAll(h.gid, "'", "''")) + "'"
-		return fmt.Sprintf("prepared transaction %s has held it for %s: in this database, run rollback prepared %s, or commit prepared if its changes are wanted", gid, span(h.age), gid)
+		return fmt.Sprintf("prepared transaction %s has held %s for %s: in this database, run rollback prepared %s, or commit prepared if its changes are wanted", gid, what, span(h.age), gid)
 	}
-	return fmt.Sprintf("process %d (%s) has held it in one transaction for %s: end it with select pg_terminate_backend(%d)", h.pid, dash(h.name), span(h.age), h.pid)
+	return fmt.Sprintf("process %d (%s) has held %s in one transaction for %s: end it with select pg_terminate_backend(%d)", h.pid, dash(h.name), what, span(h.age), h.pid)
 }
 
 // laneList is "lane 3" or "lanes 3, 5".

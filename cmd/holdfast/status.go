@@ -97,6 +97,7 @@ type status struct {
 	tables  map[string][]map[string]any // rows of each table by its name, for --json; nil without it
 
 	paused      map[dlq.Pausable]bool
+	allLanes    []laneState
 	holds       map[int64][]string // what takes nothing, of each lane
 	lettersOf   map[string]int64   // open dead letters of each consumer, "" for the relay
 	lettersIn   map[int64]int64    // and of each lane

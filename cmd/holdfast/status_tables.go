@@ -79,8 +79,8 @@ func (s *status) lanes(ctx context.Context) error {
 	var l laneState
 	var lease, epoch, saved, scheduled, letters int64
 	var heldBy string
-	var all []laneState
-	err := s.each(ctx, section{sql: statusLanes, args: []any{manyRows}, head: "LANE\tOWNER\tLEASE\tEPOCH\tSAVED\tUNREAD\tOLDEST\tPARKED\tOLDEST PARKED\tSCHEDULED\tLETTERS\tHELD BY",
+	s.allLanes = nil
+	return s.each(ctx, section{sql: statusLanes, args: []any{manyRows}, head: "LANE\tOWNER\tLEASE\tEPOCH\tSAVED\tUNREAD\tOLDEST\tPARKED\tOLDEST PARKED\tSCHEDULED\tLETTERS\tHELD BY",
 		name: "lanes", fields: "lane owner lease_seconds epoch saved_seconds_ago unread oldest_seconds parked oldest_parked_seconds scheduled trouble letters held_by",
 		scans: []any{&l.lane, &l.owner, &lease, &epoch, &saved, &l.unread, &l.oldest, &l.parked, &l.oldestParked, &scheduled, &l.trouble}, computed: []any{&letters, &heldBy}}, func() string {
 		if lease == 0 {
@@ -89,19 +89,26 @@ func (s *status) lanes(ctx context.Context) error {
 		letters, l.scheduled = s.lettersIn[l.lane], scheduled
 		l.oldest, l.oldestParked = max(l.oldest, 0), max(l.oldestParked, 0)
 		heldBy = heldByText(l.trouble, s.holds[l.lane])
-		all = append(all, l)
+		s.allLanes = append(s.allLanes, l)
 		return fmt.Sprintf("%d\t%s\t%s\t%d\t%s ago\t%s\t%s\t%s\t%s\t%s\t%s\t%s", l.lane, dash(l.owner), span(lease), epoch, span(saved), yes(l.unread), span(l.oldest),
 			atMost(l.parked, manyRows), span(l.oldestParked), atMost(scheduled, manyRows), atMost(letters, manyEvents), dash(heldBy))
 	})
-	s.trouble = append(s.trouble, s.ages.unpublished(all)...)
-	return err
 }
 
+// relays reads the relays, and says which lanes need a person: for these it counts whether a relay runs.
 func (s *status) relays(ctx context.Context) error {
 	var name, trouble string
 	var up int64
-	return s.each(ctx, section{sql: statusRelays, head: "RELAY\tUP\tTROUBLE", name: "relays", fields: "relay up_seconds trouble", scans: []any{&name, &up, &trouble}},
-		func() string { return fmt.Sprintf("%s\t%s\t%s", clean(name), span(up), dash(trouble)) })
+	running := false
+	err := s.each(ctx, section{sql: statusRelays, head: "RELAY\tUP\tTROUBLE", name: "relays", fields: "relay up_seconds trouble", scans: []any{&name, &up, &trouble}}, func() string {
+		running = true
+		return fmt.Sprintf("%s\t%s\t%s", clean(name), span(up), dash(trouble))
+	})
+	if err == nil {
+		err = s.unowned(ctx, running)
+	}
+	s.trouble = append(s.trouble, s.ages.unpublished(s.allLanes)...)
+	return err
 }
 
 func (s *status) parked(ctx context.Context) error {
