@@ -65,15 +65,39 @@ func (c *workerPool) end() {
 	c.wg.Wait()
 }
 
-// add never waits: a partition has at most maxAhead events in progress.
+// add never waits: a partition has at most maxAhead events in progress. A job of a partition that has stopped is dropped at once.
 func (c *workerPool) add(j *job) {
 	c.mu.Lock()
+	if j.owner.stopped() {
+		c.mu.Unlock()
+		j.owner.drop(j)
+		return
+	}
 	r := &ready{job: j}
 	heap.Push(&c.first, r)
 	c.queue = append(c.queue, r)
 	c.waiting++
 	c.mu.Unlock()
 	c.more.Signal()
+}
+
+// drop drops the jobs of an owner that has stopped. They do not wait for workers that are busy with other partitions.
+func (c *workerPool) drop(owner jobOwner) {
+	c.mu.Lock()
+	var dropped []*job
+	for _, r := range c.queue {
+		if !r.taken && r.owner == owner {
+			r.taken = true
+			dropped = append(dropped, r.job)
+		}
+	}
+	if c.waiting -= len(dropped); c.waiting == 0 {
+		c.first, c.queue = nil, nil
+	}
+	c.mu.Unlock()
+	for _, j := range dropped {
+		owner.drop(j)
+	}
 }
 
 // take returns the next job. It is nil when none is ready, or, if take may wait, when the pool has ended.

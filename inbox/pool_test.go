@@ -106,17 +106,22 @@ func TestOnASlowServerFollowersAreStoredTogetherToo(t *testing.T) {
 	}
 }
 
+// goesOn is an owner that does not stop.
+type goesOn struct{ jobOwner }
+
+func (goesOn) stopped() bool { return false }
+
 // A worker's turn with a slow key is long. The keys that are fast wait for turns, and not for all that was read before them.
 func TestSlowKeysDoNotKeepAllThatWasReadLaterWaiting(t *testing.T) {
 	const slow, each, workers = 8, 100, 8
 	c := newWorkerPool(bareReceiver())
 	left := map[*job]int{}
 	for range slow { // The first of each key is ready; the others behind it were read at the same time, about.
-		j := &job{read: c.read.Add(1), ds: []*delivery{{}}}
+		j := &job{owner: goesOn{}, read: c.read.Add(1), ds: []*delivery{{}}}
 		left[j] = each - 1
 		c.add(j)
 	}
-	fast := &job{read: slow*each + 1, ds: []*delivery{{}}}
+	fast := &job{owner: goesOn{}, read: slow*each + 1, ds: []*delivery{{}}}
 	c.add(fast)
 	for turn := 1; ; turn++ {
 		var taken []*job
@@ -133,7 +138,7 @@ func TestSlowKeysDoNotKeepAllThatWasReadLaterWaiting(t *testing.T) {
 		}
 		for _, j := range taken {
 			if n := left[j]; n > 0 {
-				next := &job{read: j.read, ds: []*delivery{{}}}
+				next := &job{owner: goesOn{}, read: j.read, ds: []*delivery{{}}}
 				left[next] = n - 1
 				c.add(next)
 			}
@@ -149,7 +154,7 @@ func TestEachJobIsTakenOnceAndEveryOtherIsTheOneReadFirst(t *testing.T) {
 	for range 20_000 {
 		if rng.IntN(2) == 0 || rng.IntN(50) == 0 {
 			for range 1 + rng.IntN(4) {
-				j := &job{read: rng.Int64N(1000), ds: []*delivery{{}}}
+				j := &job{owner: goesOn{}, read: rng.Int64N(1000), ds: []*delivery{{}}}
 				c.add(j)
 				waiting = append(waiting, j)
 			}

@@ -22,7 +22,9 @@ func (p *partition) run(ctx, jobs context.Context) error {
 		return err
 	}
 	err := p.read(p.reading, jobs)
+	p.halt()
 	p.leaveAtCapacity()
+	p.workers.drop(p)
 	p.working.Wait()
 	p.mu.Lock()
 	p.track.give()
