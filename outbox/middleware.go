@@ -15,10 +15,11 @@ type WriteFunc func(ctx context.Context, tx pgx.Tx, events []holdfast.Event) err
 
 type writingKey struct{}
 
-// writing counts how often the middleware of one Write called next with success, and what it returned last.
+// writing is how the middleware of one Write has called next.
 type writing struct {
-	written int
-	err     error
+	given   int   // events of the Write
+	written int   // calls that succeeded
+	err     error // of the last call
 }
 
 // wrapped is write with middleware around it; nil if there is none.
@@ -34,6 +35,10 @@ func (o *Outbox) wrapped(use []func(WriteFunc) WriteFunc) WriteFunc {
 		case w.written > 0:
 			return errors.New("write events: a middleware called next again after it had written: the events would be written twice")
 		}
+		if len(events) != w.given {
+			w.err = fmt.Errorf("write events: a middleware gave next %d events, of %d: it must be all of them, in one call", len(events), w.given)
+			return w.err
+		}
 		if w.err = o.write(ctx, through(tx), events); w.err == nil {
 			w.written++
 		}
@@ -47,9 +52,11 @@ func (o *Outbox) wrapped(use []func(WriteFunc) WriteFunc) WriteFunc {
 
 // around writes through the middleware, and believes it only if the events were written.
 func (o *Outbox) around(ctx context.Context, tx pgx.Tx, events []holdfast.Event) error {
-	var w writing
+	w := writing{given: len(events)}
 	err := o.outer(context.WithValue(ctx, writingKey{}, &w), tx, events)
 	switch {
+	case err != nil && w.written > 0:
+		return fmt.Errorf("write events: a middleware failed after the events were written, so roll the transaction back: %w", err)
 	case err != nil:
 		return err
 	case w.err != nil:

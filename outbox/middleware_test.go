@@ -70,11 +70,27 @@ func TestNoMiddlewareOfAnOutboxLosesEvents(t *testing.T) {
 			return errors.Join(next(ctx, tx, es), next(ctx, tx, es))
 		}, "the events would be written twice"},
 		"it swallows an error": {func(ctx context.Context, tx pgx.Tx, es []holdfast.Event, next outbox.WriteFunc) error {
-			_ = next(ctx, tx, []holdfast.Event{{Topic: "orders"}})
+			_ = next(ctx, tx, []holdfast.Event{{Topic: "orders"}, {Topic: "orders"}})
 			return nil
 		}, "a middleware returned nil, but the events were not written: write events: "},
+		"it leaves events out": {func(ctx context.Context, tx pgx.Tx, es []holdfast.Event, next outbox.WriteFunc) error {
+			return next(ctx, tx, es[:1])
+		}, "a middleware gave next 1 events, of 2"},
+		"it gives none": {func(ctx context.Context, tx pgx.Tx, es []holdfast.Event, next outbox.WriteFunc) error {
+			return next(ctx, tx, nil)
+		}, "a middleware gave next 0 events, of 2"},
+		"it swallows that": {func(ctx context.Context, tx pgx.Tx, es []holdfast.Event, next outbox.WriteFunc) error {
+			_ = next(ctx, tx, es[:1])
+			return nil
+		}, "the events were not written: write events: a middleware gave next 1 events, of 2"},
+		"it fails afterwards": {func(ctx context.Context, tx pgx.Tx, es []holdfast.Event, next outbox.WriteFunc) error {
+			if err := next(ctx, tx, es); err != nil {
+				return err
+			}
+			return errors.New("mine")
+		}, "a middleware failed after the events were written, so roll the transaction back: mine"},
 		"it tries again": {func(ctx context.Context, tx pgx.Tx, es []holdfast.Event, next outbox.WriteFunc) error {
-			if next(ctx, tx, []holdfast.Event{{Topic: "orders"}}) == nil {
+			if next(ctx, tx, []holdfast.Event{{Topic: "orders"}, {Topic: "orders"}}) == nil {
 				return errors.New("an event without a type was written")
 			}
 			return next(ctx, tx, es)
@@ -94,11 +110,11 @@ func TestNoMiddlewareOfAnOutboxLosesEvents(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error { return o.Write(t.Context(), tx, good) })
+			err = pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error { return o.Write(t.Context(), tx, good, good) })
 			if c.says == "" && err != nil || c.says != "" && (err == nil || !strings.Contains(err.Error(), c.says)) {
 				t.Errorf("Write returned %v, want %q", err, c.says)
 			}
-			want := int64(1)
+			want := int64(2)
 			if c.says != "" {
 				want = 0
 			}

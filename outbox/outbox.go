@@ -42,9 +42,9 @@ type Config struct {
 	Encryptor holdfast.Encryptor
 
 	// Use is middleware around Write, the first outermost: it may look, add headers, or refuse. Each function is called once, by New. What
-	// it gives to next is checked, encrypted and written; an error aborts nothing, so tx is still usable. It must call next, once, before
-	// it returns nil: Write is an error otherwise, so that no event is lost by mistake. Queue and WriteThrough, which have no pgx.Tx, are
-	// errors with it. Defaults to none.
+	// it gives to next is checked, encrypted and written. It must call next once, with as many events as it got, before it returns nil:
+	// Write is an error otherwise, so that no event is lost by mistake. After its error tx is still usable, unless next has written the
+	// events: the error says so, and asks for a rollback. Queue and WriteThrough, which have no pgx.Tx, are errors with it. Defaults to none.
 	Use []func(next WriteFunc) WriteFunc
 
 	// Observer sees each Write, and may give its events headers such as traceparent. Queue does not call it. Defaults to nothing.
