@@ -18,13 +18,13 @@ import (
 // acting are the flags of every change.
 type acting struct {
 	By     string `help:"Your name. Defaults to your login name." placeholder:"NAME"`
-	Reason string `help:"Why you do it. It is kept with the dead letter." placeholder:"WHY"`
+	Reason string `help:"Why you do it. It is kept with what was done." placeholder:"WHY"`
 }
 
 // checkReason requires a reason, which later readers of the letter will want.
 func (a acting) checkReason() error {
 	if a.Reason == "" {
-		return usageError{errors.New("missing flags: --reason=WHY: it is kept with the dead letter")}
+		return usageError{errors.New("missing flags: --reason=WHY: it is kept with what was done")}
 	}
 	return nil
 }
@@ -217,7 +217,7 @@ func (c *dlqEditCmd) Run(p *program) error {
 	if err := d.Edit(p.ctx, c.ID, payload, c.by(), c.Reason); err != nil {
 		return err
 	}
-	fmt.Fprintf(p.out, "dead letter %d has a new payload; holdfast dlq replay --id %d re-delivers it\n", c.ID, c.ID)
+	fmt.Fprintf(p.out, "dead letter %d has a new payload; holdfast dlq replay --id %d --reason WHY re-delivers it\n", c.ID, c.ID)
 	return nil
 }
 

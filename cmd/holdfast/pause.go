@@ -62,7 +62,7 @@ func (c *pauseCmd) Run(p *program) error {
 		return err
 	}
 	if changed {
-		fmt.Fprintf(p.out, "%s is paused; holdfast resume%s ends that\n", clean(target.String()), flags(target))
+		fmt.Fprintf(p.out, "%s is paused; holdfast resume%s --reason WHY ends that\n", clean(target.String()), flags(target))
 		return nil
 	}
 	all, err := d.Paused(p.ctx)

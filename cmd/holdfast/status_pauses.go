@@ -21,7 +21,7 @@ func (s *status) pauses(ctx context.Context) error {
 		scans: []any{&of.Consumer, &of.Topic, &of.Key, &by, &reason, &since}}, func() string {
 		s.paused[of] = true
 		name := clean(of.String())
-		s.say("%s is paused for %s, by %s: holdfast resume%s", name, span(since), clean(by), flags(of))
+		s.say("%s is paused for %s, by %s: holdfast resume%s --reason WHY", name, span(since), clean(by), flags(of))
 		return name + "\t" + span(since) + "\t" + clean(by) + "\t" + clean(reason)
 	})
 }

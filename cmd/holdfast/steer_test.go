@@ -20,14 +20,14 @@ import (
 func TestATopicAConsumerAndAKeyArePausedAndResumed(t *testing.T) {
 	db := installed(t)
 	wantStatus(t, 2, "missing flags: --topic=TOPIC or --consumer=NAME", "pause", "--reason", "r")
-	wantStatus(t, 2, "missing flags: --reason", "pause", "--topic", "orders")
+	wantStatus(t, 2, "missing flags: --reason=WHY: it is kept with what was done", "pause", "--topic", "orders")
 	wantStatus(t, 2, "give --topic alone", "pause", "--topic", "orders", "--key", "k", "--reason", "r")
 	wantStatus(t, 2, "give --topic alone", "resume", "--consumer", "billing", "--topic", "orders", "--reason", "r")
 	wantStatus(t, 1, "it must be a Kafka topic's name", "pause", "--topic", "or ders", "--reason", "r")
 	wantStatus(t, 1, "topic orders is not paused", "resume", "--topic", "orders", "--reason", "r")
-	wantStatus(t, 0, "topic orders is paused; holdfast resume --topic orders ends that", "pause", "--topic", "orders", "--reason", "the mail team asked", "--by", "ann")
+	wantStatus(t, 0, "topic orders is paused; holdfast resume --topic orders --reason WHY ends that", "pause", "--topic", "orders", "--reason", "the mail team asked", "--by", "ann")
 	wantStatus(t, 0, "topic orders has been paused already, by ann since 20", "pause", "--topic", "orders", "--reason", "again", "--by", "bob")
-	wantStatus(t, 0, "consumer billing is paused; holdfast resume --consumer billing ends that", "pause", "--consumer", "billing", "--reason", "tax", "--by", "ann")
+	wantStatus(t, 0, "consumer billing is paused; holdfast resume --consumer billing --reason WHY ends that", "pause", "--consumer", "billing", "--reason", "tax", "--by", "ann")
 	wantStatus(t, 0, `key "it's \x1b[2J" of topic orders in consumer billing is paused`, "pause", "--consumer", "billing", "--topic", "orders", "--key", "it's \x1b[2J", "--reason", "r", "--by", "ann")
 
 	pgtest.Exec(t, db, `insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time)
@@ -36,7 +36,7 @@ func TestATopicAConsumerAndAKeyArePausedAndResumed(t *testing.T) {
 		values ('billing', 'orders', $1, 1, 's', 'e', 't', now(), '', 'infinity')`, "it's \x1b[2J")
 	out := wantStatus(t, 1, "topic orders is paused for", "status")
 	for _, says := range []string{
-		"PAUSED", "the mail team asked", "topic orders, which is paused", "by ann: holdfast resume --topic orders\n", "by ann: holdfast resume --consumer billing\n",
+		"PAUSED", "the mail team asked", "topic orders, which is paused", "by ann: holdfast resume --topic orders --reason WHY\n", "by ann: holdfast resume --consumer billing --reason WHY\n",
 		"topic gone is missing", "its key, which is paused", `--key 'it'\\''s \x1b[2J'`,
 	} {
 		if !strings.Contains(out, says) {
