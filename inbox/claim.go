@@ -1,7 +1,6 @@
 package inbox
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,7 +25,7 @@ type claims struct {
 	unanswered unanswered
 
 	mu   sync.Mutex // Run and Consume may claim at once
-	mark claimMark
+	mark claimMark  // of the types without a limit; limited.go has one for each of the others
 }
 
 // claim takes up to n heads that are due, as many as there is memory for. It counts them there. Types with a limit of their own are
@@ -97,13 +96,7 @@ func readClaimed(br pgx.BatchResults, token string, until time.Time) (got []*cla
 func (cl *claims) move(got []*claimed, whole bool, begun time.Time) {
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
-	if whole {
-		cl.mark = cl.mark.looked(begun, time.Now())
-	}
-	if len(got) > 0 {
-		last := slices.MaxFunc(got, func(a, b *claimed) int { return cmp.Or(a.nextAt.Compare(b.nextAt), cmp.Compare(a.place, b.place)) })
-		cl.mark = cl.mark.claimed(last.nextAt, last.place, last.overdue)
-	}
+	cl.mark = cl.mark.after(got, whole, begun, time.Now())
 }
 
 // scanClaimed reads claimedColumns, which the statements claim and next return.

@@ -1,6 +1,10 @@
 package inbox
 
-import "time"
+import (
+	"cmp"
+	"slices"
+	"time"
+)
 
 // This file decides where claims begin to look for what is due. It is pure: values in, values out.
 //
@@ -32,6 +36,18 @@ type claimMark struct {
 // whole reports that the next claim looks at everything.
 func (m claimMark) whole(now time.Time) bool {
 	return m.at.IsZero() || m.took <= quickLook || now.Sub(m.ended) >= rest(m.took, wholeRest, 0, wholeAtLeast)
+}
+
+// after is the mark after a claim that lasted from begun to ended; whole says that it looked at everything.
+func (m claimMark) after(got []*claimed, whole bool, begun, ended time.Time) claimMark {
+	if whole {
+		m = m.looked(begun, ended)
+	}
+	if len(got) > 0 {
+		last := slices.MaxFunc(got, func(a, b *claimed) int { return cmp.Or(a.nextAt.Compare(b.nextAt), cmp.Compare(a.place, b.place)) })
+		m = m.claimed(last.nextAt, last.place, last.overdue)
+	}
+	return m
 }
 
 // looked is the mark after a look at everything that began at begun.

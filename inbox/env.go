@@ -41,7 +41,10 @@ func (env *env) wake() {
 	}
 	for _, k := range env.kinds {
 		if k.turns != nil {
-			k.turns.wake()
+			select {
+			case k.wakeup <- struct{}{}:
+			default:
+			}
 		}
 	}
 }

@@ -45,7 +45,7 @@ func TestPartitionsOfANodeReplayOneEventAtATime(t *testing.T) {
 		parts[i].reading = t.Context()
 	}
 	ran := false
-	err := parts[0].exclusively(func() error {
+	err := parts[0].exclusively("order.placed", func() error {
 		ran = true
 		if parts[1].serial.TryLock() {
 			parts[1].serial.Unlock()

@@ -13,6 +13,7 @@ type job struct {
 	ctx    context.Context // of its handler
 	stop   <-chan struct{} // when closed, delays end and nothing more is tried
 	ds     []*delivery
+	first  string  // the type of the first event: while a batch collects, the partition's mutex guards ds
 	intake *intake // nil while its handler has to run first
 	kind   jobKind
 	single bool  // it was in a group that failed: it joins no other

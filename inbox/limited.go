@@ -12,7 +12,8 @@ import (
 // workLimited claims stored events of a type one by one and has them handled, until ctx ends. free are the workers of Run, which jobs
 // outlives ctx for. The error ends Run.
 func (bl *backlog) workLimited(ctx, jobs context.Context, eventType string, free chan struct{}, workers *sync.WaitGroup, finished chan<- error) {
-	t, wait := bl.turnsOf(eventType), bl.c.PollMin
+	t, wait, wakeup := bl.turnsOf(eventType), bl.c.PollMin, bl.kinds[eventType].wakeup
+	var mark claimMark
 	for ctx.Err() == nil {
 		if running, change := bl.pauses.running(); !running {
 			select {
@@ -30,7 +31,7 @@ func (bl *backlog) workLimited(ctx, jobs context.Context, eventType string, free
 			return
 		case free <- struct{}{}:
 		}
-		s := bl.claimOne(ctx, jobs, eventType)
+		s := bl.claimOne(ctx, jobs, eventType, &mark)
 		if s != nil {
 			workers.Add(1)
 			go func() {
@@ -51,7 +52,7 @@ func (bl *backlog) workLimited(ctx, jobs context.Context, eventType string, free
 		wait = min(2*wait, bl.c.PollMax)
 		select {
 		case <-timer.C:
-		case <-t.wakeup:
+		case <-wakeup:
 			wait = bl.c.PollMin
 		case <-ctx.Done():
 		}
@@ -59,17 +60,20 @@ func (bl *backlog) workLimited(ctx, jobs context.Context, eventType string, free
 	}
 }
 
-// claimOne claims a stored event of a type. It is nil when none is due, and when ctx has ended.
-func (bl *backlog) claimOne(ctx, jobs context.Context, eventType string) *claimed {
+// claimOne claims a stored event of a type, from the type's mark on, and moves the mark. It is nil when none is due, and when ctx has
+// ended.
+func (bl *backlog) claimOne(ctx, jobs context.Context, eventType string, mark *claimMark) *claimed {
 	if bl.pauses.stopped() { // since the loop began to wait for its turn
 		return nil
 	}
-	got, _, err := bl.claims.claimOf(jobs, 1, []string{eventType}, claimMark{})
+	begun := time.Now()
+	got, whole, err := bl.claims.claimOf(jobs, 1, []string{eventType}, *mark)
 	switch {
 	case err != nil && ctx.Err() == nil:
 		bl.transient(err)
 		return nil
 	case err == nil:
+		*mark = mark.after(got, whole, begun, time.Now())
 		bl.vitals.reached()
 	}
 	switch {

@@ -24,7 +24,8 @@ func WithRetry(p retry.Policy) Option { return func(r *registration) { r.retry =
 
 // WithTimeout is how long a handler of the type may run: see Config.Timeout. It is also how long its transaction waits for a lock. 0
 // is Config.Timeout. The longest time of all types is part of the lease on stored events: after a crash of a node they wait that much
-// longer. So what Config.Timeout says of nodes that differ holds for the longest time of each.
+// longer. A connection that swallows what is sent on it is given up within twice the longest time, also for events of other types. So
+// what Config.Timeout says of nodes that differ holds for the longest time of each.
 func WithTimeout(d time.Duration) Option { return func(r *registration) { r.timeout = d } }
 
 // WithHoldKey says whether the later events of a key wait when an event of this type has become a dead letter: see Config.HoldKey. The

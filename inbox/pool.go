@@ -120,7 +120,7 @@ func (c *workerPool) take(wait bool) *job {
 // begins reports that a job has the turn that it needs, or has to be dropped. Otherwise it comes again when its turn has come, without
 // a worker until then.
 func (c *workerPool) begins(j *job) bool {
-	t := c.receiver.turnsOf(j.ds[0].e.Type)
+	t := c.receiver.turnsOf(j.first)
 	if t == nil || j.turn != nil || !j.runsHandler() || j.owner.stopped() {
 		return true
 	}
@@ -142,7 +142,7 @@ func (c *workerPool) begins(j *job) bool {
 
 // follows is begins for a job that follows another of its key. It does not wait for a turn.
 func (c *workerPool) follows(j *job) bool {
-	t := c.receiver.turnsOf(j.ds[0].e.Type)
+	t := c.receiver.turnsOf(j.first)
 	if t == nil || !j.runsHandler() {
 		return true
 	}

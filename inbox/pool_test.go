@@ -146,6 +146,18 @@ func TestSlowKeysDoNotKeepAllThatWasReadLaterWaiting(t *testing.T) {
 	}
 }
 
+// The reader may add to a batch, and sort it, while a worker looks whether its type has a turn.
+func TestAWorkerReadsNoEventsOfABatchThatCollects(t *testing.T) {
+	c := newWorkerPool(bareReceiver())
+	c.receiver.kinds = map[string]kind{}
+	c.receiver.note(registration{limit: 1}, "order.placed")
+	batch := &job{owner: goesOn{}, kind: jobBatch, first: "order.placed", stop: t.Context().Done()}
+	c.add(batch)
+	if j := c.take(false); j != batch || j.turn != c.receiver.turnsOf("order.placed") {
+		t.Errorf("took %v, want the batch with a turn of its type", j)
+	}
+}
+
 func TestEachJobIsTakenOnceAndEveryOtherIsTheOneReadFirst(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	c := newWorkerPool(bareReceiver())

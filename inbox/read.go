@@ -220,9 +220,9 @@ func (p *partition) begin(ctx, jobs context.Context, pg *Page, memory reservatio
 				return false
 			}
 		case s != nil:
-			p.dispatch(&job{owner: p, ctx: jobs, stop: ctx.Done(), ds: []*delivery{d}, intake: p.newIntake(d, s, ctx.Done())})
+			p.dispatch(&job{owner: p, ctx: jobs, stop: ctx.Done(), ds: []*delivery{d}, first: d.e.Type, intake: p.newIntake(d, s, ctx.Done())})
 		default:
-			j := &job{owner: p, ctx: jobs, stop: ctx.Done(), ds: []*delivery{d}}
+			j := &job{owner: p, ctx: jobs, stop: ctx.Done(), ds: []*delivery{d}, first: d.e.Type}
 			if p.receiver.registry.batched[d.e.Type] {
 				j.kind = jobBatch
 			}

@@ -100,12 +100,7 @@ func (p *partition) replaySerially(ctx, jobs context.Context, d *delivery) bool 
 	t := p.newIntake(d, nil, ctx.Done())
 	known := false
 	for tries := 1; ; tries++ {
-		err := p.exclusively(func() (err error) {
-			turns := p.turnsOf(d.e.Type)
-			if !turns.enter(ctx.Done()) {
-				return errStopping
-			}
-			defer turns.leave()
+		err := p.exclusively(d.e.Type, func() (err error) {
 			failpoint.Hit(failpoint.InboxCounting)
 			if known, err = p.count(ctx, d, t); err == nil {
 				failpoint.Hit(failpoint.InboxCounted)
@@ -134,8 +129,14 @@ func (p *partition) replaySerially(ctx, jobs context.Context, d *delivery) bool 
 	}
 }
 
-// exclusively runs f while no other partition of the node runs a suspect. It returns errStopping if the partition is stopped first.
-func (p *partition) exclusively(f func() error) error {
+// exclusively runs f in a turn of the type, while no other partition of the node runs a suspect. The turn comes first: other suspects do
+// not wait for it. It returns errStopping if the partition is stopped first.
+func (p *partition) exclusively(eventType string, f func() error) error {
+	turns := p.turnsOf(eventType)
+	if !turns.enter(p.reading.Done()) {
+		return errStopping
+	}
+	defer turns.leave()
 	p.serial.Lock()
 	defer p.serial.Unlock()
 	if p.stopped() {

@@ -23,6 +23,8 @@ type kind struct {
 	c     *Config
 	turns *turns // nil: Config.Workers alone is the limit
 	said  registration
+
+	wakeup chan struct{} // this node stored an event: the loop over stored events of the type looks at once (limited.go)
 }
 
 // of is the configuration for events of a type: the inbox's own if the type has no handler here.
@@ -45,7 +47,7 @@ func (s *settings) longest() *Config {
 	return &s.c
 }
 
-// note takes in what a registration says of its types. They share their turns.
+// note takes in what a registration says of its types. They share their turns. Each has a loop of its own, and so a wakeup.
 func (s *settings) note(r registration, types ...string) {
 	c := r.applied(s.c)
 	var shared *turns
@@ -53,7 +55,7 @@ func (s *settings) note(r registration, types ...string) {
 		shared = newTurns(r.limit)
 	}
 	for _, t := range types {
-		s.kinds[t] = kind{c: &c, turns: shared, said: r}
+		s.kinds[t] = kind{c: &c, turns: shared, said: r, wakeup: make(chan struct{}, 1)}
 		r = registration{} // Its problems are said once.
 	}
 }

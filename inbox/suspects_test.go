@@ -210,3 +210,40 @@ func TestStartsOfBatchesAndFollowersAreForgotten(t *testing.T) {
 		t.Errorf("%d counts of starts were left behind", left)
 	}
 }
+
+// A suspect that waits for a turn of its type holds up no suspect of another partition.
+func TestASuspectWaitsForItsTurnBesideOtherSuspects(t *testing.T) {
+	b := setup(t)
+	b.uncleanEnd(2)
+	pgtest.Exec(t, b.db, `insert into holdfast.start (consumer, source, event_id, starts) values ('billing', 'shop', '0/0', 1), ('billing', 'shop', '1/0', 1)`)
+	in := b.inbox(func(c *Config) { c.Timeout = 10 * time.Minute })
+	running, hold := make(chan struct{}), make(chan struct{})
+	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		if e.ID == "has the turn" {
+			close(running)
+			<-hold
+		}
+		return effectOf(ctx, tx, e)
+	}, WithConcurrency(1))
+	in.Handle("order.paid", effectOf)
+	received := make(chan error, 1)
+	go func() { _, err := in.Receive(t.Context(), event("has the turn", "a")); received <- err }()
+	<-running
+	g := newGrowingGeneration(logOf(event("0/0", "b")), logOf(typed("1/0", "c", "order.paid")))
+	b.run(func(ctx context.Context) error { return in.consume(ctx, g) })
+	turns := in.turnsOf("order.placed")
+	wait.Until(t, "the suspect waits for its turn", func() bool {
+		turns.mu.Lock()
+		defer turns.mu.Unlock()
+		return len(turns.waiting) == 1
+	})
+	g.add(1)
+	if !wait.For(30*time.Second, func() bool { return b.effects("1/0") == 1 }) {
+		t.Error("the suspect of the other partition waits for a turn that it does not need")
+	}
+	close(hold)
+	if err := <-received; err != nil {
+		t.Error(err)
+	}
+	b.awaitOutcome("0/0", Handled)
+}

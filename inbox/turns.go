@@ -10,8 +10,6 @@ import (
 
 // turns are those of one registration. A nil one has no limit. Many goroutines may use it at once.
 type turns struct {
-	wakeup chan struct{} // this node stored an event: the loop over stored events of the type looks at once
-
 	mu      sync.Mutex
 	free    int
 	waiting []turn // the first is the next; Invariant: none waits while a turn is free
@@ -20,7 +18,7 @@ type turns struct {
 // turn is closed when it has come.
 type turn chan struct{}
 
-func newTurns(n int) *turns { return &turns{free: n, wakeup: make(chan struct{}, 1)} }
+func newTurns(n int) *turns { return &turns{free: n} }
 
 // join asks for a turn, which may have come at once. wait or leave must follow.
 func (t *turns) join() turn {
@@ -84,12 +82,4 @@ func (t *turns) leave() {
 	}
 	close(t.waiting[0])
 	t.waiting = slices.Delete(t.waiting, 0, 1)
-}
-
-// wake tells the loop over stored events of the type that one was stored.
-func (t *turns) wake() {
-	select {
-	case t.wakeup <- struct{}{}:
-	default:
-	}
 }
