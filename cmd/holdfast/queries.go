@@ -182,16 +182,17 @@ select distinct p.topic, p.partition from holdfast.consumer_position p order by 
 // statusHolders lists what keeps segments of the log from being emptied. A relay empties a segment under a lock that
 // conflicts with every transaction that has written or read it. A prepared transaction has no process; its locks are
 // found by the lock on its own id. The age is -1 if this role may not see it.
-const statusHolders = "-- status.holders" + holdersBegin + `l.relation in (to_regclass('holdfast.event_0'), to_regclass('holdfast.event_1'), to_regclass('holdfast.event_2'), to_regclass('holdfast.event_3'))` + holdersEnd
+const statusHolders = `-- status.holders
+` + holdersBegin + `l.relation in (to_regclass('holdfast.event_0'), to_regclass('holdfast.event_1'), to_regclass('holdfast.event_2'), to_regclass('holdfast.event_3'))` + holdersEnd
 
 // statusLaneHolders lists the transactions that have locked rows of the table lane, or all of it, the oldest first. Which rows
 // these are, Postgres does not say.
-const statusLaneHolders = "-- status.lane_holders" + holdersBegin + "l.relation = to_regclass('holdfast.lane') and l.mode <> 'AccessShareLock'" + holdersEnd
+const statusLaneHolders = `-- status.lane_holders
+` + holdersBegin + `l.relation = to_regclass('holdfast.lane') and l.mode <> 'AccessShareLock'` + holdersEnd
 
 // holdersBegin and holdersEnd stand around the condition for the locks of a transaction.
 const (
-	holdersBegin = `
-select coalesce(h.pid, 0), coalesce(p.gid, ''), coalesce(a.application_name, ''),
+	holdersBegin = `select coalesce(h.pid, 0), coalesce(p.gid, ''), coalesce(a.application_name, ''),
        coalesce(round(extract(epoch from now() - coalesce(a.xact_start, p.prepared)))::bigint, -1)
   from (select distinct l.pid, l.virtualtransaction from pg_locks l
          where l.locktype = 'relation' and l.granted and l.pid is distinct from pg_backend_pid()

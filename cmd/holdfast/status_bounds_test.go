@@ -155,6 +155,6 @@ func TestStatusReadsFewRowsHoweverManyThereAre(t *testing.T) {
 		"status.history":  "it reads tables of one row",
 		"doctor.xmin":     "it reads Postgres's own views", "doctor.connections": "it reads Postgres's own views", "doctor.session": "it reads no table", "doctor.clock": "it reads no table",
 		"doctor.lanes": "a row for each lane", "doctor.groups": "a row for each partition", "doctor.topics": "a row for each partition", "doctor.largest": "it reads one function",
-		"status.holders": "it reads Postgres's own table of locks", "status.pauses": "a row for each pause",
+		"status.holders": "it reads Postgres's own table of locks", "status.lane_holders": "it reads Postgres's own table of locks", "status.pauses": "a row for each pause",
 	})
 }
