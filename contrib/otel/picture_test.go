@@ -53,7 +53,7 @@ func sendTrace(t *testing.T, spans tracetest.SpanStubs, rename *strings.Replacer
 	t.Helper()
 	attributes := func(all []attribute.KeyValue) (to []otlpAttribute) {
 		for _, a := range all {
-			value := otlpValue{"stringValue": rename.Replace(a.Value.Emit())}
+			value := otlpValue{"stringValue": rename.Replace(a.Value.String())}
 			if a.Value.Type() == attribute.INT64 {
 				value = otlpValue{"intValue": strconv.FormatInt(a.Value.AsInt64(), 10)}
 			}
