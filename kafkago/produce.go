@@ -19,10 +19,10 @@ const maxThrottle = 30 * time.Second
 // with it, and, when the broker says so, which records are to blame, by their place in the batch.
 func (k *Publisher) produce(ctx context.Context, q *partitionQueue, batch []int32) (*relay.PublishError, map[int]error) {
 	fail := func(fault relay.Fault, err error) *relay.PublishError {
-		return publishError(q.topic, q.partition, fault, err)
+		return publishError(q.Topic, q.Partition, fault, err)
 	}
 	if err := k.throttle(ctx); err != nil {
-		return notSent(q.topic, q.partition, relay.FaultBroker, err), nil
+		return notSent(q.Topic, q.Partition, relay.FaultBroker, err), nil
 	}
 
 	// From here on only time ends the request. kafka-go would return on a cancelled context and leave the request under
@@ -36,10 +36,10 @@ func (k *Publisher) produce(ctx context.Context, q *partitionQueue, batch []int3
 	defer cancel()
 
 	records := k.records.Get().(*recordReader)
-	records.reset(q.events, batch)
+	records.reset(q.Events, batch)
 	res, err := k.client.Produce(request, &kafka.ProduceRequest{
-		Topic:        q.topic,
-		Partition:    q.partition,
+		Topic:        q.Topic,
+		Partition:    q.Partition,
 		RequiredAcks: kafka.RequireAll,
 		Compression:  k.config.Compression,
 		Records:      records,
@@ -47,7 +47,7 @@ func (k *Publisher) produce(ctx context.Context, q *partitionQueue, batch []int3
 	if err != nil {
 		// records is not used again: at a deadline the connection's goroutine may still be reading it.
 		fault, _ := faultOf(err)
-		if fault == relay.FaultBroker && unanswered(err) && k.leaderAway(ctx, q.topic, q.partition, began) {
+		if fault == relay.FaultBroker && unanswered(err) && k.leaderAway(ctx, q.Topic, q.Partition, began) {
 			fault = relay.FaultPartition // it is this partition's leader that is away, not the cluster
 		}
 		return fail(fault, err), nil
@@ -58,6 +58,9 @@ func (k *Publisher) produce(ctx context.Context, q *partitionQueue, batch []int3
 	k.noteThrottle(res.Throttle)
 	if res.Error != nil {
 		fault, _ := faultOf(res.Error)
+		for at, why := range res.RecordErrors {
+			res.RecordErrors[at] = recordError(res.Error, why)
+		}
 		return fail(fault, res.Error), res.RecordErrors
 	}
 	k.ackedAt.Store(int64(time.Since(k.start)))
@@ -157,11 +160,4 @@ func (b *recordBytes) WriteTo(w io.Writer) (int64, error) {
 	n, err := w.Write(b.bytes)
 	b.bytes = b.bytes[n:]
 	return int64(n), err
-}
-
-// recordSize is the most bytes that e takes in a batch before compression.
-func recordSize(e *holdfast.Event) int {
-	// Length, attributes, time, offset, the lengths of key and value, the number of headers.
-	const frame = 5 + 1 + 1 + 3 + 3 + 5 + 2
-	return frame + len(e.Key) + len(e.Payload) + wire.Size(*e)
 }

@@ -122,9 +122,9 @@ func (k *Publisher) route(ctx context.Context, events []holdfast.Event, answers 
 	queues := divide(events, answers, topics, places)
 	for i := range queues {
 		q := &queues[i]
-		q.limit = k.config.MaxRequestBytes
+		q.Limit = k.config.MaxRequestBytes
 		if learned := int(q.info.limit.Load()); learned > 0 {
-			q.limit = min(q.limit, learned)
+			q.Limit = min(q.Limit, learned)
 		}
 	}
 	return queues
@@ -132,15 +132,15 @@ func (k *Publisher) route(ctx context.Context, events []holdfast.Event, answers 
 
 // drain sends one partition's events: ask the queue for a batch, send it, tell the queue how it went.
 func (k *Publisher) drain(ctx context.Context, q *partitionQueue) {
-	limit := q.limit
-	for batch := q.next(); batch != nil; batch = q.next() {
+	limit := q.Limit
+	for batch := q.Next(); batch != nil; batch = q.Next() {
 		err, records := k.produce(ctx, q, batch)
-		q.settle(batch, err, records)
+		q.Settle(batch, err, records)
 		if err != nil && err.Fault != relay.FaultRecord {
-			k.topics.expire(q.topic)
+			k.topics.expire(q.Topic)
 		}
 	}
-	if q.limit < limit {
-		q.info.limit.Store(int64(q.limit))
+	if q.Limit < limit {
+		q.info.limit.Store(int64(q.Limit))
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/partitionqueue"
 	"github.com/holdfast-go/holdfast/relay"
 )
 
@@ -96,10 +97,8 @@ func divide(events []holdfast.Event, answers []error, topics map[string]topicAns
 		run := index[ends[slot]-count : ends[slot] : ends[slot]]
 		topic := events[run[0]].Topic
 		r := ranges[topic]
-		queues = append(queues, partitionQueue{
-			topic: topic, partition: slot - r.from, info: r.info,
-			events: events, answers: answers, runs: [][]int32{run},
-		})
+		queues = append(queues, partitionQueue{info: r.info, Queue: partitionqueue.Queue{Topic: topic, Partition: slot - r.from,
+			Events: events, Answers: answers, Runs: [][]int32{run}, TooLongFunc: sizeRefused}})
 	}
 	return queues
 }
@@ -115,177 +114,8 @@ func eachTopic[T any](events []holdfast.Event, of func(topic string) T, do func(
 	}
 }
 
-// partitionQueue decides what of one partition is sent next, and writes the answers. It knows no broker: next gives a
-// batch, the caller sends it, settle receives how it went.
-//
-//	        ┌────────────── acknowledged ─────────────┐
-//	        ▼                                         │
-//	runs ─ next ─► batch in flight ─ refused, records named ─► those are bad, the rest back on top
-//	        ▲                      ├ refused for its length ──► all back on top, limit halved
-//	        │                      ├ refused, two or more ────► halves back on top, the first first
-//	        │                      ├ refused, one ────────────► it is bad: later events of its key never leave
-//	        └──────────────────────┴ any other failure ───────► everything left answers, nothing more leaves
-//
-// Invariant: runs, read from the last to the first, holds ascending indexes without overlap, all above those of any
-// batch that was acknowledged. So a partition's events leave in order whatever is refused.
+// partitionQueue is what of one partition a call sends, and what is known of its topic.
 type partitionQueue struct {
-	topic     string
-	partition int
-	info      *topicInfo
-	events    []holdfast.Event
-	answers   []error // of the whole call; each index belongs to one queue
-
-	runs  [][]int32
-	limit int // bytes of a batch of two or more
-
-	// refused holds, by key, the first event that was refused. Later ones of the key are its followers: they are
-	// taken out of every later part before that is sent, so that none overtakes it.
-	refused map[string]refusal
-}
-
-// refusal is a bad event: where it stands, and the answer for those behind it.
-type refusal struct {
-	at     int32
-	behind *relay.PublishError
-}
-
-// next takes the next batch off the queue; nil when nothing is left. Followers of a refused event leave here, before
-// the batch is cut. A batch keeps to limit, or is a single event.
-func (q *partitionQueue) next() []int32 {
-	for len(q.runs) > 0 {
-		top := len(q.runs) - 1
-		run := q.withoutFollowers(q.runs[top])
-		q.runs = q.runs[:top]
-		if len(run) == 0 {
-			continue
-		}
-		n := q.fits(run)
-		if n < len(run) {
-			q.runs = append(q.runs, run[n:])
-		}
-		return run[:n:n]
-	}
-	return nil
-}
-
-// withoutFollowers answers for those of run that follow a refused event, and returns the others, in the same memory.
-func (q *partitionQueue) withoutFollowers(run []int32) []int32 {
-	if len(q.refused) == 0 {
-		return run
-	}
-	kept := run[:0]
-	for _, i := range run {
-		if behind := q.follows(i); behind != nil {
-			q.answers[i] = behind
-			continue
-		}
-		kept = append(kept, i)
-	}
-	return kept
-}
-
-// follows returns the answer for event i when it is behind a refused event of its key, else nil.
-func (q *partitionQueue) follows(i int32) *relay.PublishError {
-	if r, ok := q.refused[q.events[i].Key]; ok && i > r.at {
-		return r.behind
-	}
-	return nil
-}
-
-// fits is how many of run, at least one, make a batch.
-func (q *partitionQueue) fits(run []int32) int {
-	size := 0
-	for n, i := range run {
-		size += recordSize(&q.events[i])
-		if size > q.limit && n > 0 {
-			return n
-		}
-	}
-	return len(run)
-}
-
-// settle takes in how the batch went: err nil when it was acknowledged, and records, by their place in the batch, when
-// the broker named those to blame. A refused batch has written nothing.
-func (q *partitionQueue) settle(batch []int32, err *relay.PublishError, records map[int]error) {
-	switch {
-	case err == nil:
-	case err.Fault != relay.FaultRecord:
-		q.abandon(batch, err)
-	case len(batch) == 1:
-		q.refuse(batch[0], err)
-	case sizeRefused(err):
-		size := 0
-		for _, i := range batch {
-			size += recordSize(&q.events[i])
-		}
-		q.limit = min(q.limit, size/2) // so that this batch, at least, is cut
-		q.runs = append(q.runs, batch)
-	default:
-		if rest, named := q.refuseNamed(batch, err, records); named {
-			q.runs = append(q.runs, rest)
-			return
-		}
-		half := len(batch) / 2
-		q.runs = append(q.runs, batch[half:], batch[:half:half])
-	}
-}
-
-// refuseNamed refuses the records that the broker named and returns the others of the batch, in the same memory. named
-// is false when there is none, and the batch must be divided to find out.
-func (q *partitionQueue) refuseNamed(batch []int32, err *relay.PublishError, records map[int]error) (rest []int32, named bool) {
-	for place := range records {
-		if place >= 0 && place < len(batch) {
-			named = true
-		}
-	}
-	if !named {
-		return batch, false
-	}
-	rest = batch[:0]
-	for place, i := range batch {
-		why, bad := records[place]
-		switch behind := q.follows(i); {
-		case behind != nil:
-			q.answers[i] = behind
-		case bad:
-			own := *err
-			own.Err = recordError(err.Err, why)
-			q.refuse(i, &own)
-		default:
-			rest = append(rest, i)
-		}
-	}
-	return rest, true
-}
-
-// refuse answers for a bad event and remembers its key. An event without a key has no followers.
-func (q *partitionQueue) refuse(i int32, err *relay.PublishError) {
-	q.answers[i] = err
-	key := q.events[i].Key
-	if key == "" {
-		return
-	}
-	if q.refused == nil {
-		q.refused = make(map[string]refusal)
-	}
-	q.refused[key] = refusal{at: i, behind: q.behind(err)}
-}
-
-// abandon ends the queue: the batch failed for no record's fault, and what is behind it stays behind it.
-func (q *partitionQueue) abandon(batch []int32, err *relay.PublishError) {
-	for _, i := range batch {
-		q.answers[i] = err
-	}
-	behind := q.behind(err)
-	for _, run := range q.runs {
-		for _, i := range q.withoutFollowers(run) {
-			q.answers[i] = behind
-		}
-	}
-	q.runs = nil
-}
-
-// behind is the answer for an event that was not sent because of err.
-func (q *partitionQueue) behind(err *relay.PublishError) *relay.PublishError {
-	return &relay.PublishError{Topic: q.topic, Partition: q.partition, Fault: err.Fault, NotSent: true, Err: err}
+	partitionqueue.Queue
+	info *topicInfo
 }

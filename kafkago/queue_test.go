@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/partitionqueue"
 	"github.com/holdfast-go/holdfast/relay"
 )
 
@@ -50,7 +51,7 @@ func (w scenario) refuses(events []holdfast.Event) (named map[int]error, err err
 	size := 0
 	named = map[int]error{}
 	for i := range events {
-		size += recordSize(&events[i])
+		size += partitionqueue.RecordSize(&events[i])
 		if w.bad[events[i].ID] {
 			named[i] = fmt.Errorf("bad")
 		}
@@ -96,10 +97,10 @@ func (w scenario) batched(t *rapid.T) (log map[partitionName][]string, answers [
 	queues := divide(w.events, errs, topics, place(w.events, topics, Murmur2))
 	for i := range queues {
 		q := &queues[i]
-		q.limit = w.config
-		name := partitionName{q.topic, q.partition}
+		q.Limit = w.config
+		name := partitionName{q.Topic, q.Partition}
 		sent := 0
-		for batch := q.next(); batch != nil; batch = q.next() {
+		for batch := q.Next(); batch != nil; batch = q.Next() {
 			if failed[name] {
 				t.Fatalf("%v sends on after a failure", name)
 			}
@@ -110,14 +111,14 @@ func (w scenario) batched(t *rapid.T) (log map[partitionName][]string, answers [
 			size := 0
 			for _, i := range batch {
 				events = append(events, w.events[i])
-				size += recordSize(&w.events[i])
+				size += partitionqueue.RecordSize(&w.events[i])
 			}
 			if len(batch) > 1 && size > w.config {
 				t.Fatalf("a batch of %d bytes is above the limit of %d", size, w.config)
 			}
 			if sent-1 == w.failAt {
 				failed[name] = true
-				q.settle(batch, &relay.PublishError{Topic: q.topic, Partition: q.partition, Fault: relay.FaultPartition, Err: kafka.NotEnoughReplicas}, nil)
+				q.Settle(batch, &relay.PublishError{Topic: q.Topic, Partition: q.Partition, Fault: relay.FaultPartition, Err: kafka.NotEnoughReplicas}, nil)
 				continue
 			}
 			named, err := w.refuses(events)
@@ -125,10 +126,10 @@ func (w scenario) batched(t *rapid.T) (log map[partitionName][]string, answers [
 				for _, e := range events {
 					log[name] = append(log[name], e.ID)
 				}
-				q.settle(slices.Clone(batch), nil, nil)
+				q.Settle(slices.Clone(batch), nil, nil)
 				continue
 			}
-			q.settle(batch, &relay.PublishError{Topic: q.topic, Partition: q.partition, Fault: FaultOf(err), Err: err}, named)
+			q.Settle(batch, &relay.PublishError{Topic: q.Topic, Partition: q.Partition, Fault: FaultOf(err), Err: err}, named)
 		}
 	}
 	return log, outline(errs), failed

@@ -14,6 +14,7 @@ import (
 	"github.com/segmentio/kafka-go/protocol/produce"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/partitionqueue"
 	"github.com/holdfast-go/holdfast/relay"
 )
 
@@ -50,54 +51,10 @@ func (k *Publisher) PublishTogether(ctx context.Context, batches [][]holdfast.Ev
 	if len(batches) == 0 {
 		return
 	}
-	// 1. One queue for each partition, as in Publish: a batch of a topic whose partitions were not known has several.
-	var events []holdfast.Event
-	starts := make([]int, 0, len(batches)+1)
-	owner := make([]int, 0, len(batches)) // of each event
-	for i, batch := range batches {
-		starts = append(starts, len(events))
-		events = append(events, batch...)
-		for range batch {
-			owner = append(owner, i)
-		}
-	}
-	starts = append(starts, len(events))
-	answers := make([]error, len(events))
-	queues := k.route(ctx, events, answers)
-
-	// 2. A batch is answered when all its queues are.
-	left := make([]atomic.Int64, len(batches))
-	owners := make([][]int, len(queues))
-	for i := range left {
-		left[i].Store(1)
-	}
-	for i := range queues {
-		last := -1
-		for _, run := range queues[i].runs {
-			for _, e := range run {
-				if owner[e] != last {
-					last = owner[e]
-					owners[i] = append(owners[i], last)
-					left[last].Add(1)
-				}
-			}
-		}
-	}
-	finish := func(batch int) {
-		if left[batch].Add(-1) == 0 {
-			answered(batch, answers[starts[batch]:starts[batch+1]:starts[batch+1]])
-		}
-	}
-	done := func(queue int) {
-		for _, batch := range owners[queue] {
-			finish(batch)
-		}
-	}
-	for i := range batches {
-		finish(i)
-	}
-
-	k.send(ctx, queues, 1, done)
+	g := partitionqueue.Gather(batches, answered)
+	queues := k.route(ctx, g.Events, g.Answers)
+	g.Divided(len(queues), func(i int) [][]int32 { return queues[i].Runs })
+	k.send(ctx, queues, 1, g.Done)
 }
 
 // togetherMost is how many partitions a request has at most: one of them that does not answer keeps the others waiting.
@@ -110,7 +67,7 @@ func (k *Publisher) send(ctx context.Context, queues []partitionQueue, alone int
 	for i := range queues {
 		leader := noLeader
 		if len(queues) > alone {
-			leader = queues[i].info.leader(queues[i].partition)
+			leader = queues[i].info.leader(queues[i].Partition)
 		}
 		groups[leader] = append(groups[leader], i)
 	}
@@ -136,7 +93,7 @@ func (k *Publisher) sendGroup(ctx context.Context, queues []partitionQueue, grou
 	}
 	var rest []int
 	for _, i := range group {
-		if len(queues[i].runs) == 0 {
+		if len(queues[i].Runs) == 0 {
 			done(i)
 		} else {
 			rest = append(rest, i)
@@ -170,7 +127,7 @@ func (k *Publisher) produceTogether(ctx context.Context, queues []partitionQueue
 	if err := k.throttle(ctx); err != nil {
 		for _, i := range group {
 			q := &queues[i]
-			q.abandon(q.next(), notSent(q.topic, q.partition, relay.FaultBroker, err))
+			q.Abandon(q.Next(), notSent(q.Topic, q.Partition, relay.FaultBroker, err))
 		}
 		return
 	}
@@ -234,17 +191,17 @@ func (k *Publisher) requestOf(queues []partitionQueue, group []int, replicate ti
 	topics := map[string]int{}
 	for _, i := range group {
 		q := &queues[i]
-		b := &sentBatch{queue: q, batch: q.next(), records: k.records.Get().(*recordReader)}
-		b.records.reset(q.events, b.batch)
-		sent[leadership{q.topic, q.partition}] = b
-		at, known := topics[q.topic]
+		b := &sentBatch{queue: q, batch: q.Next(), records: k.records.Get().(*recordReader)}
+		b.records.reset(q.Events, b.batch)
+		sent[leadership{q.Topic, q.Partition}] = b
+		at, known := topics[q.Topic]
 		if !known {
 			at = len(r.Topics)
-			topics[q.topic] = at
-			r.Topics = append(r.Topics, produce.RequestTopic{Topic: q.topic})
+			topics[q.Topic] = at
+			r.Topics = append(r.Topics, produce.RequestTopic{Topic: q.Topic})
 		}
 		t := &r.Topics[at]
-		t.Partitions = append(t.Partitions, produce.RequestPartition{Partition: int32(q.partition),
+		t.Partitions = append(t.Partitions, produce.RequestPartition{Partition: int32(q.Partition),
 			RecordSet: protocol.RecordSet{Attributes: protocol.Attributes(k.config.Compression) & 0x7, Records: b.records}})
 	}
 	return sent, r
@@ -254,7 +211,7 @@ func (k *Publisher) requestOf(queues []partitionQueue, group []int, replicate ti
 func (k *Publisher) settleTogether(b *sentBatch, p *produce.ResponsePartition) {
 	if p.ErrorCode == 0 {
 		k.ackedAt.Store(int64(time.Since(k.start)))
-		b.queue.settle(b.batch, nil, nil)
+		b.queue.Settle(b.batch, nil, nil)
 		return
 	}
 	var err error = kafka.Error(p.ErrorCode)
@@ -263,7 +220,7 @@ func (k *Publisher) settleTogether(b *sentBatch, p *produce.ResponsePartition) {
 	}
 	records := make(map[int]error, len(p.RecordErrors))
 	for _, r := range p.RecordErrors {
-		records[int(r.BatchIndex)] = errors.New(r.BatchIndexErrorMessage)
+		records[int(r.BatchIndex)] = recordError(err, errors.New(r.BatchIndexErrorMessage))
 	}
 	k.settleFailed(b, err, records)
 }
@@ -273,8 +230,8 @@ func (k *Publisher) settleTogether(b *sentBatch, p *produce.ResponsePartition) {
 func (k *Publisher) failTogether(ctx context.Context, sent map[leadership]*sentBatch, began time.Time, err error) {
 	if as[*produce.Error](err) {
 		for _, b := range sent {
-			b.queue.runs = append(b.queue.runs, b.batch)
-			k.topics.expire(b.queue.topic)
+			b.queue.Runs = append(b.queue.Runs, b.batch)
+			k.topics.expire(b.queue.Topic)
 		}
 		return
 	}
@@ -286,7 +243,7 @@ func (k *Publisher) failTogether(ctx context.Context, sent map[leadership]*sentB
 				away, asked = k.leaderAway(ctx, at.topic, at.partition, began), true
 			}
 			if away {
-				b.queue.settle(b.batch, publishError(at.topic, at.partition, relay.FaultPartition, err), nil)
+				b.queue.Settle(b.batch, publishError(at.topic, at.partition, relay.FaultPartition, err), nil)
 				k.topics.expire(at.topic)
 				continue
 			}
@@ -297,12 +254,12 @@ func (k *Publisher) failTogether(ctx context.Context, sent map[leadership]*sentB
 
 func (k *Publisher) settleFailed(b *sentBatch, err error, records map[int]error) {
 	fault, _ := faultOf(err)
-	q, limit := b.queue, b.queue.limit
-	q.settle(b.batch, publishError(q.topic, q.partition, fault, err), records)
+	q, limit := b.queue, b.queue.Limit
+	q.Settle(b.batch, publishError(q.Topic, q.Partition, fault, err), records)
 	if fault != relay.FaultRecord {
-		k.topics.expire(q.topic)
+		k.topics.expire(q.Topic)
 	}
-	if q.limit < limit {
-		q.info.limit.Store(int64(q.limit))
+	if q.Limit < limit {
+		q.info.limit.Store(int64(q.Limit))
 	}
 }

@@ -83,13 +83,6 @@ func (w *batchWriter) append(e *holdfast.Event) {
 	w.records = append(w.records, r...)
 }
 
-// recordSize is the most bytes that e takes in a batch before compression.
-func recordSize(e *holdfast.Event) int {
-	// Length, attributes, time, offset, the lengths of key and value, the number of headers.
-	const frame = 5 + 1 + 1 + 3 + 3 + 5 + 2
-	return frame + len(e.Key) + len(e.Payload) + wire.Size(*e)
-}
-
 // after is the sequence number after n records from first on. Numbers go from 0 to the largest int32, and on from 0.
 func after(first int32, n int) int32 {
 	return int32((int64(first) + int64(n)) & 0x7fffffff)

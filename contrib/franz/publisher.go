@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/partitionqueue"
 	"github.com/holdfast-go/holdfast/relay"
 )
 
@@ -145,45 +146,12 @@ func (k *Publisher) Publish(ctx context.Context, events []holdfast.Event) []erro
 // PublishTogether is Publish for several batches: relay.Gatherer. Partitions share requests whenever several of a leader have something to
 // send, by whatever calls; so this only saves calls.
 func (k *Publisher) PublishTogether(ctx context.Context, batches [][]holdfast.Event, answered func(batch int, answers []error)) {
-	// 1. One queue for each partition: a batch of a topic whose partitions were not known has several.
-	var events []holdfast.Event
-	var owner []int // of each event
-	starts := make([]int, 0, len(batches)+1)
-	for i, batch := range batches {
-		starts = append(starts, len(events))
-		events = append(events, batch...)
-		for range batch {
-			owner = append(owner, i)
-		}
-	}
-	starts = append(starts, len(events))
-	answers := make([]error, len(events))
-	queues := k.route(ctx, events, answers)
-
-	// 2. A batch is answered when all its queues are.
-	left := make([]atomic.Int64, len(batches))
-	owners := make([][]int, len(queues))
-	for i, q := range queues {
-		for _, e := range q.runs[0] {
-			if n := len(owners[i]); n == 0 || owners[i][n-1] != owner[e] {
-				owners[i] = append(owners[i], owner[e])
-				left[owner[e]].Add(1)
-			}
-		}
-	}
-	finish := func(batch int) { answered(batch, answers[starts[batch]:starts[batch+1]:starts[batch+1]]) }
-	for i := range batches {
-		if left[i].Load() == 0 {
-			finish(i)
-		}
-	}
+	g := partitionqueue.Gather(batches, answered)
+	queues := k.route(ctx, g.Events, g.Answers)
+	g.Divided(len(queues), func(i int) [][]int32 { return queues[i].Runs })
 	k.each(queues, func(i int) {
 		k.drain(ctx, queues[i])
-		for _, batch := range owners[i] {
-			if left[batch].Add(-1) == 0 {
-				finish(batch)
-			}
-		}
+		g.Done(i)
 	})
 }
 
@@ -219,13 +187,14 @@ func (k *Publisher) route(ctx context.Context, events []holdfast.Event, answers 
 			if p >= 0 && p < n {
 				q := at[place{e.Topic, p}]
 				if q == nil {
-					q = &queue{place: place{e.Topic, p}, info: t.info, events: events, answers: answers, runs: [][]int32{nil}, limit: k.config.MaxRequestBytes}
+					q = &queue{info: t.info, Queue: partitionqueue.Queue{Topic: e.Topic, Partition: p, Events: events, Answers: answers,
+						Runs: [][]int32{nil}, Limit: k.config.MaxRequestBytes, TooLongFunc: sizeRefused}}
 					if learned := int(t.info.limit.Load()); learned > 0 {
-						q.limit = min(q.limit, learned)
+						q.Limit = min(q.Limit, learned)
 					}
-					at[q.place], queues = q, append(queues, q)
+					at[q.place()], queues = q, append(queues, q)
 				}
-				q.runs[0] = append(q.runs[0], int32(i))
+				q.Runs[0] = append(q.Runs[0], int32(i))
 				continue
 			}
 			// The Partitioner's mistake ends its topic for this call, so that no later event of a key overtakes.

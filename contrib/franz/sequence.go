@@ -97,8 +97,8 @@ type part struct {
 
 // drain has one partition's events sent, together with what other calls have for it.
 func (k *Publisher) drain(ctx context.Context, q *queue) {
-	s := k.sequence(q.place)
-	c := &call{ctx: ctx, q: q, limit: q.limit, ended: make(chan struct{})}
+	s := k.sequence(q.place())
+	c := &call{ctx: ctx, q: q, limit: q.Limit, ended: make(chan struct{})}
 	s.mu.Lock()
 	s.waiting = append(s.waiting, c)
 	if !s.busy {
@@ -117,7 +117,7 @@ func (k *Publisher) drain(ctx context.Context, q *queue) {
 	case <-timer.C:
 	}
 	if s.withdraw(c) {
-		q.abandon(nil, notSent(q.place, err))
+		q.Abandon(nil, notSent(q.place(), err))
 		return
 	}
 	<-c.ended
@@ -147,11 +147,11 @@ func (k *Publisher) run(s *sequence) {
 		}
 		k.round(s, calls)
 		calls = slices.DeleteFunc(calls, func(c *call) bool {
-			if len(c.q.runs) > 0 {
+			if len(c.q.Runs) > 0 {
 				return false
 			}
-			if c.q.limit < c.limit {
-				c.q.info.limit.Store(int64(c.q.limit))
+			if c.q.Limit < c.limit {
+				c.q.info.limit.Store(int64(c.q.Limit))
 			}
 			close(c.ended)
 			return true
@@ -163,13 +163,13 @@ func (k *Publisher) run(s *sequence) {
 func (k *Publisher) round(s *sequence, calls []*call) {
 	for _, c := range calls {
 		if err := c.ctx.Err(); err != nil {
-			c.q.abandon(nil, notSent(s.place, err))
+			c.q.Abandon(nil, notSent(s.place, err))
 		}
 	}
 	if b := s.open; b != nil {
 		if err, _ := k.send(calls[0].q, s, b, k.deadline(nil)); err != nil && s.open != nil {
 			for _, c := range calls {
-				c.q.abandon(nil, err)
+				c.q.Abandon(nil, err)
 			}
 			k.topics.expire(s.topic)
 			return
@@ -177,7 +177,7 @@ func (k *Publisher) round(s *sequence, calls []*call) {
 	}
 	if len(s.written) > 0 {
 		for _, c := range calls {
-			c.q.drop(s.wasWritten)
+			c.q.Drop(s.wasWritten)
 		}
 	}
 	parts := k.parts(calls)
@@ -198,7 +198,7 @@ func (k *Publisher) round(s *sequence, calls []*call) {
 		p.q.alone = err != nil
 		if err != nil && err.Fault != relay.FaultRecord {
 			for _, p := range parts[n+1:] { // Nothing has its numbers while it is open.
-				p.q.runs = append(p.q.runs, p.batch)
+				p.q.Runs = append(p.q.Runs, p.batch)
 			}
 			return
 		}
@@ -206,9 +206,9 @@ func (k *Publisher) round(s *sequence, calls []*call) {
 }
 
 func (k *Publisher) settle(p part, err *relay.PublishError, records map[int]error) {
-	p.q.settle(p.batch, err, records)
+	p.q.Settle(p.batch, err, records)
 	if err != nil && err.Fault != relay.FaultRecord {
-		k.topics.expire(p.q.topic)
+		k.topics.expire(p.q.Topic)
 	}
 }
 
@@ -219,13 +219,13 @@ func (k *Publisher) parts(calls []*call) (parts []part) {
 		if len(parts) > 0 && c.q.alone {
 			continue
 		}
-		batch := c.q.next()
+		batch := c.q.Next()
 		if batch == nil {
 			continue
 		}
-		n := c.q.sizeOf(batch)
-		if len(parts) > 0 && size+n > min(c.q.limit, parts[0].q.limit) {
-			c.q.runs = append(c.q.runs, batch)
+		n := c.q.SizeOf(batch)
+		if len(parts) > 0 && size+n > min(c.q.Limit, parts[0].q.Limit) {
+			c.q.Runs = append(c.q.Runs, batch)
 			continue
 		}
 		size += n
@@ -264,7 +264,7 @@ func (k *Publisher) produce(s *sequence, parts []part) (err *relay.PublishError,
 		w.begin()
 		for _, p := range parts {
 			for _, i := range p.batch {
-				e := &p.q.events[i]
+				e := &p.q.Events[i]
 				w.append(e)
 				b.ids = append(b.ids, idOf(e))
 			}
@@ -283,12 +283,12 @@ func (k *Publisher) produce(s *sequence, parts []part) (err *relay.PublishError,
 func (k *Publisher) send(q *queue, s *sequence, b *sentBatch, deadline time.Time) (*relay.PublishError, map[int]error) {
 	began := time.Now()
 	for {
-		leader := q.info.leaders[q.partition]
+		leader := q.info.leaders[q.Partition]
 		if leader < 0 {
-			return notSent(q.place, kerr.LeaderNotAvailable), nil
+			return notSent(q.place(), kerr.LeaderNotAvailable), nil
 		}
 		tried := time.Now()
-		a := k.line(leader, s.slow).exchange(&load{place: q.place, id: q.info.id, bytes: b.bytes, deadline: deadline})
+		a := k.line(leader, s.slow).exchange(&load{place: q.place(), id: q.info.id, bytes: b.bytes, deadline: deadline})
 		if a.err == nil || errors.Is(a.err, kerr.DuplicateSequenceNumber) {
 			s.settled(b)
 			k.ackedAt.Store(int64(time.Since(k.start)))
@@ -309,7 +309,7 @@ func (k *Publisher) send(q *queue, s *sequence, b *sentBatch, deadline time.Time
 				continue
 			}
 		}
-		err := publishError(q.place, a.err)
+		err := publishError(q.place(), a.err)
 		if err.Fault == relay.FaultBroker && unanswered(a.err) && k.leaderAway(leader, began) {
 			err.Fault = relay.FaultPartition // it is this partition's leader that is away, not the cluster
 		}
