@@ -18,12 +18,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"reflect"
 	"time"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/internal/lane"
 	"github.com/holdfast-go/holdfast/relay"
 	"github.com/holdfast-go/holdfast/retry"
 )
@@ -95,13 +95,7 @@ func New(routes map[string][]Store, c Config) (*Publisher, error) {
 
 // Partition is where an event goes: by its key, or by its id if it has none.
 func (p *Publisher) Partition(e holdfast.Event) (partition, partitions int) {
-	by := e.Key
-	if by == "" {
-		by = e.ID
-	}
-	h := fnv.New32a()
-	h.Write([]byte(by))
-	return int(h.Sum32() % uint32(p.c.Partitions)), p.c.Partitions
+	return lane.PartitionOf(e.Key, e.ID, p.c.Partitions), p.c.Partitions
 }
 
 // Publish stores the events, one after the other, each in all inboxes of its topic. It is for relay.Relay.

@@ -5,13 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"slices"
 	"sync"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/inbox/sourcetest"
+	"github.com/holdfast-go/holdfast/internal/lane"
 	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/relay"
 )
@@ -101,17 +101,7 @@ func (k *Kafka) Partition(e holdfast.Event) (partition, partitions int) {
 	if t == nil {
 		return 0, 0
 	}
-	return t.partitionOf(e), t.partitions
-}
-
-func (t *memoryTopic) partitionOf(e holdfast.Event) int {
-	by := e.Key
-	if by == "" {
-		by = e.ID
-	}
-	h := fnv.New32a()
-	h.Write([]byte(by))
-	return int(h.Sum32() % uint32(t.partitions))
+	return lane.PartitionOf(e.Key, e.ID, t.partitions), t.partitions
 }
 
 // append writes one event.
@@ -145,6 +135,6 @@ func (k *Kafka) append(ctx context.Context, e holdfast.Event) error {
 		return fail(relay.FaultRecord, err)
 	}
 	t.events = append(t.events, read)
-	k.groups.Produce(e.Topic, t.partitionOf(e), r)
+	k.groups.Produce(e.Topic, lane.PartitionOf(e.Key, e.ID, t.partitions), r)
 	return nil
 }

@@ -5,6 +5,7 @@ package lane
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"hash/fnv"
 )
 
 // LockClass is the first number of our two-number advisory locks: "hfdf" in ASCII.
@@ -17,6 +18,17 @@ func Of(key, id string, lanes int) int {
 	}
 	sum := sha256.Sum256([]byte(key))
 	return int(binary.BigEndian.Uint32(sum[:4])) % lanes
+}
+
+// PartitionOf returns the partition of an event where there is no broker's client that says it: by its key, or by its id when it has none.
+// It is another hash than Of, so that the events of one lane have all partitions.
+func PartitionOf(key, id string, partitions int) int {
+	if key == "" {
+		key = id
+	}
+	h := fnv.New32a()
+	h.Write([]byte(key))
+	return int(h.Sum32() % uint32(partitions))
 }
 
 // LockNumber returns the second number of the advisory lock that orders a key's transactions. It uses other bits than

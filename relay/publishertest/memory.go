@@ -5,11 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"slices"
 	"sync"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/lane"
 	"github.com/holdfast-go/holdfast/relay"
 )
 
@@ -91,17 +91,6 @@ func (m *Memory) append(ctx context.Context, e holdfast.Event) error {
 	}
 	r := relay.RecordOf(e)
 	r.Value = bytes.Clone(r.Value) // it is the caller's
-	t.log = append(t.log, Stored{Partition: partitionOf(e, t.partitions), Record: r})
+	t.log = append(t.log, Stored{Partition: lane.PartitionOf(e.Key, e.ID, t.partitions), Record: r})
 	return nil
-}
-
-// partitionOf is where an event goes: by its key, or by its id if it has none.
-func partitionOf(e holdfast.Event, partitions int) int {
-	by := e.Key
-	if by == "" {
-		by = e.ID
-	}
-	h := fnv.New32a()
-	h.Write([]byte(by))
-	return int(h.Sum32() % uint32(partitions))
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/lane"
 	"github.com/holdfast-go/holdfast/internal/test/ending"
 	"github.com/holdfast-go/holdfast/relay"
 	"github.com/holdfast-go/holdfast/retry"
@@ -335,7 +336,7 @@ func (g gathering) Partition(e holdfast.Event) (partition, partitions int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if t := g.topics[e.Topic]; t != nil {
-		return partitionOf(e, t.partitions), t.partitions
+		return lane.PartitionOf(e.Key, e.ID, t.partitions), t.partitions
 	}
 	return 0, 0
 }
