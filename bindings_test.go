@@ -35,6 +35,7 @@ var rowsOf = map[string]string{
 	"retention":         `insert into holdfast.retention (consumer) values ('%[1]s')`,
 	"stored":            `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, payload) values ('%[1]s', 'orders', '', 0, '', '%[2]s', 't', now(), '', 'secret')`,
 	"consumer_position": `insert into holdfast.consumer_position (consumer, topic, partition) values ('%[1]s', '%[2]s', 0)`,
+	"consumer_backfill": `insert into holdfast.consumer_backfill (consumer, node, began_at, partitions, partitions_left, done, remaining, per_second) values ('%[1]s', '%[2]s', now(), 1, 1, 1, 1, 1)`,
 	"start":             `insert into holdfast.start (consumer, source, event_id) values ('%[1]s', '', '%[2]s')`,
 	"consumer_type":     `insert into holdfast.consumer_type (consumer, type, node, seen_until) values ('%[1]s', '%[2]s', 'n', now())`,
 	"consumer_skip":     `insert into holdfast.consumer_skip (consumer, topic, type, events) values ('%[1]s', '%[2]s', 't', 1)`,
@@ -47,7 +48,7 @@ var rowsOf = map[string]string{
 }
 
 // parts has each table once, letters before what was done to them.
-var parts = []string{"inbox", "retention", "stored", "consumer_position", "start", "consumer_type", "consumer_skip", "watermark", "letter", "stored_action", "pause", "pause_action", "letter_action"}
+var parts = []string{"inbox", "retention", "stored", "consumer_position", "consumer_backfill", "start", "consumer_type", "consumer_skip", "watermark", "letter", "stored_action", "pause", "pause_action", "letter_action"}
 
 // errorOf is the SQLSTATE of a statement that is taken back, "" if it does not fail, and how many rows it touched.
 func errorOf(t *testing.T, pool *pgxpool.Pool, role, sql string) (state string, rows int64) {
@@ -147,8 +148,8 @@ func TestABoundConsumerSeesAndChangesOnlyItsOwnRows(t *testing.T) {
 				if state, rows := errorOf(t, pool, role, fmt.Sprintf(rowsOf[table], "shipping", "2")); state != "42501" && rows != 0 || table != "letter_action" && state != "42501" {
 					t.Errorf("%s: it writes a row of shipping (%q, %d rows)", table, state, rows)
 				}
-				if table == "retention" {
-					continue // It has one row a consumer.
+				if table == "retention" || table == "consumer_backfill" {
+					continue // They have one row a consumer.
 				}
 				if state, rows := errorOf(t, pool, role, fmt.Sprintf(rowsOf[table], "billing", "2")); state != "" && table != "stored" && table != "letter" || rows != 1 && table != "stored" && table != "letter" {
 					t.Errorf("%s: it cannot write a row of its own (%s)", table, state)
@@ -293,7 +294,7 @@ func TestABoundConsumerWorksAsBefore(t *testing.T) {
 	roletest.BindConsumer(t, db, user, "billing", "*.dlq")
 	roletest.BindConsumer(t, db, operator, "billing", "")
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
-	in, err := inbox.New(pool, inbox.Config{Consumer: "billing", Logger: quiet, DeadLetterTopic: "*.dlq", HoldKey: true, Retry: retry.Policy{Base: time.Millisecond, Attempts: 3}, Retention: time.Hour})
+	in, err := inbox.New(pool, inbox.Config{Consumer: "billing", Logger: quiet, DeadLetterTopic: "*.dlq", HoldKey: true, Retry: retry.Policy{Base: time.Millisecond, Attempts: 3}, Retention: 10 * time.Minute}) // which looks for old rows every 10 s
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -245,7 +245,7 @@ func TestTheRightsOfAUserAreChecked(t *testing.T) {
 		want(db.Pool, part, "is a superuser: no grant", "")
 	}
 	want(db.Pool, "", "is a superuser: no grant", "")
-	want(pools["producer"], "relay", "", "execute on append_unchecked, execute on publish_letter, execute on reclaim, insert (origin,")
+	want(pools["producer"], "relay", "", "execute on append_unchecked, execute on expire_written_once, execute on publish_letter, execute on reclaim, insert (origin,")
 	owner, _ := roletest.Login(t, db, "", prefix+"_owner")
 	want(owner, "relay", "which owns the schema: it may do everything there", "")
 	want(owner, "", "", "")

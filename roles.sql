@@ -33,7 +33,7 @@ grant select on holdfast.installation to holdfast_producer, holdfast_relay, hold
 
 -- A producer writes events, by functions that enforce the limits. It sees no table of events: it can neither choose an
 -- event's place, nor name a dead letter, nor use a reserved header.
-grant execute on function holdfast.append, holdfast.append_one, holdfast.write, holdfast.new_id, holdfast.lock, holdfast.lock_number to holdfast_producer;
+grant execute on function holdfast.append, holdfast.append_one, holdfast.write, holdfast.write_once, holdfast.once_id, holdfast.new_id, holdfast.lock, holdfast.lock_number to holdfast_producer;
 
 -- A relay reads the log and moves what waits. It cannot write to the log but by its functions, nor remove a letter. Nobody chooses
 -- a letter's id: one that is taken would stop the next letter of others.
@@ -45,12 +45,12 @@ grant select, delete on holdfast.scheduled to holdfast_relay;
 grant select, update, insert (origin, consumer, reason, fingerprint, state, holds, event_id, source, type, topic, key, time, headers, payload, hash, version, lane, partition, "offset", place, attempts, errors, first_at, last_at) on holdfast.letter to holdfast_relay;
 grant select on holdfast.lane_hold, holdfast.current_incarnation, holdfast.pause to holdfast_relay;
 grant usage on sequence holdfast.parked_place to holdfast_relay;
-grant execute on function holdfast.append_unchecked, holdfast.reclaim, holdfast.publish_letter, holdfast.last_errors to holdfast_relay;
+grant execute on function holdfast.append_unchecked, holdfast.reclaim, holdfast.expire_written_once, holdfast.publish_letter, holdfast.last_errors to holdfast_relay;
 
 -- A consumer records, stores and gives up events. It cannot remove a letter. Which consumers' rows, and to which topic it publishes
 -- letters, is said by a row of consumer_binding.
 grant select, insert, update, delete on holdfast.inbox, holdfast.stored, holdfast.start, holdfast.consumer_type, holdfast.consumer_skip to holdfast_consumer;
-grant select, insert, update on holdfast.retention, holdfast.consumer_position, holdfast.watermark to holdfast_consumer;
+grant select, insert, update on holdfast.retention, holdfast.consumer_position, holdfast.consumer_backfill, holdfast.watermark to holdfast_consumer;
 grant select, update, insert (origin, consumer, reason, fingerprint, state, holds, event_id, source, type, topic, key, time, headers, payload, hash, version, lane, partition, "offset", place, attempts, errors, first_at, last_at) on holdfast.letter to holdfast_consumer;
 grant select, insert on holdfast.incarnation to holdfast_consumer;
 grant select on holdfast.letter_action, holdfast.consumer_hold, holdfast.current_incarnation, holdfast.pause to holdfast_consumer;
@@ -85,7 +85,7 @@ grant execute on function holdfast.replay_letter, holdfast.purge_letters, holdfa
 
 -- Monitoring: holdfast check and status. It sees no payload and no header. It sees errors of handlers, as the logs do.
 grant select (lane, xid, seq, time) on holdfast.event, holdfast.event_0, holdfast.event_1, holdfast.event_2, holdfast.event_3 to holdfast_reader;
-grant select on holdfast.birth, holdfast.cluster, holdfast.segments, holdfast.lane, holdfast.relay, holdfast.consumer_position, holdfast.consumer_skip, holdfast.pause to holdfast_reader;
+grant select on holdfast.birth, holdfast.cluster, holdfast.segments, holdfast.lane, holdfast.relay, holdfast.consumer_position, holdfast.consumer_backfill, holdfast.consumer_skip, holdfast.pause to holdfast_reader;
 grant select (lane, due_at, seq) on holdfast.scheduled to holdfast_reader;
 grant select (lane, id, why, topic, place, partition, first_at) on holdfast.parked to holdfast_reader;
 grant select (consumer, topic, key, place, event_id, type, attempts, errors, next_at, first_at, lease_until, letter) on holdfast.stored to holdfast_reader;

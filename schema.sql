@@ -185,6 +185,24 @@ create table holdfast.scheduled (
     primary key (lane, due_at, seq)
 );
 
+-- Events that were written under a dedupe key (holdfast.write_once), so that the same business event is written once: one row
+-- for each topic, type and key, inserted in the transaction that writes the event. A second writer of the key waits for that
+-- transaction at the primary key. `hash` is the SHA-256 of the payload, empty for a tombstone, and null where payloads
+-- are not compared, because they are encrypted. Rows are removed once they have expired, by the relay that owns lane 0.
+create table holdfast.written_once (
+    dedupe_key  text collate "C" not null constraint dedupe_key_of_1_to_255_bytes check (octet_length(dedupe_key) between 1 and 255),
+    topic       text collate "C" not null,
+    type        text collate "C" not null,
+    event_id    text collate "C" not null,
+    source      text collate "C" not null,
+    key         text collate "C" not null,
+    hash        bytea,
+    written_at  timestamptz not null default now(),
+    expires_at  timestamptz not null,
+    primary key (dedupe_key, topic, type)
+);
+create index written_once_expiry on holdfast.written_once (expires_at);
+
 -- Events that were read from the log but cannot be published yet, in queues of one topic and key each. The first row of
 -- a queue (lowest place) is its head. Invariant: only a head has a finite next_at; followers wait at 'infinity', and so
 -- does the head of a key that a dead letter holds. Events without a key wait alone: each is a head.
@@ -339,6 +357,23 @@ create table holdfast.consumer_position (
     updated_at           timestamptz not null default now(),
     primary key (consumer, topic, partition)
 ) with (fillfactor = 10);
+
+-- How far a consumer's last backfill (Inbox.ConsumeUntil) has got, for people: one row for each consumer, which the node that runs it
+-- writes every few seconds. `told_at` says when.
+create table holdfast.consumer_backfill (
+    consumer         text collate "C" primary key,
+    node             text collate "C" not null,
+    began_at         timestamptz not null,
+    told_at          timestamptz not null default now(),
+    partitions       integer not null,
+    partitions_left  integer not null,
+    done             bigint not null,              -- offsets since the call began, over all nodes
+    remaining        bigint not null,              -- offsets up to the bound
+    per_second       double precision not null,    -- done in the last minute
+    waits            text,                         -- why reading waits, as the node knows; null: it does not
+    ended_at         timestamptz,
+    error            text                          -- why it ended before its bound; null: it did not
+) with (fillfactor = 50);
 
 -- Starts of handlers, counted before they run, only after an unclean end: they show which payload kills the process. An event
 -- that comes to an end leaves no row.
@@ -586,7 +621,7 @@ create unique index letter_replay_unended on holdfast.letter_replay (name) where
 create table holdfast.letter_action (
     id         bigint generated always as identity primary key,
     letter     bigint not null,
-    action     text not null constraint action_is_known check (action in ('replay', 'discard', 'edit')),
+    action     text not null constraint action_is_known check (action in ('replay', 'discard', 'edit', 'reopen')),
     by         text not null,
     reason     text not null,
     at         timestamptz not null default now(),
@@ -742,6 +777,7 @@ create policy own_rows on holdfast.stored_action using (coalesce(consumer = any 
 create policy own_rows on holdfast.pause using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
 create policy own_rows on holdfast.pause_action using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
 create policy own_rows on holdfast.consumer_position using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
+create policy own_rows on holdfast.consumer_backfill using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
 create policy own_rows on holdfast.start using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
 create policy own_rows on holdfast.consumer_type using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
 create policy own_rows on holdfast.consumer_skip using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
@@ -1164,6 +1200,85 @@ begin
     end if;
     return event_id;
 end $$;
+
+-- The id of an event that is written once and has none: a UUIDv8 (RFC 9562) of the first 16 bytes of a SHA-256. Equal, bit for
+-- bit, to onceID in Go. The same dedupe key always gives the same id: an inbox recognises a repeat by it, even when the key
+-- has been forgotten here.
+create function holdfast.once_id(dedupe_key text, topic text, type text) returns text
+language sql stable parallel safe as $$
+    select encode(set_byte(set_byte(h.sum, 6, get_byte(h.sum, 6) & 15 | 128), 8, get_byte(h.sum, 8) & 63 | 128), 'hex')::uuid::text
+      from (select substring(sha256(decode('b1c0d5f27c4e4b6f9a3d2e8f60714253', 'hex') || convert_to(topic, 'UTF8') || '\x00'::bytea
+                || convert_to(type, 'UTF8') || '\x00'::bytea || convert_to(dedupe_key, 'UTF8')) for 16) as sum) h
+$$;
+
+-- Writes one event in the caller's transaction, unless one of its topic and type was written under the same dedupe key: then
+-- it writes nothing. It returns whether it wrote, and the id of the event that has the key. A writer that finds the key in a
+-- transaction that has not ended waits for it. An event with another source, key or payload is an error (unique_violation),
+-- because one of the two would be lost; headers and times may differ. A key is remembered for `keep`, or longer.
+-- Under REPEATABLE READ or higher, a key that another transaction wrote since the snapshot is a serialization failure.
+create function holdfast.write_once(dedupe_key text, topic text, key text, type text, payload bytea, headers jsonb default null,
+    source text default '', id text default null, "time" timestamptz default null, not_before timestamptz default null,
+    keep interval default '7 days', compare boolean default true, out written boolean, out event_id text)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    earlier  holdfast.written_once;
+    differs  text;
+    sum      constant bytea := case when not compare then null when payload is null then ''::bytea else sha256(payload) end;
+begin
+    topic := coalesce(topic, '');
+    key := coalesce(key, '');
+    type := coalesce(type, '');
+    source := coalesce(source, '');
+    if dedupe_key is null or octet_length(dedupe_key) not between 1 and 255 then
+        raise exception 'write event: dedupe key has % bytes: it must have 1 to 255', coalesce(octet_length(dedupe_key), 0) using errcode = '22023';
+    end if;
+    if keep is null or keep <= '0'::interval or keep > '10 years'::interval then
+        raise exception 'write event: keep is %: it must be positive, and at most 10 years', coalesce(keep::text, 'null') using errcode = '22023';
+    end if;
+    -- Before the key is looked up: who may not write to a topic learns nothing about it.
+    if holdfast.producers_bound() then
+        perform holdfast.examine_binding(topic, source);
+    end if;
+    event_id := coalesce(id, holdfast.once_id(dedupe_key, topic, type));
+    perform holdfast.examine(event_id, source, type, topic, key, "time", headers::text, octet_length(payload));
+    loop
+        insert into holdfast.written_once (dedupe_key, topic, type, event_id, source, key, hash, expires_at)
+        values (write_once.dedupe_key, write_once.topic, write_once.type, write_once.event_id, write_once.source, write_once.key, sum, now() + keep)
+            on conflict on constraint written_once_pkey do nothing;
+        if found then
+            perform holdfast.write(topic, key, type, payload, headers, source, event_id, "time", not_before);
+            written := true;
+            return;
+        end if;
+        -- A statement of its own sees what the transaction committed for which the insert waited.
+        select w.* into earlier from holdfast.written_once w
+         where w.dedupe_key = write_once.dedupe_key and w.topic = write_once.topic and w.type = write_once.type;
+        exit when found; -- or it has expired just now, and was removed
+    end loop;
+    differs := concat_ws(', ', case when earlier.source <> source then 'source' end, case when earlier.key <> key then 'key' end,
+        case when earlier.hash <> sum then 'payload' end);
+    if differs <> '' then
+        raise exception 'write event: the dedupe key was used for event %, which differs in: %', earlier.event_id, differs
+            using errcode = '23505', hint = 'a dedupe key names one business event: give another event another key';
+    end if;
+    written := false;
+    event_id := earlier.event_id;
+end $$;
+
+-- Removes up to `most` dedupe keys that have expired, and returns how many. Rows that others have locked wait for the next call.
+create function holdfast.expire_written_once(most integer) returns bigint
+language sql volatile security definer set search_path = pg_catalog, pg_temp as $$
+    with gone as (
+        delete from holdfast.written_once w
+         using (select e.dedupe_key, e.topic, e.type from holdfast.written_once e
+                 where e.expires_at < now()
+                 order by e.expires_at
+                 limit least(most, 10000)
+                   for update skip locked) e
+         where w.dedupe_key = e.dedupe_key and w.topic = e.topic and w.type = e.type
+        returning 1)
+    select count(*) from gone
+$$;
 
 -- The number of a key in holdfast.lock. Equal, bit for bit, to lane.LockNumber in Go.
 create function holdfast.lock_number(key text) returns integer

@@ -1,7 +1,7 @@
 -- From version 1 to 2: the collation "C" for every text that identifies something; limits at every way into the log; dead
 -- letters that only holdfast.replay_letter names; replica identities for tables without a key; what relays need to compare the
 -- server with what they remember, and to wait for one partition; what consumers skip, and what people do to stored events, and pause; a
--- trail that outlives its letters; bindings of users to consumers and topics.
+-- trail that outlives its letters; bindings of users to consumers and topics; dedupe keys of producers.
 --
 -- What is rewritten: the indexes with text columns of inbox, stored, letter and smaller tables. No table is. The log comes
 -- last, because producers wait for it: it has no such index, so that takes no time.
@@ -121,6 +121,21 @@ create table holdfast.stored_action (
     at        timestamptz not null default now(),
     login     text collate "C"
 );
+
+create table holdfast.consumer_backfill (
+    consumer         text collate "C" primary key,
+    node             text collate "C" not null,
+    began_at         timestamptz not null,
+    told_at          timestamptz not null default now(),
+    partitions       integer not null,
+    partitions_left  integer not null,
+    done             bigint not null,              -- offsets since the call began, over all nodes
+    remaining        bigint not null,              -- offsets up to the bound
+    per_second       double precision not null,    -- done in the last minute
+    waits            text,                         -- why reading waits, as the node knows; null: it does not
+    ended_at         timestamptz,
+    error            text                          -- why it ended before its bound; null: it did not
+) with (fillfactor = 50);
 
 create table holdfast.consumer_skip (
     consumer  text collate "C" not null,
@@ -595,6 +610,8 @@ end $$;
 -- The trail of what people did: an action outlives its letter, and is signed by the database.
 alter table holdfast.letter_action
     drop constraint letter_action_letter_fkey,
+    drop constraint action_is_known,
+    add constraint action_is_known check (action in ('replay', 'discard', 'edit', 'reopen')),
     add column login text collate "C";
 
 create function holdfast.sign_action() returns trigger
@@ -664,6 +681,7 @@ create policy own_rows on holdfast.stored_action using (coalesce(consumer = any 
 create policy own_rows on holdfast.pause using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
 create policy own_rows on holdfast.pause_action using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
 create policy own_rows on holdfast.consumer_position using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
+create policy own_rows on holdfast.consumer_backfill using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
 create policy own_rows on holdfast.start using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
 create policy own_rows on holdfast.consumer_type using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
 create policy own_rows on holdfast.consumer_skip using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
@@ -748,15 +766,103 @@ begin
         left(quote_literal(source), 260), session_user, topic, left(sources, 1000));
 end $$;
 
+create table holdfast.written_once (
+    dedupe_key  text collate "C" not null constraint dedupe_key_of_1_to_255_bytes check (octet_length(dedupe_key) between 1 and 255),
+    topic       text collate "C" not null,
+    type        text collate "C" not null,
+    event_id    text collate "C" not null,
+    source      text collate "C" not null,
+    key         text collate "C" not null,
+    hash        bytea,
+    written_at  timestamptz not null default now(),
+    expires_at  timestamptz not null,
+    primary key (dedupe_key, topic, type)
+);
+create index written_once_expiry on holdfast.written_once (expires_at);
+
+create function holdfast.once_id(dedupe_key text, topic text, type text) returns text
+language sql stable parallel safe as $$
+    select encode(set_byte(set_byte(h.sum, 6, get_byte(h.sum, 6) & 15 | 128), 8, get_byte(h.sum, 8) & 63 | 128), 'hex')::uuid::text
+      from (select substring(sha256(decode('b1c0d5f27c4e4b6f9a3d2e8f60714253', 'hex') || convert_to(topic, 'UTF8') || '\x00'::bytea
+                || convert_to(type, 'UTF8') || '\x00'::bytea || convert_to(dedupe_key, 'UTF8')) for 16) as sum) h
+$$;
+
+create function holdfast.write_once(dedupe_key text, topic text, key text, type text, payload bytea, headers jsonb default null,
+    source text default '', id text default null, "time" timestamptz default null, not_before timestamptz default null,
+    keep interval default '7 days', compare boolean default true, out written boolean, out event_id text)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    earlier  holdfast.written_once;
+    differs  text;
+    sum      constant bytea := case when not compare then null when payload is null then ''::bytea else sha256(payload) end;
+begin
+    topic := coalesce(topic, '');
+    key := coalesce(key, '');
+    type := coalesce(type, '');
+    source := coalesce(source, '');
+    if dedupe_key is null or octet_length(dedupe_key) not between 1 and 255 then
+        raise exception 'write event: dedupe key has % bytes: it must have 1 to 255', coalesce(octet_length(dedupe_key), 0) using errcode = '22023';
+    end if;
+    if keep is null or keep <= '0'::interval or keep > '10 years'::interval then
+        raise exception 'write event: keep is %: it must be positive, and at most 10 years', coalesce(keep::text, 'null') using errcode = '22023';
+    end if;
+    -- Before the key is looked up: who may not write to a topic learns nothing about it.
+    if holdfast.producers_bound() then
+        perform holdfast.examine_binding(topic, source);
+    end if;
+    event_id := coalesce(id, holdfast.once_id(dedupe_key, topic, type));
+    perform holdfast.examine(event_id, source, type, topic, key, "time", headers::text, octet_length(payload));
+    loop
+        insert into holdfast.written_once (dedupe_key, topic, type, event_id, source, key, hash, expires_at)
+        values (write_once.dedupe_key, write_once.topic, write_once.type, write_once.event_id, write_once.source, write_once.key, sum, now() + keep)
+            on conflict on constraint written_once_pkey do nothing;
+        if found then
+            perform holdfast.write(topic, key, type, payload, headers, source, event_id, "time", not_before);
+            written := true;
+            return;
+        end if;
+        -- A statement of its own sees what the transaction committed for which the insert waited.
+        select w.* into earlier from holdfast.written_once w
+         where w.dedupe_key = write_once.dedupe_key and w.topic = write_once.topic and w.type = write_once.type;
+        exit when found; -- or it has expired just now, and was removed
+    end loop;
+    differs := concat_ws(', ', case when earlier.source <> source then 'source' end, case when earlier.key <> key then 'key' end,
+        case when earlier.hash <> sum then 'payload' end);
+    if differs <> '' then
+        raise exception 'write event: the dedupe key was used for event %, which differs in: %', earlier.event_id, differs
+            using errcode = '23505', hint = 'a dedupe key names one business event: give another event another key';
+    end if;
+    written := false;
+    event_id := earlier.event_id;
+end $$;
+
+create function holdfast.expire_written_once(most integer) returns bigint
+language sql volatile security definer set search_path = pg_catalog, pg_temp as $$
+    with gone as (
+        delete from holdfast.written_once w
+         using (select e.dedupe_key, e.topic, e.type from holdfast.written_once e
+                 where e.expires_at < now()
+                 order by e.expires_at
+                 limit least(most, 10000)
+                   for update skip locked) e
+         where w.dedupe_key = e.dedupe_key and w.topic = e.topic and w.type = e.type
+        returning 1)
+    select count(*) from gone
+$$;
+
 -- What builds for version 2 need besides, to the roles that did the same in version 1: relays move scheduled events, those who
--- work on dead letters replay them and act on stored events, and consumers count what they skip.
+-- work on dead letters replay them and act on stored events, consumers count what they skip and tell of backfills, and producers write once.
 do $$
 declare
     grantee text;
 begin
     for grantee in select distinct x.grantee::regrole::text from pg_proc p, aclexplode(p.proacl) x
                     where p.oid = 'holdfast.reclaim(integer, uuid, integer)'::regprocedure and x.grantee not in (0, p.proowner) loop
-        execute 'grant execute on function holdfast.append_unchecked to ' || grantee;
+        execute 'grant execute on function holdfast.append_unchecked, holdfast.expire_written_once to ' || grantee;
+    end loop;
+    for grantee in select distinct x.grantee::regrole::text from pg_proc p, aclexplode(p.proacl) x
+                    where p.oid = 'holdfast.write(text, text, text, bytea, jsonb, text, text, timestamptz, timestamptz)'::regprocedure and x.grantee not in (0, p.proowner) loop
+        execute 'grant execute on function holdfast.write_once, holdfast.once_id to ' || grantee;
     end loop;
     for grantee in select distinct x.grantee::regrole::text from pg_class c, aclexplode(c.relacl) x
                     where c.oid = 'holdfast.letter_replay'::regclass and x.privilege_type = 'INSERT' and x.grantee not in (0, c.relowner) loop
@@ -768,6 +874,7 @@ begin
     for grantee in select distinct x.grantee::regrole::text from pg_class c, aclexplode(c.relacl) x
                     where c.oid = 'holdfast.consumer_type'::regclass and x.privilege_type = 'INSERT' and x.grantee not in (0, c.relowner) loop
         execute 'grant select, insert, update, delete on holdfast.consumer_skip to ' || grantee;
+        execute 'grant select, insert, update on holdfast.consumer_backfill to ' || grantee;
     end loop;
 end $$;
 

@@ -18,17 +18,17 @@ const newLetter = "origin, consumer, reason, fingerprint, state, holds, event_id
 // Of are the rights that roles.sql grants to the role of each part, beside usage of the schema. A test compares them.
 var Of = map[string][]Right{
 	"producer": {
-		{"select", "installation", ""}, {"execute", "append, append_one, write, new_id, lock, lock_number", ""},
+		{"select", "installation", ""}, {"execute", "append, append_one, write, write_once, once_id, new_id, lock, lock_number", ""},
 	},
 	"relay": {
 		{"select", "installation, event, event_0, event_1, event_2, event_3, birth, cluster, lane_hold, current_incarnation, pause", ""},
 		{"select, insert", "incarnation", ""}, {"select, update", "segments, lane", ""}, {"select, insert, update, delete", "relay, parked", ""},
 		{"select, delete", "scheduled", ""}, {"select, update", "letter", ""}, {"insert", "letter", newLetter}, {"usage", "parked_place", ""},
-		{"execute", "append_unchecked, reclaim, publish_letter, last_errors", ""},
+		{"execute", "append_unchecked, reclaim, expire_written_once, publish_letter, last_errors", ""},
 	},
 	"consumer": {
 		{"select, insert, update, delete", "inbox, stored, start, consumer_type, consumer_skip", ""},
-		{"select, insert, update", "retention, consumer_position, watermark", ""}, {"select, update", "letter", ""}, {"insert", "letter", newLetter},
+		{"select, insert, update", "retention, consumer_position, consumer_backfill, watermark", ""}, {"select, update", "letter", ""}, {"insert", "letter", newLetter},
 		{"select, insert", "incarnation", ""}, {"select", "installation, letter_action, consumer_hold, current_incarnation, pause", ""}, {"usage", "stored_place", ""},
 		{"execute", "publish_letter, last_errors", ""},
 	},
@@ -51,7 +51,7 @@ var Of = map[string][]Right{
 		{"execute", "replay_letter, purge_letters, new_id, last_errors, lane_of", ""},
 	},
 	"reader": {
-		{"select", "installation, birth, cluster, segments, lane, relay, consumer_position, consumer_skip, consumer_type, lane_hold, consumer_hold, consumer_binding, producer_binding, pause", ""},
+		{"select", "installation, birth, cluster, segments, lane, relay, consumer_position, consumer_backfill, consumer_skip, consumer_type, lane_hold, consumer_hold, consumer_binding, producer_binding, pause", ""},
 		{"select", "event, event_0, event_1, event_2, event_3", "lane, xid, seq, time"}, {"select", "scheduled", "lane, due_at, seq"}, {"select", "parked", "lane, id, why, topic, place, partition, first_at"},
 		{"select", "stored", "consumer, topic, key, place, event_id, type, attempts, errors, next_at, first_at, lease_until, letter"},
 		{"select", "letter", "id, origin, consumer, lane, topic, key, place, state, holds"},
