@@ -100,7 +100,7 @@ func TestAStartThatCannotWorkSaysWhy(t *testing.T) {
 		{"a relay with a small pool", false, pool(2), start{brokers: cluster.Brokers}, []string{"set pool_max_conns", "connections=2", "needed=4"}, nil},
 		{"a relay without a schema", false, unmigrated, start{brokers: cluster.Brokers}, []string{"run holdfast migrate"}, holdfast.ErrSchemaMissing},
 		{"a relay without rights", false, ungranted, start{brokers: cluster.Brokers}, []string{"it lacks:", "on lane", "docs/operations.md"}, errAny},
-		{"a consumer without a broker", true, enough, start{brokers: []string{nowhere}, topic: there, handle: true}, []string{"waiting for Kafka", "joining the group", "connection refused"}, nil},
+		{"a consumer without a broker", true, enough, start{brokers: []string{nowhere}, topic: there, handle: true}, []string{"waiting for the broker", "joining the group", "connection refused"}, nil},
 		{"a consumer whose topic is missing", true, enough, start{brokers: cluster.Brokers, topic: gone, handle: true}, []string{"topics are missing: nothing is read of them until they are created", gone}, nil},
 		{"a consumer with a small pool", true, pool(4), start{brokers: cluster.Brokers, topic: there, handle: true}, []string{"set pool_max_conns, or fewer Workers", "connections=4", "needed=18"}, nil},
 		{"a consumer without handlers", true, enough, start{brokers: cluster.Brokers, topic: there}, []string{"register handlers (Handle, HandleBatch) before Consume"}, inbox.ErrConfiguration},

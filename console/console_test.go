@@ -188,7 +188,7 @@ func TestTheOverviewSaysWhatWaits(t *testing.T) {
 	}
 	user := b.browser(t)
 	page := user.get(200, "/")
-	wantIn(t, page, "<b>1</b> of 8 lanes without a relay", "<b>1</b> relay runs, 1 without an answer from Kafka", `<li class="bad"><b>4h</b> oldest unpublished event, of 1 lane<`,
+	wantIn(t, page, "<b>1</b> of 8 lanes without a relay", "<b>1</b> relay runs, 1 without an answer from the broker", `<li class="bad"><b>4h</b> oldest unpublished event, of 1 lane<`,
 		"<b>2</b> parked</a>, the oldest for 5h; 1 topic held", "<b>2</b> stored", "<b>1</b> open dead letters", "nobody: start a relay", "relay-1",
 		`href="/ops/holdfast/stored?consumer=mail"`, `href="/ops/holdfast/letters?consumer=billing"`, ">3h<", "3, 1 held", `title="bills: 0, orders: 12">12<`)
 	if strings.Contains(page, "The log grows") {

@@ -43,7 +43,7 @@ var ErrWaiting = errors.New("an event with the same id is already waiting to be 
 
 // ErrLeftOut says that the letter is of a record that was too large to be taken in (inbox.Config.MemoryBudget): its value is in
 // Kafka only, and a replay would give the handler none. Edit gives the letter a payload. The error of Replay wraps it.
-var ErrLeftOut = errors.New("the record was too large to be taken in, and its value is in Kafka only: read it there and edit the letter, or discard it")
+var ErrLeftOut = errors.New("the record was too large to be taken in, and its value is in the topic only: read it there and edit the letter, or discard it")
 
 // ErrMalformed says that the event of a letter cannot be sent as it is: somebody wrote its row by SQL, past the functions for
 // writers. The error of Replay wraps it, and says what is wrong and what to do.

@@ -48,7 +48,7 @@ func saysLog(s Sighting) string {
 	case "unowned":
 		return fmt.Sprintf("it is in the log and not published; no relay has its lane, %d: start one", s.Lane)
 	default:
-		return fmt.Sprintf("it is in the log, and the relay of lane %d has read it: it is in Kafka, unless it is parked or a dead letter", s.Lane)
+		return fmt.Sprintf("it is in the log, and the relay of lane %d has read it: it is in its topic, unless it is parked or a dead letter", s.Lane)
 	}
 }
 
@@ -56,7 +56,7 @@ func saysParked(s Sighting) string {
 	var waits string
 	switch s.State {
 	case "record":
-		waits = fmt.Sprintf("Kafka has refused it%s", tried(s))
+		waits = fmt.Sprintf("the broker has refused it%s", tried(s))
 	case "follows":
 		waits = "an earlier event of its key has to go first"
 	case "topic":

@@ -18,7 +18,7 @@ func (p *partition) assign(ctx context.Context) error {
 	for wait := 0; ; wait++ {
 		first, end, err := p.gen.Bounds(ctx, p.tp)
 		if err != nil && ctx.Err() == nil {
-			p.kafkaTransient("asking for the log's bounds", err)
+			p.brokerTransient("asking for the log's bounds", err)
 		}
 		id, ok := logUnknown, err == nil
 		if ok {

@@ -56,7 +56,7 @@ func (p *partition) identify(ctx context.Context, first, end int64) (id logIdent
 		return logUnknown, true
 	}
 	if err != nil {
-		p.kafkaTransient("fetching the event that was settled last", err)
+		p.brokerTransient("fetching the event that was settled last", err)
 		return logUnknown, false
 	}
 	if len(pg.Records) == 0 || pg.Records[0].Offset != m.offset {

@@ -103,7 +103,7 @@ type Config struct {
 
 	// MemoryBudget is how many bytes of events, with their keys and headers, Consume has in memory at a time, of all partitions:
 	// those that it reads ahead, those that handlers have, and what is not unpacked yet. A partition has its share of it, at most
-	// 16 MiB. An event that takes more than a quarter of the budget becomes a dead letter without its payload, which stays in Kafka.
+	// 16 MiB. An event that takes more than a quarter of the budget becomes a dead letter without its payload, which stays in the log of its topic.
 	// Stored events that workers have (Run) take up to an eighth as much on top, or one event alone if it is larger. What handlers
 	// make of events comes on top too, and what Receive and Store are given. At least 16 MiB. Defaults to 128 MiB.
 	MemoryBudget int64
@@ -128,7 +128,7 @@ type Config struct {
 	MaxHung int
 
 	// Retention is how long an inbox row is kept at least, counted from the start of the transaction that settled its event
-	// (processed_at). A repeat within that time is recognised. Run removes older rows; a row with a Kafka offset stays until the
+	// (processed_at). A repeat within that time is recognised. Run removes older rows; a row with an offset, which Consume writes, stays until the
 	// offset lies below the position of its partition, so that the same record is Stale when it comes again. Nothing else
 	// catches a later repeat, by Receive, ReceiveTx, Store or StoreTx, or of an event that was published twice. So make it
 	// longer than a sender repeats. At least a minute, and longer than a handler may run. Defaults to 7 days.
@@ -169,7 +169,7 @@ type Config struct {
 	// ErasedKey says what becomes of an event whose key was erased (holdfast.ErrKeyErased). Defaults to ErasedDead.
 	ErasedKey Erased
 
-	// DeadLetterTopic publishes every dead letter to a Kafka topic too, each time an event is given up: "*.dlq" is the event's topic
+	// DeadLetterTopic publishes every dead letter to a topic of the broker too, each time an event is given up: "*.dlq" is the event's topic
 	// with ".dlq" added, "dead-letters" is one topic for all. It goes through the log in the transaction that writes the letter, so
 	// a relay has to run on this database. It keeps the event's key, type and source, has an id of its own, and carries the
 	// headers that docs/operations/dead-letters.md lists. Dead letters of events from such a topic are not published. Create the topics
@@ -177,7 +177,7 @@ type Config struct {
 	DeadLetterTopic string
 
 	// LetterPayload is the largest payload, in bytes, that is published with a letter. A larger one is left out, and a header says
-	// so. It should lie well below the topic's max.message.bytes. -1 leaves out every payload, and the texts of errors, which may
+	// so. It should lie well below what the topic takes (Kafka: max.message.bytes). -1 leaves out every payload, and the texts of errors, which may
 	// quote it: the class of the error is published, and its fingerprint. The letter in Postgres has the whole text. Defaults to a
 	// little less than 1 MiB, which fits Kafka's own limits.
 	LetterPayload int

@@ -63,7 +63,7 @@ func (co *consumer) run(ctx context.Context, src Session) error {
 			return err
 		}
 		if err != nil {
-			co.kafkaTransient("joining the group", err)
+			co.brokerTransient("joining the group", err)
 			wait++
 			if pause(ctx, spread(databaseBase, databaseCap, wait, co.random())) != nil {
 				return nil

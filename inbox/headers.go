@@ -13,7 +13,7 @@ import (
 // binaryHeader begins the text of a header whose value is no text: a data URL (RFC 2397) without a media type.
 const binaryHeader = "data:;base64,"
 
-// HeaderBytes returns the bytes of a header's value as its producer wrote them. Headers of an event are text. The value of a Kafka
+// HeaderBytes returns the bytes of a header's value as its producer wrote them. Headers of an event are text. The value of a
 // record's header that is not UTF-8, or holds NUL, is kept as a data URL, "data:;base64,AAAAAg==": HeaderBytes decodes it. Any other
 // value is returned as it is.
 func HeaderBytes(value string) []byte {

@@ -26,7 +26,7 @@ type Health struct {
 // also while the database or Kafka is away. An inbox that only receives (Receive) has no loops: for it the database is asked
 // whether the schema fits, for two seconds at most. Many goroutines may ask.
 //
-// A restart brings neither Postgres nor Kafka back, so their outages leave the inbox live. What waits, and partitions that are
+// A restart brings neither Postgres nor the broker back, so their outages leave the inbox live. What waits, and partitions that are
 // held, do not count: holdfast status shows them.
 func (in *Inbox) Health(ctx context.Context) Health {
 	seen := in.vitals.read()
@@ -42,7 +42,7 @@ const (
 	// healthTimeout bounds the question to the database.
 	healthTimeout = 2 * time.Second
 
-	// awayAfter is how long the database or Kafka is away before the inbox is not ready. A lost connection is no outage.
+	// awayAfter is how long the database or the broker is away before the inbox is not ready. A lost connection is no outage.
 	awayAfter = 5 * time.Second
 
 	// joinAfter is how long joining the group again may take. Each rebalance does it.
@@ -70,7 +70,7 @@ func judgeHealth(s seen, now time.Time) Health {
 		h.Reasons = append(h.Reasons, "the inbox has not reached the database yet")
 	}
 	if lasts(s.kafka) {
-		h.Reasons = append(h.Reasons, fmt.Sprintf("Kafka has not answered for %s: %s", now.Sub(s.kafka.since).Round(time.Second), loggedError(s.kafka.why)))
+		h.Reasons = append(h.Reasons, fmt.Sprintf("the broker has not answered for %s: %s", now.Sub(s.kafka.since).Round(time.Second), loggedError(s.kafka.why)))
 	}
 	switch waited := now.Sub(s.joining); {
 	case !s.consuming || s.joined:

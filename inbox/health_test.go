@@ -58,7 +58,7 @@ func TestHealthFollowsTheGroupAndAnOutageOfKafka(t *testing.T) {
 	gen, away := newFakeGeneration(logOf(event("1", "k"))), errors.New("no broker answers")
 	gen.fail.Store(&away)
 	source.gens <- gen
-	wait.Until(t, "it says that Kafka is away", func() bool { return in.says("Kafka has not answered") && in.says("fetching: no broker answers") })
+	wait.Until(t, "it says that Kafka is away", func() bool { return in.says("the broker has not answered") && in.says("fetching: no broker answers") })
 	gen.fail.Store(nil)
 	b.awaitOutcome("1", Handled)
 	wait.Until(t, "it is healthy", in.healthy)

@@ -77,7 +77,7 @@ func (p *partition) outOfRange(ctx context.Context, offset int64) (int64, error)
 		first, end, err := p.gen.Bounds(ctx, p.tp)
 		if err != nil {
 			if ctx.Err() == nil {
-				p.kafkaTransient("asking for the log's bounds", err)
+				p.brokerTransient("asking for the log's bounds", err)
 			}
 			if perr := pause(ctx, spread(databaseBase, databaseCap, wait, p.random())); perr != nil {
 				return 0, perr

@@ -68,7 +68,7 @@ func (in *Inbox) Handle(eventType string, h Handler, o ...Option) {
 
 // HandleBatch registers a handler that takes up to Config.BatchSize events of a partition in one transaction: as many as have
 // arrived. A batch that fails, for any reason, is rolled back, and its events come again one by one. So no event suffers for
-// another, and the batch's failure spends no attempt. Events that do not come from Kafka, and those that are retried, come
+// another, and the batch's failure spends no attempt. Events that do not come from Consume, and those that are retried, come
 // alone. HandleBatch panics as Handle does.
 func (in *Inbox) HandleBatch(eventType string, h BatchHandler, o ...Option) {
 	if h == nil {

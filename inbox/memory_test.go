@@ -183,7 +183,7 @@ func TestARecordOverAQuarterOfTheBudgetIsADeadLetter(t *testing.T) {
 	if err := b.db.QueryRow(t.Context(), "select reason, key, payload, headers ->> 'hf_value_left_out' from holdfast.letter").Scan(&reason, &key, &payload, &size); err != nil {
 		t.Fatal(err)
 	}
-	for _, part := range []string{"offset 1 of orders/0", size, "MemoryBudget (16777216)", "4194304", "in Kafka only"} {
+	for _, part := range []string{"offset 1 of orders/0", size, "MemoryBudget (16777216)", "4194304", "in the topic only"} {
 		if !strings.Contains(reason, part) {
 			t.Errorf("the reason does not say %q: %s", part, reason)
 		}

@@ -27,7 +27,7 @@ type Observer struct {
 	// OnConflict is called when an id came again with another payload.
 	OnConflict func(e holdfast.Event)
 
-	// OnFull is called when an event from Kafka could not be stored because too many are stored already. Its partition waits.
+	// OnFull is called when an event from a partition could not be stored because too many are stored already. Its partition waits.
 	// Each further attempt that finds no room calls it again.
 	OnFull func(e holdfast.Event, err error)
 

@@ -11,7 +11,7 @@ import (
 )
 
 // Option changes what holds for the events of one registration (Handle, HandleBatch, On). What an option says of a type goes before
-// what Config says of all of them, wherever the event comes from: Kafka, Receive, the table `stored`, a replayed dead letter. A value
+// what Config says of all of them, wherever the event comes from: Consume, Receive, the table `stored`, a replayed dead letter. A value
 // that cannot be is an error that wraps ErrConfiguration, with type, field, value and rule, of the first Receive, Store, Run or
 // Consume. It says the problems of all registrations at once.
 //

@@ -62,7 +62,7 @@ func (p *partition) tooLarge(err error) error {
 
 // errLeftOut is why a record without its value becomes a dead letter.
 func (p *partition) errLeftOut(r Record) error {
-	return fmt.Errorf("the record at offset %d of %s/%d takes %d bytes unpacked: it must be at most %d, a quarter of MemoryBudget (%d). Its value is in Kafka only: "+
+	return fmt.Errorf("the record at offset %d of %s/%d takes %d bytes unpacked: it must be at most %d, a quarter of MemoryBudget (%d). Its value is in the topic only: "+
 		"read it there, and give it to the letter (holdfast dlq edit) before you replay that, or discard the letter", r.Offset, p.tp.Topic, p.tp.Partition,
 		r.LeftOut, p.memory.most(), p.memory.bytes)
 }

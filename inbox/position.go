@@ -105,7 +105,7 @@ func (co *consumer) commit(ctx context.Context, gen Generation, parts []*partiti
 	failpoint.Hit(failpoint.InboxCommittingOffset)
 	if err := gen.Commit(ctx, offsets); err != nil {
 		// Events above the last committed offset come again as duplicates.
-		co.kafkaTransient("committing offsets", err)
+		co.brokerTransient("committing offsets", err)
 		return
 	}
 	failpoint.Hit(failpoint.InboxOffsetCommitted)

@@ -70,7 +70,7 @@ func (p *partition) read(ctx, jobs context.Context) error {
 			}
 			fallthrough // The log has the offset after all.
 		case err != nil && !errors.As(err, &large):
-			p.kafkaTransient("fetching", err)
+			p.brokerTransient("fetching", err)
 			wait++
 			if pause(ctx, spread(databaseBase, databaseCap, wait, p.random())) != nil {
 				return nil

@@ -117,10 +117,10 @@ func (env *env) waitsFor(err error, attrs ...any) {
 	}
 }
 
-func (env *env) kafkaTransient(doing string, err error) {
+func (env *env) brokerTransient(doing string, err error) {
 	env.vitals.unheard(fmt.Errorf("%s: %w", doing, err))
-	if suppressed, say := env.limiter.Allow("Kafka: "+doing, sayEvery, time.Now()); say {
-		env.c.Logger.Warn("waiting for Kafka", leftOut(suppressed, "consumer", env.c.Consumer, "doing", doing, "error", loggedError(err))...)
+	if suppressed, say := env.limiter.Allow("broker: "+doing, sayEvery, time.Now()); say {
+		env.c.Logger.Warn("waiting for the broker", leftOut(suppressed, "consumer", env.c.Consumer, "doing", doing, "error", loggedError(err))...)
 	}
 	if env.c.Observer.OnError != nil {
 		env.c.Observer.OnError(fmt.Errorf("%s: %w", doing, err))

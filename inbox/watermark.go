@@ -10,7 +10,7 @@ import (
 
 // Watermark reports whether version is newer than every version of the entity that this consumer has seen, and if so remembers it.
 // It is for handlers that write state and must not go back although events arrive out of order. That happens to events of one
-// entity with two keys or topics, over HTTP beside Kafka, or late, such as the replay of a dead letter.
+// entity with two keys or topics, over HTTP beside a topic, or late, such as the replay of a dead letter.
 //
 //	fresh, err := in.Watermark(ctx, tx, "product/"+p.SKU, p.Version)
 //	if err != nil || !fresh {

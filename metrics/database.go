@@ -92,7 +92,7 @@ type Sample struct {
 
 	Unowned        int // lanes that no relay owns
 	Relays         int // that run
-	Troubled       int // running relays that get no answer from Kafka
+	Troubled       int // running relays that get no answer from the broker
 	Empty          int // segments of the log; without one the log grows
 	HeldTopics     int // topics for which events are parked, because they are missing or not permitted
 	HeldPartitions int // partitions for which events are parked

@@ -25,7 +25,7 @@ var ofDatabase = []Instrument{
 	gauge("holdfast.sample.duration", "s", "How long the queries for them took"),
 	gauge("holdfast.lane.unowned", "{lane}", "Lanes that no relay owns"),
 	gauge("holdfast.relay.running", "{relay}", "Relays that run"),
-	gauge("holdfast.relay.troubled", "{relay}", "Running relays that get no answer from Kafka"),
+	gauge("holdfast.relay.troubled", "{relay}", "Running relays that get no answer from the broker"),
 	gauge("holdfast.log.empty", "{segment}", "Segments of the log that are empty; while there is none, the log grows"),
 	gauge("holdfast.backlog.held", "{place}", "Topics, and partitions, that take no events, which are parked for them", "fault"),
 	gauge("holdfast.consumer.partitions", "{partition}", "Partitions in which a consumer has a position", "consumer"),

@@ -95,7 +95,7 @@ func judgeHealth(s seen, lease time.Duration, now time.Time) Health {
 		h.Reasons = append(h.Reasons, fmt.Sprintf("the last heartbeat was %s ago: the database is slow", now.Sub(s.beatAt).Round(time.Second)))
 	}
 	if s.publisher != (outage{}) && now.Sub(s.publisher.since) >= troubledAfter {
-		h.Reasons = append(h.Reasons, fmt.Sprintf("Kafka has taken nothing for %s: %s", now.Sub(s.publisher.since).Round(time.Second), s.publisher.why))
+		h.Reasons = append(h.Reasons, fmt.Sprintf("the broker has taken nothing for %s: %s", now.Sub(s.publisher.since).Round(time.Second), s.publisher.why))
 	}
 	if len(s.resting) > 0 {
 		h.Reasons = append(h.Reasons, fmt.Sprintf("lanes end with errors again and again: %s: the log says why", strings.Trim(fmt.Sprint(s.resting), "[]")))

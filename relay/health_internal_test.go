@@ -28,11 +28,11 @@ func TestTheHealthOfARelayIsJudgedByWhatItSawLast(t *testing.T) {
 		{"the database is away", with(func(s *seen) { s.away = outage{ago(7 * time.Second), "refused"} }), true, false, []string{"the database has not answered for 7s: refused"}},
 		{"the heartbeat is late", with(func(s *seen) { s.beatAt = ago(6 * time.Second) }), true, false, []string{"the last heartbeat was 6s ago"}},
 		{"the heartbeat is just in time", with(func(s *seen) { s.beatAt = ago(5 * time.Second) }), true, true, nil},
-		{"Kafka is away", with(func(s *seen) { s.publisher = outage{ago(10 * time.Second), "refused"} }), true, false, []string{"Kafka has taken nothing for 10s: refused"}},
+		{"Kafka is away", with(func(s *seen) { s.publisher = outage{ago(10 * time.Second), "refused"} }), true, false, []string{"the broker has taken nothing for 10s: refused"}},
 		{"Kafka restarts", with(func(s *seen) { s.publisher = outage{ago(9 * time.Second), "refused"} }), true, true, nil},
 		{"both are away", with(func(s *seen) {
 			s.away, s.publisher = outage{ago(time.Second), "x"}, outage{ago(time.Minute), "y"}
-		}), true, false, []string{"the database has not", "Kafka has taken"}},
+		}), true, false, []string{"the database has not", "the broker has taken"}},
 		{"lanes fail", with(func(s *seen) { s.resting = []int{3, 5} }), true, false, []string{"lanes end with errors again and again: 3 5"}},
 		{"its loop is slow", with(func(s *seen) { s.turnedAt = ago(50 * time.Second) }), true, true, nil},
 		{"its loop stands still", with(func(s *seen) { s.turnedAt = ago(51 * time.Second) }), false, false, []string{"the loop of the relay has stood still for 51s"}},

@@ -54,7 +54,7 @@ func TestHealthFollowsOutagesOfPostgresAndKafka(t *testing.T) {
 	write(t, pool, event("k", "waits"))
 	const noted = "select count(*) from holdfast.relay where trouble like '%scripted: %'"
 	wait.Until(t, "the heartbeat says that Kafka takes nothing", func() bool { return pgtest.Count(t, pool, noted) == 1 })
-	wait.Until(t, "it says that Kafka is away", func() bool { return says(r, "Kafka has taken nothing") })
+	wait.Until(t, "it says that Kafka is away", func() bool { return says(r, "the broker has taken nothing") })
 	b.set(nil)
 	arrives(t, b, "waits")
 	wait.Until(t, "it is healthy after the outage", func() bool { return healthy(r) })

@@ -34,7 +34,7 @@ type laneState struct {
 	unread               bool
 	oldest, oldestParked int64 // 0 if nothing waits
 	parked, scheduled    int64
-	trouble              string // what its owner says of Kafka
+	trouble              string // what its owner says of the broker
 }
 
 // unpublished says which lanes have events that are too old, with their owner's reason. Lanes without an owner are left out.
@@ -56,7 +56,7 @@ func (a ages) unpublished(lanes []laneState) (trouble []string) {
 	for _, c := range causes {
 		why := fmt.Sprintf("the log of relay %s says what it waits for; if that is nothing, it is not fast enough: start more relays", clean(c.owner))
 		if c.trouble != "" {
-			why = fmt.Sprintf("relay %s gets no answer from Kafka: check its brokers, its credentials and the network: %s", clean(c.owner), clean(c.trouble))
+			why = fmt.Sprintf("relay %s gets no answer from the broker: check its address, its credentials and the network: %s", clean(c.owner), clean(c.trouble))
 		}
 		trouble = append(trouble, fmt.Sprintf("%s %s events that are not published, the oldest of them for %s: %s", laneList(late[c]), verb(len(late[c]), "has", "have"), span(oldest[c]), why))
 	}
@@ -87,7 +87,7 @@ func heldByText(trouble string, holds []string) string {
 		holds = append(holds[:most:most], fmt.Sprintf("%d more", len(holds)-most))
 	}
 	if trouble != "" {
-		holds = append([]string{"Kafka: " + clean(trouble)}, holds...)
+		holds = append([]string{"broker: " + clean(trouble)}, holds...)
 	}
 	return strings.Join(holds, ", ")
 }

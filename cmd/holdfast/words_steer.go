@@ -10,7 +10,7 @@ import (
 
 func (pauseCmd) Help() string {
 	return `For the time that a fix takes. Relays publish no event of a paused topic: its events are parked in order, and all others go on. No
-handler of a paused consumer begins; its events stay in Kafka. The events of a paused key wait, and the other keys go on.
+handler of a paused consumer begins; its events stay in their topics. The events of a paused key wait, and the other keys go on.
 Relays and consumers see it within about a second, also those that start later. holdfast status shows what is paused, and
 exits with 1 until it is resumed.
 

@@ -38,7 +38,7 @@ func lockedLanes(s *scene) (over func()) {
 	return func() { _ = tx.Rollback(context.Background()) }
 }
 
-func kafkaAway(s *scene) (over func()) {
+func brokerAway(s *scene) (over func()) {
 	s.on(nil)
 	topic, via := s.cluster.Topic(s, 1), &link{}
 	s.exec("insert into holdfast.consumer_position (consumer, topic, partition, position) values ('billing', $1, 0, 0)", topic)

@@ -199,7 +199,7 @@ func (r refusal) run(t *testing.T, b *broker) {
 	p := start(t, b, r.connection, r.connection)
 	p.write()
 	began := time.Now()
-	for what, log := range map[string]*logtest.Log{`msg="partition waits"`: p.relay, `msg="waiting for Kafka"`: p.consumer} {
+	for what, log := range map[string]*logtest.Log{`msg="partition waits"`: p.relay, `msg="waiting for the broker"`: p.consumer} {
 		says := func() bool {
 			for line := range strings.Lines(log.String()) {
 				if strings.Contains(line, what) && strings.Contains(line, r.want) && strings.Contains(line, "connect to 127.0.0.1:") {
