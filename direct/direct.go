@@ -57,7 +57,13 @@ type Publisher struct {
 	one    bool // all routes lead to one inbox
 }
 
-var _ relay.Partitioner = (*Publisher)(nil)
+var (
+	_ relay.Partitioner = (*Publisher)(nil)
+	_ relay.Named       = (*Publisher)(nil)
+)
+
+// System names the messaging system for traces and metrics: "holdfast", as there is no other.
+func (p *Publisher) System() string { return "holdfast" }
 
 // New returns a publisher for these topics, each with the inboxes that get its events. A topic without a route is held by the relay, as
 // one that is missing in Kafka; a topic whose events nobody wants has an empty list.

@@ -239,7 +239,14 @@ func (s *shop) runs(what string, run func(ctx context.Context) error) (stop func
 
 func (s *shop) relay() (stop func()) {
 	s.Helper()
-	r, err := relay.New(s.producer.Pool, s.publisher, relay.Config{PollMin: 2 * time.Millisecond, PollMax: 20 * time.Millisecond, Logger: quiet})
+	r, err := relay.New(s.producer.Pool, s.publisher, relay.Config{PollMin: 2 * time.Millisecond, PollMax: 20 * time.Millisecond, Logger: quiet, Observer: relay.Observer{
+		OnPublish: func(ctx context.Context, p relay.Publishing) (context.Context, func([]error)) {
+			if p.System != "holdfast" {
+				s.Errorf("what is published without a broker is of the system %q", p.System)
+			}
+			return ctx, func([]error) {}
+		},
+	}})
 	if err != nil {
 		s.Fatal(err)
 	}

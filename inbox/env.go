@@ -3,6 +3,7 @@ package inbox
 import (
 	"crypto/rand"
 	mathrand "math/rand/v2"
+	"sync/atomic"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -27,6 +28,8 @@ type env struct {
 	asking   chan struct{} // full while the question about a handler is asked
 	groups   groupTimes
 	vitals   vitals // what Health tells
+
+	system atomic.Pointer[string] // the messaging system of the last source; nil before the first
 }
 
 func newEnv(pool *pgxpool.Pool, c Config) *env {

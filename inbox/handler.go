@@ -175,10 +175,22 @@ func (rn *runner) observed(ctx context.Context, es []holdfast.Event, about *hand
 	ended := func(error) {}
 	if rn.c.Observer.OnHandle != nil {
 		ctx, ended = rn.c.Observer.OnHandle(ctx, Handling{Consumer: rn.c.Consumer, Events: es, Attempt: about.attempt, FromState: about.from, CorrelationID: rn.correlation(es[0]),
-			Partition: about.place, Called: about.called})
+			Partition: about.place, System: rn.systemAt(about.place), Called: about.called})
 	}
 	about.ctx = ctx
 	return ctx, ended
+}
+
+// systemAt is the messaging system that a partition is of. An event that was stored has none of its own: its consumer's source is taken to be
+// of the same system still.
+func (env *env) systemAt(place int) string {
+	if place < 0 {
+		return ""
+	}
+	if system := env.system.Load(); system != nil {
+		return *system
+	}
+	return systemKafka
 }
 
 // errShared is what a handler gets that tries what only one with a transaction of its own may do. It runs again in one.

@@ -90,7 +90,8 @@ type Handling struct {
 	Attempt       int              // starts of the handler for this event, this one included; 1 for a batch
 	FromState     string           // StateNone or StateStored
 	CorrelationID string           // of the first event
-	Partition     int              // of Kafka, from which the first event came; -1 if it did not come from Kafka
+	Partition     int              // from which the first event came; -1 if it did not come from one
+	System        string           // the messaging system of that partition, as "kafka" (NamedSource); "" without one
 	Called        bool             // the context is that of a caller of Receive or ReceiveTx, who waits for the outcome
 }
 

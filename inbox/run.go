@@ -58,17 +58,28 @@ func (in *Inbox) Consume(ctx context.Context, s Source) error {
 	if s == nil {
 		return errors.New("source is nil: it must be one like kafkago.NewGroup's")
 	}
-	if err := in.registry.start(); err != nil {
+	src, err := open(ctx, in, s)
+	if err != nil {
 		return err
 	}
+	return in.consume(ctx, src)
+}
+
+// open starts an inbox, and opens a source for it.
+func open(ctx context.Context, in *Inbox, s Source) (Session, error) {
+	if err := in.registry.start(); err != nil {
+		return nil, err
+	}
 	if len(in.registry.types) == 0 {
-		return fmt.Errorf("%w: no type has a handler, so every event would be skipped: register handlers (Handle, HandleBatch) before Consume", ErrConfiguration)
+		return nil, fmt.Errorf("%w: no type has a handler, so every event would be skipped: register handlers (Handle, HandleBatch) before Consume", ErrConfiguration)
 	}
 	src, err := s.Open(ctx, in.c.StopTimeout+in.c.Grace)
 	if err != nil {
-		return fmt.Errorf("open source: %w", err)
+		return nil, fmt.Errorf("open source: %w", err)
 	}
-	return in.consume(ctx, src)
+	system := systemOf(s)
+	in.system.Store(&system)
+	return src, nil
 }
 
 func (in *Inbox) consume(ctx context.Context, src Session) (err error) {

@@ -19,6 +19,24 @@ type Source interface {
 	Open(ctx context.Context, handover time.Duration) (Session, error)
 }
 
+// NamedSource is a Source that says of which messaging system it is, by the name that OpenTelemetry's semantic conventions for
+// messaging have for it (messaging.system), as "nats". Traces and metrics then say so. The name must not change. A Source that
+// is not a NamedSource is taken for one of Kafka.
+type NamedSource interface {
+	Source
+	System() string
+}
+
+// systemOf is the messaging system of a source.
+func systemOf(s Source) string {
+	if named, ok := s.(NamedSource); ok {
+		return named.System()
+	}
+	return systemKafka
+}
+
+const systemKafka = "kafka"
+
 // Session is a membership in the group. One goroutine at a time calls its methods.
 type Session interface {
 	// Next joins the group. It waits until the group has assigned its partitions, or until ctx ends. The caller has left the

@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"cmp"
 	"context"
 	"strconv"
 	"time"
@@ -55,10 +56,7 @@ func Inbox(meter Meter, consumer string) (inbox.Observer, error) {
 		OnHandle: func(ctx context.Context, h inbox.Handling) (context.Context, func(error)) {
 			begun := time.Now()
 			return ctx, func(err error) {
-				system, operation := systemHoldfast, "process"
-				if h.Partition >= 0 {
-					system = systemKafka
-				}
+				system, operation := cmp.Or(h.System, systemHoldfast), "process"
 				if h.Attempt > 1 {
 					operation = "retry"
 				}

@@ -52,13 +52,13 @@ func TestACallOfTheBrokerIsCountedByItsAnswers(t *testing.T) {
 		t.Fatal(err)
 	}
 	bad := &relay.PublishError{Fault: relay.FaultRecord, Err: errors.New("planned")}
-	_, ended := o.OnPublish(t.Context(), relay.Publishing{Topic: "orders"})
+	_, ended := o.OnPublish(t.Context(), relay.Publishing{System: "nats", Topic: "orders"})
 	ended([]error{nil, bad, nil})
 	now := time.Now()
 	o.OnPublished(relay.Published{Events: []holdfast.Event{{Topic: "orders", Time: now}, {Topic: "orders", Time: now.Add(-time.Hour)}, {Topic: "bills", Time: now}}})
 	o.OnReclaimed(relay.Reclaimed{Result: "refused: transaction 7 holds it"})
 	for name, want := range map[string]float64{
-		"messaging.client.sent.messages kafka,publish,orders,": 2, "messaging.client.sent.messages kafka,publish,orders,record": 1,
+		"messaging.client.sent.messages nats,publish,orders,": 2, "messaging.client.sent.messages nats,publish,orders,record": 1,
 		"holdfast.relay.published orders": 2, "holdfast.relay.published bills": 1, "holdfast.relay.reclaimed refused": 1,
 	} {
 		if l.values[name] != want {
@@ -68,7 +68,7 @@ func TestACallOfTheBrokerIsCountedByItsAnswers(t *testing.T) {
 	if lag := l.values["holdfast.relay.lag "]; lag < 3600 || lag > 7200 {
 		t.Errorf("the lag is %v s, want that of the oldest event", lag)
 	}
-	if _, timed := l.values["messaging.client.operation.duration kafka,publish,orders,record"]; !timed {
+	if _, timed := l.values["messaging.client.operation.duration nats,publish,orders,record"]; !timed {
 		t.Errorf("the call is not timed by its first failure: %v", l.values)
 	}
 }

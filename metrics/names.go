@@ -20,11 +20,7 @@ const (
 	labelState       = "db.client.connection.state"
 )
 
-// Values of labelSystem.
-const (
-	systemHoldfast = "holdfast"
-	systemKafka    = "kafka"
-)
+const systemHoldfast = "holdfast" // where there is no broker; else the publisher or the source says it
 
 // The bucket bounds, in seconds. Those of messaging are what OpenTelemetry's conventions ask for.
 var (

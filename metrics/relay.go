@@ -104,12 +104,12 @@ func Relay(meter Meter) (relay.Observer, error) {
 					}
 				}
 				if acknowledged > 0 {
-					sent.with(systemKafka, "publish", topic, "").Record(ctx, float64(acknowledged))
+					sent.with(p.System, "publish", topic, "").Record(ctx, float64(acknowledged))
 				}
 				for fault, n := range faults {
-					sent.with(systemKafka, "publish", topic, fault).Record(ctx, float64(n))
+					sent.with(p.System, "publish", topic, fault).Record(ctx, float64(n))
 				}
-				took.with(systemKafka, "publish", topic, first).Record(ctx, time.Since(begun).Seconds())
+				took.with(p.System, "publish", topic, first).Record(ctx, time.Since(begun).Seconds())
 			}
 		},
 		OnPublished: func(p relay.Published) {

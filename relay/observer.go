@@ -77,6 +77,7 @@ type Lost struct {
 // Publishing is a call of the publisher. Events belongs to the relay: copy what you keep.
 type Publishing struct {
 	Lane      int
+	System    string // the messaging system, as "kafka" (Named)
 	Topic     string
 	Partition int // -1 when the publisher does not say
 	Events    []holdfast.Event

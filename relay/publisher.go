@@ -36,6 +36,22 @@ type Partitioner interface {
 	Partition(e holdfast.Event) (partition, partitions int)
 }
 
+// Named is a Publisher that says into which messaging system it publishes, by the name that OpenTelemetry's semantic conventions for
+// messaging have for it (messaging.system), as "nats". Traces and metrics then say so. The name must not change. A Publisher
+// that is not Named is taken for one of Kafka.
+type Named interface {
+	Publisher
+	System() string
+}
+
+// systemOf is the messaging system of a publisher.
+func systemOf(p Publisher) string {
+	if named, ok := p.(Named); ok {
+		return named.System()
+	}
+	return "kafka"
+}
+
 // Gatherer is a Partitioner that sends what many partitions have in few requests. A relay uses that while a lane has events for
 // more than 32 of them: an event or two each, for which requests of their own cost far more than the events do. A partition whose
 // last call failed, or took longer than a quarter of a second, is published alone.

@@ -44,6 +44,7 @@ type Relay struct {
 	log              database // the same, for what reads the log: see interpret.go
 	publisher        Publisher
 	partitioner      Partitioner // the publisher, if it says where events go
+	system           string      // the publisher's messaging system
 	env              env
 	c                Config
 	sql              *sqlschema.Statements
@@ -99,6 +100,7 @@ func New(pool *pgxpool.Pool, p Publisher, c Config) (*Relay, error) {
 func newRelay(db database, p Publisher, c Config, sql *sqlschema.Statements) *Relay {
 	r := &Relay{pool: db, log: db, publisher: p, c: c, sql: sql, lanes: map[int]*lane{}, changed: make(chan struct{}, 1), statementTimeout: time.Minute, pageBytes: pageBytes, listed: allCounted, counted: maxCounted, budget: newBudget(c.MemoryBudget, inMemory*pageBytes), calls: newCallSlots(callsInAll)}
 	r.partitioner, _ = p.(Partitioner)
+	r.system = systemOf(p)
 	r.env = envOf(r)
 	r.gather = newGatherer(p, &r.env)
 	r.poller = newPoller(r)

@@ -75,6 +75,9 @@ type wrapper struct {
 	outer     PublishFunc
 }
 
+// System is that of the publisher.
+func (w *wrapper) System() string { return systemOf(w.publisher) }
+
 func (w *wrapper) Publish(ctx context.Context, events []holdfast.Event) []error {
 	return w.call(ctx, events, w.publisher.Publish)
 }

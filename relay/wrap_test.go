@@ -56,7 +56,10 @@ type (
 		pinger
 	}
 	pinger struct{}
+	named  struct{ relay.Publisher }
 )
+
+func (named) System() string { return "pigeons" }
 
 func (pinger) Ping(context.Context) error { return errors.New("pinged") }
 
@@ -87,6 +90,15 @@ func TestAWrappedPublisherHasTheMethodsOfTheOneInside(t *testing.T) {
 			if at, of := partitioner.Partition(holdfast.Event{}); at != 0 || of != 1 {
 				t.Errorf("%s: partition %d of %d", name, at, of)
 			}
+		}
+	}
+}
+
+func TestAWrappedPublisherIsOfTheSystemOfTheOneInside(t *testing.T) {
+	for want, p := range map[string]relay.Publisher{"pigeons": named{memory()}, "kafka": memory()} {
+		w, ok := relay.Wrap(relay.Wrap(p), func(next relay.PublishFunc) relay.PublishFunc { return next }).(relay.Named)
+		if !ok || w.System() != want {
+			t.Errorf("%v is not of %s", w, want)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package holdfastotel
 
 import (
+	"cmp"
 	"context"
 	"strconv"
 
@@ -90,7 +91,7 @@ func publishSpans(ctx context.Context, tracer trace.Tracer, p relay.Publishing) 
 			spans = make([]trace.Span, len(p.Events))
 		}
 		attributes := []attribute.KeyValue{
-			attrSystem.String(systemKafka), attrOperation.String("publish"), attrOperationType.String("send"), attrDestination.String(p.Topic),
+			attrSystem.String(p.System), attrOperation.String("publish"), attrOperationType.String("send"), attrDestination.String(p.Topic),
 			attrMessageID.String(e.ID), attrBatch.Int(len(p.Events)), SpanEventID.String(e.ID), SpanSource.String(e.Source), SpanEventType.String(e.Type),
 			SpanAttempt.Int(p.Attempts[i]),
 		}
@@ -166,12 +167,9 @@ func placeOf(ctx context.Context, h inbox.Handling) (context.Context, []trace.Sp
 }
 
 func attributesOf(h inbox.Handling, operation string) []attribute.KeyValue {
-	first, system := &h.Events[0], systemHoldfast
-	if h.Partition >= 0 {
-		system = systemKafka
-	}
+	first := &h.Events[0]
 	attributes := []attribute.KeyValue{
-		attrSystem.String(system), attrOperation.String(operation), attrOperationType.String("process"), attrDestination.String(first.Topic), attrGroup.String(h.Consumer),
+		attrSystem.String(cmp.Or(h.System, systemHoldfast)), attrOperation.String(operation), attrOperationType.String("process"), attrDestination.String(first.Topic), attrGroup.String(h.Consumer),
 		SpanSource.String(first.Source), SpanEventType.String(first.Type), SpanAttempt.Int(h.Attempt), SpanFromState.String(h.FromState),
 	}
 	if h.Partition >= 0 && len(h.Events) == 1 {

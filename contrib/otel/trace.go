@@ -39,11 +39,9 @@ const (
 	attrStatus        = attribute.Key("http.response.status_code")
 )
 
-// Systems in which an event is: written and not published yet, or handled without a broker; and Kafka.
-const (
-	systemHoldfast = "holdfast"
-	systemKafka    = "kafka"
-)
+// systemHoldfast is where an event is that is written and not published yet, or handled without a broker. Else the publisher or the source
+// says which system it is.
+const systemHoldfast = "holdfast"
 
 // format is how an event's headers carry its trace: traceparent and tracestate, of W3C Trace Context.
 var format = propagation.TraceContext{}
