@@ -51,7 +51,7 @@ func TestAStoredEventThatIsGivenUpIsReportedWithItsLetter(t *testing.T) {
 			if d.Event.ID != "1" || d.Letter != letter || d.Attempts != row.attempts || d.Reason != row.reason || !strings.Contains(fmt.Sprint(d.Err), row.err) {
 				t.Errorf("OnDead got %+v of letter %d", d, letter)
 			}
-			if n := strings.Count(log.String(), "event given up"); n != 1 || !strings.Contains(log.String(), fmt.Sprintf("letter=%d attempts=%d", letter, row.attempts)) {
+			if n := strings.Count(log.String(), "event given up"); n != 1 || !strings.Contains(log.String(), fmt.Sprintf("letter=%d reason=%q attempts=%d", letter, row.reason, row.attempts)) {
 				t.Errorf("the log says it %d times:\n%s", n, log.String())
 			}
 		})

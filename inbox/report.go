@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -69,7 +70,8 @@ func (env *env) retried(ctx context.Context, e holdfast.Event, from string, atte
 }
 
 func (env *env) notifyDead(d DeadLettered, from string) {
-	attrs := append(env.attrs(d.Event), "letter", d.Letter, "attempts", d.Attempts, "attempt", d.Attempts,
+	reason, _, _ := strings.Cut(d.Reason, ": ") // what follows may quote the event
+	attrs := append(env.attrs(d.Event), "letter", d.Letter, "reason", reason, "attempts", d.Attempts, "attempt", d.Attempts,
 		"from_state", from, "to_state", StateDead, "class", classOf(d.Err), "error_code", string(retry.Classify(d.Err)))
 	env.c.Logger.ErrorContext(d.Context, "event given up", append(attrs, env.reason(d.Err)...)...)
 	if env.c.Observer.OnDead != nil {
@@ -85,10 +87,12 @@ func orCaller(handlers, callers context.Context) context.Context {
 	return handlers
 }
 
-// notifyFull reports an event that found no room: its partition waits.
+// notifyFull reports an event that found no room: its partition waits. One line a minute says so of a partition.
 func (env *env) notifyFull(d *delivery, err error) {
-	env.c.Logger.Error("partition is held: too many events are stored", append(env.attrs(d.e), "partition", d.from.fence.Partition,
-		"from_state", StateNone, "to_state", StateNone, "error_code", string(retry.Classify(err)), "error", loggedError(err))...)
+	if suppressed, say := env.limiter.Allow(fmt.Sprintf("full: %s/%d", d.e.Topic, d.from.fence.Partition), time.Minute, time.Now()); say {
+		env.c.Logger.Error("partition is held: too many events are stored", append(env.attrs(d.e), leftOut(suppressed, "partition", d.from.fence.Partition,
+			"from_state", StateNone, "to_state", StateNone, "error_code", string(retry.Classify(err)), "error", loggedError(err))...)...)
+	}
 	if env.c.Observer.OnFull != nil {
 		env.c.Observer.OnFull(d.e, err)
 	}
@@ -107,9 +111,9 @@ func (env *env) transientOf(d *delivery, err error) {
 }
 
 func (env *env) waitsFor(err error, attrs ...any) {
-	env.vitals.lost(err)
+	since := env.vitals.lost(err)
 	env.suspect(err)
-	if suppressed, say := env.limiter.Allow(kindOf(err), sayEvery, time.Now()); say {
+	if suppressed, say := env.limiter.AllowSince(kindOf(err), sayEvery, since, time.Now()); say {
 		env.c.Logger.Warn("waiting for the database", append(attrs, leftOut(suppressed, "error", loggedError(err))...)...)
 	}
 	if env.c.Observer.OnError != nil {

@@ -68,7 +68,15 @@ func (v *vitals) joined(in bool) {
 	})
 }
 
-func (v *vitals) lost(err error)    { v.set(func(s *seen) { s.away.note(err) }) }
+// lost records that the database does not answer, and returns since when it has not.
+func (v *vitals) lost(err error) (since time.Time) {
+	v.set(func(s *seen) {
+		s.away.note(err)
+		since = s.away.since
+	})
+	return since
+}
+
 func (v *vitals) unheard(err error) { v.set(func(s *seen) { s.kafka.note(err) }) }
 
 // note keeps since when the trouble lasts, and its last cause.

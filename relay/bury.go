@@ -84,8 +84,8 @@ func (l *lane) queueLetter(batch *pgx.Batch, letter int64, p *pending) {
 	batch.Queue(l.r.sql.In(publishLetter), letter, topic).QueryRow(func(row pgx.Row) error {
 		var refused *string
 		err := row.Scan(&refused)
-		if refused != nil {
-			l.r.c.Logger.Warn("dead letter not published", "lane", l.number, "topic", p.event.Topic, "event", p.event.ID, "letter", letter, "error", *refused)
+		if refused != nil && l.r.mayLog("dead letter not published") {
+			l.r.c.Logger.Warn("dead letter not published", "lane", l.number, "topic", p.event.Topic, "event_id", p.event.ID, "letter", letter, "error", *refused)
 		}
 		return err
 	})
@@ -98,8 +98,10 @@ func (b *burial) tell(l *lane) {
 			l.held[p.item.queue] = true
 		}
 		to, err := b.letters[p.event.seq], errMalformed(p.event.malformed)
-		l.r.c.Logger.Error("event given up", "lane", l.number, "topic", p.event.Topic, "event", p.event.ID, "type", p.event.Type, "attempts", 0,
-			"letter", to.id, "segment", to.segment, "xid", to.xid, "seq", p.event.seq, "error", err)
+		if l.r.mayLog("event given up") {
+			l.r.c.Logger.Error("event given up", "lane", l.number, "topic", p.event.Topic, "event_id", p.event.ID, "type", p.event.Type, "attempts", 0,
+				"letter", to.id, "segment", to.segment, "xid", to.xid, "seq", p.event.seq, "error", err)
+		}
 		if observe := l.r.c.Observer.OnDead; observe != nil {
 			observe(DeadLettered{Lane: l.number, Event: p.event.Event, Letter: to.id, Err: err})
 		}

@@ -79,8 +79,9 @@ type Config struct {
 	// Observer is notified of what the relay does. Defaults to nothing.
 	Observer Observer
 
-	// Logger gets what a person should see: lost lanes, held topics, dead letters. It never gets payloads, header values
-	// or connection strings. Defaults to slog.Default().
+	// Logger gets what a person should see: lost lanes, held topics, dead letters. Of each message about topics, partitions or
+	// events it gets at most 20 a minute, and then how many more there were. It never gets payloads, header values or
+	// connection strings. Defaults to slog.Default().
 	Logger *slog.Logger
 }
 

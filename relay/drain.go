@@ -272,7 +272,9 @@ func (l *lane) writeTogether(ctx context.Context, events []*pending, answers []a
 			if l.r.c.HoldKey && q.ordered() {
 				l.held[q] = true
 			}
-			l.r.c.Logger.Error("event given up", "lane", l.number, "topic", q.topic, "event", p.event.ID, "type", p.event.Type, "attempts", p.row.attempts+1, "error", answers[i].err)
+			if l.r.mayLog("event given up") {
+				l.r.c.Logger.Error("event given up", "lane", l.number, "topic", q.topic, "event_id", p.event.ID, "type", p.event.Type, "attempts", p.row.attempts+1, "error", answers[i].err)
+			}
 			if observe := l.r.c.Observer.OnDead; observe != nil {
 				observe(DeadLettered{Lane: l.number, Event: p.event.Event, Letter: letters[i], Err: answers[i].err})
 			}

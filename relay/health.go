@@ -134,15 +134,18 @@ func (v *vitals) turn(now time.Time) {
 	v.seen.turnedAt = now
 }
 
-// turned records how a turn of the claims ended: with a heartbeat, or with an error.
-func (v *vitals) turned(err error, now time.Time) {
+// turned records how a turn of the claims ended: with a heartbeat, or with an error. It returns since when the database is away, or
+// was until now; zero if it was not.
+func (v *vitals) turned(err error, now time.Time) (away time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if err == nil {
+		away = v.seen.away.since
 		v.seen.beatAt, v.seen.away = now, outage{}
-		return
+		return away
 	}
 	v.seen.away.note(err, now)
+	return v.seen.away.since
 }
 
 // refused records that the publisher takes nothing, for no partition.

@@ -2,6 +2,7 @@ package relay_test
 
 import (
 	"context"
+	"log/slog"
 	"net"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/test/logtest"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
@@ -28,7 +30,8 @@ func TestHealthFollowsOutagesOfPostgresAndKafka(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 8), newBroker()
 	name := pool.Config().ConnConfig.Database
-	r, err := relay.New(pool, b, relay.Config{Logger: quiet})
+	var log logtest.Log
+	r, err := relay.New(pool, b, relay.Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,6 +52,10 @@ func TestHealthFollowsOutagesOfPostgresAndKafka(t *testing.T) {
 	wait.Until(t, "it says that the database is away", func() bool { return says(r, "the database has not answered") })
 	away("false")
 	wait.Until(t, "it is healthy again", func() bool { return healthy(r) })
+	wait.Until(t, "the log says that it is over", func() bool { return strings.Contains(log.String(), "database back") })
+	if said := strings.Count(log.String(), "relay waits for the database"); said == 0 {
+		t.Errorf("the log says that the database is back, and not that it was away:\n%s", log.String())
+	}
 
 	b.set(func(holdfast.Event) error { return refusal(relay.FaultBroker) })
 	write(t, pool, event("k", "waits"))

@@ -69,6 +69,7 @@ type Relay struct {
 	prompt  atomic.Int64                 // when it last did so promptly
 	back    atomic.Int64                 // when it first did so after an outage
 	notices notices                      // of topics and partitions that take nothing
+	lines   noticeQuota                  // of lines about topics, partitions and events
 	paused  atomic.Pointer[pausedTopics] // nil until it was read
 	vitals  vitals                       // what Health tells
 	said    quiet.Limiter                // what was logged of late
@@ -149,7 +150,7 @@ func (r *Relay) Run(ctx context.Context) (err error) {
 
 // manage claims and hands over lanes until ctx is done.
 func (r *Relay) manage(ctx, work context.Context) error {
-	failures, fits := 0, false
+	failures, fits, said := 0, false, false
 	for ctx.Err() == nil {
 		if broken := r.whyBroken(); broken != nil {
 			return broken
@@ -169,20 +170,25 @@ func (r *Relay) manage(ctx, work context.Context) error {
 		if fits && err == nil {
 			err = r.maintainClaims(ctx, work)
 		}
+		var away time.Time
 		if ctx.Err() == nil {
-			r.vitals.turned(err, r.env.now())
+			away = r.vitals.turned(err, r.env.now())
 		}
 		wait, end := r.nextClaim(r.claimEvery()), r.fatal(err)
 		switch {
 		case ctx.Err() != nil:
 		case err == nil:
-			failures = 0
+			if said {
+				r.c.Logger.Info("database back", "relay", r.c.Name, "waited", r.env.now().Sub(away))
+			}
+			failures, said = 0, false
 		case end != nil:
 			return end
 		default:
 			failures++
 			wait = max(holdPolicy.Delay(failures, rand.Float64()), 50*time.Millisecond)
-			if attrs, say := r.again("database "+private.Kind(private.Text(err)), "relay", r.c.Name, "wait", wait, "error", private.Text(err)); say {
+			if attrs, say := r.againSince("database "+private.Kind(private.Text(err)), away, "relay", r.c.Name, "wait", wait, "error", private.Text(err)); say {
+				said = true
 				r.c.Logger.Warn("relay waits for the database", attrs...)
 			}
 		}
@@ -324,6 +330,7 @@ func (r *Relay) lanesOwned() int {
 }
 
 func (r *Relay) leave(ctx context.Context) {
+	r.logMore(true)
 	ctx, cancel := r.env.limit(ctx, 5*time.Second)
 	defer cancel()
 	failpoint.Hit(failpoint.RelayDeregistering)

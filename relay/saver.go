@@ -63,6 +63,7 @@ func (s *saver) run(ctx context.Context) {
 
 // try saves, and logs a failure: the next save makes up for it, or the lanes lose their leases.
 func (s *saver) try(ctx context.Context, lanes []*lane) {
+	s.r.logMore(false)
 	if err := s.save(ctx, lanes); err != nil && ctx.Err() == nil {
 		s.r.giveUpIfFatal(err)
 		if attrs, say := s.r.again("cursors "+private.Kind(private.Text(err)), "relay", s.r.c.Name, "error", private.Text(err)); say {

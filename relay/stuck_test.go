@@ -108,7 +108,7 @@ func TestAParkedRowThatCannotBeDeletedHoldsItsKeyOnly(t *testing.T) {
 	wait.Until(t, "the row is named", func() bool { return logged.say("parked row stuck") })
 	write(t, pool, event("k", "after"))
 	wait.Until(t, "the row and what follows it are parked", func() bool { return parked(t, pool) == 2 })
-	for _, want := range []string{"event=strange", "topic=orders", "place=", "somebodys"} {
+	for _, want := range []string{"event_id=strange", "topic=orders", "place=", "somebodys"} {
 		if !logged.say(want) {
 			t.Errorf("the log does not say %s:\n%s", want, logged.last(5))
 		}
@@ -174,7 +174,7 @@ func TestADamagedParkedRowHoldsItsKeyOnly(t *testing.T) {
 			run(t, pool, b, c)
 			arrives(t, b, others...)
 			wait.Until(t, "the row is named", func() bool { return logged.say("parked row stuck") })
-			for _, want := range []string{"event=strange", "topic=orders", "storage is damaged"} {
+			for _, want := range []string{"event_id=strange", "topic=orders", "storage is damaged"} {
 				if !logged.say(want) {
 					t.Errorf("the log does not say %s:\n%s", want, logged.last(5))
 				}

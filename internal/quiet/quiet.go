@@ -19,12 +19,22 @@ type lastLine struct {
 	suppressed int // lines since then
 }
 
+// anewAfter is how long trouble lasts that is logged sooner than usual: it has begun anew since the last line.
+const anewAfter = 5 * time.Second
+
 // Allow reports whether to log a line of this kind now, at most one every so often, and how many were suppressed since the last one.
 func (s *Limiter) Allow(kind string, every time.Duration, now time.Time) (suppressed int, ok bool) {
+	return s.AllowSince(kind, every, now, now)
+}
+
+// AllowSince is Allow for trouble that has lasted since then. Trouble that began after the last line is allowed one when it has lasted
+// for 5 s: an outage soon after another is not passed over.
+func (s *Limiter) AllowSince(kind string, every time.Duration, since, now time.Time) (suppressed int, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	last, known := s.last[kind]
-	if known && now.Sub(last.at) < every {
+	anew := last.at.Before(since) && now.Sub(since) >= anewAfter
+	if known && now.Sub(last.at) < every && !anew {
 		last.suppressed++
 		s.last[kind] = last
 		return 0, false
