@@ -203,7 +203,7 @@ func TestTheNewRelayPublishesWhatTheOldVersionWrote(t *testing.T) {
 		t.Fatal(err)
 	}
 	published := make(chan string, 4)
-	r, err := relay.New(pool, refusing(func(e holdfast.Event) bool { published <- e.ID; return false }), relay.Config{Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	r, err := relay.New(pool, refusing(func(e holdfast.Event) bool { published <- e.ID; return false }), relay.Config{Lease: wait.Limit, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -230,20 +231,9 @@ func TestAFixedEventIsReplayedAndHandledBeforeThoseItHeld(t *testing.T) {
 	}
 	b.replay(t, dlq.Filter{}, 1)
 	receive("1", "fixed", inbox.Duplicate) // It waits: a redelivery is not handled beside it.
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- in.Run(ctx) }()
-	for pgtest.Count(t, b.Pool, "select count(*) from effect") < 2 {
-		select {
-		case err := <-ended:
-			t.Fatalf("Run ended: %v", err)
-		default:
-		}
-	}
+	stop := running(t, in.Run)
+	wait.Until(t, "both are handled", func() bool { return pgtest.Count(t, b.Pool, "select count(*) from effect") >= 2 })
 	stop()
-	if err := <-ended; err != nil {
-		t.Fatal(err)
-	}
 	if got := b.text(t, "select string_agg(what, ' ' order by n) from effect"); got != "fixed behind" {
 		t.Errorf("the effects are %q", got)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -56,16 +57,9 @@ func TestConcurrentReplaysHandleEveryEventOnceInTheOrderOfItsKey(t *testing.T) {
 		}
 	}
 	// 2. All at once.
-	ctx, stop := context.WithCancel(context.Background())
-	defer stop()
-	var nodes, others sync.WaitGroup
-	for _, in := range []*inbox.Inbox{one, two} {
-		nodes.Go(func() {
-			if err := in.Run(ctx); err != nil {
-				t.Error(err)
-			}
-		})
-	}
+	ctx := t.Context()
+	stopOne, stopTwo := running(t, one.Run), running(t, two.Run)
+	var others sync.WaitGroup
 	var moved atomic.Int64
 	for i := range people {
 		others.Go(func() {
@@ -87,13 +81,9 @@ func TestConcurrentReplaysHandleEveryEventOnceInTheOrderOfItsKey(t *testing.T) {
 		})
 	}
 	others.Wait()
-	for deadline := time.Now().Add(60 * time.Second); pgtest.Count(t, b.Pool, "select count(*) from holdfast.stored") > 0; {
-		if time.Now().After(deadline) {
-			t.Fatal("events are left after 60 s")
-		}
-	}
-	stop()
-	nodes.Wait()
+	wait.Until(t, "no event is left", func() bool { return pgtest.Count(t, b.Pool, "select count(*) from holdfast.stored") == 0 })
+	stopOne()
+	stopTwo()
 	// 3. Once, and in order.
 	if moved.Load() != keys*each {
 		t.Errorf("%d letters were replayed %d times", keys*each, moved.Load())

@@ -10,32 +10,6 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// text runs a query that returns one text.
-func (b bundle) text(t testing.TB, query string) string {
-	t.Helper()
-	var s string
-	if err := b.QueryRow(t.Context(), query).Scan(&s); err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
-func (b bundle) replay(t testing.TB, f dlq.Filter, want int) {
-	t.Helper()
-	if n, err := b.d.Replay(t.Context(), f, dlq.ReplayOptions{By: "ann"}); n != want || err != nil {
-		t.Fatalf("replayed %d letters, want %d: %v", n, want, err)
-	}
-}
-
-// follower stores an event behind the queue of billing's key k.
-func (b bundle) follower(t testing.TB, id string) {
-	t.Helper()
-	pgtest.Exec(t, b.Pool, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, next_at)
-		values ('billing', 'orders', 'k', nextval('holdfast.stored_place'), 'shop', $1, 't', now(), '', 'infinity')`, id)
-}
-
-const queueOfK = "select string_agg(event_id, ' ' order by place) from holdfast.stored where key = 'k'"
-
 func TestLettersOfOneKeyThatAreReplayedOneByOneKeepTheirOrder(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

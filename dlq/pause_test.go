@@ -193,20 +193,8 @@ func (b bundle) consumer(t testing.TB, h *handled) *inbox.Inbox {
 		t.Fatal(err)
 	}
 	in.Handle("order.placed", h.handle)
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- in.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-ended; err != nil {
-			t.Errorf("Run: %v", err)
-		}
-	})
+	running(t, in.Run)
 	return in
-}
-
-func placed(id, key string) holdfast.Event {
-	return holdfast.Event{ID: id, Source: "shop", Type: "order.placed", Topic: "orders", Key: key, Payload: []byte("{}")}
 }
 
 func TestAPausedKeyWaitsAndOtherKeysGoOn(t *testing.T) {
@@ -216,7 +204,7 @@ func TestAPausedKeyWaitsAndOtherKeysGoOn(t *testing.T) {
 	in := b.consumer(t, h)
 	receive := func(id, key string, want inbox.Outcome) {
 		t.Helper()
-		if got, err := in.Receive(t.Context(), placed(id, key)); got != want || err != nil {
+		if got, err := in.Receive(t.Context(), order(id, key)); got != want || err != nil {
 			t.Fatalf("%s: %q, %v; want %q", id, got, err, want)
 		}
 	}
@@ -225,10 +213,10 @@ func TestAPausedKeyWaitsAndOtherKeysGoOn(t *testing.T) {
 	receive("2", "k", inbox.Stored)
 	receive("3", "k", inbox.Stored)
 	receive("a", "other", inbox.Handled)
-	if _, err := in.Store(t.Context(), placed("4", "k")); err != nil {
+	if _, err := in.Store(t.Context(), order("4", "k")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := in.Store(t.Context(), placed("b", "other")); err != nil {
+	if _, err := in.Store(t.Context(), order("b", "other")); err != nil {
 		t.Fatal(err)
 	}
 	wait.Until(t, "a stored event of another key is handled", func() bool {
@@ -281,26 +269,5 @@ func TestParkedEventsAreRetriedAtOnce(t *testing.T) {
 	b.pause(t, dlq.Pausable{Topic: "gone"})
 	if _, err := b.d.RetryParked(t.Context(), dlq.ParkedFilter{Topic: "gone"}, ann); !errors.Is(err, dlq.ErrPaused) {
 		t.Errorf("the topic is paused: %v", err)
-	}
-}
-
-func TestAStoredEventIsShownWithItsErrors(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	b.stored(t, "k", "e1", "order.split", "2100-01-01")
-	pgtest.Exec(t, b.Pool, `update holdfast.stored set headers = '{"a": "b"}', failed_at = '2026-01-02', partition = 3, "offset" = 44`)
-	got, err := b.d.GetStored(t.Context(), "billing", "", "e1", false)
-	if err != nil || len(got) != 1 {
-		t.Fatalf("%+v, %v", got, err)
-	}
-	if s := got[0]; fmt.Sprint(s.Errors) != "[one two]" || s.Error != "two" || s.Attempts != 2 || !s.Head || s.Partition != 3 || s.Offset != 44 || s.PayloadSize != 2 ||
-		s.Event.Payload != nil || s.Event.Headers["a"] != "b" || s.FailedAt.Year() != 2026 || s.NextAt.Year() != 2100 {
-		t.Errorf("%+v", s)
-	}
-	if got, err := b.d.GetStored(t.Context(), "billing", "shop", "e1", true); err != nil || string(got[0].Event.Payload) != "{}" {
-		t.Errorf("%+v, %v", got, err)
-	}
-	if _, err := b.d.GetStored(t.Context(), "mail", "", "e1", false); !errors.Is(err, dlq.ErrNotStored) {
-		t.Errorf("another consumer's: %v", err)
 	}
 }

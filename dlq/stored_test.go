@@ -2,6 +2,7 @@ package dlq_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -15,14 +16,6 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
-
-// stored makes an event that waits in billing, as an inbox writes it.
-func (b bundle) stored(t testing.TB, key, id, eventType, nextAt string) {
-	t.Helper()
-	pgtest.Exec(t, b.Pool, `insert into holdfast.inbox (consumer, source, event_id, topic, hash, result) values ('billing', 'shop', $1, 'orders', sha256('{}'), 'stored')`, id)
-	pgtest.Exec(t, b.Pool, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, payload, hash, next_at, attempts, errors)
-		values ('billing', 'orders', $1, nextval('holdfast.stored_place'), 'shop', $2, $3, now(), '{}', sha256('{}'), $4::timestamptz, 2, '{one,two}')`, key, id, eventType, nextAt)
-}
 
 func ids(events []dlq.StoredEvent) string {
 	var all []string
@@ -100,9 +93,7 @@ func TestSkippingAStoredEventLetsItsKeyGoOn(t *testing.T) {
 			}
 			handled := make(chan string, 10)
 			in.Handle("order.placed", func(_ context.Context, _ pgx.Tx, e holdfast.Event) error { handled <- e.ID; return nil })
-			ctx, stop := context.WithCancel(t.Context())
-			ended := make(chan error, 1)
-			go func() { ended <- in.Run(ctx) }()
+			stop := running(t, in.Run)
 
 			f := dlq.StoredFilter{Consumer: "billing", Type: "order.split"}
 			if n, err := row.act(b.d, t.Context(), f, dlq.StoredOptions{DryRun: true}); n != 1 || err != nil {
@@ -118,9 +109,6 @@ func TestSkippingAStoredEventLetsItsKeyGoOn(t *testing.T) {
 				t.Errorf("%s was handled", id)
 			}
 			stop()
-			if err := <-ended; err != nil {
-				t.Error(err)
-			}
 			if n := pgtest.Count(t, b.Pool, `select count(*) from holdfast.letter where event_id = 'split' and state = $1 and payload = '{}' and not holds
 				and reason = 'a person gave it up: rolled back' and attempts = 2`, row.state); n != 1 {
 				t.Error("it is no letter")
@@ -197,5 +185,26 @@ func TestAReplayThatIsGivenUpIsItsLetterAgain(t *testing.T) {
 	}
 	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.letter"); n != 1 {
 		t.Errorf("%d letters", n)
+	}
+}
+
+func TestAStoredEventIsShownWithItsErrors(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.stored(t, "k", "e1", "order.split", "2100-01-01")
+	pgtest.Exec(t, b.Pool, `update holdfast.stored set headers = '{"a": "b"}', failed_at = '2026-01-02', partition = 3, "offset" = 44`)
+	got, err := b.d.GetStored(t.Context(), "billing", "", "e1", false)
+	if err != nil || len(got) != 1 {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	if s := got[0]; fmt.Sprint(s.Errors) != "[one two]" || s.Error != "two" || s.Attempts != 2 || !s.Head || s.Partition != 3 || s.Offset != 44 || s.PayloadSize != 2 ||
+		s.Event.Payload != nil || s.Event.Headers["a"] != "b" || s.FailedAt.Year() != 2026 || s.NextAt.Year() != 2100 {
+		t.Errorf("%+v", s)
+	}
+	if got, err := b.d.GetStored(t.Context(), "billing", "shop", "e1", true); err != nil || string(got[0].Event.Payload) != "{}" {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if _, err := b.d.GetStored(t.Context(), "mail", "", "e1", false); !errors.Is(err, dlq.ErrNotStored) {
+		t.Errorf("another consumer's: %v", err)
 	}
 }

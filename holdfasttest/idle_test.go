@@ -119,7 +119,7 @@ func background(t *testing.T, f func(context.Context) error) {
 
 func runRelay(t *testing.T, pool *pgxpool.Pool, p relay.Publisher, c relay.Config) {
 	t.Helper()
-	c.Logger = slog.New(slog.DiscardHandler)
+	c.Logger, c.Lease = slog.New(slog.DiscardHandler), 2*time.Minute // A lane that is lost is published again, which tests would count.
 	r, err := relay.New(pool, p, c)
 	if err != nil {
 		t.Fatal(err)

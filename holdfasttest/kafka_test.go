@@ -97,7 +97,7 @@ func TestAnEventGoesThroughKafkaInMemory(t *testing.T) {
 	k.CreateTopic("invoices", 1)
 	k.SetDown(true)
 	log := slog.New(slog.DiscardHandler)
-	r, err := relay.New(pool, &k, relay.Config{Name: "r", PollMin: 2 * time.Millisecond, PollMax: 20 * time.Millisecond, Logger: log,
+	r, err := relay.New(pool, &k, relay.Config{Name: "r", Lease: 2 * time.Minute, PollMin: 2 * time.Millisecond, PollMax: 20 * time.Millisecond, Logger: log,
 		Retry: retry.Policy{Base: time.Millisecond, Cap: 5 * time.Millisecond}})
 	if err != nil {
 		t.Fatal(err)

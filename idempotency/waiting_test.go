@@ -192,7 +192,7 @@ func TestAReplayThatIsReadSlowlyHoldsNoConnection(t *testing.T) {
 			for i := range slow {
 				b.is(b.send(first, sent{key: fmt.Sprint("k", i)}), 200, "")
 			}
-			g := b.guardOn(b.pool(slow), func(c *Config) { c.AcquireTimeout = 2 * time.Second })
+			g := b.guardOn(b.pool(slow), func(c *Config) { c.AcquireTimeout = 30 * time.Second })
 			routes := map[string]http.Handler{} // which have not met a repeat
 			for i := range slow {
 				routes[fmt.Sprint("k", i)] = b.service(g, answer, o)

@@ -16,9 +16,9 @@ import (
 
 func TestABudgetCountsFromTheFirstFailure(t *testing.T) {
 	b := setup(t)
-	in := b.inbox(func(c *Config) { c.Timeout = time.Minute; c.Retry.Budget = 4 * time.Second; c.Retry.Attempts = 5 })
+	in := b.inbox(func(c *Config) { c.Timeout = time.Minute; c.Retry.Budget = 10 * time.Second; c.Retry.Attempts = 5 })
 	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
-		if _, err := tx.Exec(ctx, "select pg_sleep(4.2)"); err != nil {
+		if _, err := tx.Exec(ctx, "select pg_sleep(10.2)"); err != nil {
 			return err
 		}
 		return errors.New("no")

@@ -32,10 +32,10 @@ func TestANodeCutOffInsideAPipelineFreesItsFence(t *testing.T) {
 	}()
 	defer func() { close(release); <-ended }()
 	cable.PullInsideAPipeline(t, <-held, b.db)
-	begun, bound := time.Now(), idleTimeout(in.c)
+	running, bound := b.running(), idleTimeout(in.c)
 	var last time.Duration // A look that comes late, on a busy machine, does not count.
 	free := func() bool {
-		at := time.Since(begun)
+		at := running()
 		if b.count("select count(*) from pg_locks where locktype = 'advisory' and classid = $1 and objid = $2 and database = (select oid from pg_database where datname = current_database())", int64(fenceClass), int64(f.number)) == 0 {
 			return true
 		}

@@ -41,7 +41,7 @@ func runDeadlyChild() {
 				return effectOf(ctx, tx, e)
 			})
 			err = in.Consume(ctx, kafkaGroup(groupConfig{Brokers: strings.Split(args[1], ","), GroupID: "group-of-" + args[2], Topics: []string{args[2]},
-				SessionTimeout: 6 * time.Second, HeartbeatInterval: 50 * time.Millisecond}))
+				SessionTimeout: time.Minute, HeartbeatInterval: 50 * time.Millisecond})) // dropMembers ends the sessions of the dead
 		}
 	}
 	if err != nil {

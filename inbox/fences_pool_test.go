@@ -59,7 +59,7 @@ func TestHeldFencesLeaveConnectionsToOtherPartitions(t *testing.T) {
 // without one.
 func TestAnOwnerThatGoesOnDoesNotKeepTheNextOneOut(t *testing.T) {
 	b := setup(t)
-	in := b.inbox()
+	in := b.inbox(func(c *Config) { c.Timeout = 10 * time.Minute }) // for so long it stays in the lock's queue
 	one, other := b.holdFences(1, 1), pgx.Tx(nil)
 	done := make(chan error, 1)
 	go func() {

@@ -131,6 +131,10 @@ func TestABusyKeyThatFellBehindIsNotHeldUpByItsFollowers(t *testing.T) {
 		return effectOf(ctx, tx, e)
 	})
 	const n = 300
+	// What is taken in notes how many are handled by then: a machine that stands still changes nothing about that.
+	pgtest.Exec(t, b.db, `create table taken (handled bigint);
+		create function note() returns trigger language plpgsql as $$ begin insert into taken select count(*) from effect; return null; end $$;
+		create trigger note after insert on holdfast.inbox for each row execute function note()`)
 	b.consumeFake(in, newFakeGeneration(logOf(keyed(n, 1)...)))
 	// On a busy machine the first is handled before any other has been read, where it fails but once.
 	wait.Until(t, "the key has fallen behind", func() bool { return b.count("select count(*) from holdfast.stored") > 10 })
@@ -142,7 +146,8 @@ func TestABusyKeyThatFellBehindIsNotHeldUpByItsFollowers(t *testing.T) {
 	handled := time.Since(begun)
 	b.awaitSettled(n)
 	t.Logf("%d events of one key, a COMMIT of 10 ms: taken in after %v, handled after %v, %.0f/s", n, stored, handled, n/handled.Seconds())
-	if stored > handled/2 {
+	last := b.count("select max(handled) from taken")
+	if t.Logf("%d were handled when the last was taken in", last); last > n/2 {
 		t.Error("it is stored in turns with its handling")
 	}
 	b.inOrderAndOnce(n)

@@ -26,9 +26,7 @@ func TestHealthFollowsAnOutageOfTheDatabase(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	in.Handle("order.placed", effectOf)
-	if !in.healthy() {
-		t.Errorf("it only receives: %+v", in.Health(t.Context()))
-	}
+	wait.Until(t, "it is healthy though it only receives", in.healthy)
 	stop := b.run(in.Run)
 	wait.Until(t, "it is healthy", in.healthy)
 
@@ -68,9 +66,7 @@ func TestHealthSaysWhyAnInboxHasEnded(t *testing.T) {
 	b := setup(t)
 	in := b.inboxOn(pgtest.New(t).Pool)
 	in.Handle("order.placed", effectOf)
-	if !in.says("holdfast migrate") {
-		t.Errorf("it only receives, without a schema: %+v", in.Health(t.Context()))
-	}
+	wait.Until(t, "it says what to do without a schema, though it only receives", func() bool { return in.says("holdfast migrate") })
 	if err := in.Run(t.Context()); err == nil {
 		t.Fatal("it ran without a schema")
 	}

@@ -144,7 +144,7 @@ func TestTheTimeoutOfATypeGoesBeforeThatOfTheInbox(t *testing.T) {
 	for name, arrive := range arrivals {
 		t.Run(name, func(t *testing.T) {
 			b := setup(t)
-			in := b.inbox(func(c *Config) { c.Timeout, c.Retry.Attempts = 300*time.Millisecond, 1 })
+			in := b.inbox(func(c *Config) { c.Timeout, c.Grace, c.Retry.Attempts = 300*time.Millisecond, time.Minute, 1 })
 			in.Handle("long", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
 				var timeout string
 				if err := tx.QueryRow(ctx, "select current_setting('lock_timeout')").Scan(&timeout); err != nil {

@@ -362,7 +362,7 @@ func TestARoleThatAHandlerLeavesOnItsConnectionHoldsNobodyUp(t *testing.T) {
 
 func TestASuccessAfterTheDeadlineIsATimeOut(t *testing.T) {
 	b := setup(t)
-	in := b.inbox(func(c *Config) { c.Timeout = 300 * time.Millisecond })
+	in := b.inbox(func(c *Config) { c.Timeout, c.Grace = 300*time.Millisecond, time.Minute })
 	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
 		if err := effectOf(ctx, tx, e); err != nil {
 			return err
@@ -426,7 +426,7 @@ func TestARoleLeftOnAllConnectionsDoesNotEndRun(t *testing.T) {
 	ended := make(chan error, 1)
 	ctx, stop := context.WithCancel(t.Context())
 	go func() { ended <- in.Run(ctx) }()
-	declared := wait.For(30*time.Second, func() bool {
+	declared := wait.For(wait.Limit, func() bool {
 		return len(ended) > 0 || b.count("select count(*) from holdfast.consumer_type") == 1
 	})
 	stop()

@@ -17,6 +17,14 @@ import (
 	"github.com/holdfast-go/holdfast/retry"
 )
 
+// withoutSweeps handles stored events as Run does.
+func (in *Inbox) withoutSweeps(ctx context.Context) error {
+	g := newGroup(ctx)
+	g.run(in.pauses.watch)
+	g.run(in.backlog.workStored)
+	return g.wait()
+}
+
 // A partition's sender receives the events of each key one after the other, while Run handles what failed, on two nodes,
 // in the same moments. Each key's effects must come in order, every event once, and nothing may be left dormant.
 func TestFollowersOfAParkedKeyNeitherOvertakeNorAreForgotten(t *testing.T) {
@@ -35,14 +43,8 @@ func TestFollowersOfAParkedKeyNeitherOvertakeNorAreForgotten(t *testing.T) {
 		})
 		in.Handle("order.placed", failing)
 		nodes = append(nodes, in)
-		// Without the sweep, which would resume what was forgotten.
 		in.registry.start()
-		b.run(func(ctx context.Context) error {
-			g := newGroup(ctx)
-			g.run(in.pauses.watch)
-			g.run(in.backlog.workStored)
-			return g.wait()
-		})
+		b.run(in.withoutSweeps) // A sweep would resume what was forgotten.
 	}
 	const keys, each = 6, 70
 	var wg sync.WaitGroup

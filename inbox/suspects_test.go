@@ -31,7 +31,7 @@ func eventsOf(prefix string, n int) []holdfast.Event {
 }
 
 func TestEventsAfterAKillTakeAsLongAsWithoutIt(t *testing.T) {
-	const n, rounds = 600, 3
+	const n, rounds = 600, 6
 	b := setup(t)
 	for round := 1; ; round++ {
 		without, after := b.takes(n, false), b.takes(n, true)
@@ -238,7 +238,7 @@ func TestASuspectWaitsForItsTurnBesideOtherSuspects(t *testing.T) {
 		return len(turns.waiting) == 1
 	})
 	g.add(1)
-	if !wait.For(30*time.Second, func() bool { return b.effects("1/0") == 1 }) {
+	if !wait.For(wait.Limit, func() bool { return b.effects("1/0") == 1 }) {
 		t.Error("the suspect of the other partition waits for a turn that it does not need")
 	}
 	close(hold)

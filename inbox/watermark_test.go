@@ -163,7 +163,8 @@ func TestByItsWatermarkAHandlerDoesNotGoBackWhenALetterIsReplayed(t *testing.T) 
 func (b *bundle) waits() {
 	b.Helper()
 	wait.Until(b, "the second transaction waits for the first", func() bool {
-		return b.count("select count(*) from pg_locks where not granted and locktype = 'transactionid'") > 0
+		return b.count(`select count(*) from pg_locks where not granted and locktype = 'transactionid'
+			and pid in (select pid from pg_stat_activity where datname = current_database())`) > 0
 	})
 }
 

@@ -220,7 +220,7 @@ func TestAPortWithoutTLSIsNamedAsTheCause(t *testing.T) {
 				}()
 				return theirs, nil
 			}
-			_, err := Connection{TLS: &tls.Config{}}.secured(dial, time.Second)(t.Context(), "tcp", "kafka-1:9092")
+			_, err := Connection{TLS: &tls.Config{}}.secured(dial, time.Minute)(t.Context(), "tcp", "kafka-1:9092")
 			if err == nil || !strings.Contains(err.Error(), "speak TLS on this port: use that of its TLS listener") {
 				t.Error(err)
 			}

@@ -61,9 +61,11 @@ func TestTheLagIsTheDistanceToTheEndsOfPartitions(t *testing.T) {
 	}
 	// mail's position in partition 0 is past the end, as after a topic was made again, and nobody knows the topic gone.
 	want := map[string]float64{"0[billing orders]": 27, "0[billing bills]": 0, "0[mail orders]": 2, "1[]": 0}
-	for range 2 { // The second does not ask.
-		if got := a.readings(t); !maps.Equal(got, want) || calls != 1 {
-			t.Errorf("got %v by %d calls, want %v", got, calls, want)
+	begun := time.Now()
+	for range 2 { // The second does not ask, unless a second has passed.
+		got := a.readings(t)
+		if most := 1 + int(time.Since(begun)/time.Second); !maps.Equal(got, want) || calls == 0 || calls > most {
+			t.Errorf("got %v by %d calls, want %v by %d at most", got, calls, want, most)
 		}
 	}
 	if len(of) != 4 || !slices.Contains(of, inbox.TopicPartition{Topic: "gone", Partition: 0}) {

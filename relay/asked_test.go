@@ -14,7 +14,7 @@ import (
 func TestALaneThatIsAskedForIsHandedOverAndLeftAlone(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 2), newBroker()
-	run(t, pool, b, relay.Config{Lease: 5 * time.Second})
+	run(t, pool, b, relay.Config{Lease: 20 * time.Second})
 	const owners = "select count(*) from holdfast.lane where owner is not null"
 	wait.Until(t, "both lanes have an owner", func() bool { return pgtest.Count(t, pool, owners) == 2 })
 	keys := [2]string{}

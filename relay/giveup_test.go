@@ -95,13 +95,13 @@ func TestALaneThatFailsAtEveryStartIsClaimedMoreAndMoreRarely(t *testing.T) {
 	write(t, pool, event("k", "refused"))
 	broken := pgtest.Count(t, pool, "select lane from holdfast.event")
 	var lost atomic.Int32
+	began := time.Now()
 	run(t, pool, b, relay.Config{Retry: untiring, Observer: relay.Observer{OnLost: func(l relay.Lost) {
 		if int64(l.Lane) != broken {
 			t.Errorf("lane %d was lost: %v", l.Lane, l.Err)
 		}
 		lost.Add(1)
 	}}})
-	began := time.Now()
 	wait.Until(t, "the lane has failed four times", func() bool { return lost.Load() >= 4 })
 	for i := 0; time.Since(began) < 6*time.Second; i++ { // the other lane goes on meanwhile
 		key := fmt.Sprint("key ", i)
@@ -110,8 +110,10 @@ func TestALaneThatFailsAtEveryStartIsClaimedMoreAndMoreRarely(t *testing.T) {
 			arrives(t, b, key)
 		}
 	}
-	if n := lost.Load(); n > 12 {
-		t.Errorf("the lane was dropped %d times in %v", n, time.Since(began).Round(time.Second))
+	// Its first rests are short. From the sixth on each takes a second at least.
+	n, took := lost.Load(), time.Since(began)
+	if most := 6 + int32(took/time.Second); n > most {
+		t.Errorf("the lane was dropped %d times in %v, want %d at most", n, took.Round(time.Second), most)
 	}
 	pgtest.Exec(t, pool, "drop trigger fail on holdfast.parked")
 	b.set(nil)
@@ -121,7 +123,7 @@ func TestALaneThatFailsAtEveryStartIsClaimedMoreAndMoreRarely(t *testing.T) {
 // Somebody locks the row of one lane and takes long. The lanes are saved, and their leases renewed, by one statement.
 func TestALockOnOneLanesRowCostsNoOtherLaneItsLease(t *testing.T) {
 	t.Parallel()
-	const lease = 4 * time.Second // half of it is more than a save takes on a busy machine
+	const lease = 16 * time.Second // half of it is more than a save takes on a busy machine
 	pool, b := setup(t, 4), newBroker()
 	lost := make(chan relay.Lost, 100)
 	stop := run(t, pool, b, relay.Config{Lease: lease, Observer: relay.Observer{OnLost: func(l relay.Lost) { lost <- l }}})
@@ -136,9 +138,11 @@ func TestALockOnOneLanesRowCostsNoOtherLaneItsLease(t *testing.T) {
 	wait.Until(t, "all lanes flow", func() bool { return len(b.events()) == n })
 	locked := begin(t, pool)
 	pgtest.Exec(t, locked.tx, "select from holdfast.lane where lane = 2 for update")
+	began := time.Now()
 	wait.Until(t, "the lane whose row is locked is lost, when it has something to publish", func() bool { flow(); return len(lost) > 0 })
-	for began := time.Now(); time.Since(began) < 5*lease/2; {
+	for time.Since(began) < lease+lease/4 {
 		flow()
+		time.Sleep(20 * time.Millisecond) // sleep: a steady trickle for more than a lease, by the clock of a real Postgres, that leaves others time
 	}
 	if err := locked.tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)

@@ -85,6 +85,16 @@ func letters(t testing.TB, pool *pgxpool.Pool) int64 {
 	return pgtest.Count(t, pool, "select count(*) from holdfast.letter")
 }
 
+// noteTakeovers returns how often, from now on, a relay has claimed a lane that another has neither released nor dropped: its
+// lease ran out on a machine that stood still. The other hears of it by its next save, or never if it stops just then.
+func noteTakeovers(t testing.TB, pool *pgxpool.Pool) (noted func() int64) {
+	t.Helper()
+	pgtest.Exec(t, pool, "create table takeover (lane int)")
+	pgtest.Exec(t, pool, `create function takeover() returns trigger language plpgsql as $$ begin insert into public.takeover values (new.lane); return null; end $$`)
+	pgtest.Exec(t, pool, "create trigger takeover after update on holdfast.lane for each row when (old.owner <> new.owner) execute function takeover()")
+	return func() int64 { return pgtest.Count(t, pool, "select count(*) from takeover") }
+}
+
 // replay does what dlq does: the letter is being replayed, and its event enters the log again.
 func replay(t testing.TB, pool *pgxpool.Pool, letter int64) {
 	t.Helper()

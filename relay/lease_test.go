@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -68,7 +70,8 @@ func TestARelayThatThawsWithoutItsLanesChangesNothing(t *testing.T) {
 			frozen := &gate{broker: kafka}
 			t.Cleanup(frozen.open)
 			var lost atomic.Bool
-			config := relay.Config{Name: "zombie", Lease: 500 * time.Millisecond, Retry: untiring, BatchSize: 2, Observer: relay.Observer{
+			// Nobody loses a lane here because a machine is busy, and the heir's lease is none that the zombie could take for a clock's mistake.
+			config := relay.Config{Name: "zombie", Lease: 8 * time.Second, Retry: untiring, BatchSize: 2, Observer: relay.Observer{
 				OnLost:   func(relay.Lost) { lost.Store(true) },
 				OnParked: func(p relay.Parked) { t.Errorf("the zombie parked %q", p.Event.Payload) }}}
 			write(t, pool, event("k", "0"))
@@ -78,13 +81,13 @@ func TestARelayThatThawsWithoutItsLanesChangesNothing(t *testing.T) {
 			arrives(t, kafka, "0")
 			frozen.close()
 			write(t, pool, event("k", "1"), event("k", "2"), event("k", "3"))
-			wait.Until(t, "the relay is inside Publish", func() bool { return frozen.waiting.Load() == 1 })
+			wait.Until(t, "the relay is inside Publish", func() bool { return frozen.waiting.Load() >= 1 })
 			thaw := freeze()
-			// With a lease that it does not lose itself: it would publish again, and meet what is meant for the zombie.
 			run(t, pool, kafka, relay.Config{Name: "heir", Lease: 15 * time.Second, BatchSize: 2})
 			arrives(t, kafka, "3")
 			write(t, pool, event("k", "4"))
 			arrives(t, kafka, "4")
+			wantSettled(t, pool) // so that whoever claims the lane does not publish again, and meet what is meant for the zombie
 			kafka.set(c.refuse)
 			thaw()
 			frozen.open()
@@ -151,8 +154,9 @@ func TestARelayWhoseSavesFailStopsPublishingAtHalfItsLease(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
 	const lease = 10 * time.Second
-	var lastAt atomic.Int64
-	b.delay = func() { lastAt.Store(time.Now().UnixNano()) } // when it publishes, not when it is back
+	var mu sync.Mutex
+	var calls []time.Time
+	b.delay = func() { mu.Lock(); defer mu.Unlock(); calls = append(calls, time.Now()) } // when it publishes, not when it is back
 	run(t, pool, b, relay.Config{Lease: lease})
 	write(t, pool, event("k", "0"))
 	arrives(t, b, "0")
@@ -168,9 +172,12 @@ func TestARelayWhoseSavesFailStopsPublishingAtHalfItsLease(t *testing.T) {
 		write(t, pool, event("k", fmt.Sprint(i+1)))
 		time.Sleep(20 * time.Millisecond) // sleep: a steady trickle for as long as the lease, by the clock of a real Postgres
 	}
-	// Between its look at the lease and the broker a busy machine may do other things for a moment: not until the lease ends.
-	if last := time.Unix(0, lastAt.Load()).Sub(began); last > lease/2+2*time.Second {
-		t.Errorf("it still published %v after the last save that can have worked: half the lease is %v", last, lease/2)
+	mu.Lock()
+	late := slices.DeleteFunc(calls, func(at time.Time) bool { return at.Sub(began) <= lease/2 })
+	mu.Unlock()
+	// Between its look at the lease and the broker a busy machine may do other things: for one call, as there is one at a time.
+	if len(late) > 1 {
+		t.Errorf("it still published %d times, last %v after the last save that can have worked: half the lease is %v", len(late), late[len(late)-1].Sub(began), lease/2)
 	}
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
@@ -227,7 +234,7 @@ func TestATransactionOfADeadRelayDoesNotKeepALaneForEver(t *testing.T) {
 	t.Cleanup(cancel)
 	go func() { _ = r.Run(ctx) }()
 	wait.Until(t, "the relay hangs before its COMMIT", p.hangs.Load)
-	run(t, pool, b, relay.Config{Name: "heir", Lease: 500 * time.Millisecond, Retry: untiring})
+	run(t, pool, b, relay.Config{Name: "heir", Lease: 6 * time.Second, Retry: untiring})
 	wait.Until(t, "another relay parks the event", func() bool { return parked(t, pool) == 1 })
 	if took := time.Since(p.since); took < 5*time.Second {
 		t.Errorf("the lane was free after %v: the transaction did not hold it, so this test shows nothing", took)
@@ -237,14 +244,17 @@ func TestATransactionOfADeadRelayDoesNotKeepALaneForEver(t *testing.T) {
 type freezeOnCommit struct {
 	freeze func() func()
 	once   sync.Once
-	since  time.Time // that it hangs
+	since  time.Time // its transaction began: what holds the lane from then on is the transaction
 	hangs  atomic.Bool
 	stuck  chan struct{}
 }
 
 func (f *freezeOnCommit) TraceQueryStart(ctx context.Context, _ *pgx.Conn, d pgx.TraceQueryStartData) context.Context {
+	if strings.HasPrefix(d.SQL, "begin") && !f.hangs.Load() {
+		f.since = time.Now()
+	}
 	if d.SQL == "commit" {
-		f.once.Do(func() { f.since = time.Now(); f.hangs.Store(true) })
+		f.once.Do(func() { f.hangs.Store(true) })
 	}
 	if f.hangs.Load() {
 		<-f.stuck

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"reflect"
 	"strings"
 
@@ -16,6 +17,7 @@ import (
 type loopDB struct {
 	w    *loops
 	conn *simdb.Conn
+	of   *loopRelay
 }
 
 func (d *loopDB) Query(ctx context.Context, sql string, args ...any) (rows pgx.Rows, err error) {
@@ -38,7 +40,12 @@ func (d *loopDB) QueryRow(ctx context.Context, sql string, args ...any) (row pgx
 }
 
 func (d *loopDB) Exec(ctx context.Context, sql string, args ...any) (tag pgconn.CommandTag, err error) {
-	d.w.have(func() { tag, err = d.conn.Exec(ctx, sql, args...) })
+	d.w.have(func() {
+		tag, err = d.conn.Exec(ctx, sql, args...)
+		if strings.HasPrefix(sql, "-- relay.leave\n") && (errors.Is(err, errCut) || errors.Is(err, context.DeadlineExceeded)) {
+			d.of.leaves = true
+		}
+	})
 	return tag, err
 }
 

@@ -59,16 +59,16 @@ type loops struct {
 	late   sync.WaitGroup // statements that arrive when they were given up
 	relays []*loopRelay
 	failed bool
-
-	claimedLateAt time.Time // when a claim that was given up arrived last, perhaps after its relay had left
 }
 
 // loopRelay is a running relay.
 type loopRelay struct {
 	name    string
+	ctx     context.Context // ends when it is asked to stop
 	halt    context.CancelFunc
 	ended   chan struct{}
-	stopped bool
+	stopped bool // during the faults
+	leaves  bool // a lane, for its lease: its last statement waited too long for a lock, or a claim that it had given up arrived later
 }
 
 const loopStop = 5 * time.Second // Config.StopTimeout
@@ -176,21 +176,26 @@ func (w *loops) end() {
 	}
 }
 
-// excused says whether a lane may still be a relay's that has left, until the lease runs out: its claim may have arrived late, or it
-// stopped during the faults, when its last statement may have been lost.
+// excused says whether a lane may still be a relay's that has left, until the lease runs out. One that stopped during the faults may
+// have lost its last statement.
 func (w *loops) excused(owner string) bool {
-	if time.Since(w.claimedLateAt) <= w.s.plan.lease {
-		return true
-	}
-	return slices.ContainsFunc(w.relays, func(r *loopRelay) bool { return r.name == owner && r.stopped })
+	return slices.ContainsFunc(w.relays, func(r *loopRelay) bool { return r.name == owner && (r.stopped || r.leaves) })
 }
 
 // start starts a relay; the caller has the turn.
 func (w *loops) start() {
 	s, p := w.s, w.s.plan
 	s.named++
-	conn := &simdb.Conn{DB: s.db, Hooks: simdb.Hooks{Before: w.before, After: w.after, Blocked: w.blocked, GivenUp: w.givenUp}}
-	r := newRelay(&loopDB{w, conn}, w.broker, Config{Name: fmt.Sprint("relay ", s.named), Schema: "holdfast", Lease: p.lease, PollMin: 2 * time.Millisecond,
+	lr := &loopRelay{name: fmt.Sprint("relay ", s.named), ended: make(chan struct{})}
+	lr.ctx, lr.halt = context.WithCancel(context.Background())
+	conn := &simdb.Conn{DB: s.db, Hooks: simdb.Hooks{Before: w.before, After: w.after, Blocked: w.blocked,
+		GivenUp: func(name string, err error, arrive func()) {
+			w.givenUp(name, err, func() {
+				lr.leaves = lr.leaves || name == "claim" && lr.ctx.Err() != nil
+				arrive()
+			})
+		}}}
+	r := newRelay(&loopDB{w, conn, lr}, w.broker, Config{Name: lr.name, Schema: "holdfast", Lease: p.lease, PollMin: 2 * time.Millisecond,
 		PollMax: 100 * time.Millisecond, BatchSize: p.batch, HoldKey: p.hold, ParkAfter: p.parkAfter, SegmentBytes: 2000, StopTimeout: loopStop, MemoryBudget: 1 << 20,
 		Observer: Observer{OnLost: func(l Lost) { w.have(func() { w.lost(l) }) }},
 		Retry:    retry.Policy{Attempts: p.attempts, Base: time.Millisecond, Cap: 50 * time.Millisecond}, Logger: noLog}, simStatements)
@@ -199,12 +204,10 @@ func (w *loops) start() {
 		r.statementTimeout = p.lease
 	}
 	r.saver.mu = make(turn, 1)
-	ctx, halt := context.WithCancel(context.Background())
-	lr := &loopRelay{name: r.c.Name, halt: halt, ended: make(chan struct{})}
 	w.relays = append(w.relays, lr)
 	go func() {
 		defer close(lr.ended)
-		if err := r.Run(ctx); err != nil {
+		if err := r.Run(lr.ctx); err != nil {
 			w.have(func() { w.fail("Run returned %v", err) })
 		}
 	}()
@@ -297,9 +300,6 @@ func (w *loops) givenUp(name string, err error, arrive func()) {
 		time.Sleep(wait) // sleep: by the clock of synctest
 		w.have(func() {
 			s.log("%s arrives late", name)
-			if name == "claim" {
-				w.claimedLateAt = time.Now()
-			}
 			arrive()
 		})
 	})

@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
 )
@@ -46,8 +48,14 @@ func TestAPartitionInTroubleIsLoggedOnceNotPerTryAndLane(t *testing.T) {
 				write(t, pool, event(fmt.Sprint("k", i), payloads[i]))
 			}
 			var logged lines
-			run(t, pool, b, relay.Config{ParkAfter: c.parkAfter, Logger: slog.New(slog.NewTextHandler(&logged, nil))})
-			wait.Until(t, "all lanes have tried several times", func() bool { return b.tries() >= 40 })
+			var mu sync.Mutex
+			met := map[int]bool{} // lanes that were told
+			run(t, pool, b, relay.Config{ParkAfter: c.parkAfter, Logger: slog.New(slog.NewTextHandler(&logged, nil)), Observer: relay.Observer{
+				OnHeld: func(h relay.Held) { mu.Lock(); defer mu.Unlock(); met[h.Lane] = true }}})
+			lanes := int(pgtest.Count(t, pool, "select count(distinct lane) from holdfast.event"))
+			// Else one of them could meet the trouble when it is over for all others: then it is another one.
+			wait.Until(t, "every lane has tried", func() bool { mu.Lock(); defer mu.Unlock(); return len(met) == lanes })
+			wait.Until(t, "they have tried several times", func() bool { return b.tries() >= 40 })
 			wait.Until(t, "it is said", func() bool { return logged.count(c.says) > 0 })
 			b.set(nil)
 			arrives(t, b, payloads...)

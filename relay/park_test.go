@@ -142,7 +142,14 @@ func TestParkedEventsSurviveARestartOfTheRelay(t *testing.T) {
 func TestAnOutageOfTheBrokerSpendsNoAttemptsAndWritesNothing(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
-	b.set(refusing(relay.FaultRecord, "bad"))
+	// The outage begins when the head has been refused, however long it takes until it is parked: it has no second attempt before.
+	var refused atomic.Bool
+	b.set(func(e holdfast.Event) error {
+		if string(e.Payload) == "bad" && refused.CompareAndSwap(false, true) {
+			return refusal(relay.FaultRecord)
+		}
+		return refusal(relay.FaultBroker)
+	})
 	write(t, pool, event("k", "bad"), event("k", "2"))
 	held := make(chan struct{}, 100)
 	run(t, pool, b, relay.Config{Retry: retry.Policy{Attempts: 50, Base: 20 * time.Millisecond, Cap: 20 * time.Millisecond}, Observer: relay.Observer{
@@ -152,7 +159,6 @@ func TestAnOutageOfTheBrokerSpendsNoAttemptsAndWritesNothing(t *testing.T) {
 			}
 		}}})
 	wait.Until(t, "the head is parked", func() bool { return parked(t, pool) == 2 })
-	b.set(func(holdfast.Event) error { return refusal(relay.FaultBroker) })
 	// Two tries of parked events and one of the log, at least, meet the outage.
 	calls := func() int { b.mu.Lock(); defer b.mu.Unlock(); return b.calls }
 	from := calls()

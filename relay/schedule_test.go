@@ -58,15 +58,18 @@ func TestAScheduledEventTakesItsPlaceWhenItFallsDue(t *testing.T) {
 func TestManyScheduledEventsAreMovedOnceEach(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 4), newBroker()
-	at := time.Now().Add(1500 * time.Millisecond)
+	at := time.Now().Add(time.Hour).Truncate(time.Microsecond)
 	var events []holdfast.Event
 	for i := 2999; i >= 0; i-- { // the last to be written is the first to fall due
 		events = append(events, scheduled(fmt.Sprintf("k%d", i%7), fmt.Sprintf("%06d", i), at.Add(time.Duration(i)*time.Microsecond)))
 	}
 	write(t, pool, events...)
+	takeovers := noteTakeovers(t, pool)
 	var lost atomic.Int32 // on a machine so busy that a save takes half a second
 	one := relay.Config{Lease: time.Second, Observer: relay.Observer{OnLost: func(relay.Lost) { lost.Add(1) }}}
 	stop := run(t, pool, b, one)
+	// They fall due once all are written, however long that took.
+	pgtest.Exec(t, pool, "update holdfast.scheduled set due_at = statement_timestamp() + interval '1 second' + (due_at - $1::timestamptz)", at)
 	wait.Until(t, "some arrive", func() bool { return len(b.events()) > 0 })
 	stop()
 	stopOne, stopOther := run(t, pool, b, one), run(t, pool, b, one)
@@ -83,7 +86,7 @@ func TestManyScheduledEventsAreMovedOnceEach(t *testing.T) {
 	}
 	stopOne() // One that was stalled has learnt by then what it lost.
 	stopOther()
-	if lost.Load() == 0 {
+	if lost.Load() == 0 && takeovers() == 0 {
 		wantOnce(t, b)
 	}
 	for key := range 7 {

@@ -16,6 +16,7 @@ import (
 // one statement. That must not wait for it: else every lane would be lost, and publish again what it had published.
 func TestASlowTransactionOfOneLaneCostsNoOtherItsLease(t *testing.T) {
 	t.Parallel()
+	const lease = 16 * time.Second // half of it is more than a save takes on a busy machine
 	pool, b := setup(t, 4), newBroker()
 	pgtest.Exec(t, pool, `create function slow() returns trigger language plpgsql as $$ begin perform pg_sleep(18); return new; end $$`)
 	pgtest.Exec(t, pool, "create trigger slow before insert on holdfast.parked for each row execute function slow()")
@@ -35,7 +36,7 @@ func TestASlowTransactionOfOneLaneCostsNoOtherItsLease(t *testing.T) {
 	}
 	var mu sync.Mutex
 	var lost []int
-	run(t, pool, b, relay.Config{Lease: 8 * time.Second, Retry: untiring, Observer: relay.Observer{OnLost: func(l relay.Lost) {
+	run(t, pool, b, relay.Config{Lease: lease, Retry: untiring, Observer: relay.Observer{OnLost: func(l relay.Lost) {
 		mu.Lock()
 		defer mu.Unlock()
 		lost = append(lost, l.Lane)

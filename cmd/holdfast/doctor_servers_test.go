@@ -64,10 +64,10 @@ func TestDoctorNoticesAClockThatIsWrong(t *testing.T) {
 	found, err := patientOf(db).clock(t.Context())
 	wantFinding(t, found, err, stateOK, "agrees with the database's")
 	pgtest.Exec(t, db.Pool, `create schema late;
-		create function late.clock_timestamp() returns timestamptz language sql as $$ select pg_catalog.clock_timestamp() - interval '1 minute' $$`)
+		create function late.clock_timestamp() returns timestamptz language sql as $$ select pg_catalog.clock_timestamp() - interval '1 hour 30 seconds' $$`)
 	pool := db.PoolWith(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["search_path"] = "late, pg_catalog" })
 	found, err = (&patient{pool: pool}).clock(t.Context())
-	wantFinding(t, found, err, stateWarn, "the clock of this machine is -1m0")
+	wantFinding(t, found, err, stateWarn, "the clock of this machine is -1h0m")
 }
 
 func TestDoctorNoticesTopicsThatAreForbidden(t *testing.T) {

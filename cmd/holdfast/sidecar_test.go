@@ -116,21 +116,25 @@ func TestProbesAndMetricsOfTheSidecarFollowTheDatabase(t *testing.T) {
 	pgtest.Exec(t, db.Pool, "select holdfast.write($1, 'k', 'order.placed', '{}')", orders)
 	wait.Until(t, "the event is counted", func() bool {
 		n, _ := of(scraped(t, address), "holdfast_relay_published_total", "main", "topic="+orders)
-		return n == 1
+		return n > 0
 	})
-	found := scraped(t, address)
 	for name, kind := range map[string]dto.MetricType{
 		"holdfast_relay_claimed_total": dto.MetricType_COUNTER, "holdfast_relay_lag_seconds": dto.MetricType_HISTOGRAM, "holdfast_backlog_age_seconds": dto.MetricType_GAUGE,
 		"holdfast_backlog_lanes": dto.MetricType_GAUGE, "holdfast_table_size_bytes": dto.MetricType_GAUGE, "db_client_connection_max": dto.MetricType_GAUGE,
 		"holdfast_sample_failures_total": dto.MetricType_COUNTER,
 	} {
-		if _, ok := of(found, name, "main"); !ok || found[name].GetType() != kind {
-			t.Errorf("%s is there: %v, as a %s", name, ok, found[name].GetType())
+		wait.Until(t, name+" is there", func() bool { _, ok := of(scraped(t, address), name, "main"); return ok }) // Samples are taken beside the relay.
+		if got := scraped(t, address)[name].GetType(); got != kind {
+			t.Errorf("%s is a %s", name, got)
 		}
 	}
-	if n, _ := of(found, "holdfast_relay_claimed_total", "main"); n != 8 {
-		t.Errorf("%v lanes were claimed, want 8", n)
-	}
+	found := scraped(t, address)
+	wait.Until(t, "all 8 lanes are claimed, and those again that a busy machine has lost", func() bool {
+		found := scraped(t, address)
+		claimed, _ := of(found, "holdfast_relay_claimed_total", "main")
+		lost, _ := of(found, "holdfast_relay_lost_total", "main")
+		return claimed-lost == 8
+	})
 	for _, name := range []string{"go_goroutines", "process_open_fds", "go_build_info"} {
 		if found[name] == nil && (name != "process_open_fds" || runtime.GOOS == "linux") {
 			t.Errorf("%s is missing", name)
@@ -158,7 +162,8 @@ func TestProbesAndMetricsOfTheSidecarFollowTheDatabase(t *testing.T) {
 	}
 }
 
-// A broker that never answers makes a stop last: until the publisher's own bound.
+// A broker that never answers makes a stop last: until the publisher's own bound. That may be near when the signal comes: a stop that is over
+// before all was asked shows nothing.
 func TestAStopFailsReadinessFirstAndClosesTheListenerLast(t *testing.T) {
 	db := migrated.New(t)
 	mute, err := net.Listen("tcp", "127.0.0.1:0")
@@ -166,7 +171,7 @@ func TestAStopFailsReadinessFirstAndClosesTheListenerLast(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer mute.Close()
-	asked := make(chan net.Conn, 100)
+	asked := make(chan net.Conn, 1000)
 	go func() {
 		for {
 			conn, err := mute.Accept()
@@ -177,7 +182,21 @@ func TestAStopFailsReadinessFirstAndClosesTheListenerLast(t *testing.T) {
 		}
 	}()
 	pgtest.Exec(t, db.Pool, "select holdfast.write('orders', 'k', 'order.placed', '{}')")
-	s := startSidecar(t, db, nil, "--brokers", mute.Addr().String(), "--listen", "127.0.0.1:0")
+	const tries = 5
+	for try := 1; !stopIsAsked(t, db, mute.Addr().String(), asked); try++ {
+		if try == tries {
+			t.Fatalf("%d times readiness had not failed, or nobody answered, before the relay had stopped", tries)
+		}
+	}
+}
+
+// stopIsAsked stops a sidecar whose publisher waits for a broker, and says whether it could be asked meanwhile.
+func stopIsAsked(t *testing.T, db *pgtest.DB, broker string, asked <-chan net.Conn) (all bool) {
+	t.Helper()
+	for len(asked) > 0 { // of the one before
+		(<-asked).Close()
+	}
+	s := startSidecar(t, db, nil, "--brokers", broker, "--listen", "127.0.0.1:0")
 	address := s.address(t)
 	first := <-asked
 	defer first.Close()
@@ -185,22 +204,25 @@ func TestAStopFailsReadinessFirstAndClosesTheListenerLast(t *testing.T) {
 	if err := s.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
+	failed := false // readiness, before the relay had stopped
 	wait.Until(t, "it is not ready", func() bool {
+		stopped := strings.Contains(s.log.String(), `msg="relay stopped"`)
 		status, v := probed(t, address, "/readyz")
-		return status == 503 && v.Reason == "the process is stopping"
+		failed = status == 503 && v.Reason == "the process is stopping" && !stopped
+		return failed || stopped || status == 0
 	})
-	if strings.Contains(s.log.String(), `msg="relay stopped"`) {
-		t.Error("readiness failed only after the relay had stopped")
+	live, _ := probed(t, address, "/livez")
+	if live != 200 && live != 0 {
+		t.Errorf("a process that stops in order is to be killed: %d", live)
 	}
-	if status, _ := probed(t, address, "/livez"); status != 200 {
-		t.Errorf("a process that stops in order is to be killed: %d", status)
-	}
-	if n := len(scraped(t, address)); n == 0 {
-		t.Error("a process that stops is not measured")
+	measured, text := get(t, address, "/metrics")
+	if measured != 200 && measured != 0 {
+		t.Errorf("a process that stops is not measured: %d, %s", measured, text)
 	}
 	if err := s.Wait(); err != nil || !strings.Contains(s.log.String(), `msg="relay stopped"`) {
 		t.Errorf("it ended with %v: %s", err, s.log.String())
 	}
+	return failed && live != 0 && measured != 0
 }
 
 func TestAnAddressThatCannotBeHadEndsTheSidecarAtItsStart(t *testing.T) {
@@ -264,10 +286,12 @@ lease: 2s
 databases:
   - name: shop
     url-file: %s
+    lease: 2m
   - name: billing
     url-env: BILLING
   - name: late
     url-file: %s
+    lease: 2m
 `, strings.Join(cluster.Brokers, ", "), write("shop", shop.DSN+"\n"), write("late", late.DSN)))
 	s := startProcess(t, []string{"BILLING=" + billing.DSN}, "--config", file)
 	address := s.address(t)
@@ -297,7 +321,7 @@ databases:
 	}
 	write1(shop)
 	write1(billing)
-	wait.Until(t, "one event of each is published", func() bool { return published("shop") == 1 && published("billing") == 1 })
+	wait.Until(t, "one event of each is published", func() bool { return published("shop") == 1 && published("billing") >= 1 }) // A short lease may be lost, and billing's event come twice.
 
 	if err := server.StopFast(); err != nil {
 		t.Fatal(err)
@@ -305,9 +329,7 @@ databases:
 	wait.Until(t, "billing is away", is("billing", false, "the database has not answered"))
 	write1(shop)
 	wait.Until(t, "shop goes on", func() bool { return published("shop") == 2 })
-	if !is("shop", true, "")() {
-		t.Error("shop is not ready, because billing is away")
-	}
+	wait.Until(t, "shop is ready, though billing is away", is("shop", true, ""))
 	migrate(t, late)
 	wait.Until(t, "late is ready", is("late", true, ""))
 	if err := server.Restart(t.Context()); err != nil {

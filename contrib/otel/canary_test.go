@@ -278,8 +278,8 @@ func TestWhatAGuardSaysHasNoCanary(t *testing.T) {
 		t.Fatal(err)
 	}
 	pgtest.Exec(t, db, "create table card (holder text primary key); create table charge (holder text references card deferrable initially deferred); insert into card values ('"+inRow+"')")
-	of := func(c *pgxpool.Pool) http.Handler {
-		g, err := idempotency.New(c, idempotency.Config{Observer: observer, Logger: s.logger, AcquireTimeout: time.Second,
+	of := func(c *pgxpool.Pool, acquire time.Duration) http.Handler {
+		g, err := idempotency.New(c, idempotency.Config{Observer: observer, Logger: s.logger, AcquireTimeout: acquire,
 			Principal: func(r *http.Request) (string, error) {
 				if r.Header.Get("Authorization") == "" {
 					return "", errors.New("no bearer token")
@@ -329,7 +329,7 @@ func TestWhatAGuardSaysHasNoCanary(t *testing.T) {
 		leaks(t, "a problem", w.Body.String()+fmt.Sprint(w.Header()))
 		return w.Code
 	}
-	h := of(db.Pool)
+	h := of(db.Pool, wait.Limit)
 	const body = `{"card": "` + inBody + `"}`
 	for _, c := range []struct {
 		key, fail, body, bearer string
@@ -348,7 +348,7 @@ func TestWhatAGuardSaysHasNoCanary(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer away.Close()
-	if got := ask(of(away), inIdemKey, "", body, inBearer); got != 503 {
+	if got := ask(of(away, time.Second), inIdemKey, "", body, inBearer); got != 503 {
 		t.Errorf("without a database: %d", got)
 	}
 	s.check(t, "idempotent request")

@@ -37,7 +37,7 @@ func (half) Publish(_ context.Context, events []holdfast.Event) []error {
 
 func relayOf(t *testing.T, db *pgtest.DB, observer relay.Observer) *relay.Relay {
 	t.Helper()
-	r, err := relay.New(db.Pool, half{}, relay.Config{Observer: observer, Logger: slog.New(slog.DiscardHandler),
+	r, err := relay.New(db.Pool, half{}, relay.Config{Observer: observer, Logger: slog.New(slog.DiscardHandler), Lease: time.Minute,
 		Retry: retry.Policy{Attempts: -1, Base: time.Hour, Cap: time.Hour}})
 	if err != nil {
 		t.Fatal(err)

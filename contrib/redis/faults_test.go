@@ -53,13 +53,15 @@ func TestAClaimThatEndsInAnErrorIsFreeAgainWhenItsLeaseRunsOut(t *testing.T) {
 	b := setup(t)
 	proxy := redistest.NewProxy(t, b.server.Addr)
 	lossy := storeOn(t, b.server.Client(impatient, func(o *redis.Options) { o.Addr = proxy.Addr }))
-	if _, err := lossy.Claim(t.Context(), idempotency.StoreKey{Key: "warm"}, asked, long, day); err != nil {
-		t.Fatal(err)
-	}
+	wait.Until(t, "the connection and the script are there", func() bool {
+		_, err := lossy.Claim(t.Context(), idempotency.StoreKey{Key: "warm"}, asked, long, day)
+		return err == nil
+	})
 	proxy.LoseNext()
 	if c, err := lossy.Claim(t.Context(), one, asked, long, day); err == nil || c.Mine || errors.Is(err, idempotency.ErrUnusable) {
 		t.Fatalf("claimed %+v, %v: want only an error", c, err)
 	}
+	wait.Until(t, "Redis has answered", proxy.Lost)
 	b.busy(one, asked, asked) // it was carried out
 	b.runOut(one)
 	if next := b.mine(one, asked); next.Attempt != 2 {
@@ -361,7 +363,7 @@ func TestAReplicaAndAMasterWithoutReplicasRefuseClaims(t *testing.T) {
 	if err := replica.Client().ReplicaOf(t.Context(), host, port).Err(); err != nil {
 		t.Fatal(err)
 	}
-	onReplica := storeOn(t, replica.Client(impatient))
+	onReplica := storeOn(t, replica.Client(func(o *redis.Options) { o.ReadTimeout, o.MaxRetries = wait.Limit, -1 })) // it sends nothing again
 	if c, err := onReplica.Claim(t.Context(), one, asked, long, day); !redis.IsReadOnlyError(err) || c.Mine {
 		t.Errorf("claimed %+v, %v", c, err)
 	}

@@ -4,7 +4,6 @@ import (
 	"crypto/hmac"
 	"crypto/sha256"
 	"fmt"
-	"net"
 	"net/http"
 	"strings"
 	"syscall"
@@ -26,9 +25,7 @@ func TestAnOrderIsPlacedPaidAndSent(t *testing.T) {
 	if _, err := cluster.Client.CreateTopics(t.Context(), &kafka.CreateTopicsRequest{Topics: []kafka.TopicConfig{{Topic: "shop", NumPartitions: 2, ReplicationFactor: 1}}}); err != nil {
 		t.Fatal(err)
 	}
-	listener, _ := net.Listen("tcp", "127.0.0.1:0")
-	address := listener.Addr().String()
-	listener.Close()
+	address := exampletest.FreeAddress(t)
 	shop := exampletest.Command([]string{"DATABASE_URL=" + db.DSN, "KAFKA_BROKERS=" + cluster.Brokers[0], "STRIPE_SECRET=whsec_0123456789", "LISTEN=" + address})
 	if err := shop.Start(); err != nil {
 		t.Fatal(err)

@@ -16,7 +16,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/holdfast-go/holdfast/testkit/internal/freeport"
+	"github.com/holdfast-go/holdfast/internal/test/freeport"
 )
 
 // ErrNoBouncer is what Start's error wraps when this machine has no PgBouncer.

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/holdfast-go/holdfast/internal/test/freeport"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
-	"github.com/holdfast-go/holdfast/testkit/internal/freeport"
 )
 
 // needsBouncer skips a test whose start failed because there is no PgBouncer.

@@ -136,7 +136,7 @@ func (o *env) audited() (run oracle.Run) {
 // nothing yet to look at.
 func (o *env) known() oracle.Run {
 	o.Helper()
-	wait.For(10*time.Second, func() bool {
+	wait.For(wait.Limit, func() bool {
 		o.look()
 		return slices.ContainsFunc(o.looks.taken, func(s oracle.CursorSample) bool { return s.Done > 0 })
 	})
@@ -147,13 +147,18 @@ func (o *env) known() oracle.Run {
 	return run
 }
 
+// unreadEvents are the events of the log that no saved cursor is past.
+const unreadEvents = `
+	select e.id from holdfast.event e join holdfast.lane l using (lane)
+		where not pg_visible_in_snapshot(e.xid, l.done) and (l.upto is null or not pg_visible_in_snapshot(e.xid, l.upto) or e.seq > l.pos)`
+
 // left adds what is left once everybody has stopped in order. A server sees the end of a connection a moment later than
 // who had it.
 func (o *env) left(run *oracle.Run) {
 	o.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), endtoend.WaitTimeout)
 	defer cancel()
-	wait.For(10*time.Second, func() bool {
+	wait.For(wait.Limit, func() bool {
 		run.Leftovers = nil
 		endtoend.Collect(ctx, o.Path, &run.Leftovers, `
 			select 'connection', format('%s of %s: %s', state, application_name, query) from pg_stat_activity
@@ -164,9 +169,7 @@ func (o *env) left(run *oracle.Run) {
 		return len(run.Leftovers) == 0
 	})
 	var unread []oracle.Waiting
-	endtoend.Collect(ctx, o.Path, &unread, `
-		select 'unread', '', e.id from holdfast.event e join holdfast.lane l using (lane)
-			where not pg_visible_in_snapshot(e.xid, l.done) and (l.upto is null or not pg_visible_in_snapshot(e.xid, l.upto) or e.seq > l.pos)
+	endtoend.Collect(ctx, o.Path, &unread, "select 'unread', '', id from ("+unreadEvents+`) u
 		union all select 'scheduled', '', id from holdfast.scheduled`)
 	run.Pending = append(run.Pending, unread...)
 }

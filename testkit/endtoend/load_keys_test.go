@@ -181,6 +181,14 @@ func TestAHotKeyDelaysTheOthersByLittle(t *testing.T) {
 	}
 }
 
+// holding is how many partitions a node has.
+type holding struct{ partitions atomic.Int64 }
+
+func (h *holding) observe(c *inbox.Config) {
+	c.Observer.OnAssigned = func(inbox.Assignment, int64) { h.partitions.Add(1) }
+	c.Observer.OnRevoked = func(inbox.Assignment, bool) { h.partitions.Add(-1) }
+}
+
 func TestHeadsThatFailHoldTheirFollowersAndNobodyElse(t *testing.T) {
 	t.Parallel()
 	s := setupConsumers(t, 3)
@@ -222,7 +230,16 @@ func TestHeadsThatFailHoldTheirFollowersAndNobodyElse(t *testing.T) {
 			events = append(events, s.next(fmt.Sprint(kinds[k%3], k), do))
 		}
 	}
-	stops := []func(){s.Consume("billing", handler, config), s.Consume("billing", handler, config)}
+	var nodes [2]holding
+	var stops []func()
+	for i := range nodes {
+		stops = append(stops, s.Consume("billing", handler, func(c *inbox.Config) { config(c); nodes[i].observe(c) }))
+	}
+	// A node that joins later has others hand over what they handle, which runs once more then.
+	s.Await("the nodes share the partitions", func() bool {
+		one, other := nodes[0].partitions.Load(), nodes[1].partitions.Load()
+		return one > 0 && other > 0 && one+other == int64(s.partitions)
+	})
 	s.publish(events[:len(events)/2]...)
 	s.publish(events[len(events)/2:]...)
 	const dead = keys / 3

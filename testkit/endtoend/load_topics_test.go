@@ -119,7 +119,10 @@ func TestATopicMadeAgainWhileConsumedLosesNothingInSilence(t *testing.T) {
 	running := s.startNode(node{Session: time.Minute, Attempts: 10})
 	s.Await("the old topic is handled", func() bool { return s.positions()[0] == 20 })
 	s.recreate(func() {
-		time.Sleep(2 * time.Second) // sleep: a process of its own meets the missing topic, and may not look at the new one before that has its events.
+		s.Await("the node has met the missing topic, and given its partition back", func() bool {
+			return s.Count("select count(*) from holdfast.consumer_position where clean") == 1
+		})
+		// It may not look at the new one before that has its events.
 		s.signal(running, syscall.SIGSTOP)
 	})
 	s.forgetOld()

@@ -19,8 +19,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/test/freeport"
 	"github.com/holdfast-go/holdfast/kafkago"
-	"github.com/holdfast-go/holdfast/testkit/internal/freeport"
 )
 
 // Fault says how a partition misbehaves. The zero Fault is Pass.

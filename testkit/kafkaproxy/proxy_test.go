@@ -15,6 +15,7 @@ import (
 	"github.com/segmentio/kafka-go/protocol/produce"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/kafkago"
 	"github.com/holdfast-go/holdfast/testkit/kafkaserver"
 )
@@ -42,7 +43,7 @@ func setup(t *testing.T) bundle {
 	}
 	t.Cleanup(proxy.Close)
 	publisher, err := kafkago.NewPublisher(kafkago.Connection{Brokers: broker.Brokers, Dial: Dial(proxy.Address())},
-		kafkago.PublisherConfig{ProduceTimeout: time.Second, Partitioner: func(e holdfast.Event, _ int) int {
+		kafkago.PublisherConfig{ProduceTimeout: wait.Limit, Partitioner: func(e holdfast.Event, _ int) int {
 			if e.Key == "slow" {
 				return 1
 			}
@@ -58,14 +59,22 @@ func setup(t *testing.T) bundle {
 // publish sends one event of a key, and says how long the answer took.
 func (b bundle) publish(t *testing.T, key string) (time.Duration, error) {
 	t.Helper()
+	return b.publishWithin(t, wait.Limit, key)
+}
+
+// publishWithin is publish by a caller who waits for so long.
+func (b bundle) publishWithin(t *testing.T, most time.Duration, key string) (time.Duration, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), most)
+	defer cancel()
 	began := time.Now()
-	errs := b.publisher.Publish(t.Context(), []holdfast.Event{{ID: fmt.Sprint(key, began.UnixNano()), Topic: "orders", Key: key, Type: "t", Source: "s", Time: began}})
+	errs := b.publisher.Publish(ctx, []holdfast.Event{{ID: fmt.Sprint(key, began.UnixNano()), Topic: "orders", Key: key, Type: "t", Source: "s", Time: began}})
 	return time.Since(began), errs[0]
 }
 
 func (b bundle) count(t *testing.T, partition int) int {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 	defer cancel()
 	records, err := b.broker.ReadFrom(ctx, "orders", partition, 0)
 	if err != nil {
@@ -82,11 +91,12 @@ func TestEachFaultHitsItsPartitionAlone(t *testing.T) {
 		answer  error
 		written int // records of the slow partition, while the fault lasts
 		least   time.Duration
+		most    time.Duration // that the caller waits
 	}{
-		"late":       {Late("orders", 1, delay), nil, 1, delay},
-		"leaderless": {Leaderless("orders", 1), kafka.LeaderNotAvailable, 0, 0},
-		"refuse":     {Refuse("orders", 1), kafka.NotEnoughReplicas, 0, 0},
-		"hang":       {Hang("orders", 1), context.DeadlineExceeded, 0, time.Second},
+		"late":       {Late("orders", 1, delay), nil, 1, delay, wait.Limit},
+		"leaderless": {Leaderless("orders", 1), kafka.LeaderNotAvailable, 0, 0, wait.Limit},
+		"refuse":     {Refuse("orders", 1), kafka.NotEnoughReplicas, 0, 0, wait.Limit},
+		"hang":       {Hang("orders", 1), context.DeadlineExceeded, 0, time.Second, time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -97,7 +107,10 @@ func TestEachFaultHitsItsPartitionAlone(t *testing.T) {
 				}
 			}
 			b.proxy.Set(c.fault)
-			took, err := b.publish(t, "slow")
+			took, err := b.publishWithin(t, c.most, "slow")
+			for tries := 1; err != nil && b.proxy.Hits() == 0 && tries < 20; tries++ { // On a busy machine it may not come as far as the proxy in time.
+				took, err = b.publishWithin(t, c.most, "slow")
+			}
 			if errors.Is(err, os.ErrDeadlineExceeded) { // the connection's deadline comes at the same time
 				err = context.DeadlineExceeded
 			}

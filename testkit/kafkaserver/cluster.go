@@ -16,7 +16,7 @@ import (
 	"github.com/segmentio/kafka-go"
 	"github.com/testcontainers/testcontainers-go"
 
-	"github.com/holdfast-go/holdfast/testkit/internal/freeport"
+	"github.com/holdfast-go/holdfast/internal/test/freeport"
 )
 
 // clusterSize is how many brokers a cluster has: with three, one may be away.

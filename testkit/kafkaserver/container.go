@@ -15,8 +15,8 @@ import (
 	"github.com/moby/moby/api/types/network"
 	"github.com/testcontainers/testcontainers-go"
 
+	"github.com/holdfast-go/holdfast/internal/test/freeport"
 	"github.com/holdfast-go/holdfast/testkit/docker"
-	"github.com/holdfast-go/holdfast/testkit/internal/freeport"
 )
 
 // Image is the Kafka that Container runs.

@@ -14,8 +14,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/holdfast-go/holdfast/internal/test/freeport"
 	"github.com/holdfast-go/holdfast/internal/test/lifeline"
-	"github.com/holdfast-go/holdfast/testkit/internal/freeport"
 )
 
 // Server is one PostgreSQL that this process started. Its methods may be called from any

@@ -230,7 +230,8 @@ type renamed struct{ sasl.Mechanism }
 
 func (renamed) Name() string { return "HOLDFAST" }
 
-// Sessions of 3 s, and events all the time: the broker closes no connection.
+// Sessions of 3 s, and events all the time: the broker closes no connection. It closes one where the machine stands still for the rest
+// of a session, so that is tried again: a client that renews none loses some at every try.
 func TestTheBrokerClosesNoConnectionWhoseSessionEnds(t *testing.T) {
 	b := theBroker(t)
 	connections := map[string]kafkago.Connection{}
@@ -242,26 +243,35 @@ func TestTheBrokerClosesNoConnectionWhoseSessionEnds(t *testing.T) {
 	for name, c := range connections {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			relayed, consumed := watch{Mechanism: c.SASL}, watch{Mechanism: c.SASL}
-			p := start(t, b, relayed.on(c), consumed.on(c))
-			written := int64(0)
-			for began := time.Now(); time.Since(began) < 5*shortSession; time.Sleep(200 * time.Millisecond) { // sleep: the sessions of a real broker take real time
-				p.write()
-				written++
-			}
-			wait.Until(t, "all events have their effects", func() bool { return p.effects() == written })
-			for what, w := range map[string]*watch{"relay": &relayed, "consumer": &consumed} {
-				t.Logf("the %s made %d connections, and authenticated %d times", what, w.made.Load(), w.authenticated.Load())
-				if n := w.ended.Load(); n > 0 {
-					t.Errorf("the broker closed %d of %d connections of the %s", n, w.made.Load(), what)
-				}
-				if more := w.authenticated.Load() - w.made.Load(); more < 3 {
-					t.Errorf("the %s authenticated %d times again: the test shows nothing", what, more)
+			for tries := 1; !keepsItsConnections(t, b, c); tries++ {
+				if tries == 4 {
+					t.Fatal("the broker closes connections, or they are not used for long enough, at every try")
 				}
 			}
-			p.stop()
 		})
 	}
+}
+
+// keepsItsConnections says whether the broker closed none while events went through five sessions, and the client renewed them.
+func keepsItsConnections(t *testing.T, b *broker, c kafkago.Connection) bool {
+	t.Helper()
+	relayed, consumed := watch{Mechanism: c.SASL}, watch{Mechanism: c.SASL}
+	p := start(t, b, relayed.on(c), consumed.on(c))
+	defer p.stop()
+	written := int64(0)
+	for began := time.Now(); time.Since(began) < 5*shortSession; time.Sleep(200 * time.Millisecond) { // sleep: the sessions of a real broker take real time
+		p.write()
+		written++
+	}
+	wait.Until(t, "all events have their effects", func() bool { return p.effects() == written })
+	kept := true
+	for what, w := range map[string]*watch{"relay": &relayed, "consumer": &consumed} {
+		t.Logf("the %s made %d connections, of which the broker closed %d, and authenticated %d times", what, w.made.Load(), w.ended.Load(), w.authenticated.Load())
+		if more := w.authenticated.Load() - w.made.Load(); w.ended.Load() > 0 || more < 3 { // With fewer it shows nothing.
+			kept = false
+		}
+	}
+	return kept
 }
 
 // watch counts what becomes of connections.

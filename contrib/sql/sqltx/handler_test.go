@@ -85,21 +85,23 @@ func TestAHandlerThatEndsTheTransactionIsADeadLetter(t *testing.T) {
 	}
 }
 
+// A request to cancel that overtakes its statement is lost. The backend then sleeps on, with the lock on the event's row, and must be
+// done before those who wait for that give up.
 func TestATimeOutEndsAStatementWithoutAContext(t *testing.T) {
 	b := setup(t)
 	short := func(c *inbox.Config) { c.Timeout = 300 * time.Millisecond }
 	for name, sleep := range map[string]func(ctx context.Context, tx *sql.Tx) error{
 		"a statement": func(ctx context.Context, tx *sql.Tx) error {
-			_, err := tx.ExecContext(ctx, "select pg_sleep(600)")
+			_, err := tx.ExecContext(ctx, "select pg_sleep(5)")
 			return err
 		},
-		"a statement without a context": func(_ context.Context, tx *sql.Tx) error { _, err := tx.Exec("select pg_sleep(600)"); return err },
+		"a statement without a context": func(_ context.Context, tx *sql.Tx) error { _, err := tx.Exec("select pg_sleep(5)"); return err },
 		"a query without a context": func(_ context.Context, tx *sql.Tx) error {
 			var none sql.NullString
-			return tx.QueryRow("select pg_sleep(600)::text").Scan(&none)
+			return tx.QueryRow("select pg_sleep(5)::text").Scan(&none)
 		},
 		"rows without a context": func(_ context.Context, tx *sql.Tx) error {
-			rows, err := tx.Query("select pg_sleep(case when n = 1 then 0 else 600 end)::text from generate_series(1, 2) n")
+			rows, err := tx.Query("select pg_sleep(case when n = 1 then 0 else 5 end)::text from generate_series(1, 2) n")
 			if err != nil {
 				return err
 			}
@@ -108,7 +110,7 @@ func TestATimeOutEndsAStatementWithoutAContext(t *testing.T) {
 			}
 			return rows.Err()
 		},
-		"a statement, and the error lost": func(_ context.Context, tx *sql.Tx) error { _, _ = tx.Exec("select pg_sleep(600)"); return nil },
+		"a statement, and the error lost": func(_ context.Context, tx *sql.Tx) error { _, _ = tx.Exec("select pg_sleep(5)"); return nil },
 	} {
 		if out := b.receive(name, func(ctx context.Context, tx *sql.Tx, e holdfast.Event) error {
 			if err := insert(ctx, tx, e.ID); err != nil {

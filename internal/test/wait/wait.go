@@ -10,7 +10,7 @@ import (
 
 // Limit is how long a test waits for what must happen. It is there for what hangs, and shows nothing of how quick something
 // is: the machine may be busy.
-const Limit = time.Minute
+const Limit = 3 * time.Minute
 
 // The pauses between two looks: the first, and the one that they grow to.
 const (

@@ -15,14 +15,14 @@ func TestUntilEndsTheTestWithWhatNeverCameTrue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began, looks := time.Now(), 0
 		v := ending.Of(t, func(t testing.TB) { wait.Until(t, "the letter is open", func() bool { looks++; return false }) })
-		if want := "not within 1m0s: the letter is open"; v.Failed != want {
+		if want := "not within 3m0s: the letter is open"; v.Failed != want {
 			t.Errorf("the test says %q, want %q", v.Failed, want)
 		}
 		if took := time.Since(began); took < wait.Limit || took > wait.Limit+time.Second {
 			t.Errorf("it took %v, want about %v", took, wait.Limit)
 		}
-		if looks < 2000 || looks > 3000 {
-			t.Errorf("it looked %d times in a minute, want about 2,400", looks)
+		if looks < 6000 || looks > 9000 {
+			t.Errorf("it looked %d times in three minutes, want about 7,200", looks)
 		}
 	})
 }

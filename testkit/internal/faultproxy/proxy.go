@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/holdfast-go/holdfast/testkit/internal/freeport"
+	"github.com/holdfast-go/holdfast/internal/test/freeport"
 )
 
 // Proxy is one proxy. Its methods may be called from any goroutine.

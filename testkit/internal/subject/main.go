@@ -26,8 +26,9 @@ type Order struct {
 	Brokers []string
 	Topics  []string
 
-	Prefix     string // of a producer's keys
-	Keys, Each int    // how many keys it writes for, and events of each
+	Prefix     string        // of a producer's keys
+	Keys, Each int           // how many keys it writes for, and events of each
+	Idle       time.Duration // after which the database ends its transaction
 
 	BatchSize, Attempts int // of a relay
 	HoldKey             bool

@@ -25,11 +25,12 @@ import (
 // produce writes the events of every key that are not there yet. The number of an event is drawn under its key's row
 // lock, and written beside the event: that is the truth of what was committed.
 func produce(ctx context.Context, pool *pgxpool.Pool, o Order) error {
+	begin := fmt.Sprintf("begin; set local idle_in_transaction_session_timeout = %d", o.Idle.Milliseconds())
 	for more := true; more && ctx.Err() == nil; {
 		more = false
 		for k := range o.Keys {
 			key := fmt.Sprint(o.Prefix, k)
-			err := pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{BeginQuery: "begin; set local idle_in_transaction_session_timeout = '3s'"}, func(tx pgx.Tx) error {
+			err := pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{BeginQuery: begin}, func(tx pgx.Tx) error {
 				var number int
 				err := tx.QueryRow(ctx, `insert into aggregate values ($1, 1) on conflict (key) do update set n = aggregate.n + 1 returning n`, key).Scan(&number)
 				if err != nil {
