@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -42,6 +43,20 @@ func inMemory() (*Memory, Options) {
 
 func TestMemoryKeepsThePromises(t *testing.T) {
 	_, o := inMemory()
+	Run(t, o)
+}
+
+// A busy broker gives no answer in time now and then: here to every second call of more than one event.
+func TestABrokerThatIsBusyNowAndThenBreaksNoPromise(t *testing.T) {
+	m, o := inMemory()
+	var calls atomic.Int64
+	o.Publisher = publishFunc(func(ctx context.Context, events []holdfast.Event) []error {
+		if len(events) < 2 || calls.Add(1)%2 == 0 {
+			return m.Publish(ctx, events)
+		}
+		err := &relay.PublishError{Topic: "orders", Partition: -1, Fault: relay.FaultBroker, Err: errors.New("no answer in time")}
+		return slices.Repeat([]error{err}, len(events))
+	})
 	Run(t, o)
 }
 
