@@ -144,8 +144,11 @@ func (p part) buggyPublisher(pub relay.Publisher, pool *pgxpool.Pool) (relay.Pub
 				for _, e := range events {
 					unsent.Store(e.ID, true)
 				}
-				_, err := pool.Exec(ctx, `update holdfast.lane set epoch = epoch + 1, owner = null, lease_until = '-infinity',
-					done = pg_current_snapshot(), upto = null, pos = 0`)
+				// What is lost stays in the log, so that it can still be found missing by a look that comes late.
+				_, err := pool.Exec(ctx, `create or replace function holdfast.reclaim(segment integer, expected_token uuid, lock_wait_ms integer)
+						returns text language sql as $$ select 'busy' $$;
+					update holdfast.lane set epoch = epoch + 1, owner = null, lease_until = '-infinity',
+						done = pg_current_snapshot(), upto = null, pos = 0`, pgx.QueryExecModeSimpleProtocol)
 				if err != nil {
 					return slices.Repeat([]error{err}, len(events))
 				}

@@ -153,7 +153,7 @@ func TestEveryOracleSeesTheBugThatIsInjectedForIt(t *testing.T) {
 			case bugRemember:
 				o.Faults = []string{"cold-copy"}
 			case bugAhead:
-				o.limit = 2 * time.Second // The segment of what is lost is emptied soon, and nobody could look at it any more.
+				o.limit = 2 * time.Second
 			case bugStuck:
 				o.limit = 20 * time.Second // What is not stuck has to have arrived by then.
 			}

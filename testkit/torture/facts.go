@@ -118,7 +118,7 @@ func (r *run) judge(ctx context.Context, histories string) (err error) {
 	r.say("the oracles judge")
 	killed := r.killed()
 	known := oracle.Run{Consumers: []string{consumerName}, Cursors: r.samples.taken, Records: r.records(), Alarms: map[string][]oracle.Alarm{}, Killed: slices.Collect(maps.Keys(killed)), KilledAt: killed,
-		Limits: oracle.Limits{Recovery: r.limit, Canary: canary, MayDie: []string{typePoison, typeShaky}, Tries: attempts, Unsaving: "cursors not saved", Unsaved: r.unsaved, Keeping: []string{}}}
+		Limits: oracle.Limits{Recovery: max(r.limit, r.slowest), Canary: canary, MayDie: []string{typePoison, typeShaky}, Tries: attempts, Unsaving: "cursors not saved", Unsaved: r.unsaved, Keeping: []string{}}}
 	if known.Entries, known.Torn, err = history.Read(histories); err != nil {
 		return err
 	}

@@ -31,6 +31,10 @@ type fault struct {
 	alone bool
 }
 
+// sayEvery is how seldom a process says the same kind of trouble again. One that begins anew meanwhile, and is soon over, it
+// does not say: a line about an outage just before counts.
+const sayEvery = time.Minute
+
 // stage is what a fault works with.
 type stage struct {
 	*ground

@@ -19,8 +19,8 @@ import (
 func brokerFaults() []fault {
 	all := []fault{
 		{name: "kill-broker", what: "kill -9 of one broker of three: of the one that leads most partitions, or that coordinates the group", hold: outlasting(kafkaserver.FencedAfter),
-			// Its partitions have new leaders soon. A relay that has spoken of them within a minute says so only if that takes 5 s.
-			alarms: []oracle.Alarm{{By: roleRelay, Messages: partitionWaits, Before: time.Minute}}, begin: killBroker},
+			// Its partitions have new leaders soon.
+			alarms: []oracle.Alarm{{By: roleRelay, Messages: partitionWaits, Before: sayEvery}}, begin: killBroker},
 		{name: "pause-broker", what: "one broker of three stands still, sometimes until others lead its partitions, and goes on", hold: [2]time.Duration{2 * time.Second, outlasting(kafkaserver.FencedAfter)[1]}, begin: pauseBroker},
 		{name: "roll-brokers", what: "each of three brokers stops in order and starts again, when all replicas are in sync", begin: rollBrokers},
 		{name: "move-leaders", what: "partitions, and those of the group's offsets, get other leaders again and again", hold: seconds(4, 7), begin: moveLeaders},

@@ -35,7 +35,7 @@ func kafkaFaults() []fault {
 			return setTopic(ctx, s, s.topics[0], "cleanup.policy", "compact", "delete") // events without a key go to no other
 		}},
 		{name: "refuse-rights", what: "the broker denies relays and consumers all rights to one topic: TOPIC_AUTHORIZATION_FAILED", hold: seconds(3, 6), begin: denyRights,
-			alarms: append([]oracle.Alarm{{By: roleConsumer, Messages: []string{"waiting for Kafka"}}}, topicHeld...)},
+			alarms: append([]oracle.Alarm{{By: roleConsumer, Messages: []string{"waiting for the broker"}}}, topicHeld...)},
 		{name: "kafka-disk-full", what: "the broker has no space left, or all three, which share the disk", hold: seconds(3, 6), begin: fillKafka, alone: true, alarms: brokerAway,
 			impossible: func(g *ground) string {
 				if g.lent {
@@ -50,7 +50,7 @@ func kafkaFaults() []fault {
 const missingTopic = "missing-topic"
 
 // brokerAway is what must be logged while it is away.
-var brokerAway = []oracle.Alarm{{By: roleRelay, Messages: []string{"partition waits", "partition held"}}, {By: roleConsumer, Messages: []string{"waiting for Kafka"}}}
+var brokerAway = []oracle.Alarm{{By: roleRelay, Messages: []string{"partition waits", "partition held"}, Before: sayEvery}, {By: roleConsumer, Messages: []string{"waiting for the broker"}, Before: sayEvery}}
 
 var topicHeld = []oracle.Alarm{{By: roleRelay, Messages: []string{"topic held"}}}
 

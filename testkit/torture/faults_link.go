@@ -60,7 +60,7 @@ func linkFaults() (all []fault) {
 // longBlackhole outlasts every lease, session and time-out.
 func longBlackhole(l link) fault {
 	alarms := map[link][]oracle.Alarm{
-		{roleRelay, postgres}: databaseStill, {roleConsumer, postgres}: {{By: roleConsumer, Messages: []string{"waiting for the database"}}},
+		{roleRelay, postgres}: databaseStill, {roleConsumer, postgres}: databaseAway[1:],
 		{roleRelay, broker}: brokerAway[:1], {roleConsumer, broker}: brokerAway[1:],
 	}[l]
 	return fault{name: "long-blackhole-" + l.String(), what: fmt.Sprintf("for 30 to 60 s nothing passes between a %s and %s", l.role, server(l)), hold: seconds(30, 60),

@@ -41,10 +41,10 @@ func postgresFaults() []fault {
 
 // databaseStill is what must be logged while the database does not answer. A consumer may log nothing for some seconds, as
 // during a long statement: it waits as long as its handlers may take.
-var databaseStill = []oracle.Alarm{{By: roleRelay, Messages: []string{"relay waits for the database", "cursors not saved", "lane dropped"}}}
+var databaseStill = []oracle.Alarm{{By: roleRelay, Messages: []string{"relay waits for the database", "cursors not saved", "lane dropped"}, Before: sayEvery}}
 
 // databaseAway is what must be logged while it ends statements in progress.
-var databaseAway = append(slices.Clone(databaseStill), oracle.Alarm{By: roleConsumer, Messages: []string{"waiting for the database"}})
+var databaseAway = append(slices.Clone(databaseStill), oracle.Alarm{By: roleConsumer, Messages: []string{"waiting for the database"}, Before: sayEvery})
 
 func killBackend(ctx context.Context, s *stage) (func(context.Context) error, error) {
 	var pid int

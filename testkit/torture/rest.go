@@ -17,16 +17,17 @@ import (
 
 // awaitSomething returns when the first events have arrived.
 func (r *run) awaitSomething(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	const limit = 2 * time.Minute
+	ctx, cancel := context.WithTimeout(ctx, mostPatience*limit)
 	defer cancel()
-	for {
+	for p := newPatience(limit, time.Now()); ; {
 		var n int
 		err := r.admin.QueryRow(ctx, "select count(*) from effect").Scan(&n)
 		if err == nil && n >= 20 {
 			return nil
 		}
-		if !sleep(ctx, 50*time.Millisecond) {
-			return errors.Join(fmt.Errorf("no event arrives, although there is no fault yet: %d effects", n), err)
+		if p.over(time.Now(), slower()) || !sleep(ctx, 50*time.Millisecond) {
+			return errors.Join(fmt.Errorf("no event arrives within %s, although there is no fault yet: %d effects", round(p.waited()), n), err)
 		}
 	}
 }
@@ -37,14 +38,22 @@ const unsettled = `select count(*) from written w where w.at > $1 and w.at <= $2
 	and not exists (select from effect e where e.id = w.id)
 	and not exists (select from holdfast.letter l where l.event_id = w.id and l.state in ('open', 'discarded'))`
 
+// restAfter is how long to rest after a look at what has arrived: a sixth of the time at most is for looks, since they take from the
+// same machine what they wait for. After an outage that was every second processor, for minutes.
+func restAfter(took time.Duration) time.Duration {
+	return min(max(5*took, 20*time.Millisecond), 2*time.Second)
+}
+
 // recover waits until all that was committed before a moment has arrived, and every running producer has committed since
-// the heal: without commits nothing would have to arrive. If that takes longer than the limit after the heal, it says what
-// waits.
+// the heal: without commits nothing would have to arrive. If that takes longer than the limit after the heal, as patience counts it,
+// it says what waits.
 func (r *run) recover(ctx context.Context, healed, until time.Time) (waits string, err error) {
 	sleep(ctx, time.Until(until))
 	var silent []string
-	for time.Since(healed) < r.limit {
+	p := newPatience(r.limit, time.Now())
+	for !p.over(time.Now(), slower()) {
 		var n int
+		look := time.Now()
 		if err := r.witness.look(); err != nil {
 			return "", err
 		}
@@ -54,7 +63,7 @@ func (r *run) recover(ctx context.Context, healed, until time.Time) (waits strin
 			r.since = until
 			return "", nil
 		}
-		if !sleep(ctx, 20*time.Millisecond) {
+		if !sleep(ctx, restAfter(time.Since(look))) {
 			return "", ctx.Err()
 		}
 	}
@@ -142,10 +151,10 @@ func (r *run) trouble(err error) {
 
 // await waits until nothing is left. The error says what is left after the limit.
 func (r *run) await(ctx context.Context, left func(context.Context) (string, error)) error {
-	ctx, cancel := context.WithTimeout(ctx, r.limit)
+	ctx, cancel := context.WithTimeout(ctx, mostPatience*r.limit) // Looks may hang.
 	defer cancel()
 	still := "nobody could tell what"
-	for {
+	for p := newPatience(r.limit, time.Now()); ; {
 		what, err := left(ctx)
 		switch {
 		case err == nil && what == "":
@@ -153,8 +162,8 @@ func (r *run) await(ctx context.Context, left func(context.Context) (string, err
 		case err == nil:
 			still = what // An error says nothing of what is left: it may be that the time is up.
 		}
-		if !sleep(ctx, 50*time.Millisecond) {
-			return errors.Join(fmt.Errorf("at the end, after %s, still: %s", round(r.limit), still), err)
+		if p.over(time.Now(), slower()) || !sleep(ctx, 50*time.Millisecond) {
+			return errors.Join(fmt.Errorf("at the end, after %s, still: %s", round(p.waited()), still), err)
 		}
 	}
 }

@@ -5,7 +5,18 @@ package torture
 import (
 	"slices"
 	"testing"
+	"time"
 )
+
+func TestLooksAtWhatArrivesTakeASixthOfTheTimeAtMost(t *testing.T) {
+	t.Parallel()
+	for took, want := range map[time.Duration]time.Duration{0: 20 * time.Millisecond, 4 * time.Millisecond: 20 * time.Millisecond,
+		40 * time.Millisecond: 200 * time.Millisecond, time.Minute: 2 * time.Second} {
+		if got := restAfter(took); got != want {
+			t.Errorf("after a look of %v a rest of %v, want %v", took, got, want)
+		}
+	}
+}
 
 func TestEveryPartitionIsReadToItsOwnEnd(t *testing.T) {
 	t.Parallel()

@@ -58,7 +58,7 @@ type Options struct {
 	Out io.Writer
 
 	// For the suite's own tests: a bug to inject, a broker that several runs share, the prefix of their topics, how long a
-	// recovery may take (a minute by default), and how long a relay may save nothing.
+	// recovery may take (a minute by default; patience says how it is counted), and how long a relay may save nothing.
 	bug     string
 	shared  *kafkaserver.Server
 	prefix  string
@@ -148,7 +148,8 @@ type run struct {
 	witness *witness
 	idle    idleness
 	report  *Report
-	since   time.Time // all that was committed before has arrived
+	since   time.Time     // all that was committed before has arrived
+	slowest time.Duration // recovery that patience allowed, by the clock
 }
 
 // Run makes a ground, starts the parts, makes faults until the time is over, and judges. The error says that there could be
@@ -364,6 +365,7 @@ func (r *run) make(ctx context.Context, f fault) error {
 	}
 	if waits == "" {
 		r.rec.Add(history.Entry{Op: history.Recovered, Text: f.name})
+		r.slowest = max(r.slowest, time.Since(healed))
 		r.say("%-28s held %6s, events flow after %6s, recovered in %6s%s", f.name, round(m.held), inTime(m.flowing), round(m.recovered), s.drew())
 	} else {
 		m.recovered = never
