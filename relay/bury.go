@@ -2,7 +2,6 @@ package relay
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -147,30 +146,4 @@ func (l *lane) giveUp(ctx context.Context, p *pending) error {
 		return fmt.Errorf("give up the parked row with place %d of topic %q and key %q (id %q): %w", p.row.place, p.event.Topic, p.event.Key, p.event.ID, e)
 	}
 	return nil
-}
-
-// giveUpScheduled makes the first event that is due a dead letter, because it cannot be moved into the log, or the first that
-// is too large, and says whether there was one.
-func (l *lane) giveUpScheduled(ctx context.Context, cause error, tooLarge bool) (found bool, _ error) {
-	var letter, seq int64
-	p := &pending{event: &logEvent{}}
-	err := l.inTx(ctx, func(batch *pgx.Batch) {
-		batch.Queue(l.r.sql.In(buryScheduled), l.number, reason(cause), fingerprint("", cause), tooLarge).QueryRow(func(row pgx.Row) error {
-			if err := row.Scan(&letter, &seq, &p.event.Topic, &p.event.ID, &p.event.Type, &p.event.Key); !errors.Is(err, pgx.ErrNoRows) {
-				return err
-			}
-			return nil
-		})
-	}, func(batch *pgx.Batch) { l.queueLetter(batch, letter, p) })
-	if err != nil {
-		return false, fmt.Errorf("give up the scheduled event that is due first in lane %d: %w", l.number, errors.Join(cause, err))
-	}
-	if letter == 0 {
-		return false, nil
-	}
-	l.r.c.Logger.Error("event given up", "lane", l.number, "topic", p.event.Topic, "event", p.event.ID, "type", p.event.Type, "attempts", 0, "letter", letter, "seq", seq, "error", private.Text(cause))
-	if observe := l.r.c.Observer.OnDead; observe != nil {
-		observe(DeadLettered{Lane: l.number, Event: p.event.Event, Letter: letter, Err: cause})
-	}
-	return true, nil
 }

@@ -23,7 +23,7 @@ func TestScheduledMovesCountHeaders(t *testing.T) {
 			pgtest.Exec(t, db.Pool, `insert into holdfast.scheduled (lane, due_at, id, type, topic, key, time, headers)
 				select 0, now() - interval '1 second', 'e' || n, 't', 'orders', 'k', now(), `+headers+` from generate_series(1, 5) n`)
 			var events, bytes int64
-			if err := db.Pool.QueryRow(t.Context(), moveScheduled, 0, 1000, int64(100_000)).Scan(&events, &bytes); err != nil {
+			if err := db.Pool.QueryRow(t.Context(), moveScheduled, 0, 1000, int64(100_000), nil).Scan(&events, &bytes); err != nil {
 				t.Fatal(err)
 			}
 			if events != 3 || bytes < 120_000 || bytes > 140_000 {

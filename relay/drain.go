@@ -81,7 +81,7 @@ func (l *lane) runTasks(ctx context.Context) error {
 	if err := l.probe(ctx); err != nil {
 		return err
 	}
-	if due&parkedDue != 0 {
+	if l.due.hear(due); l.due.take(l.r.env.now()) {
 		if err := l.loadDue(ctx); err != nil {
 			return err
 		}
@@ -95,7 +95,8 @@ func (l *lane) runTasks(ctx context.Context) error {
 	if err := l.resumeReleased(ctx); err != nil {
 		return err
 	}
-	if due&scheduledDue != 0 {
+	if l.moving = l.moving || due&scheduledDue != 0; l.moving && !l.r.env.now().Before(l.moveAt) {
+		l.moving = false
 		return l.moveScheduled(ctx)
 	}
 	return nil
@@ -110,54 +111,57 @@ func drainBound(budget int64, lanes int) int {
 // loadDue reads parked heads that are due, with what waits for them, into the queues of their destinations.
 func (l *lane) loadDue(ctx context.Context) error {
 	bound := drainBound(l.r.c.MemoryBudget, l.r.lanesOwned())
-	if l.tries < drainTries && l.tryBytes < 2*bound && (l.outage == nil || !l.anyQueued()) && !l.stopping() {
-		var skip rowKeys
-		for key := range l.trying {
-			skip.topics, skip.keys, skip.places = append(skip.topics, key.topic), append(skip.keys, key.key), append(skip.places, key.place)
-		}
-		rows, err := l.readDue(ctx, skip, bound)
-		if err != nil {
-			return fmt.Errorf("read parked events: %w", err)
-		}
-		if len(rows) == 0 {
-			return nil
-		}
-		now, asleep, last := l.r.env.now(), map[queue]bool{}, map[queue]int64{}
-		for i := range rows {
-			p := l.pendingOf(&rows[i])
-			if q := p.item.queue; q.ordered() {
-				before, follows := last[q]
-				if asleep[q] || follows && before == p.row.place {
-					continue // it waits for its head, or has been read with two rows of its queue that are due
-				}
-				if follows && l.held[q] && p.event.letter == 0 {
-					asleep[q] = true // a letter may stand between it and its head: it is made due when no letter holds it
-					continue
-				}
-				last[q] = p.row.place
-				if asleep[q] = p.event.malformed != ""; asleep[q] && follows {
-					continue // it is given up when it heads its queue
-				}
-			}
-			if p.event.malformed != "" {
-				if err := l.giveUp(ctx, p); err != nil {
-					return err
-				}
-				continue
-			}
-			d := l.destinationOf(p.event)
-			l.try(p)
-			if h := l.holds[d.spot]; h != nil && !h.takes {
-				p.to = d
-				asleep[p.item.queue] = true
-				l.dormant = append(l.dormant, dormantRow{p, partitionDown})
-				continue
-			}
-			d.enqueue(p, now)
-		}
-		l.tasks.Or(parkedDue) // there may be more
-		signal(l.tasksDue)
+	if l.tries >= drainTries || l.tryBytes >= 2*bound || l.outage != nil && l.anyQueued() || l.stopping() {
+		l.due.full()
+		return nil
 	}
+	var skip rowKeys
+	for key := range l.trying {
+		skip.topics, skip.keys, skip.places = append(skip.topics, key.topic), append(skip.keys, key.key), append(skip.places, key.place)
+	}
+	rows, err := l.readDue(ctx, skip, bound)
+	if err != nil {
+		return fmt.Errorf("read parked events: %w", err)
+	}
+	now := l.r.env.now()
+	if l.due.looked(len(rows), l.tries, now); len(rows) == 0 {
+		return nil
+	}
+	asleep, last := map[queue]bool{}, map[queue]int64{}
+	for i := range rows {
+		p := l.pendingOf(&rows[i])
+		if q := p.item.queue; q.ordered() {
+			before, follows := last[q]
+			if asleep[q] || follows && before == p.row.place {
+				continue // it waits for its head, or has been read with two rows of its queue that are due
+			}
+			if follows && l.held[q] && p.event.letter == 0 {
+				asleep[q] = true // a letter may stand between it and its head: it is made due when no letter holds it
+				continue
+			}
+			last[q] = p.row.place
+			if asleep[q] = p.event.malformed != ""; asleep[q] && follows {
+				continue // it is given up when it heads its queue
+			}
+		}
+		if p.event.malformed != "" {
+			if err := l.giveUp(ctx, p); err != nil {
+				return err
+			}
+			continue
+		}
+		d := l.destinationOf(p.event)
+		l.try(p)
+		if h := l.holds[d.spot]; h != nil && !h.takes {
+			p.to = d
+			asleep[p.item.queue] = true
+			l.dormant = append(l.dormant, dormantRow{p, partitionDown})
+			continue
+		}
+		d.enqueue(p, now)
+	}
+	l.tasks.Or(queueDue) // there may be more
+	signal(l.tasksDue)
 	return nil
 }
 
@@ -281,7 +285,9 @@ func (l *lane) writeTogether(ctx context.Context, events []*pending, answers []a
 		default:
 			continue
 		}
-		l.tasks.Or(parkedDue) // the next of its queue is due
+		if l.dueBehind(q) {
+			l.tasks.Or(queueDue)
+		}
 	}
 	if l.tasks.Load() != 0 {
 		signal(l.tasksDue)
@@ -309,48 +315,6 @@ func (l *lane) lookAtHeld(ctx context.Context) error {
 		return fmt.Errorf("resume released keys: %w", err)
 	}
 	failpoint.Hit(failpoint.RelayReleased)
-	return nil
-}
-
-// moveScheduled moves events that fell due into the log, under the lane's fence.
-func (l *lane) moveScheduled(ctx context.Context) error {
-	for most := moveEvents; !l.stopping(); {
-		var events, bytes int64
-		err := l.inTx(ctx, func(batch *pgx.Batch) {
-			batch.Queue(l.r.sql.In(moveScheduled), l.number, most, int64(moveBytes)).QueryRow(func(row pgx.Row) error { return row.Scan(&events, &bytes) })
-		}, func(*pgx.Batch) {
-			if events > 0 {
-				failpoint.Hit(failpoint.RelayScheduling)
-			}
-		})
-		switch b := blameOf(err); {
-		case b == aRow && most > 1: // find it by halves
-			most /= 2
-			continue
-		case b == aRow || b == unclear:
-			found, e := l.giveUpScheduled(ctx, err, b == unclear)
-			if e != nil {
-				return e
-			}
-			if !found {
-				return fmt.Errorf("move scheduled events: %w", err)
-			}
-			continue
-		case err != nil:
-			return fmt.Errorf("move scheduled events: %w", err)
-		}
-		if events > 0 {
-			failpoint.Hit(failpoint.RelayScheduled)
-		}
-		if observe := l.r.c.Observer.OnMoved; observe != nil && events > 0 {
-			observe(Moved{Lane: l.number, Events: int(events)})
-		}
-		if events < int64(most) && bytes < moveBytes {
-			break
-		}
-		most = min(2*most, moveEvents)
-	}
-	l.r.Wake()
 	return nil
 }
 

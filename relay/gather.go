@@ -280,7 +280,7 @@ func (g *gatherer) answered(c *together, place int) {
 
 // answer gives a lane its answers.
 func (p *portion) answer(errs []error, began time.Time) {
-	p.lane.answered.put(answered{p.to, p.events, errs, began})
+	p.lane.answered.put(answered{p.to, p.events, errs, began, p.lane.r.env.now()})
 }
 
 // untilAll is a context that is done when those of all lanes are: a lane that is lost takes nothing from the others.

@@ -149,14 +149,14 @@ func (l *lane) observeHeld(h Held) {
 
 // holdSlow holds the partitions that keep the cursor, or pages, waiting for too long. A partition that says nothing is
 // slow only when another one answers meanwhile: otherwise it is the broker that cannot be reached. Before ParkAfter another
-// one must answer promptly: otherwise all are slow.
+// one must answer promptly: otherwise all are slow. One that has answered, while the lane was busy, is not slow.
 func (l *lane) holdSlow() {
 	if l.r.c.ParkAfter < 0 {
 		return
 	}
 	now := l.r.env.now()
 	for _, d := range l.destinations {
-		if !d.toBlame() || l.holds[d.spot] != nil || now.Before(d.checkAt) {
+		if !d.toBlame() || l.holds[d.spot] != nil || now.Before(d.checkAt) || l.answered.from(d) {
 			continue
 		}
 		since := latest(d.since, time.Unix(0, l.r.back.Load())) // before, the broker was to blame, which was away
@@ -390,7 +390,12 @@ func (l *lane) sendProbe(ctx context.Context, h *hold, at spot) (found bool, err
 	if p.event.malformed != "" {
 		return true, l.giveUp(ctx, p)
 	}
-	p.probe, h.probing, h.tried = h, true, p.row.place
+	h.tried = p.row.place
+	if l.trying[rowKeyOf(p)] > 0 { // it waits to be sent already, or is about to wait for this
+		h.nextAt = l.r.env.now().Add(l.probeDelay(0))
+		return true, nil
+	}
+	p.probe, h.probing = h, true
 	l.try(p)
 	l.destinationOf(p.event).enqueue(p, l.r.env.now())
 	return true, nil

@@ -120,8 +120,16 @@ func (r *logReader) unreadable(ctx context.Context, at reading, cause error) (ev
 	var e logEvent
 	var segment, xid string
 	row := r.pool.QueryRow(ctx, r.sql.In(readNext), r.lane, at.cursor.done, until, at.cursor.pos, r.token)
-	if row.Scan(&upto, &segment, &xid, &e.seq, &e.ID, &e.Type, &e.Topic, &e.Key) != nil {
+	var looked string
+	if row.Scan(&looked, &segment, &xid, &e.seq, &e.ID, &e.Type, &e.Topic, &e.Key) != nil {
 		return nil, "", false, cause
+	}
+	if at.opens() {
+		// The page ended at another moment than this look: since then an event before the one to blame may have been committed. So the page
+		// is read again, up to this look.
+		if events, upto, full, cause = r.readUpTo(ctx, at.toCut(cut{upto: looked}), 1); cause == nil || blameOf(cause) == elsewhere {
+			return events, upto, full, cause
+		}
 	}
 	if b := blameOf(cause); b != aRow {
 		advice := ""
@@ -131,5 +139,5 @@ func (r *logReader) unreadable(ctx context.Context, at reading, cause error) (ev
 		return nil, "", false, fmt.Errorf("read the row of %s with xid %s and seq %d (topic %q, id %q): %s%w", segment, xid, e.seq, e.Topic, e.ID, advice, cause)
 	}
 	e.malformed = toValidText(private.Text(cause))
-	return []logEvent{e}, upto, true, nil
+	return []logEvent{e}, looked, true, nil
 }

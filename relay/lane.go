@@ -26,11 +26,12 @@ type lane struct {
 	token  string
 	reader logReader
 
-	wake     chan struct{} // the poller has seen unread events
-	tasks    atomic.Uint32 // what the poller has seen to be due: parkedDue, scheduledDue
-	tasksDue chan struct{}
-	stop     chan struct{} // closed: finish what is in progress, then leave
-	lost     context.CancelCauseFunc
+	wake      chan struct{}          // the poller has seen unread events
+	emptyUpTo atomic.Pointer[string] // up to this moment it had seen none: set before wake
+	tasks     atomic.Uint32          // what the poller or the lane has seen to be due: parkedDue, queueDue, scheduledDue
+	tasksDue  chan struct{}
+	stop      chan struct{} // closed: finish what is in progress, then leave
+	lost      context.CancelCauseFunc
 
 	mu         sync.Mutex
 	cursor     cursor    // published up to here; save makes it durable
@@ -69,6 +70,9 @@ type lane struct {
 	trying    map[rowKey]int        // parked events that are in memory: queues, and for events without a key their rows
 	tries     int                   // how many rows those are
 	tryBytes  int                   // and of how many bytes
+	due       dueLooks              // when to look for more of them
+	moving    bool                  // scheduled events are due
+	moveAt    time.Time             // none is moved before it
 	dormant   []dormantRow          // parked events to be held with their topic or partition by the next flush
 	sleepers  []queue               // queues in which at the claim no row would ever fall due
 	stuck     []stuckRow            // parked events that can be neither settled nor made dead letters, in the order of their next tries
@@ -76,6 +80,7 @@ type lane struct {
 	failures  int                   // lives of the lane before this one that ended with errors, with little time in between
 
 	openTransactions int         // our transactions that are open, or whose end is not recorded yet; guarded by the saver's mutex
+	leftOut          atomic.Bool // by the last save, for the sake of a transaction
 	doubtful         atomic.Bool // a transaction of ours failed, or its COMMIT was not answered: our memory may be wrong
 }
 
@@ -87,7 +92,8 @@ func newLane(r *Relay, token string, leaseUntil time.Time) *lane {
 }
 
 const (
-	parkedDue = 1 << iota
+	parkedDue = 1 << iota // rows of parked events, which may be in memory
+	queueDue              // rows of parked events, which are not
 	scheduledDue
 )
 
@@ -148,17 +154,21 @@ func (l *lane) run(ctx context.Context) error {
 // turn does what needs no waiting: hold what is slow, send what is queued, park what leaves.
 func (l *lane) turn(ctx context.Context) error {
 	l.applyPauses()
-	if p := l.blocked; p != nil {
-		l.accept(*p)
+	for {
+		if p := l.blocked; p != nil {
+			l.accept(*p)
+		}
+		l.holdSlow()
+		if err := l.dispatch(ctx, maxOrder); err != nil {
+			return err
+		}
+		if err := l.flush(ctx, false); err != nil {
+			return err
+		}
+		if l.blocked == nil || !l.mayRoute(*l.blocked) { // what it waited for may have left with that flush, and no answer will come for it
+			return l.resumeHolds(ctx)
+		}
 	}
-	l.holdSlow()
-	if err := l.dispatch(ctx, maxOrder); err != nil {
-		return err
-	}
-	if err := l.flush(ctx, false); err != nil {
-		return err
-	}
-	return l.resumeHolds(ctx)
 }
 
 // read hands pages to run, one ahead of it, and waits while everything is read.
@@ -184,6 +194,7 @@ func (l *lane) read(ctx context.Context, pages chan<- page) error {
 			case <-ctx.Done():
 				return ctx.Err()
 			case <-l.wake:
+				l.reader.skip(l.emptyUpTo.Swap(nil))
 			}
 		}
 	}

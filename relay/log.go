@@ -129,6 +129,14 @@ func (r *logReader) next(ctx context.Context) (page, error) {
 		moves: len(events) > 0 || !at.opens(), last: at.opens() && !full}, nil
 }
 
+// skip notes that a lane that has read everything had nothing more up to a later moment, if it is known. What began since it last read, and
+// is a backlog when it ends, is read from the index then, and not sorted.
+func (r *logReader) skip(emptyUpTo *string) {
+	if emptyUpTo != nil {
+		r.at.cursor = cursor{done: *emptyUpTo}
+	}
+}
+
 // readCut finds where the next window of a backlog should end: at a later snapshot that the log holds, if there is one.
 func (r *logReader) readCut(ctx context.Context, at reading) (cut, bool, error) {
 	done, err := parseSnapshot(at.cursor.done)

@@ -320,6 +320,8 @@ func (l *lane) inTx(ctx context.Context, fill func(batch *pgx.Batch), then ...fu
 	}
 	if l.stale() {
 		l.r.saver.try(ctx, []*lane{l})
+	} else if l.leftOut.Load() {
+		l.r.saver.note() // else the next save comes a heartbeat later, and finds the next transaction
 	}
 	return nil
 }

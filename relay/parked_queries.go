@@ -13,9 +13,11 @@ select count(*) from (select from holdfast.parked p where p.lane = $1::smallint 
 const countTopic = `-- relay.count_topic
 select count(*) from (select from holdfast.parked p where p.lane = $1::smallint and p.topic = $3::text order by p.key limit $2::integer) r`
 
-// listedRows lists queues: how many rows, whether no row would ever fall due, and whether some wait for their topic or partition.
+// listedRows lists queues: how many rows, whether no row would ever fall due, and whether the first waits for its topic or partition: then the
+// end of that makes it due.
 const listedRows = `
-select p.topic, p.key, count(*), bool_and(p.next_at = 'infinity'), bool_or(p.partition is not null or p.why = 'topic')
+select p.topic, p.key, count(*), bool_and(p.next_at = 'infinity'),
+       coalesce(min(p.place) = min(p.place) filter (where p.partition is not null or p.why = 'topic'), false)
   from holdfast.parked p where p.lane = $1::smallint`
 
 // listLane lists the queues of a lane.
@@ -26,8 +28,9 @@ const listTopic = `-- relay.list_topic` + listedRows + ` and p.topic = $2::text 
 
 // countedRows counts the rows of a queue q, $2 at most, as listedRows does.
 const countedRows = `lateral (
-       select count(*) as rows, coalesce(bool_and(r.next_at = 'infinity'), true) as dormant, coalesce(bool_or(r.waits), false) as waits
-         from (select p.next_at, p.partition is not null or p.why = 'topic' as waits from holdfast.parked p
+       select count(*) as rows, coalesce(bool_and(r.next_at = 'infinity'), true) as dormant,
+              coalesce(min(r.place) = min(r.place) filter (where r.waits), false) as waits
+         from (select p.place, p.next_at, p.partition is not null or p.why = 'topic' as waits from holdfast.parked p
                 where p.lane = $1::smallint and p.topic = q.topic and p.key = q.key order by p.place limit $2::integer) r) c`
 
 // listQueues lists the queues of a topic, $3, and at most $4. It hops through parked_pkey from one to the next, and reads $2 rows of
@@ -305,25 +308,6 @@ select g.seq, coalesce(g.reopened, i.id), g.segment, g.xid::text
   from given g left join (select b.id, row_number() over (order by b.id) as k from buried b) i on i.k = g.k and g.reopened is null
  order by g.n`
 
-// buryScheduled makes a dead letter of the event of a lane that is due first, or with $4 of the first that is too large to be
-// published, among the first 1,000. $1 lane, $2 reason, $3 fingerprint.
-const buryScheduled = `-- relay.bury_scheduled
-with gone as (
-  delete from holdfast.scheduled s
-   where (s.lane, s.due_at, s.seq) in (
-     select d.lane, d.due_at, d.seq
-       from (select f.* from holdfast.scheduled f where f.lane = $1::smallint and f.due_at <= now() order by f.due_at, f.seq limit 1000) d
-      where not $4::boolean or octet_length(d.payload) > ` + sqlschema.MaxPayload + ` or pg_column_size(d.headers) > ` + sqlschema.MaxStoredHeaders + `
-      order by d.due_at, d.seq limit 1)
-  returning s.*
-), buried as (
-  insert into holdfast.letter (origin, reason, fingerprint, event_id, source, type, topic, key, time, headers, payload, hash, lane, errors)
-  select 'relay', $2::text, $3::text, g.id, g.source, g.type, g.topic, g.key, g.time, g.headers, g.payload,
-         sha256(coalesce(g.payload, '')), g.lane, array[format('scheduled for %s, seq %s: %s', g.due_at, g.seq, $2::text)]
-    from gone g
-  returning id)
-select b.id, g.seq, g.topic, g.id, g.type, g.key from buried b, gone g`
-
 // publishLetter publishes a dead letter without its payload. Headers that are no object, or are very large, cannot go with it.
 const publishLetter = `-- relay.publish_letter
 select case when jsonb_typeof(l.headers) <> 'object' then format('its headers are a JSON %s', jsonb_typeof(l.headers))
@@ -366,38 +350,3 @@ with waits as materialized (
     from waits
    where p.ctid = waits.row)
 select count(*) from waits`
-
-// scheduledBytes is what a scheduled event s takes.
-const scheduledBytes = `coalesce(octet_length(s.payload), 0) + coalesce(octet_length(s.headers::text), 0)
-         + octet_length(s.id) + octet_length(s.source) + octet_length(s.type) + octet_length(s.topic) + octet_length(s.key)`
-
-// moveScheduled appends events of a lane that are due to the log, by due time and then in the order they were written. It
-// moves $2 at most, and stops after $3 bytes of payloads, headers and texts: Postgres holds all of them in memory, and an array of 1 GiB is an
-// error. It always moves the first. It returns how many it moved, and how many bytes. The database decides what is due. It
-// runs after fenceLane in one transaction.
-const moveScheduled = `-- relay.move_scheduled
-with due as (
-  delete from holdfast.scheduled s
-   where (s.lane, s.due_at, s.seq) in (
-     select f.lane, f.due_at, f.seq
-       from (select d.lane, d.due_at, d.seq, coalesce(sum(d.size) over
-                      (order by d.due_at, d.seq rows between unbounded preceding and 1 preceding), 0) as before
-               from (select s.lane, s.due_at, s.seq,
-                            ` + scheduledBytes + ` as size
-                       from holdfast.scheduled s
-                      where s.lane = $1::smallint and s.due_at <= now()
-                      order by s.due_at, s.seq limit $2::integer) d) f
-      where f.before < $3::bigint)
-  returning s.*
-), batch as (
-  select count(*) as events,
-         coalesce(sum(` + scheduledBytes + `), 0)::bigint as bytes,
-         array_agg(s.id order by s.due_at, s.seq) as ids, array_agg(s.source order by s.due_at, s.seq) as sources,
-         array_agg(s.type order by s.due_at, s.seq) as types, array_agg(s.topic order by s.due_at, s.seq) as topics,
-         array_agg(s.key order by s.due_at, s.seq) as keys, array_agg(s.time order by s.due_at, s.seq) as times,
-         array_agg(s.headers::text order by s.due_at, s.seq) as headers, array_agg(s.payload order by s.due_at, s.seq) as payloads
-    from due s
-)
-select b.events, b.bytes from batch b,
-       lateral (select case when b.events > 0 then holdfast.append_unchecked(b.ids, b.sources, b.types, b.topics, b.keys, b.times, b.headers, b.payloads, null, null)::text end as appended) a
- where a.appended is null or a.appended = ''`

@@ -79,11 +79,14 @@ func TestTheStatementsOfTheRelayUseTheirIndexesOnLargeTables(t *testing.T) {
 		{listTopic, "3, 'orders'", []string{"parked_pkey"}},
 		{listQueues, "3, 2, 'orders', 100", []string{"parked_pkey"}},
 		{countAgain, "3, 1000, '{orders}', '{11}'", []string{"parked_pkey"}},
-		{moveScheduled, "3, 100, 1000000", []string{"scheduled_pkey"}},
+		{moveScheduled, "3, 100, 1000000, null", []string{"scheduled_pkey"}},
+		{moveScheduled, "3, 1, 1000000, 120110", []string{"scheduled_pkey"}},
+		{nameScheduled, "3", []string{"scheduled_pkey"}},
 		{readNext, "3, " + done + ", " + upto + ", 0, " + token, segments("lane_xid_seq")},
 		{readNext, "3, " + done + ", null, 0, " + token, segments("lane_xid_seq")},
 		{buryEvents, "3, " + done + ", " + upto + ", '{120110,120120}', '{r,r}', '{f,f}', '{f,f}'", segments("lane_xid_seq")},
-		{buryScheduled, "3, 'r', 'f', true", []string{"scheduled_pkey"}},
+		{buryScheduled, "3, 'r', 'f', null", []string{"scheduled_pkey"}},
+		{buryScheduled, "3, 'r', 'f', 120110", []string{"scheduled_pkey"}},
 	} {
 		asked = append(asked, row.statement)
 		plantest.Allowed(t, db.Pool, role, row.statement, row.literals)

@@ -45,6 +45,7 @@ func (p *poller) poke() {
 func (p *poller) idle(l *lane, done string) {
 	p.mu.Lock()
 	p.dones[l] = done
+	l.emptyUpTo.Store(nil) // of a look that took it for idle while it read: it is older
 	missed := p.missed[l]
 	delete(p.missed, l)
 	p.mu.Unlock()
@@ -61,6 +62,17 @@ func (p *poller) refresh(l *lane, done, fresh string) {
 	if p.dones[l] == done {
 		p.dones[l] = fresh
 	}
+}
+
+// wake lets an idle lane read, which a look has found something for that had nothing up to done.
+func (p *poller) wake(l *lane, done string) {
+	p.mu.Lock()
+	if p.dones[l] == done {
+		l.emptyUpTo.Store(&done)
+	}
+	p.mu.Unlock()
+	p.forget(l)
+	signal(l.wake)
 }
 
 func (p *poller) forget(l *lane) {
@@ -166,14 +178,13 @@ func (p *poller) look(ctx context.Context, poked bool) (found bool, err error) {
 	seen := 0
 	_, err = pgx.ForEachRow(rows, []any{&number, &unread, &parked, &scheduled, &fresh}, func() error {
 		seen++
-		l := byNumber[number]
+		l, done := byNumber[number], dones[slices.Index(numbers, int16(number))]
 		switch {
 		case unread:
 			found = true
-			p.forget(l)
-			signal(l.wake)
+			p.wake(l, *done)
 		case fresh != nil:
-			p.refresh(l, *dones[slices.Index(numbers, int16(number))], *fresh)
+			p.refresh(l, *done, *fresh)
 		}
 		var due uint32
 		if parked {

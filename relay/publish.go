@@ -33,6 +33,7 @@ type answered struct {
 	events []holdfast.Event
 	errs   []error
 	began  time.Time // of a call that was shared; zero for one of the destination's own
+	at     time.Time // when it returned: the lane may be busy, and take it later
 }
 
 func (a *answers) put(c answered) {
@@ -58,6 +59,13 @@ func (a *answers) end(late func(c answered)) {
 	for _, c := range all {
 		late(c)
 	}
+}
+
+// from says whether a call of a destination has returned that nobody has taken.
+func (a *answers) from(d *destination) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return slices.ContainsFunc(a.all, func(c answered) bool { return c.to == d })
 }
 
 func (a *answers) take() []answered {
@@ -186,7 +194,7 @@ func (l *lane) call(ctx context.Context, d *destination, batch []*pending, slot 
 	l.r.env.call(l, func() {
 		errs := l.publish(ctx, events, observed)
 		slot.give()
-		l.answered.put(answered{to: d, events: events, errs: errs})
+		l.answered.put(answered{to: d, events: events, errs: errs, at: l.r.env.now()})
 	})
 }
 
@@ -268,6 +276,7 @@ func (l *lane) settle(ctx context.Context, c answered) error {
 		d.began, d.portion = c.began, nil
 		l.gathered--
 	}
+	d.excuse(now.Sub(c.at))
 	d.call, d.slot = nil, nil
 	l.calls--
 	all := make([]answer, len(batch))
@@ -287,7 +296,7 @@ func (l *lane) settle(ctx context.Context, c answered) error {
 			parked.add(p, all[i])
 		}
 	}
-	back := l.settleLog(log, now)
+	back := l.settleLog(log, parked.failed(), now)
 	for _, p := range log.events {
 		if p.state == settled {
 			l.tracker.drop(p)
@@ -322,11 +331,24 @@ func (c *call) add(p *pending, a answer) {
 	c.events, c.items, c.answers = append(c.events, p), append(c.items, p.item), append(c.answers, a)
 }
 
-// settleLog decides what becomes of events of the log, and returns those that are sent again.
-func (l *lane) settleLog(c call, now time.Time) (back []*pending) {
+// failed are the queues of which an event was not acknowledged.
+func (c *call) failed() map[queue]bool {
+	failed := map[queue]bool{}
+	for i, it := range c.items {
+		if it.queue.ordered() && !c.answers[i].acknowledged() {
+			failed[it.queue] = true
+		}
+	}
+	return failed
+}
+
+// settleLog decides what becomes of events of the log, and returns those that are sent again. failed are the queues of which an earlier
+// event of the call, parked meanwhile, was not acknowledged.
+func (l *lane) settleLog(c call, failed map[queue]bool, now time.Time) (back []*pending) {
 	dispositions := decide(c.items, c.answers)
 	for i, p := range c.events {
 		switch d := dispositions[i]; {
+		case p.state == settled: // it is a dead letter: Postgres did not park it
 		case d == published && p.event.letter != 0:
 			l.leaveAs(p, published, nil) // its letter is closed with the cursor
 		case d == published && p.state == leaving:
@@ -340,6 +362,9 @@ func (l *lane) settleLog(c call, now time.Time) (back []*pending) {
 		default:
 			if d == topicHeld {
 				l.holdTopic(p.item.queue.topic, c.answers[i].err, now)
+			}
+			if d == recordRefused && failed[p.item.queue] {
+				d = follows // it was not sent
 			}
 			l.leaveAs(p, d, c.answers[i].err)
 		}
@@ -369,6 +394,9 @@ func (l *lane) settleParked(ctx context.Context, c call, now time.Time) (back []
 	stays := map[queue]bool{}
 	done := make([]*pending, 0, len(c.events))
 	for i, p := range c.events {
+		if outcomes[i] == held && c.answers[i].fault == FaultPartition && l.r.c.ParkAfter < 0 && p.probe == nil {
+			outcomes[i] = waits // no partition is held
+		}
 		if outcomes[i] == waits && (p.probe != nil || l.holds[p.to.spot] != nil) {
 			outcomes[i] = held // it need not be sent: the probe of its partition will say when
 		}
@@ -385,7 +413,7 @@ func (l *lane) settleParked(ctx context.Context, c call, now time.Time) (back []
 		}
 		if c.answers[i].fault == FaultTopic {
 			l.holdTopic(p.item.queue.topic, c.answers[i].err, now)
-		} else if l.holds[p.to.spot] == nil {
+		} else if l.holds[p.to.spot] == nil && l.r.c.ParkAfter >= 0 {
 			l.holdPartition(p.to, 0, now)
 			l.holds[p.to.spot].tried = p.row.place
 		}

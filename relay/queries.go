@@ -208,10 +208,11 @@ select head.state, null, null from head where head.state <> 'ok'`
 // are due. A lane whose done is null is reading, so it is not asked for unread events. $1 lanes, $2 dones, $3 token. No row
 // at all means that the incarnation changed, that a cursor lies ahead of the server, or that this is a standby. The last
 // column is a snapshot that may take the place of done where nothing is unread: transactions that were in flight at done have
-// ended since, and need not be looked up again. The arrays are in subqueries so that the planner
-// expects the same number of lanes whether it knows the arrays or not. Otherwise it takes a new plan for each call to be
-// cheaper, and planning costs five times as much as running. The condition next_at < 'infinity' is for the planner: it
-// shows that parked_due has all due rows.
+// ended since, and need not be looked up again, or others have begun, whose rows each look would pass over. The arrays are in
+// subqueries so that the planner expects the same number of lanes whether it knows the arrays or not. Otherwise it takes a new
+// plan for each call to be cheaper, and planning costs five times as much as running. The condition next_at < 'infinity' is for
+// the planner: it shows that parked_due has all due rows. So is the order of what may be due: where one lane has much of that, the
+// planner expects as much of each, and would look for a row of another lane by reading the table.
 const probeLanes = `-- relay.probe
 with head as materialized (select pg_current_snapshot() as upto)
 select p.lane,
@@ -219,9 +220,9 @@ select p.lane,
          exists (select from holdfast.event e where e.lane = p.lane and e.xid >= pg_snapshot_xmax(p.done::pg_snapshot) and e.xid < pg_snapshot_xmax(head.upto))
          or exists (select from unnest(s.ended) flying (xid), lateral (
               select 1 from holdfast.event e where e.lane = p.lane and e.xid = flying.xid limit 1) e)) as unread,
-       exists (select from holdfast.parked k where k.lane = p.lane and k.next_at <= now() and k.next_at < 'infinity') as parked_due,
-       exists (select from holdfast.scheduled s where s.lane = p.lane and s.due_at <= now()) as scheduled_due,
-       case when s.ended is not null then head.upto::text end
+       coalesce((select k.next_at from holdfast.parked k where k.lane = p.lane and k.next_at < 'infinity' order by k.next_at limit 1) <= now(), false) as parked_due,
+       coalesce((select s.due_at from holdfast.scheduled s where s.lane = p.lane order by s.due_at limit 1) <= now(), false) as scheduled_due,
+       case when s.ended is not null or pg_snapshot_xmax(p.done::pg_snapshot) < pg_snapshot_xmax(head.upto) then head.upto::text end
   from head, unnest((select $1::smallint[]), (select $2::text[])) as p (lane, done),
        lateral (select array_agg(x.xid) as ended
                   from (select pg_snapshot_xip(p.done::pg_snapshot) as xid except select pg_snapshot_xip(head.upto)) x) s
@@ -235,7 +236,7 @@ const readBacklog = `-- relay.backlog
 select count(n.time), coalesce(greatest((extract(epoch from now() - min(n.time) filter (where isfinite(n.time))) * 1000000)::bigint, 0), 0),
        (select count(*) from holdfast.parked),
        (select coalesce((extract(epoch from now() - min(k.first_at) filter (where isfinite(k.first_at))) * 1000000)::bigint, 0) from holdfast.parked k),
-       count(*) filter (where exists (select from holdfast.scheduled s where s.lane = l.lane and s.due_at <= now()))
+       count(*) filter (where (select s.due_at from holdfast.scheduled s where s.lane = l.lane order by s.due_at limit 1) <= now())
   from holdfast.lane l left join lateral (
     select min(u.time) as time from (
       (select e.time from holdfast.event e

@@ -26,9 +26,9 @@ func openLog(t testing.TB, lanes, limit int) (*pgxpool.Pool, *logReader) {
 }
 
 // appendMany writes n events of one transaction.
-func appendMany(t testing.TB, pool *pgxpool.Pool, name string, n int) {
+func appendMany(t testing.TB, db pgtest.Querier, name string, n int) {
 	t.Helper()
-	pgtest.Exec(t, pool, `select holdfast.append_unchecked(array_agg($1::text || '/' || g), array_agg(''::text), array_agg('t'::text), array_agg('orders'::text),
+	pgtest.Exec(t, db, `select holdfast.append_unchecked(array_agg($1::text || '/' || g), array_agg(''::text), array_agg('t'::text), array_agg('orders'::text),
 		array_agg($1::text), array_agg(now()), null, array_agg('payload'::bytea), null, null) from generate_series(0, $2::int - 1) g`, name, n)
 }
 

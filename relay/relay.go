@@ -335,7 +335,7 @@ func (r *Relay) leave(ctx context.Context) {
 	defer cancel()
 	failpoint.Hit(failpoint.RelayDeregistering)
 	// Best effort: a relay that stays registered is counted until its lease runs out.
-	if _, err := r.pool.Exec(ctx, r.sql.In(leaveRelay), r.c.Name); err != nil {
+	if _, err := r.pool.Exec(ctx, r.sql.In(leaveRelay), r.c.Name); err != nil && !r.vitals.read().beatAt.IsZero() { // else it was not registered
 		r.c.Logger.Warn("relay not deregistered: its lanes are free when their leases run out", "relay", r.c.Name, "error", private.Text(err))
 	}
 }

@@ -100,7 +100,11 @@ func (s *saver) save(ctx context.Context, lanes []*lane) error {
 	defer cancel()
 	// A lane whose transaction failed, or may have, is about to be dropped. If the transaction was committed after all, its
 	// cursor is ahead of the one in our memory, which must not overwrite it.
-	lanes = slices.DeleteFunc(slices.Clone(lanes), func(l *lane) bool { return l.openTransactions > 0 || l.doubtful.Load() })
+	lanes = slices.DeleteFunc(slices.Clone(lanes), func(l *lane) bool {
+		busy := l.openTransactions > 0
+		l.leftOut.Store(busy)
+		return busy || l.doubtful.Load()
+	})
 	n := len(lanes)
 	if n == 0 {
 		return nil

@@ -68,10 +68,15 @@ func (b *simBroker) Partition(e holdfast.Event) (partition, partitions int) {
 	return b.partition(e) - 1, simPartitions
 }
 
-func (b *simBroker) Publish(_ context.Context, events []holdfast.Event) []error {
-	if !b.s.current.dying {
+// publishing tells the oracle what a process begins to send. One that was killed before sends nothing any more: it ends at its next pause.
+func (b *simBroker) publishing(events []holdfast.Event) {
+	if t := b.s.current; !t.dying && !t.last {
 		b.s.oracle.publishing(events)
 	}
+}
+
+func (b *simBroker) Publish(_ context.Context, events []holdfast.Event) []error {
+	b.publishing(events)
 	return b.sendEach(events)
 }
 
@@ -106,9 +111,7 @@ func (b *simBroker) sendEach(events []holdfast.Event) []error {
 // freezes within the first sends the others when it wakes.
 func (b *simBroker) PublishTogether(_ context.Context, batches [][]holdfast.Event, answered func(batch int, answers []error)) {
 	b.s.shared++
-	if !b.s.current.dying {
-		b.s.oracle.publishing(slices.Concat(batches...))
-	}
+	b.publishing(slices.Concat(batches...))
 	for _, i := range b.s.rng.Perm(len(batches)) {
 		answered(i, b.sendEach(batches[i]))
 	}

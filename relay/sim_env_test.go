@@ -204,8 +204,13 @@ var errKilled = errors.New("the process is dead")
 
 type killed struct{}
 
+// spawn starts a task. A process that was killed starts none, though a task of it may go on to its next pause.
 func (s *sim) spawn(name string, r *simRelay, run func()) *task {
 	t := &task{s: s, name: name, relay: r}
+	if r != nil && s.current != nil && s.current.last {
+		t.done = true
+		return t
+	}
 	t.next, t.stop = iter.Pull(func(yield func(struct{}) bool) {
 		t.yield = yield
 		defer func() {

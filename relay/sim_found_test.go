@@ -192,6 +192,9 @@ func TestASaveLeavesOutALaneWhoseTransactionIsOpen(t *testing.T) {
 	if want := at.Add(time.Minute); !other.leaseUntil.Equal(want) || !busy.leaseUntil.Equal(before) {
 		t.Errorf("the other's lease ends %s, want %s; that of the one with the transaction %s, want %s", other.leaseUntil, want, busy.leaseUntil, before)
 	}
+	if !taken(r.saver.dirty) {
+		t.Error("the lane that was left out is not saved before the next heartbeat")
+	}
 	if err := r.saver.save(t.Context(), r.owned()); err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +205,62 @@ func TestASaveLeavesOutALaneWhoseTransactionIsOpen(t *testing.T) {
 	if err := busy.inTx(t.Context(), func(*pgx.Batch) {}); err != nil {
 		t.Fatal(err)
 	}
+	if taken(r.saver.dirty) {
+		t.Error("a lane that no save has left out has asked for one")
+	}
 	if want := at.Add(time.Minute); !busy.leaseUntil.Equal(want) {
 		t.Errorf("after a transaction that comes late the lane's lease ends %s, want %s", busy.leaseUntil, want)
+	}
+}
+
+// learning is a publisher that does not know the partitions of a topic at first.
+type learning struct {
+	answering
+	partitions int
+}
+
+func (p *learning) Partition(holdfast.Event) (partition, partitions int) { return 0, p.partitions }
+
+// A page waits until the events before it have left their queue, because its topic has got partitions. If the last of them leaves for
+// the table of dead letters, no answer of the broker comes that would wake the lane. (Seed 8317951343059253755.)
+func TestAPageGoesOnWhenWhatItWaitsForIsGivenUp(t *testing.T) {
+	p := &learning{}
+	db, r, l := pacedRelay(t, p, func(string) {})
+	r.c.Lease, l.leaseUntil = 24*time.Hour, time.Now().Add(24*time.Hour) // nobody saves
+	db.Malformed = func(id string) string {
+		if id == "bad" {
+			return "headers"
+		}
+		return ""
+	}
+	for _, id := range []string{"first", "bad", "last"} {
+		tx := db.Begin()
+		tx.Append(0, simdb.Event{ID: id, Topic: "orders", Key: id})
+		if err := tx.Commit(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	next := func() page {
+		p, err := l.reader.next(t.Context())
+		if err != nil || len(p.events) != 1 {
+			t.Fatalf("%d events, %v", len(p.events), err)
+		}
+		return p
+	}
+	l.accept(next())
+	if err := work(t, l, func() bool { return len(l.tracker.pages) > 0 }); err != nil {
+		t.Fatal(err)
+	}
+	l.accept(next())
+	p.partitions = 1
+	l.accept(next())
+	if l.blocked == nil {
+		t.Fatal("the page does not wait: the test shows nothing")
+	}
+	if err := l.turn(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if l.blocked != nil {
+		t.Error("the page still waits, and nothing will come that it waits for")
 	}
 }

@@ -464,6 +464,7 @@ func (sl *simLane) read() error {
 			l.r.poller.idle(l, p.after.done)
 			s.pause(func() bool { return len(l.wake) > 0 || done() }, time.Time{})
 			taken(l.wake)
+			l.reader.skip(l.emptyUpTo.Swap(nil))
 		}
 	}
 	return context.Canceled

@@ -116,6 +116,10 @@ type twelve struct {
 
 func newTwelve(t *testing.T, a *answering) *twelve {
 	db, r, l := pacedRelay(t, a, func(string) {})
+	return twelveOf(a, db, r, l)
+}
+
+func twelveOf(a *answering, db *simdb.DB, r *Relay, l *lane) *twelve {
 	r.c.BatchSize, r.c.ParkAfter = 200, 10*time.Second
 	r.c.Lease, l.leaseUntil = 24*time.Hour, time.Now().Add(24*time.Hour) // nobody saves
 	l.reader.limit = 200

@@ -157,7 +157,7 @@ func (l *lane) retryStuck(ctx context.Context) error {
 		l.stuck = l.stuck[1:]
 		l.tried(s.pending)
 		if s.outcome == untouched || s.outcome == held && l.holds[s.waitsFor()] == nil { // what it was to wait for has come back meanwhile
-			l.tasks.Or(parkedDue)
+			l.tasks.Or(queueDue)
 			signal(l.tasksDue)
 			var q rowKeys
 			q.addQueue(s.item.queue)
@@ -223,6 +223,8 @@ func (l *lane) resumeHeads(ctx context.Context, queues rowKeys, hit func()) erro
 	switch {
 	case err == nil:
 		l.changes[headResumed]++
+		l.tasks.Or(queueDue)
+		signal(l.tasksDue)
 		return nil
 	case !l.divides(err):
 		return err
@@ -377,7 +379,7 @@ func (l *lane) resumeSome(ctx context.Context, h *hold, at spot) error {
 		l.changes[holdResumed]++
 	}
 	failpoint.Hit(failpoint.RelayResumed)
-	l.tasks.Or(parkedDue)
+	l.tasks.Or(queueDue)
 	signal(l.tasksDue)
 	return nil
 }

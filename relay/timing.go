@@ -46,6 +46,10 @@ func (l *lane) dueAt() (at time.Time) {
 	if len(l.stuck) > 0 {
 		sooner(l.stuck[0].retryAt)
 	}
+	sooner(l.due.at())
+	if l.moving {
+		sooner(l.moveAt)
+	}
 	if l.flushLater {
 		sooner(l.flushAt)
 	}

@@ -226,6 +226,14 @@ func (d *destination) begin(batch []*pending, slot *callSlot, now time.Time, slo
 	}
 }
 
+// excuse says that an answer has waited for the lane for so long: the partition is not to blame for that.
+func (d *destination) excuse(waited time.Duration) {
+	d.began = d.began.Add(waited)
+	if !d.since.IsZero() {
+		d.since = d.since.Add(waited)
+	}
+}
+
 // toBlame says whether what waits here waits for the partition: nothing that has never been sent does.
 func (d *destination) toBlame() bool { return !d.since.IsZero() && (d.call != nil || d.tries > 0) }
 

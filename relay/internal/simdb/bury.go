@@ -98,14 +98,26 @@ func (c *call) bury(l Letter) int64 {
 	return l.ID
 }
 
-// buryScheduled makes a letter of the event that is due first. None is too large here.
+// nameScheduled names the event that is due first.
+func nameScheduled(c *call) error {
+	if due := c.dueScheduled(); len(due) > 0 {
+		row, _ := due[0].see(c.tx)
+		c.row(row.Seq)
+	}
+	return nil
+}
+
+// buryScheduled makes a letter of the event that is due first, if it has that seq. None is too large here.
 func buryScheduled(c *call) error {
-	due := c.dueScheduled()
-	if len(due) == 0 || c.args[3].(bool) {
+	due, seq := c.dueScheduled(), c.args[3].(*int64)
+	if len(due) == 0 || seq == nil {
 		return nil
 	}
 	row, _ := due[0].see(c.tx)
 	gone := *row
+	if gone.Seq != *seq {
+		return nil
+	}
 	if err := c.refused(gone.ID); err != nil {
 		return err
 	}

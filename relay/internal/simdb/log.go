@@ -239,7 +239,7 @@ func probeLanes(c *call) error {
 		if dones[i] != nil {
 			done := db.Parse(*dones[i])
 			db.seen(c.tx, int(lane), func(e *Event) { unread = unread || e.Xid >= done.Xmax || slices.Contains(done.Xip, e.Xid) })
-			if slices.ContainsFunc(done.Xip, func(x uint64) bool { return !slices.Contains(now.Xip, x) }) {
+			if done.Xmax < now.Xmax || slices.ContainsFunc(done.Xip, func(x uint64) bool { return !slices.Contains(now.Xip, x) }) {
 				fresh = now.String()
 			}
 		}

@@ -103,15 +103,14 @@ func (c *call) queues(counted, most int, of func(p *Parked) bool) error {
 	})
 	for queues := 0; len(rows) > 0 && (most == 0 || queues < most); queues++ {
 		head := rows[0]
-		count, sleep, waits := 0, true, false
+		count, sleep := 0, true
 		for ; len(rows) > 0 && rows[0].Topic == head.Topic && rows[0].Key == head.Key; rows = rows[1:] {
 			if counted == 0 || count < counted {
 				count++
 				sleep = sleep && rows[0].NextAt.IsZero()
-				waits = waits || rows[0].waits()
 			}
 		}
-		c.row(head.Topic, head.Key, int64(count), sleep, waits)
+		c.row(head.Topic, head.Key, int64(count), sleep, head.waits())
 	}
 	return nil
 }
@@ -405,10 +404,11 @@ func (c *call) dueScheduled() []*cell[Scheduled] {
 func moveScheduled(c *call) error {
 	db, due, limit, most := c.db, c.dueScheduled(), c.args[1].(int), c.args[2].(int64)
 	due = due[:min(limit, len(due))]
+	only := c.args[3].(*int64)
 	segment, moved, bytes := db.Segment(), int64(0), int64(0)
 	for _, s := range due {
 		row, _ := s.see(c.tx)
-		if bytes >= most {
+		if bytes >= most || only != nil && row.Seq != *only {
 			break
 		}
 		if err := c.refused(row.ID); err != nil {
@@ -463,7 +463,7 @@ var handlers = map[string]func(*call) error{
 	"save": saveLanes, "release": releaseLane, "fence": fenceLane,
 	"count_lane": countLane, "count_topic": countTopic, "list_lane": listLane, "held": loadHeld, "park": parkEvents, "fix_head": fixHead,
 	"close_letters": closeLetters, "due": readDue, "list_due": listDue, "due_of": readHeads, "probe_held": readProbe,
-	"name_head": nameHead, "name_waiting": nameWaiting, "next_row": readNext, "bury": buryEvents, "bury_scheduled": buryScheduled,
+	"name_head": nameHead, "name_waiting": nameWaiting, "next_row": readNext, "bury": buryEvents, "name_scheduled": nameScheduled, "bury_scheduled": buryScheduled,
 	"hold": holdParked, "resume_held": resumeHeld, "holds": loadHolds, "parked_topics": listTopics, "list_topic": listTopic, "list_queues": listQueues, "count_again": countAgain, "unpark": deleteParked, "delay": delayParked,
 	"dead_letter": deadLetterParked, "resume_queues": resumeQueues, "move_scheduled": moveScheduled, "paused": readPaused,
 }

@@ -1,0 +1,98 @@
+package relay
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/relay/internal/simdb"
+)
+
+// Of a call that is under way the first event may be parked and the second not yet. If the first is refused then, the second was not
+// sent, and has its error: it follows, and has spent no attempt.
+func TestWhatFollowsARefusedEventThatWasParkedSpendsNoAttempt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newTwelve(t, &answering{})
+		tx := s.db.Begin()
+		for _, e := range []simdb.Event{{ID: "refused", Key: "0"}, {ID: "between", Key: "1"}, {ID: "follows", Key: "0"}} {
+			e.Topic = "orders"
+			tx.Append(0, e)
+		}
+		if err := tx.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		takeAll(t, s.l)
+		d := s.l.destinationOf(&logEvent{Event: holdfast.Event{Topic: "orders", Key: "0"}})
+		batch := d.take(2, callBytes)
+		events := eventsOf(batch)
+		d.begin(batch, nil, time.Now(), time.Second)
+		s.l.calls++
+		s.l.holdPartition(d, 0, time.Now())
+		if err := s.l.flush(t.Context(), true); err != nil {
+			t.Fatal(err)
+		}
+		if n := len(s.db.Parked()); n != 1 {
+			t.Fatalf("%d events are parked, want the first one", n)
+		}
+		refused := func() error {
+			return &PublishError{Topic: "orders", Fault: FaultRecord, Err: errors.New("too large")}
+		}
+		if err := s.l.settle(t.Context(), answered{to: d, events: events, errs: []error{refused(), refused()}, at: time.Now()}); err != nil {
+			t.Fatal(err)
+		}
+		if err := work(t, s.l, func() bool { return len(s.db.Parked()) < 2 }); err != nil {
+			t.Fatal(err)
+		}
+		for _, row := range s.db.Parked() {
+			if want := map[string]int{"refused": 1, "follows": 0}[row.ID]; row.Attempts != want {
+				t.Errorf("%s has spent %d attempts, want %d (why: %s)", row.ID, row.Attempts, want, row.Why)
+			}
+		}
+	})
+}
+
+// An event that Postgres does not park, while it is in a call, becomes a dead letter. The answer changes nothing of that any more.
+func TestAnAnswerForAnEventThatIsALetterChangesNothing(t *testing.T) {
+	for name, answer := range map[string]error{
+		"acknowledged":        nil,
+		"refused":             &PublishError{Topic: "orders", Fault: FaultRecord, Err: errors.New("too large")},
+		"partition no leader": &PublishError{Topic: "orders", Fault: FaultPartition, Err: errors.New("no leader")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newTwelve(t, &answering{})
+				s.db.Refuse = func(statement, _ string) error {
+					if statement == "park" {
+						return &pgconn.PgError{Code: "23514"}
+					}
+					return nil
+				}
+				tx := s.db.Begin()
+				tx.Append(0, simdb.Event{ID: "bad", Topic: "orders", Key: "0"})
+				if err := tx.Commit(); err != nil {
+					t.Fatal(err)
+				}
+				takeAll(t, s.l)
+				d := s.l.destinationOf(&logEvent{Event: holdfast.Event{Topic: "orders", Key: "0"}})
+				batch := d.take(1, callBytes)
+				events := eventsOf(batch)
+				d.begin(batch, nil, time.Now(), time.Second)
+				s.l.calls++
+				s.l.holdPartition(d, 0, time.Now())
+				if err := s.l.flush(t.Context(), true); err != nil {
+					t.Fatal(err)
+				}
+				if err := s.l.settle(t.Context(), answered{to: d, events: events, errs: []error{answer}, at: time.Now()}); err != nil {
+					t.Fatal(err)
+				}
+				if d.route.queued != 0 || len(d.queue) > 0 || s.l.leavers != 0 || len(s.l.leavings) > 0 {
+					t.Errorf("%d are counted as queued, %d are to be sent again, %d leave, and %d keys wait", d.route.queued, len(d.queue), s.l.leavers, len(s.l.leavings))
+				}
+			})
+		})
+	}
+}

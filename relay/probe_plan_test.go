@@ -1,0 +1,37 @@
+package relay
+
+import (
+	"testing"
+
+	"github.com/holdfast-go/holdfast/internal/test/migrated"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/plantest"
+)
+
+// Each look is for all lanes. Where everything that is due is of one of them, it is read neither for that one nor for the others.
+func TestALookReadsNothingOfWhatIsDueInOneLane(t *testing.T) {
+	t.Parallel()
+	db := migrated.New(t)
+	for _, sql := range []string{
+		`insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time)
+			select 3, 'orders', '', n, 'follows', now(), n::text, '', 't', now() from generate_series(1, 20000) n`,
+		`insert into holdfast.scheduled (lane, due_at, id, type, topic, time)
+			select 3, now() - interval '1 minute', n::text, 't', 'orders', now() from generate_series(1, 20000) n`,
+		"analyze holdfast.parked", "analyze holdfast.scheduled",
+	} {
+		pgtest.Exec(t, db.Pool, sql)
+	}
+	for statement, literals := range map[string]string{
+		probeLanes:  "'{0,1,2,3,4,5,6,7}', array_fill('12000:12010:12003,12005'::text, '{8}'), '00000000-0000-0000-0000-000000000000'",
+		readBacklog: "",
+	} {
+		for _, plan := range plantest.Of(t, db.Pool, statement, literals) {
+			plan.Uses("scheduled_pkey")
+			plan.NeverReadsAllOf("scheduled")
+			if statement == probeLanes {
+				plan.Uses("parked_due")
+				plan.NeverReadsAllOf("parked")
+			}
+		}
+	}
+}
