@@ -141,6 +141,7 @@ func (r *Relay) claim(ctx, writing, work context.Context, token string, n int, e
 			return fmt.Errorf("load lane %d: %w", l.number, explain(err)) // its lease runs out, and it is claimed again
 		}
 		l.saved = l.cursor
+		l.open()
 		l.reader = logReader{most: sizeAfter(l.failures), pool: r.log, sql: r.sql, lane: l.number, token: token, limit: r.c.BatchSize, bytes: r.pageBytes,
 			span: int64(r.c.BatchSize) * int64(lanes) * 4 / 5, now: r.env.now, at: startReading(l.cursor)}
 		r.env.start(work, l)

@@ -267,6 +267,7 @@ func (l *lane) writeTogether(ctx context.Context, events []*pending, answers []a
 		case acknowledged:
 			failpoint.Hit(failpoint.RelayUnparked)
 			l.forget(q)
+			l.settledParked(p)
 			if observe := l.r.c.Observer.OnUnparked; observe != nil {
 				observe(Unparked{Lane: l.number, Event: p.event.Event})
 			}

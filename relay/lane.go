@@ -26,6 +26,8 @@ type lane struct {
 	token  string
 	reader logReader
 
+	producer LaneProducer // of this claim; nil unless the publisher is a LanePublisher
+
 	wake      chan struct{}          // the poller has seen unread events
 	emptyUpTo atomic.Pointer[string] // up to this moment it had seen none: set before wake
 	tasks     atomic.Uint32          // what the poller or the lane has seen to be due: parkedDue, queueDue, scheduledDue
@@ -34,9 +36,10 @@ type lane struct {
 	lost      context.CancelCauseFunc
 
 	mu         sync.Mutex
-	cursor     cursor    // published up to here; save makes it durable
-	saved      cursor    // what the database holds
-	leaseUntil time.Time // by our monotonic clock, from before the statement that renewed it
+	cursor     cursor      // published up to here; save makes it durable
+	saved      cursor      // what the database holds
+	leaseUntil time.Time   // by our monotonic clock, from before the statement that renewed it
+	unsaved    LaneSettled // what cursor is past and saved may not be, for the producer
 
 	answered answers // calls of the publisher that have returned
 
@@ -213,6 +216,7 @@ func (l *lane) readPage(ctx context.Context) (page, error) {
 	if observe := l.r.c.Observer.OnRead; observe != nil && err == nil {
 		observe(Read{Lane: l.number, Events: len(p.events), Took: l.r.env.now().Sub(began)})
 	}
+	p.readAt = began
 	bytes := inMemory * p.bytes()
 	p.kept = l.r.budget.keep(bytes)
 	if bytes > p.kept {
@@ -284,7 +288,7 @@ func (l *lane) stay(p *pending) {
 	if p.disposition != published {
 		l.unleave(p.item.queue)
 	}
-	p.state = settled
+	p.state, p.disposition = settled, published
 }
 
 func (l *lane) unleave(q queue) {
@@ -357,6 +361,7 @@ func (l *lane) advance() {
 	}
 	l.mu.Lock()
 	l.cursor = c
+	l.passed()
 	l.mu.Unlock()
 	failpoint.Hit(failpoint.RelayMoved)
 	l.r.saver.note()

@@ -33,9 +33,10 @@ type page struct {
 	events []logEvent
 	window cursor // without pos
 	after  cursor
-	moves  bool  // it has events, or ends a window: after is to be saved, so that the window's events count as read
-	kept   int64 // of the budget
-	last   bool  // everything committed when it was read is in this page or before it
+	moves  bool      // it has events, or ends a window: after is to be saved, so that the window's events count as read
+	kept   int64     // of the budget
+	last   bool      // everything committed when it was read is in this page or before it
+	readAt time.Time // when reading it began
 }
 
 // Errors that stop a reader, because the rows that it would get are not the log's.

@@ -146,6 +146,9 @@ func (l *lane) park(ctx context.Context, leave []*pending, after cursor) error {
 		}
 	}
 	l.tracker.advance()
+	l.mu.Lock()
+	l.passed() // It is saved, and told with the next save.
+	l.mu.Unlock()
 	l.free()
 	return nil
 }

@@ -240,7 +240,7 @@ func (l *lane) publish(ctx context.Context, events []holdfast.Event, observed be
 	}
 	failpoint.Hit(failpoint.RelayProducing)
 	ctx, ended := observed(ctx)
-	errs := l.r.publisher.Publish(ctx, events)
+	errs := l.publisher().Publish(ctx, events)
 	ended(errs)
 	failpoint.Hit(failpoint.RelayProduced)
 	checkAnswers(errs, len(events))
@@ -257,6 +257,12 @@ func checkAnswers(errs []error, events int) {
 // settleAll takes in every call that has returned. After an error the lane ends.
 func (l *lane) settleAll(ctx context.Context) error {
 	for i, all := 0, l.answered.take(); i < len(all); i++ {
+		if err := takenBy(all[i].errs); err != nil {
+			for _, c := range all[i:] {
+				l.answered.put(c) // for giveBack
+			}
+			return err
+		}
 		if err := l.settle(ctx, all[i]); err != nil {
 			for _, c := range all[i+1:] {
 				l.answered.put(c) // for giveBack

@@ -104,6 +104,9 @@ func newRelay(db database, p Publisher, c Config, sql *sqlschema.Statements) *Re
 	r.system = systemOf(p)
 	r.env = envOf(r)
 	r.gather = newGatherer(p, &r.env)
+	if _, ok := p.(LanePublisher); ok {
+		r.gather.publisher = nil
+	}
 	r.poller = newPoller(r)
 	r.saver = newSaver(r)
 	return r
@@ -247,6 +250,9 @@ func (r *Relay) end(ctx context.Context, l *lane, err error) {
 	defer cancel()
 	if !l.doubtful.Load() && !errors.Is(err, errLost) && !errors.Is(err, errCrashed) && !errors.Is(err, errAhead) {
 		r.yield(ctx, l)
+	}
+	if l.producer != nil {
+		l.producer.Close()
 	}
 	r.poller.forget(l)
 	times := 0

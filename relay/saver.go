@@ -111,11 +111,11 @@ func (s *saver) save(ctx context.Context, lanes []*lane) error {
 	}
 	numbers, epochs, poss := make([]int16, n), make([]int64, n), make([]int64, n)
 	dones, uptos := make([]*string, n), make([]*string, n)
-	cursors := make([]cursor, n)
+	cursors, unsaved := make([]cursor, n), make([]LaneSettled, n)
 	tokens := map[string][]int{}
 	for i, l := range lanes {
 		l.mu.Lock()
-		cursors[i] = l.cursor
+		cursors[i], unsaved[i] = l.cursor, l.unsaved
 		if l.cursor.done != l.saved.done || l.cursor.upto != l.saved.upto {
 			dones[i], uptos[i] = &cursors[i].done, &cursors[i].upto // else only pos has changed
 		}
@@ -161,7 +161,13 @@ func (s *saver) save(ctx context.Context, lanes []*lane) error {
 		}
 		l.mu.Lock()
 		l.saved, l.leaseUntil = cursors[i], sent.Add(s.r.c.Lease)
+		if l.producer != nil {
+			l.afterSave(unsaved[i])
+		}
 		l.mu.Unlock()
+		if l.producer != nil {
+			l.producer.Settled(unsaved[i])
+		}
 	}
 	s.locked = locked
 	if observe := s.r.c.Observer.OnSaved; observe != nil {

@@ -87,6 +87,10 @@ type tracker struct {
 	events int // in pages: settled, or not
 	order  int64
 	freed  int64 // of the budget, by pages that have left memory
+
+	names     bool        // a producer of the lane wants to know what the cursor is past:
+	passed    []EventName // since the lane took them, and
+	allReadAt time.Time   // when everything was read that had been committed, and is settled now
 }
 
 // add takes a page in and returns its events, all queued.
@@ -108,6 +112,9 @@ func (t *tracker) advance() (c cursor, moved bool) {
 		p := t.pages[0]
 		from := p.next
 		for p.next < len(p.pending) && p.pending[p.next].state == settled {
+			if d := p.pending[p.next].disposition; t.names && (d == undecided || d == published) { // else it is parked, or was never published
+				t.passed = append(t.passed, NameOf(&p.pending[p.next].event.Event))
+			}
 			p.next++
 		}
 		if p.next > from || len(p.pending) == 0 {
@@ -115,6 +122,9 @@ func (t *tracker) advance() (c cursor, moved bool) {
 		}
 		if p.next < len(p.pending) {
 			return c, moved
+		}
+		if p.last {
+			t.allReadAt = p.readAt
 		}
 		t.events -= len(p.pending)
 		t.freed += p.kept

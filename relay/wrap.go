@@ -14,8 +14,9 @@ import (
 type PublishFunc func(ctx context.Context, events []holdfast.Event) []error
 
 // Wrap puts middleware around a publisher. The first is outermost. Use it in place of a type of your own around a Publisher: that would
-// hide the methods of Partitioner, Gatherer and Pinger, and the relay would publish more slowly and hold more when a partition does
-// not answer. What Wrap returns has those that p has. Close p itself.
+// hide the methods of Partitioner, Gatherer, LanePublisher and Pinger, and the relay would publish more slowly and hold more when a
+// partition does not answer. What Wrap returns has those that p has, except that of a LanePublisher nothing is gathered. Middleware runs
+// around the calls of a lane's producer. Close p itself.
 //
 // Middleware may look, wait, change payloads and headers in copies of the events, refuse events with an error of their own, call next
 // again for what failed, and call it with parts of the events in their order. It must not change their topics, keys, IDs or Sources. Of
@@ -45,7 +46,15 @@ func Wrap(p Publisher, around ...func(next PublishFunc) PublishFunc) Publisher {
 	pinger, pings := p.(Pinger)
 	partitioner, partitions := p.(Partitioner)
 	gatherer, gathers := p.(Gatherer)
+	lanes, ofLanes := p.(LanePublisher)
 	switch apart := (wrappedPartitioner{w, partitioner}); {
+	case ofLanes && pings:
+		return struct {
+			wrappedLanes
+			wrappedPing
+		}{wrappedLanes{apart, lanes}, wrappedPing{pinger}}
+	case ofLanes:
+		return wrappedLanes{apart, lanes}
 	case gathers && pings:
 		return struct {
 			wrappedGatherer
@@ -86,6 +95,25 @@ func (w *wrapper) Publish(ctx context.Context, events []holdfast.Event) []error 
 type wrappedPing struct{ pinger Pinger }
 
 func (w wrappedPing) Ping(ctx context.Context) error { return w.pinger.Ping(ctx) }
+
+// wrappedLanes is a LanePublisher: middleware is around the calls of its producers.
+type wrappedLanes struct {
+	wrappedPartitioner
+	lanes LanePublisher
+}
+
+func (w wrappedLanes) OpenLane(c LaneClaim) LaneProducer {
+	return wrappedLane{w.lanes.OpenLane(c), w.wrapper}
+}
+
+type wrappedLane struct {
+	LaneProducer
+	w *wrapper
+}
+
+func (l wrappedLane) Publish(ctx context.Context, events []holdfast.Event) []error {
+	return l.w.call(ctx, events, l.LaneProducer.Publish)
+}
 
 type wrappedPartitioner struct {
 	*wrapper

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/segmentio/kafka-go"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/holdfast-go/holdfast"
@@ -76,14 +77,27 @@ func publishAll(t testing.TB, k *Publisher, events []holdfast.Event) {
 	}
 }
 
+// headersAs are headers as another package has them.
+func headersAs[To, From ~struct {
+	Key   string
+	Value []byte
+}](headers []From) []To {
+	all := make([]To, len(headers))
+	for i, h := range headers {
+		all[i] = To(h)
+	}
+	return all
+}
+
+// recordOf is a record as package kafkatest has it.
+func recordOf(r *kgo.Record) kafkatest.Record {
+	return kafkatest.Record{Partition: int(r.Partition), Key: r.Key, Value: r.Value, Time: r.Timestamp, Headers: headersAs[kafka.Header](r.Headers)}
+}
+
 // parsed reads a record back as the inbox does.
 func parsed(t testing.TB, topic string, r kafkatest.Record) holdfast.Event {
 	t.Helper()
-	headers := make([]wire.Header, len(r.Headers))
-	for i, h := range r.Headers {
-		headers[i] = wire.Header(h)
-	}
-	e, err := wire.Parse(topic, r.Key, r.Value, headers, r.Time)
+	e, err := wire.Parse(topic, r.Key, r.Value, headersAs[wire.Header](r.Headers), r.Time)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -48,6 +48,24 @@ func publish(ctx context.Context, pool *pgxpool.Pool, opts []kgo.Opt) error {
 
 // end snippet
 
+// snippet: transactions
+// publishOnce runs a relay whose events readers of committed records get once. The marks topic has one partition for each lane.
+func publishOnce(ctx context.Context, pool *pgxpool.Pool, opts []kgo.Opt) error {
+	publisher, err := franz.NewTransactionalPublisher(opts, franz.TransactionalConfig{
+		TransactionalID: "shop", MarksTopic: "shop-outbox-marks"})
+	if err != nil {
+		return err
+	}
+	defer publisher.Close()
+	r, err := relay.New(pool, publisher, relay.Config{})
+	if err != nil {
+		return err
+	}
+	return r.Run(ctx)
+}
+
+// end snippet
+
 // snippet: consume
 // consume handles events until ctx ends. It may run on any number of nodes.
 func consume(ctx context.Context, in *inbox.Inbox, opts []kgo.Opt) error {
@@ -63,6 +81,6 @@ func consume(ctx context.Context, in *inbox.Inbox, opts []kgo.Opt) error {
 func Example() {
 	_ = func(ctx context.Context, pool *pgxpool.Pool, in *inbox.Inbox) error {
 		opts := options("shop", "secret", "kafka:9093")
-		return errors.Join(publish(ctx, pool, opts), consume(ctx, in, opts))
+		return errors.Join(publish(ctx, pool, opts), publishOnce(ctx, pool, opts), consume(ctx, in, opts))
 	}
 }

@@ -221,38 +221,11 @@ func (k *generation) Bounds(ctx context.Context, tp inbox.TopicPartition) (first
 	}
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
-	const earliest, latest = -2, -1
-	if first, err = k.offsetAt(ctx, leader, tp, earliest); err != nil {
-		return 0, 0, err
-	}
-	end, err = k.offsetAt(ctx, leader, tp, latest)
-	return first, end, err
-}
-
-func (k *generation) offsetAt(ctx context.Context, leader int32, tp inbox.TopicPartition, at int64) (int64, error) {
-	req := kmsg.NewPtrListOffsetsRequest()
-	req.ReplicaID = -1
-	topic := kmsg.NewListOffsetsRequestTopic()
-	topic.Topic = tp.Topic
-	p := kmsg.NewListOffsetsRequestTopicPartition()
-	p.Partition, p.Timestamp = int32(tp.Partition), at
-	topic.Partitions = append(topic.Partitions, p)
-	req.Topics = append(req.Topics, topic)
-	resp, err := k.s.client.Broker(int(leader)).Request(ctx, req)
-	if err != nil {
+	if first, end, err = boundsOf(ctx, k.s.client, leader, place{tp.Topic, tp.Partition}); err != nil {
 		k.s.topics.expire(tp.Topic)
-		return 0, fmt.Errorf("ask for the bounds of %s/%d: %w", tp.Topic, tp.Partition, err)
+		return 0, 0, fmt.Errorf("ask for the bounds of %s/%d: %w", tp.Topic, tp.Partition, k.meets(err))
 	}
-	answer := resp.(*kmsg.ListOffsetsResponse)
-	if len(answer.Topics) != 1 || len(answer.Topics[0].Partitions) != 1 {
-		return 0, fmt.Errorf("ask for the bounds of %s/%d: %w", tp.Topic, tp.Partition, errUnnamed)
-	}
-	found := answer.Topics[0].Partitions[0]
-	if err := kerr.ErrorForCode(found.ErrorCode); err != nil {
-		k.s.topics.expire(tp.Topic)
-		return 0, fmt.Errorf("ask for the bounds of %s/%d: %w", tp.Topic, tp.Partition, k.meets(err))
-	}
-	return found.Offset, nil
+	return first, end, nil
 }
 
 // unpacked are the records of an answer from offset on, and the offset after them. They unpack to at most so many bytes.

@@ -4,8 +4,6 @@ import (
 	"context"
 	"strconv"
 	"time"
-
-	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 const (
@@ -45,16 +43,9 @@ func (k *Publisher) leaderAway(silent int32, began time.Time) bool {
 	return answer.(bool)
 }
 
-// endOf asks a leader for the end of a partition. It needs no right that who writes to the topic does not have.
+// endOf asks a leader for the end of a partition, and returns nil whatever it answers. It needs no right that who writes to the topic does
+// not have.
 func (k *Publisher) endOf(ctx context.Context, broker int32, at place) error {
-	req := kmsg.NewPtrListOffsetsRequest()
-	req.ReplicaID = -1
-	topic := kmsg.NewListOffsetsRequestTopic()
-	topic.Topic = at.topic
-	p := kmsg.NewListOffsetsRequestTopicPartition()
-	p.Partition, p.Timestamp = int32(at.partition), -1
-	topic.Partitions = append(topic.Partitions, p)
-	req.Topics = append(req.Topics, topic)
-	_, err := k.client.Broker(int(broker)).Request(ctx, req)
+	_, err := askOffsets(ctx, k.client, broker, []place{at}, latest, allRecords)
 	return err
 }

@@ -119,15 +119,11 @@ var _ relay.Gatherer = (*Publisher)(nil)
 // Partition says which partition e would go to, and how many its topic has, by what is known: relay.Partitioner. Both are 0 for a topic
 // that no call of Publish has met yet, and for one that does not exist. It never asks the network.
 func (k *Publisher) Partition(e holdfast.Event) (partition, partitions int) {
-	t := k.topics.get(e.Topic)
-	if t == nil {
-		return 0, 0
-	}
-	p := k.config.Partitioner(e, len(t.leaders))
-	if p < 0 || p >= len(t.leaders) {
-		return 0, 0 // Publish says what is wrong
-	}
-	return p, len(t.leaders)
+	return k.router().partition(e)
+}
+
+func (k *Publisher) router() router {
+	return router{&k.topics, k.config.Partitioner, k.config.MaxRequestBytes}
 }
 
 // Publish sends events to Kafka, the partitions at the same time, and answers once for each: nil when all in-sync replicas have it, else
@@ -138,7 +134,7 @@ func (k *Publisher) Partition(e holdfast.Event) (partition, partitions int) {
 // When ctx is cancelled nothing more is sent, and Publish waits for the answers to what was, at most ProduceTimeout.
 func (k *Publisher) Publish(ctx context.Context, events []holdfast.Event) []error {
 	answers := make([]error, len(events))
-	queues := k.route(ctx, events, answers)
+	queues := k.router().route(ctx, events, answers)
 	k.each(queues, func(i int) { k.drain(ctx, queues[i]) })
 	return answers
 }
@@ -147,7 +143,7 @@ func (k *Publisher) Publish(ctx context.Context, events []holdfast.Event) []erro
 // send, by whatever calls; so this only saves calls.
 func (k *Publisher) PublishTogether(ctx context.Context, batches [][]holdfast.Event, answered func(batch int, answers []error)) {
 	g := partitionqueue.Gather(batches, answered)
-	queues := k.route(ctx, g.Events, g.Answers)
+	queues := k.router().route(ctx, g.Events, g.Answers)
 	g.Divided(len(queues), func(i int) [][]int32 { return queues[i].Runs })
 	k.each(queues, func(i int) {
 		k.drain(ctx, queues[i])
@@ -165,46 +161,6 @@ func (k *Publisher) each(queues []*queue, do func(i int)) {
 		do(0)
 	}
 	others.Wait()
-}
-
-// route divides events by partition, in their order. Events of topics that cannot be written to get their answers here.
-func (k *Publisher) route(ctx context.Context, events []holdfast.Event, answers []error) []*queue {
-	var names []string
-	for i := range events {
-		if t := events[i].Topic; (i == 0 || t != events[i-1].Topic) && !slices.Contains(names, t) {
-			names = append(names, t)
-		}
-	}
-	topics := k.topics.lookup(ctx, names)
-	var queues []*queue
-	at := map[place]*queue{}
-	for i := range events {
-		e := &events[i]
-		t := topics[e.Topic]
-		if t.err == nil {
-			n := len(t.info.leaders)
-			p := k.config.Partitioner(*e, n)
-			if p >= 0 && p < n {
-				q := at[place{e.Topic, p}]
-				if q == nil {
-					q = &queue{info: t.info, Queue: partitionqueue.Queue{Topic: e.Topic, Partition: p, Events: events, Answers: answers,
-						Runs: [][]int32{nil}, Limit: k.config.MaxRequestBytes, TooLongFunc: sizeRefused}}
-					if learned := int(t.info.limit.Load()); learned > 0 {
-						q.Limit = min(q.Limit, learned)
-					}
-					at[q.place()], queues = q, append(queues, q)
-				}
-				q.Runs[0] = append(q.Runs[0], int32(i))
-				continue
-			}
-			// The Partitioner's mistake ends its topic for this call, so that no later event of a key overtakes.
-			t.err = notSent(place{e.Topic, nowhere}, fmt.Errorf("PublisherConfig.Partitioner answered %d of %d partitions: it must answer from 0 to one less", p, n))
-			t.err.Fault = relay.FaultTopic
-			topics[e.Topic] = t
-		}
-		answers[i] = t.err
-	}
-	return queues
 }
 
 // sequence returns that of a partition.

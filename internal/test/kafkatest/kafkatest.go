@@ -84,7 +84,18 @@ func Container(t testing.TB) *Cluster {
 // takes some ten seconds. settings come in pairs, as Topic's configs do.
 func Own(t testing.TB, settings ...string) *Cluster {
 	t.Helper()
-	s, err := start("ContainerKafka", KindContainer, servers.KafkaArgs{Settings: pairs(t, settings)})
+	return own(t, servers.KafkaArgs{Settings: pairs(t, settings)})
+}
+
+// OwnThree is Own with three brokers that are one cluster, on Linux. A topic has three replicas, two of which must be in sync for a write.
+func OwnThree(t testing.TB, settings ...string) *Cluster {
+	t.Helper()
+	return own(t, servers.KafkaArgs{Brokers: 3, Settings: pairs(t, settings)})
+}
+
+func own(t testing.TB, args servers.KafkaArgs) *Cluster {
+	t.Helper()
+	s, err := start("ContainerKafka", KindContainer, args)
 	need(t, err)
 	t.Cleanup(s.Stop)
 	return clusterOf(s)

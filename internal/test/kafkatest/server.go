@@ -44,41 +44,67 @@ func start(method, kind string, args servers.KafkaArgs) (*Server, error) {
 	if reply.Missing != "" {
 		return nil, servers.Missing(reply.Missing)
 	}
-	return &Server{Cluster: kafkaclient.New(reply.Brokers...), Kind: kind, id: reply.ID}, nil
+	cluster := kafkaclient.New(reply.Brokers...)
+	cluster.Replicas = args.Brokers
+	return &Server{Cluster: cluster, Kind: kind, id: reply.ID}, nil
 }
 
 // Stop ends the server for good. It may be called many times.
 func (s *Server) Stop() {
 	s.CloseIdle()
 	if s.id != 0 {
-		_ = s.do(context.Background(), servers.End)
+		_ = s.do(context.Background(), servers.End, 0)
 	}
 }
 
 // Pause freezes the broker: connections stay open and nothing answers.
-func (s *Server) Pause(ctx context.Context) error { return s.do(ctx, servers.Pause) }
+func (s *Server) Pause(ctx context.Context) error { return s.do(ctx, servers.Pause, 0) }
 
 // Unpause lets a frozen broker go on and returns when it answers.
-func (s *Server) Unpause(ctx context.Context) error { return s.back(ctx, servers.Unpause) }
+func (s *Server) Unpause(ctx context.Context) error { return s.back(ctx, servers.Unpause, 0) }
 
 // StopBroker ends the broker in good order and returns when it is gone. Topics and records stay; StartBroker brings it
 // back under the same address.
-func (s *Server) StopBroker(ctx context.Context) error { return s.do(ctx, servers.StopBroker) }
+func (s *Server) StopBroker(ctx context.Context) error { return s.do(ctx, servers.StopBroker, 0) }
 
 // KillBroker ends the broker at once, as a crash does. The StartBroker after it takes up to 9 s longer: for so long the
 // controller holds the name of the dead one.
-func (s *Server) KillBroker(ctx context.Context) error { return s.do(ctx, servers.Kill) }
+func (s *Server) KillBroker(ctx context.Context) error { return s.do(ctx, servers.Kill, 0) }
 
 // StartBroker starts a stopped broker again and returns when it answers.
-func (s *Server) StartBroker(ctx context.Context) error { return s.back(ctx, servers.StartBroker) }
+func (s *Server) StartBroker(ctx context.Context) error { return s.back(ctx, servers.StartBroker, 0) }
+
+// Node is one broker of a cluster that OwnThree made, from 1 on.
+func (s *Server) Node(n int) Node { return Node{s, n} }
+
+// Node is one broker of a cluster.
+type Node struct {
+	server *Server
+	n      int
+}
+
+// Pause is Server.Pause of one broker.
+func (n Node) Pause(ctx context.Context) error { return n.server.do(ctx, servers.Pause, n.n) }
+
+// Unpause is Server.Unpause of one broker.
+func (n Node) Unpause(ctx context.Context) error { return n.server.back(ctx, servers.Unpause, n.n) }
+
+// Stop is Server.StopBroker of one broker.
+func (n Node) Stop(ctx context.Context) error { return n.server.do(ctx, servers.StopBroker, n.n) }
+
+// Kill is Server.KillBroker of one broker.
+func (n Node) Kill(ctx context.Context) error { return n.server.do(ctx, servers.Kill, n.n) }
+
+// Start is Server.StartBroker of one broker.
+func (n Node) Start(ctx context.Context) error { return n.server.back(ctx, servers.StartBroker, n.n) }
 
 // back is do for what brings the broker back: connections from before are dead.
-func (s *Server) back(ctx context.Context, verb string) error {
-	err := s.do(ctx, verb)
+func (s *Server) back(ctx context.Context, verb string, node int) error {
+	err := s.do(ctx, verb, node)
 	s.CloseIdle()
 	return err
 }
 
-func (s *Server) do(ctx context.Context, verb string) error {
-	return servers.Call(ctx, "Kafka", servers.DoArgs{ID: s.id, Verb: verb}, &servers.DoReply{})
+func (s *Server) do(ctx context.Context, verb string, node int) error {
+	return servers.Call(ctx, "Kafka", servers.DoArgs{ID: s.id, Verb: verb, Node: node}, &servers.DoReply{})
 }

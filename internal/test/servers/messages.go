@@ -24,6 +24,7 @@ type PostgresReply struct {
 type DoArgs struct {
 	ID   int
 	Verb string
+	Node int // one broker of a cluster, from 1 on; 0 is all
 }
 
 // Verbs of DoArgs. End and Kill are for both servers, StopFast, Restart and Promote for PostgreSQL, the others for Kafka.
@@ -58,11 +59,13 @@ type BouncerReply struct {
 // KafkaArgs asks for a Kafka, by one of the methods
 //
 //	InProcessKafka  the imitation, which is up in a millisecond
-//	ContainerKafka  Apache Kafka in a container, with Settings and nothing else
+//	ContainerKafka  Apache Kafka in a container, with Settings and Brokers and nothing else
 //	SharedKafka     Apache Kafka in a container, which all test binaries of a go test share; without an ID
 type KafkaArgs struct {
-	// Settings are the broker's, by Kafka's names.
+	// Settings are the brokers', by Kafka's names.
 	Settings map[string]string
+	// Brokers is how many containers are one cluster: 1 or 3; 0 is one.
+	Brokers int
 	Imitation
 }
 

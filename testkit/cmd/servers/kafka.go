@@ -84,7 +84,7 @@ func (s *Servers) Connections(args servers.DoArgs, reply *servers.ConnectionsRep
 // ContainerKafka starts Apache Kafka.
 func (s *Servers) ContainerKafka(args servers.KafkaArgs, reply *servers.KafkaReply) error {
 	reply.Docker = true
-	server, err := startKafka(args.Settings)
+	server, err := startKafka(args)
 	if err != nil {
 		reply.Missing = err.Error()
 		return nil
@@ -99,7 +99,7 @@ func (s *Servers) SharedKafka(_ servers.KafkaArgs, reply *servers.KafkaReply) er
 	all.starting.Lock()
 	defer all.starting.Unlock()
 	if all.kafka == nil {
-		server, err := startKafka(nil)
+		server, err := startKafka(servers.KafkaArgs{})
 		if err != nil {
 			all.kafka = &servers.KafkaReply{Docker: true, Missing: err.Error()}
 		} else {
@@ -112,10 +112,10 @@ func (s *Servers) SharedKafka(_ servers.KafkaArgs, reply *servers.KafkaReply) er
 }
 
 // startKafka starts it with less of the virtual machine's compiler: a broker of tests lives too short to gain by the rest.
-func startKafka(settings map[string]string) (*kafkaserver.Server, error) {
+func startKafka(args servers.KafkaArgs) (*kafkaserver.Server, error) {
 	all := map[string]string{"KAFKA_OPTS": "-XX:TieredStopAtLevel=1"}
-	maps.Copy(all, settings)
-	return kafkaserver.Container(context.Background(), kafkaserver.ContainerOptions{Settings: all})
+	maps.Copy(all, args.Settings)
+	return kafkaserver.Container(context.Background(), kafkaserver.ContainerOptions{Settings: all, Brokers: args.Brokers})
 }
 
 // Kafka does something to a server. Only one in a container can be paused, stopped and killed.
@@ -131,20 +131,22 @@ func (s *Servers) Kafka(args servers.DoArgs, _ *servers.DoReply) error {
 	if err != nil {
 		return err
 	}
-	ctx := context.Background()
-	switch args.Verb {
-	case servers.Pause:
-		return server.Pause(ctx)
-	case servers.Unpause:
-		return server.Unpause(ctx)
-	case servers.StopBroker:
-		return server.StopBroker(ctx)
-	case servers.Kill:
-		return server.KillBroker(ctx)
-	case servers.StartBroker:
-		return server.StartBroker(ctx)
+	does := map[string]func(context.Context) error{servers.Pause: server.Pause, servers.Unpause: server.Unpause,
+		servers.StopBroker: server.StopBroker, servers.Kill: server.KillBroker, servers.StartBroker: server.StartBroker}
+	if args.Node != 0 {
+		nodes := server.Nodes()
+		if args.Node < 0 || args.Node > len(nodes) {
+			return fmt.Errorf("node is %d: it must be from 1 to %d", args.Node, len(nodes))
+		}
+		n := nodes[args.Node-1]
+		does = map[string]func(context.Context) error{servers.Pause: n.Pause, servers.Unpause: n.Unpause,
+			servers.StopBroker: n.Stop, servers.Kill: n.Kill, servers.StartBroker: n.Start}
 	}
-	return fmt.Errorf("verb is %q: it must be one for Kafka", args.Verb)
+	do := does[args.Verb]
+	if do == nil {
+		return fmt.Errorf("verb is %q: it must be one for Kafka", args.Verb)
+	}
+	return do(context.Background())
 }
 
 // DeleteRecords does what retention does, on any cluster.
