@@ -28,6 +28,9 @@ func newBudget(bytes, page int64) *budget {
 // take waits for room for a page. Lanes get it in the order in which they ask.
 func (b *budget) take(ctx context.Context) error { return b.room.Acquire(ctx, b.page) }
 
+// tryTake is take without waiting: it says whether there was room.
+func (b *budget) tryTake() bool { return b.room.TryAcquire(b.page) }
+
 // keep gives back what a page of so many bytes does not need, and returns what it keeps. One that is larger keeps what was
 // taken: see owe.
 func (b *budget) keep(bytes int64) (kept int64) {
@@ -72,4 +75,14 @@ func eventBytes(e *logEvent) int {
 		n += 32 + len(name) + len(value)
 	}
 	return n
+}
+
+// keep notes what a page needs of the budget, of which room for one was taken.
+func (l *lane) keep(p *page) {
+	bytes := inMemory * p.bytes()
+	p.kept = l.r.budget.keep(bytes)
+	if bytes > p.kept {
+		l.r.budget.owe(bytes - p.kept)
+		p.kept = bytes
+	}
 }

@@ -3,12 +3,17 @@ package relay
 import (
 	"slices"
 	"sync"
+	"time"
 )
 
 // callsInAll is how many calls of the publisher all lanes of a relay have under way at a time, besides those that take so long
 // that their partition is slow. A publisher may open a connection for each. Many lanes with many partitions would have
 // thousands under way, and every one would be late.
 const callsInAll = 128
+
+// noisyCallsInAll is how many of them have events of tenants that others overtake (overtake.go). What overtakes them comes before what
+// waits, and behind what is under way: in the connections and queues of a broker.
+const noisyCallsInAll = 4
 
 // callSlots gives calls to lanes. A lane that gets none waits for its turn: then a slot is its own, and it is woken by a signal
 // to its answers. It waits again behind the others if it wants more. One that is busy with something else at its turn keeps that
@@ -76,5 +81,53 @@ func (c *callSlot) give() {
 	if !c.given {
 		c.given = true
 		s.pass()
+	}
+}
+
+// mostOf is how many events a call of a destination may have. What has overtaken others does not wait for them to be sent with it.
+func (l *lane) mostOf(d *destination) int {
+	most := l.r.c.BatchSize
+	if d.most > 0 {
+		most = min(d.most, most)
+	}
+	if l.noisy != nil && len(d.queue) > 0 && !l.isNoisy(d.queue[0]) {
+		if first := slices.IndexFunc(d.queue, l.isNoisy); first > 0 {
+			most = min(first, most)
+		}
+	}
+	return most
+}
+
+// isNoisy says whether an event is one of the log that others overtake now.
+func (l *lane) isNoisy(p *pending) bool {
+	return l.noisy != nil && p.row == nil && slices.Contains(l.noisy, tenantOf(p.event.Key, l.r.c.TenantSeparator))
+}
+
+// slotFor takes a slot for a call; nil: the lane waits for its turn.
+func (l *lane) slotFor(noisy bool) *callSlot {
+	if noisy {
+		return l.r.noisyCalls.take(l)
+	}
+	return l.r.calls.take(l)
+}
+
+// waitForTurn says for which calls the lane waits. One that waited and does not any more leaves its place to others.
+func (l *lane) waitForTurn(refused, refusedNoisy bool) {
+	if l.refused && !refused {
+		l.r.calls.leave(l)
+	}
+	if l.refusedNoisy && !refusedNoisy {
+		l.r.noisyCalls.leave(l)
+	}
+	l.refused, l.refusedNoisy = refused, refusedNoisy
+}
+
+// freeSlow gives back the slots of calls that take so long that their partition is slow: others need not wait for it.
+func (l *lane) freeSlow(now time.Time) {
+	for _, d := range l.destinations {
+		if d.call != nil && d.slot != nil && now.Sub(d.began) >= slowAfter {
+			d.slot.give()
+			d.slot = nil
+		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
@@ -37,6 +38,15 @@ type Config struct {
 	// publisher gets. Between 1 and 50000.
 	// Defaults to 2,000.
 	BatchSize int
+
+	// TenantSeparator tells tenants apart: a key that has it begins with its tenant's name, as "acme/order-7" with "/". Then, while
+	// some tenants have a backlog, events of the others overtake it, and wait for their own only. The order of keys holds. A crash, a
+	// stop or a handover of a lane repeats what was ahead of the backlog: up to 20,000 events of a lane. Meanwhile four calls of the
+	// publisher have events of the backlog, of all lanes of a relay, besides those that take over a second, and those of more than 32
+	// partitions together (Gatherer). At most 16 bytes. The same for all relays of a database, or their repeats are more. Not with a
+	// LanePublisher, whose promise is to repeat nothing.
+	// Defaults to none: all events of a lane wait for each other.
+	TenantSeparator string
 
 	// Retry is for events that the broker refuses for what they are, such as one that is too large. Attempts counts the first
 	// try too; after the last one the event becomes a dead letter. There are at least two, because a dead letter is made of a
@@ -147,6 +157,9 @@ func (c Config) validate() error {
 	}
 	if c.BatchSize < 1 || c.BatchSize > 50_000 {
 		wrong("batch size is %d: it must be between 1 and 50000", c.BatchSize)
+	}
+	if len(c.TenantSeparator) > 16 || strings.ContainsRune(c.TenantSeparator, 0) {
+		wrong("tenant separator is %.60q: it must have at most 16 bytes, and no NUL", c.TenantSeparator)
 	}
 	if err := wire.ValidateLetterTopic(c.DeadLetterTopic); err != nil {
 		problems = append(problems, err)

@@ -52,6 +52,8 @@ type lane struct {
 	calls        int            // under way
 	gathered     int            // of them, those that are shared
 	refused      bool           // of a slot for a call: it waits for its turn
+	refusedNoisy bool           // of a slot for a call with events of noisy tenants
+	noisy        []string       // tenants whose events others overtake now; nil: none
 	leavings     map[queue]int  // events with a key that are about to be parked
 	leavers      int            // all that are
 	flushAt      time.Time      // nothing is parked before it, unless the lane is full
@@ -112,11 +114,11 @@ func (l *lane) run(ctx context.Context) error {
 	if err := l.resumeReleased(ctx); err != nil {
 		return err
 	}
-	pages := make(chan page)
+	pages, ahead := make(chan page), make(chan page)
 	failed := make(chan error, 1)
 	readCtx, stopReading := context.WithCancel(ctx)
 	var reading sync.WaitGroup
-	reading.Go(func() { failed <- l.read(readCtx, pages) })
+	reading.Go(func() { failed <- l.read(readCtx, pages, ahead) })
 	defer reading.Wait()
 	defer stopReading()
 	defer l.giveBack()
@@ -125,9 +127,12 @@ func (l *lane) run(ctx context.Context) error {
 		if err := l.turn(ctx); err != nil {
 			return err
 		}
-		var take <-chan page
+		var take, overtake <-chan page
 		if l.takesPages() {
 			take = pages
+		}
+		if l.blocked == nil {
+			overtake = ahead
 		}
 		timer, stopTimer := l.timer()
 		var err error
@@ -139,6 +144,8 @@ func (l *lane) run(ctx context.Context) error {
 			err = context.Cause(ctx)
 		case err = <-failed:
 		case p := <-take:
+			l.accept(p)
+		case p := <-overtake:
 			l.accept(p)
 		case <-l.answered.some:
 			err = l.settleAll(ctx)
@@ -175,7 +182,7 @@ func (l *lane) turn(ctx context.Context) error {
 }
 
 // read hands pages to run, one ahead of it, and waits while everything is read.
-func (l *lane) read(ctx context.Context, pages chan<- page) error {
+func (l *lane) read(ctx context.Context, pages, ahead chan<- page) error {
 	for {
 		p, err := l.readPage(ctx)
 		if err != nil {
@@ -183,13 +190,10 @@ func (l *lane) read(ctx context.Context, pages chan<- page) error {
 		}
 		// An empty page is handed on to end its window. Otherwise the window's events would count as unread, and keep their
 		// segment, until the next event of the lane comes.
-		if p.moves {
-			select {
-			case <-ctx.Done():
-				l.r.budget.give(p.kept)
-				return ctx.Err()
-			case pages <- p:
-			}
+		if !p.moves {
+			l.met(p)
+		} else if err := l.hand(ctx, p, pages, ahead); err != nil {
+			return err
 		}
 		if p.last {
 			l.r.poller.idle(l, p.after.done)
@@ -217,12 +221,7 @@ func (l *lane) readPage(ctx context.Context) (page, error) {
 		observe(Read{Lane: l.number, Events: len(p.events), Took: l.r.env.now().Sub(began)})
 	}
 	p.readAt = began
-	bytes := inMemory * p.bytes()
-	p.kept = l.r.budget.keep(bytes)
-	if bytes > p.kept {
-		l.r.budget.owe(bytes - p.kept)
-		p.kept = bytes
-	}
+	l.keep(&p)
 	return p, err
 }
 
@@ -244,7 +243,7 @@ func (l *lane) accept(p page) {
 		l.blocked = &p
 		return
 	}
-	l.blocked = nil
+	l.blocked, l.noisy = nil, p.noisy
 	now := l.r.env.now()
 	w, free := l.waiting(), l.nothingWaits()
 	all := l.tracker.add(p)
@@ -262,6 +261,9 @@ func (l *lane) accept(p page) {
 			}
 		}
 		d.enqueue(e, now)
+		if p.still {
+			d.overtake(l.isNoisy)
+		}
 	}
 	l.advance()
 }
@@ -343,6 +345,7 @@ func (l *lane) giveBack() {
 	l.tracker.pages, l.blocked, l.dormant = nil, nil, nil // a call under way has the lane
 	l.free()
 	l.r.calls.leave(l)
+	l.r.noisyCalls.leave(l)
 	l.answered.end(func(c answered) { l.r.budget.give(c.to.held) })
 	l.r.notices.leave(l.number)
 }

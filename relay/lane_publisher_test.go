@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -232,6 +233,16 @@ func TestALaneWhoseProducerIsFencedIsClaimedAnew(t *testing.T) {
 	for i, l := range book.lanes(0) {
 		if _, _, _, closed := l.state(); !closed || l.claim.Epoch != int64(i+1) {
 			t.Errorf("producer %d has epoch %d, closed: %v", i, l.claim.Epoch, closed)
+		}
+	}
+}
+
+func TestTenantsAreNotToldApartWhereNothingMayBeRepeated(t *testing.T) {
+	t.Parallel()
+	for _, p := range []relay.Publisher{&laneBook{}, relay.Wrap(&laneBook{}, func(next relay.PublishFunc) relay.PublishFunc { return next })} {
+		_, err := relay.New(nil, p, relay.Config{TenantSeparator: "/"})
+		if err == nil || !strings.Contains(err.Error(), `tenant separator is "/": it must be empty with a publisher that`) {
+			t.Errorf("%T: %v", p, err)
 		}
 	}
 }

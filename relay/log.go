@@ -37,6 +37,9 @@ type page struct {
 	kept   int64     // of the budget
 	last   bool      // everything committed when it was read is in this page or before it
 	readAt time.Time // when reading it began
+
+	still bool     // the second reader (overtake.go) has read it: its events overtake those of noisy tenants, and the cursor stays at after
+	noisy []string // tenants whose events the second reader leaves out now; nil: it rests
 }
 
 // Errors that stop a reader, because the rows that it would get are not the log's.
@@ -65,6 +68,10 @@ type logReader struct {
 	span  int64 // events of all lanes that a window of a backlog should hold: most of a page for each
 	now   func() time.Time
 	most  pageSize // how many events the next page may have
+
+	fair     *overtaking                         // nil: tenants are not told apart
+	handed   cursor                              // after the last page that the lane has
+	notAhead func(err error, rest time.Duration) // says that the log could not be read ahead
 
 	at     reading
 	readAt time.Time // when next was last called
@@ -232,6 +239,11 @@ func (r *logReader) readUpTo(ctx context.Context, at reading, limit int) (events
 	if err != nil {
 		return nil, "", false, fmt.Errorf("read page: %w", err)
 	}
+	return r.collect(rows, limit)
+}
+
+// collect reads the rows of a page: its header, and at most limit events.
+func (r *logReader) collect(rows pgx.Rows, limit int) (events []logEvent, upto string, full bool, err error) {
 	defer rows.Close()
 	var header logEvent
 	var bytes int64

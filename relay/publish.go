@@ -81,8 +81,8 @@ func (a *answers) take() []answered {
 // whether that is over.
 func (l *lane) dispatch(ctx context.Context, before int64) error {
 	now := l.r.env.now()
-	refused := false
-	defer func() { l.waitForTurn(refused) }()
+	refused, refusedNoisy := false, false
+	defer func() { l.waitForTurn(refused, refusedNoisy) }()
 	l.freeSlow(now)
 	if l.outage != nil && (l.calls > 0 || now.Before(l.outage.nextAt)) {
 		return nil
@@ -99,7 +99,16 @@ func (l *lane) dispatch(ctx context.Context, before int64) error {
 		if !l.leased() {
 			return l.unrenewed()
 		}
-		slot := l.r.calls.take(l)
+		noisy := l.isNoisy(d.queue[0])
+		var slot *callSlot
+		if !noisy || !refusedNoisy {
+			slot = l.slotFor(noisy)
+		}
+		if slot == nil && noisy {
+			refusedNoisy = true
+			d.awaitTurn(now)
+			continue
+		}
 		if refused = slot == nil; refused {
 			break
 		}
@@ -159,37 +168,14 @@ func (l *lane) batchOf(d *destination, before int64) []*pending {
 	return d.take(l.mostOf(d), callBytes)
 }
 
-// mostOf is how many events a call of a destination may have.
-func (l *lane) mostOf(d *destination) int {
-	if d.most == 0 {
-		return l.r.c.BatchSize
-	}
-	return min(d.most, l.r.c.BatchSize)
-}
-
-// waitForTurn says whether the lane waits for a call. One that waited and does not any more leaves its place to others.
-func (l *lane) waitForTurn(refused bool) {
-	if l.refused && !refused {
-		l.r.calls.leave(l)
-	}
-	l.refused = refused
-}
-
-// freeSlow gives back the slots of calls that take so long that their partition is slow: others need not wait for it.
-func (l *lane) freeSlow(now time.Time) {
-	for _, d := range l.destinations {
-		if d.call != nil && d.slot != nil && now.Sub(d.began) >= slowAfter {
-			d.slot.give()
-			d.slot = nil
-		}
-	}
-}
-
 // call starts the publisher on a batch of one destination.
 func (l *lane) call(ctx context.Context, d *destination, batch []*pending, slot *callSlot) {
 	events := eventsOf(batch)
 	d.begin(batch, slot, l.r.env.now(), l.slowAfter())
 	l.calls++
+	if slot.slots == l.r.noisyCalls { // so few that the lane itself may be too late: it waits for Postgres, has ended, or is about to
+		l.r.env.after(slowAfter, slot.give)
+	}
 	observed := l.observed(d, batch, events)
 	l.r.env.call(l, func() {
 		errs := l.publish(ctx, events, observed)
@@ -484,6 +470,7 @@ func (l *lane) observePublished(c answered, all []answer) {
 // too; what cannot be is parked. Then the cursor is past everything that was published.
 func (l *lane) finish(ctx context.Context) error {
 	before := l.tracker.untouched()
+	l.noisy = nil // nothing more overtakes what is sent now, and the time is short
 	for {
 		if err := l.flush(ctx, true); err != nil {
 			return err
@@ -493,9 +480,9 @@ func (l *lane) finish(ctx context.Context) error {
 				return err
 			}
 		} else {
-			l.waitForTurn(false)
+			l.waitForTurn(false, false)
 		}
-		if l.calls == 0 && !l.refused {
+		if l.calls == 0 && !l.refused && !l.refusedNoisy {
 			break
 		}
 		if err := l.r.env.await(ctx, l); err != nil {

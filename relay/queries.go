@@ -75,6 +75,45 @@ select w.seq, w.id, w.source, w.type, w.topic, w.key, w.time, w.headers, w.paylo
           limit $5::integer` + sizedRowsEnd + `
  where head.state = 'ok' and w.bytes - w.size < $7::bigint`
 
+// readQuietPage is readPage without the events of the tenants $9, which a key says before the separator $8. $10 and $11 are the end
+// of a window and a place in it: what is visible in the one and lies up to the other has been handed out. It reads what readPage would
+// read to get as far, and sorts and sends what is left.
+const readQuietPage = `-- relay.quiet_page
+with head as materialized (
+  select coalesce($3::text::pg_snapshot, pg_current_snapshot()) as upto,
+         case when pg_is_in_recovery() then 'standby'
+              when current_setting('transaction_isolation') <> 'read committed' then 'isolation'
+              when not exists (select from holdfast.current_incarnation i where i.token = $6::text) then 'crashed'
+              when greatest(pg_snapshot_xmax($2::text::pg_snapshot), pg_snapshot_xmax($3::text::pg_snapshot)) > pg_snapshot_xmax(pg_current_snapshot()) then 'ahead'
+              else 'ok' end as state)
+select 0::bigint as seq, head.upto::text as id, head.state as source, '' as type, '' as topic, '' as key, now() as time,
+       null::text as headers, null::bytea as payload, 0::bigint as letter, 0::bigint as bytes, null::text as malformed
+  from head
+union all
+select w.seq, w.id, w.source, w.type, w.topic, w.key, w.time, w.headers, w.payload, w.letter, w.bytes, w.malformed
+  from head, lateral (` + sizedRows + `          select r.* from (
+            select e.* from holdfast.event e
+             where e.lane = $1::smallint
+               and e.xid >= pg_snapshot_xmax($2::text::pg_snapshot)
+               and e.xid < pg_snapshot_xmax(head.upto)
+               and pg_visible_in_snapshot(e.xid, head.upto)
+               and e.seq > $4::bigint` + notNoisy + `
+            union all
+            select e.*
+              from (select pg_snapshot_xip($2::text::pg_snapshot) as xid except select pg_snapshot_xip(head.upto)) ended,
+                   lateral (
+                     select e.* from holdfast.event e
+                      where e.lane = $1::smallint and e.xid = ended.xid and e.seq > $4::bigint` + notNoisy + `
+                      order by e.seq limit $5::integer) e
+          ) r
+          order by r.seq
+          limit $5::integer` + sizedRowsEnd + `
+ where head.state = 'ok' and w.bytes - w.size < $7::bigint`
+
+const notNoisy = `
+               and case when position($8::text in e.key) > 0 then split_part(e.key, $8::text, 1) else '' end <> all ($9::text[])
+               and ($10::text is null or e.seq > $11::bigint or not pg_visible_in_snapshot(e.xid, $10::text::pg_snapshot))`
+
 // ofBig and inOrder read one of the big transactions of readPlanned, in seq order.
 const (
 	ofBig = `

@@ -56,6 +56,7 @@ type Relay struct {
 	counted          int           // of a queue, when there are more
 	budget           *budget
 	calls            *callSlots
+	noisyCalls       *callSlots // of noisy tenants, while others overtake them
 	gather           *gatherer
 
 	mu      sync.Mutex
@@ -89,6 +90,10 @@ func New(pool *pgxpool.Pool, p Publisher, c Config) (*Relay, error) {
 	if p == nil {
 		problems = append(problems, errors.New("publisher is nil: it must be one like kafkago.NewPublisher's"))
 	}
+	if _, ofLanes := p.(LanePublisher); ofLanes && c.TenantSeparator != "" {
+		problems = append(problems, fmt.Errorf("tenant separator is %q: it must be empty with a publisher that publishes each lane by a producer of its own, "+
+			"because what overtakes a backlog is repeated by the lane's next owner", c.TenantSeparator))
+	}
 	if err := errors.Join(append(problems, c.validate())...); err != nil {
 		return nil, fmt.Errorf("relay config: %w", err)
 	}
@@ -99,7 +104,7 @@ func New(pool *pgxpool.Pool, p Publisher, c Config) (*Relay, error) {
 
 // newRelay makes a Relay of a configuration without problems.
 func newRelay(db database, p Publisher, c Config, sql *sqlschema.Statements) *Relay {
-	r := &Relay{pool: db, log: db, publisher: p, c: c, sql: sql, lanes: map[int]*lane{}, changed: make(chan struct{}, 1), statementTimeout: time.Minute, pageBytes: pageBytes, listed: allCounted, counted: maxCounted, budget: newBudget(c.MemoryBudget, inMemory*pageBytes), calls: newCallSlots(callsInAll)}
+	r := &Relay{pool: db, log: db, publisher: p, c: c, sql: sql, lanes: map[int]*lane{}, changed: make(chan struct{}, 1), statementTimeout: time.Minute, pageBytes: pageBytes, listed: allCounted, counted: maxCounted, budget: newBudget(c.MemoryBudget, inMemory*pageBytes), calls: newCallSlots(callsInAll), noisyCalls: newCallSlots(noisyCallsInAll)}
 	r.partitioner, _ = p.(Partitioner)
 	r.system = systemOf(p)
 	r.env = envOf(r)

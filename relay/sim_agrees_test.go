@@ -188,10 +188,10 @@ func TestTheFakeAndPostgresAgree(t *testing.T) {
 	// What the history has no step for, or comes to by chance only.
 	beside := map[string]string{
 		"planned_page": "a long window", "transactions": "a long window", "places": "a long window", "cuts": "a backlog", "holders": "whose locks are Postgres's own", "segments": "the sizes are Postgres's own",
-		"incarnation": "a crash", "move_scheduled": "scheduled events", "bury_scheduled": "scheduled events", "close_letters": "replays", "resume_queues": "letters that a person has dealt with",
+		"incarnation": "a crash", "expire_written_once": "dedupe keys", "move_scheduled": "scheduled events", "name_scheduled": "scheduled events", "bury_scheduled": "scheduled events", "close_letters": "replays", "resume_queues": "letters that a person has dealt with",
 	}
 	missing := func() (names []string) {
-		for _, kind := range []string{"page", "next_row", "bury", "claim", "save", "late save", "park", "due", "list_due", "due_of", "outcomes", "reclaim", "probe", "probe_held", "resume_held", "release", "heartbeat", "paused"} {
+		for _, kind := range []string{"page", "quiet_page", "next_row", "bury", "claim", "save", "late save", "park", "due", "list_due", "due_of", "outcomes", "reclaim", "probe", "probe_held", "resume_held", "release", "heartbeat", "paused"} {
 			if h.kinds[kind] == 0 {
 				names = append(names, "to compare a "+kind)
 			}
@@ -272,7 +272,7 @@ func (h *comparison) step() {
 				return
 			}
 			h.ids++
-			id, key, topic := fmt.Sprint("e", h.ids), []string{"", "a", "b", "c"}[h.rng.IntN(4)], []string{"orders", "other"}[h.rng.IntN(2)]
+			id, key, topic := fmt.Sprint("e", h.ids), []string{"", "a", "b", "c/1"}[h.rng.IntN(4)], []string{"orders", "other"}[h.rng.IntN(2)]
 			h.each(func(s *side) { s.open[w].append(h.t, id, topic, key) })
 		}
 	case 7, 8: // it ends
@@ -334,6 +334,24 @@ func (h *comparison) step() {
 				ids = append(ids, rec.ID+" "+rec.Topic+" "+rec.Key)
 			}
 			return []any{ids, p.last, p.after.upto == ""}
+		})
+		noisy := [][]string{{"c"}, {""}, {"", "c"}, {"d"}}[h.rng.IntN(4)]
+		h.both("quiet_page", func(s *side) any { // from where the first reader stands
+			r, at := &owned(s).reader, s.cursors[name]
+			r.fair = &overtaking{separator: "/", noisy: noisy, from: at, at: cursor{done: at.done}}
+			defer func() { r.fair = nil }()
+			if at.done == "" {
+				return nil
+			}
+			events, upto, full, err := r.readQuiet(h.t.Context())
+			if err != nil {
+				return reasonOf(err)
+			}
+			var ids []string
+			for _, e := range events {
+				ids = append(ids, e.ID+" "+e.Topic+" "+e.Key)
+			}
+			return []any{ids, upto == "", full}
 		})
 		h.both("next_row", func(s *side) any {
 			l, c := owned(s), s.cursors[name]

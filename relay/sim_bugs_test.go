@@ -21,6 +21,8 @@ const (
 	bugSavesInDoubt = "the saver saves a lane whose COMMIT was not answered"
 	bugLeaseForever = "the relay never doubts its lease"
 	bugUnknownIsAck = "an answer that was lost counts as an acknowledgement"
+	bugAheadMoves   = "what overtakes a page moves the cursor past that"
+	bugMeetsEarly   = "a page counts as handed out while it waits: what overtakes it may follow it"
 )
 
 // simBugs are all of them, with the number of schedules within which the simulation must find each. Some need what only
@@ -61,6 +63,8 @@ var simBugs = []struct {
 	{simBug{driver: bugSavesInDoubt}, 1000, func(p *simPlan) { p.cuts, p.refusals, p.keys, p.batch = true, true, 1, 4 }},
 	{simBug{driver: bugLeaseForever}, 200, nil},
 	{simBug{driver: bugUnknownIsAck}, 200, nil},
+	{simBug{driver: bugAheadMoves}, 1000, func(p *simPlan) { p.tenants, p.events, p.refusals = true, 100, true }},
+	{simBug{driver: bugMeetsEarly}, 1000, func(p *simPlan) { p.tenants, p.events = true, 100 }},
 }
 
 func (b simBug) String() string { return string(b.fake) + b.driver }

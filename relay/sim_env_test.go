@@ -45,6 +45,9 @@ type sim struct {
 
 	paused   pausedTopics
 	pauseRng *rand.Rand
+
+	tenantRng *rand.Rand
+	overtaken int // events that were read ahead
 }
 
 // simPlan is what a seed decides of a schedule before it begins.
@@ -68,6 +71,7 @@ type simPlan struct {
 	slow                                                                                            bool // statements may hang, and have time-outs
 	bad                                                                                             bool // there are rows for which statements fail
 	pauses                                                                                          bool // topics are paused and resumed
+	tenants                                                                                         bool // are told apart, and one writes most
 }
 
 // calm says that nothing ever fails: then nothing may be published twice.
@@ -100,6 +104,7 @@ func newPlan(seed uint64, bug simBug) simPlan {
 	if p.wide = wideFrom; bug == (simBug{}) {
 		p.wide = []int{0, 1, wideFrom}[rand.New(rand.NewPCG(seed, 7)).IntN(3)]
 	}
+	p.tenants = bug == simBug{} && rand.New(rand.NewPCG(seed, 10)).IntN(3) == 0
 	p.pauses = bug == simBug{} && rand.New(rand.NewPCG(seed, 8)).IntN(2) == 0
 	return p
 }
@@ -118,7 +123,7 @@ func runPlan(p simPlan) (found *violation, steps int) {
 // runSim is runPlan, and the simulation as it was left.
 func runSim(p simPlan) (found *violation, s *sim) {
 	s = &sim{plan: p, rng: rand.New(rand.NewPCG(p.seed, 2)), at: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), chaos: true,
-		bad: map[string]string{}, badRng: rand.New(rand.NewPCG(p.seed, 5)), paused: pausedTopics{}, pauseRng: rand.New(rand.NewPCG(p.seed, 9))}
+		bad: map[string]string{}, badRng: rand.New(rand.NewPCG(p.seed, 5)), paused: pausedTopics{}, pauseRng: rand.New(rand.NewPCG(p.seed, 9)), tenantRng: rand.New(rand.NewPCG(p.seed, 11))}
 	defer func() {
 		switch v := recover().(type) {
 		case nil:

@@ -98,6 +98,9 @@ func (s *sim) startRelay() {
 	if p.slow {
 		r.statementTimeout = p.lease
 	}
+	if p.tenants {
+		r.c.TenantSeparator, r.noisyCalls = "/", newCallSlots(1+s.tenantRng.IntN(3))
+	}
 	r.saver.mu = &turnstile{s: s, got: sr.inject}
 	r.env = env{now: func() time.Time { return s.at }, chance: s.rng.Float64, start: sr.startLane, call: sr.call, after: sr.later, await: sr.await, limit: sr.limit,
 		lacking: func(context.Context) ([]string, error) { return nil, nil }}
@@ -313,6 +316,7 @@ type simLane struct {
 	sr     *simRelay
 	ctx    context.Context
 	page   *page // handed over by the reader
+	ahead  *page // the same, of those who overtake others
 	failed error // of the reader
 	ended  bool  // the reader has to stop
 	over   bool  // it has
@@ -355,6 +359,7 @@ func (sl *simLane) run() error {
 		sl.over = true
 	})
 	defer l.r.calls.leave(l) // as giveBack does
+	defer l.r.noisyCalls.leave(l)
 	defer func() {
 		if sl.ended = true; !s.current.dying {
 			s.pause(func() bool { return sl.over }, time.Time{})
@@ -367,8 +372,9 @@ func (sl *simLane) run() error {
 		sl.keepsPauses()
 		due := func() bool { return !l.dueAt().IsZero() && !s.at.Before(l.dueAt()) }
 		mayTake := func() bool { return sl.page != nil && l.takesPages() }
+		mayOvertake := func() bool { return sl.ahead != nil && l.blocked == nil }
 		s.pause(func() bool {
-			return closed(l.stop) || sl.ctx.Err() != nil || sl.failed != nil || mayTake() || len(l.answered.some) > 0 || len(l.tasksDue) > 0 || due()
+			return closed(l.stop) || sl.ctx.Err() != nil || sl.failed != nil || mayTake() || mayOvertake() || len(l.answered.some) > 0 || len(l.tasksDue) > 0 || due()
 		}, l.dueAt())
 		var ready []func() error // as a select does: any of those that are ready
 		add := func(is bool, do func() error) {
@@ -381,6 +387,13 @@ func (sl *simLane) run() error {
 		add(sl.ctx.Err() != nil, func() error { return context.Cause(sl.ctx) })
 		add(sl.failed != nil, func() error { return sl.failed })
 		add(mayTake(), func() error { sl.accept(); return nil })
+		add(mayOvertake(), func() error {
+			p := *sl.ahead
+			sl.ahead = nil
+			s.overtaken += len(p.events)
+			l.accept(p)
+			return nil
+		})
 		add(len(l.answered.some) > 0, func() error { taken(l.answered.some); return l.settleAll(sl.ctx) })
 		add(len(l.tasksDue) > 0 || due(), func() error { taken(l.tasksDue); return l.runTasks(sl.ctx) })
 		if len(ready) == 0 {
@@ -453,12 +466,10 @@ func (sl *simLane) read() error {
 		if err != nil {
 			return err
 		}
-		if p.moves {
-			sl.page = &p
-			s.pause(func() bool { return sl.page == nil || done() }, time.Time{})
-			if done() {
-				break
-			}
+		if !p.moves {
+			l.met(p)
+		} else if sl.hand(p, done); done() {
+			break
 		}
 		if p.last {
 			l.r.poller.idle(l, p.after.done)
@@ -468,4 +479,47 @@ func (sl *simLane) read() error {
 		}
 	}
 	return context.Canceled
+}
+
+// hand is lane.hand.
+func (sl *simLane) hand(p page, done func() bool) {
+	s, l := sl.sr.s, sl.lane
+	fair, next := l.reader.fair, p
+	early := s.plan.bug.driver == bugMeetsEarly
+	if early {
+		next = fair.left(p)
+		l.met(p)
+	}
+	for began := s.at; !done(); {
+		var due time.Time
+		if fair != nil {
+			if fair.due(s.at) {
+				if ahead, found := l.reader.readAhead(sl.ctx, began); found {
+					if s.plan.bug.driver == bugAheadMoves {
+						ahead.after = p.after
+					}
+					sl.ahead = &ahead
+					s.pause(func() bool { return sl.ahead == nil || done() }, time.Time{})
+				}
+			}
+			if !early {
+				next = fair.left(p)
+			}
+			if fair.noisy != nil {
+				due = fair.nextAt
+			}
+		}
+		if done() {
+			return
+		}
+		sl.page = &next
+		s.pause(func() bool { return sl.page == nil || done() || !due.IsZero() && !s.at.Before(due) }, due)
+		if sl.page == nil {
+			if !early {
+				l.met(p)
+			}
+			return
+		}
+		sl.page = nil
+	}
 }

@@ -39,10 +39,11 @@ func TestTheLaneProtocolKeepsItsPromisesInEverySchedule(t *testing.T) {
 // numbers that come next would differ.
 func TestASeedMakesTheSameHistoryAgain(t *testing.T) {
 	t.Parallel()
-	shared := 0
+	shared, overtaken := 0, 0
 	history := func(seed uint64) string {
 		found, s := runSim(newPlan(seed, simBug{}))
 		shared += s.shared
+		overtaken += s.overtaken
 		return fmt.Sprint(found, s.steps, s.at, s.events, s.rng.Uint64())
 	}
 	for seed := range uint64(200) {
@@ -52,6 +53,9 @@ func TestASeedMakesTheSameHistoryAgain(t *testing.T) {
 	}
 	if shared < 1000 {
 		t.Errorf("partitions shared %d calls in all these schedules", shared)
+	}
+	if overtaken < 300 {
+		t.Errorf("%d events overtook others in all these schedules", overtaken)
 	}
 }
 

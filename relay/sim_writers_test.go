@@ -44,8 +44,14 @@ func (s *sim) transact() {
 	if s.one(3) {
 		keys = 2
 	}
+	if s.plan.tenants && s.tenantRng.IntN(5) > 0 {
+		first, keys = 0, 1 // the noisy one
+	}
 	for k := first; k < min(first+keys, s.plan.keys); k++ {
 		key, topic := fmt.Sprint("k", k), []string{"orders", "other"}[k%2]
+		if s.plan.tenants {
+			key = fmt.Sprintf("t%d/%s", k, key)
+		}
 		for tx.Open() && !tx.Lock(key) {
 			s.sleep(5 * time.Millisecond)
 		}

@@ -76,7 +76,7 @@ func (l *lane) sendAt() time.Time {
 // it; zero for at once. waits is false if there is none.
 func (l *lane) firstRetry() (at time.Time, waits bool) {
 	for _, d := range l.destinations {
-		if len(d.queue) > 0 && d.call == nil && (!waits || d.retryAt.Before(at)) {
+		if len(d.queue) > 0 && d.call == nil && !(l.refusedNoisy && l.isNoisy(d.queue[0])) && (!waits || d.retryAt.Before(at)) {
 			at, waits = d.retryAt, true
 		}
 	}

@@ -72,7 +72,7 @@ type pageProgress struct {
 
 // cursorAt is the cursor when the first n events of the page are settled.
 func (p *pageProgress) cursorAt(n int) cursor {
-	if n == len(p.pending) {
+	if n == len(p.pending) || p.still {
 		return p.after
 	}
 	c := p.window
@@ -214,6 +214,7 @@ type destination struct {
 	most    int       // events in a call; 0 for Config.BatchSize
 	retryAt time.Time // nothing is sent before it
 	checkAt time.Time // when to look whether it is slow
+	turnAt  time.Time // since then it has waited for its turn at a backlog's calls; zero when it does not
 }
 
 // enqueue adds an event at the end.
@@ -228,9 +229,25 @@ func (d *destination) enqueue(p *pending, now time.Time) {
 	}
 }
 
+// overtake moves the last event before those for which passes says that it may be: they are of other keys.
+func (d *destination) overtake(passes func(*pending) bool) {
+	last := len(d.queue) - 1
+	at := last
+	for at > 0 && passes(d.queue[at-1]) {
+		at--
+	}
+	p := d.queue[last]
+	copy(d.queue[at+1:], d.queue[at:last])
+	d.queue[at] = p
+}
+
 // begin is the start of a call. The partition is to blame for waiting from its first call on.
 func (d *destination) begin(batch []*pending, slot *callSlot, now time.Time, slowAfter time.Duration) {
 	d.call, d.slot, d.began = batch, slot, now
+	if !d.turnAt.IsZero() {
+		d.since = d.since.Add(now.Sub(latest(d.turnAt, d.since)))
+		d.turnAt = time.Time{}
+	}
 	if d.tries == 0 {
 		d.since, d.checkAt = now, now.Add(slowAfter)
 	}
@@ -244,8 +261,17 @@ func (d *destination) excuse(waited time.Duration) {
 	}
 }
 
-// toBlame says whether what waits here waits for the partition: nothing that has never been sent does.
-func (d *destination) toBlame() bool { return !d.since.IsZero() && (d.call != nil || d.tries > 0) }
+// awaitTurn says that what is queued could be sent, and waits for a call.
+func (d *destination) awaitTurn(now time.Time) {
+	if d.turnAt.IsZero() {
+		d.turnAt = now
+	}
+}
+
+// toBlame says whether what waits here waits for the partition: nothing does that has never been sent, or waits for its turn.
+func (d *destination) toBlame() bool {
+	return !d.since.IsZero() && d.turnAt.IsZero() && (d.call != nil || d.tries > 0)
+}
 
 // release counts an event of the log that is not queued any more.
 func (d *destination) release(p *pending) {

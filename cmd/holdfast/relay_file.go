@@ -42,7 +42,7 @@ type databaseEntry struct {
 type connectionSource struct{ url, file, env string }
 
 // perDatabase are the flags that an entry of databases may have.
-var perDatabase = []string{"schema", "lease", "batch-size", "hold-key", "dead-letter-topic", "memory-budget"}
+var perDatabase = []string{"schema", "lease", "batch-size", "tenant-separator", "hold-key", "dead-letter-topic", "memory-budget"}
 
 // notInFile are flags of the command line alone.
 var notInFile = []string{"config", "print-config", "help"}

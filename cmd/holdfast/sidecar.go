@@ -72,7 +72,7 @@ func (s *sidecar) relayOf(ctx context.Context, d database, publisher *kafkago.Pu
 		return nil, err
 	}
 	one := &databaseRelay{name: d.name, logger: logger, make: func() (*relay.Relay, error) {
-		return relay.New(pool, publisher, relay.Config{Schema: d.schema, Name: name, Lease: d.flags.Lease, BatchSize: d.flags.BatchSize, HoldKey: d.flags.HoldKey,
+		return relay.New(pool, publisher, relay.Config{Schema: d.schema, Name: name, Lease: d.flags.Lease, BatchSize: d.flags.BatchSize, TenantSeparator: d.flags.Tenants, HoldKey: d.flags.HoldKey,
 			DeadLetterTopic: d.flags.LetterTo, MemoryBudget: d.flags.MemoryBudget, Logger: logger, Observer: observer})
 	}}
 	return one, one.next()

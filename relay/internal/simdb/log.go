@@ -119,6 +119,39 @@ func readPage(c *call) error {
 	return db.emit(c, found, limit, bytes)
 }
 
+// readQuiet is readPage without noisy tenants, and without what lies in another window up to a place.
+func readQuiet(c *call) error {
+	db := c.db
+	lane, done, pos, limit, bytes := c.args[0].(int), db.Parse(c.args[1].(string)), c.args[3].(int64), c.args[4].(int), c.args[6].(int64)
+	separator, noisy, handedPos := c.args[7].(string), c.args[8].([]string), c.args[10].(int64)
+	parsed := func(text *string) *Snapshot {
+		if text == nil {
+			return nil
+		}
+		return db.Parse(*text)
+	}
+	until, handed := parsed(c.args[2].(*string)), parsed(c.args[9].(*string))
+	upto := until
+	if upto == nil {
+		upto = db.snapshot(c.tx)
+	}
+	if !db.header(c, upto.String(), db.state(c.args[5].(string), done, until)) {
+		return nil
+	}
+	var found []*Event
+	db.seen(c.tx, lane, func(e *Event) {
+		tenant, _, has := strings.Cut(e.Key, separator)
+		if !has {
+			tenant = ""
+		}
+		in := e.Xid >= done.Xmax && e.Xid < upto.Xmax && upto.Sees(e.Xid) || slices.Contains(done.Xip, e.Xid) && !slices.Contains(upto.Xip, e.Xid)
+		if in && e.Seq > pos && !slices.Contains(noisy, tenant) && (handed == nil || e.Seq > handedPos || !handed.Sees(e.Xid)) {
+			found = append(found, e)
+		}
+	})
+	return db.emit(c, found, limit, bytes)
+}
+
 func readPlanned(c *call) error {
 	db := c.db
 	lane, xids, pos, limit := c.args[0].(int), c.args[1].([]int64), c.args[3].(int64), c.args[4].(int)

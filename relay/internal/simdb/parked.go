@@ -457,7 +457,7 @@ func (db *DB) letter(id int64) (found *cell[Letter], row Letter) {
 }
 
 var handlers = map[string]func(*call) error{
-	"page": readPage, "planned_page": readPlanned, "transactions": readTransactions, "places": readPlaces, "cuts": readCuts, "probe": probeLanes,
+	"page": readPage, "quiet_page": readQuiet, "planned_page": readPlanned, "transactions": readTransactions, "places": readPlaces, "cuts": readCuts, "probe": probeLanes,
 	"segments": readSegments, "holders": readHolders, "rotate": rotateSegments, "reclaim": reclaim,
 	"server": readServer, "incarnation": ensureIncarnation, "heartbeat": heartbeatRelay, "leave": leaveRelay, "claim": claimLane,
 	"save": saveLanes, "release": releaseLane, "fence": fenceLane,
