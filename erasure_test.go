@@ -24,6 +24,7 @@ with l as (insert into holdfast.letter (origin, consumer, reason, fingerprint, s
 insert into holdfast.stored_action (action, consumer, source, event_id, type, topic, key, by, reason) values ('skip', 'billing', 's', 's-KEY', 't', 'orders', 'KEY', 'op', 'as SAID asked');
 insert into holdfast.letter_replay (name, filter, upto, by, reason, ended_at) values ('for SAID', '{"Key": "KEY"}', 1, 'op', 'as SAID asked', now());
 insert into holdfast.watermark (consumer, entity, version) values ('billing', 'KEY', 1);
+insert into holdfast.written_once (dedupe_key, topic, type, event_id, source, key, expires_at) values ('mail SAID', 'orders', 't', 'o-KEY', 's', 'KEY', now());
 insert into holdfast.inbox (consumer, source, event_id, topic, hash, processed_at, result) values ('billing', 's', 'm-SAID', 'orders', '', now(), 'handled');
 insert into holdfast.idempotency (scope, operation, key, fingerprint, fingerprint_version, state, status, headers, body, body_hash, owner, expires_at) values ('principal:KEY', 'POST /charges', 'k', '', 1, 'complete', 201, '{}', 'SAID', '', gen_random_uuid(), now() + interval '1 day');
 with i as (insert into holdfast.idempotency (scope, operation, key, fingerprint, fingerprint_version, state, owner, fence, run, lease_until, expires_at)
@@ -89,7 +90,7 @@ func TestTheGuideFindsAndErasesAPersonEverywhere(t *testing.T) {
 		return places, ""
 	}
 	before, _ := find()
-	for place, want := range map[string]int{"log": 2, "scheduled": 1, "parked": 2, "stored": 2, "letter": 2, "edit": 1, "action": 2, "replay": 1, "watermark": 1, "inbox": 1, "answer": 2, "request": 1, "step": 1, "expired": 1} {
+	for place, want := range map[string]int{"log": 2, "scheduled": 1, "parked": 2, "stored": 2, "letter": 2, "edit": 1, "action": 2, "replay": 1, "watermark": 1, "dedupe": 1, "inbox": 1, "answer": 2, "request": 1, "step": 1, "expired": 1} {
 		if before[place] != want {
 			t.Errorf("%d of %s are found, want %d", before[place], place, want)
 		}

@@ -135,6 +135,9 @@ func TestTheGrantsOfTheOperationsPageAreEnough(t *testing.T) {
 		if _, err := tx.Exec(t.Context(), "select holdfast.write('orders', 'k', 't', 'by SQL')"); err != nil {
 			return err
 		}
+		if _, err := outbox.WriteOnce(t.Context(), tx, "once", holdfast.Event{Topic: "orders", Type: "t", Key: "k"}); err != nil {
+			return err
+		}
 		return outbox.Write(t.Context(), tx,
 			holdfast.Event{Topic: "orders", Type: "t", Key: "k"}, holdfast.Event{Topic: "orders", Type: "bad", Key: "b"},
 			holdfast.Event{Topic: "orders", Type: "t", Key: "later", NotBefore: time.Now().Add(300 * time.Millisecond)})

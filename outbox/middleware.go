@@ -20,6 +20,8 @@ type writing struct {
 	given   int   // events of the Write
 	written int   // calls that succeeded
 	err     error // of the last call
+
+	writeFunc func(ctx context.Context, events []holdfast.Event) error // of WriteOnce; nil: Write
 }
 
 // wrapped is write with middleware around it; nil if there is none.
@@ -39,7 +41,12 @@ func (o *Outbox) wrapped(use []func(WriteFunc) WriteFunc) WriteFunc {
 			w.err = fmt.Errorf("write events: a middleware gave next %d events, of %d: it must be all of them, in one call", len(events), w.given)
 			return w.err
 		}
-		if w.err = o.write(ctx, through(tx), events); w.err == nil {
+		if w.writeFunc != nil {
+			w.err = w.writeFunc(ctx, events)
+		} else {
+			w.err = o.write(ctx, through(tx), events)
+		}
+		if w.err == nil {
 			w.written++
 		}
 		return w.err
@@ -51,9 +58,8 @@ func (o *Outbox) wrapped(use []func(WriteFunc) WriteFunc) WriteFunc {
 }
 
 // around writes through the middleware, and believes it only if the events were written.
-func (o *Outbox) around(ctx context.Context, tx pgx.Tx, events []holdfast.Event) error {
-	w := writing{given: len(events)}
-	err := o.outer(context.WithValue(ctx, writingKey{}, &w), tx, events)
+func (o *Outbox) around(ctx context.Context, tx pgx.Tx, events []holdfast.Event, w *writing) error {
+	err := o.outer(context.WithValue(ctx, writingKey{}, w), tx, events)
 	switch {
 	case err != nil && w.written > 0:
 		return fmt.Errorf("write events: a middleware failed after the events were written, so roll the transaction back: %w", err)

@@ -41,13 +41,17 @@ type Config struct {
 	// and Queue, which has none, the background context. Defaults to none: payloads are written as they are.
 	Encryptor holdfast.Encryptor
 
-	// Use is middleware around Write, the first outermost: it may look, add headers, or refuse. Each function is called once, by New. What
+	// DedupeRetention is how long the dedupe key of WriteOnce is remembered, at least. Longer than the time in which the same change may be
+	// made again. From 1 s to 10 years. Defaults to 7 days.
+	DedupeRetention time.Duration
+
+	// Use is middleware around Write and WriteOnce, the first outermost: it may look, add headers, or refuse. Each function is called once, by New. What
 	// it gives to next is checked, encrypted and written. It must call next once, with as many events as it got, before it returns nil:
 	// Write is an error otherwise, so that no event is lost by mistake. After its error tx is still usable, unless next has written the
-	// events: the error says so, and asks for a rollback. Queue and WriteThrough, which have no pgx.Tx, are errors with it. Defaults to none.
+	// events: the error says so, and asks for a rollback. Queue, WriteThrough and WriteOnceThrough, which have no pgx.Tx, are errors with it. Defaults to none.
 	Use []func(next WriteFunc) WriteFunc
 
-	// Observer sees each Write, and may give its events headers such as traceparent. Queue does not call it. Defaults to nothing.
+	// Observer sees each Write and WriteOnce, and may give its events headers such as traceparent. Queue does not call it. Defaults to nothing.
 	Observer Observer
 }
 
@@ -63,7 +67,10 @@ type Outbox struct {
 	outer      WriteFunc // with middleware; nil without
 	append     string
 	appendOne  string
+	appendOnce string
 	lock       string
+
+	dedupeRetention time.Duration
 }
 
 // New returns an Outbox. The error lists every problem of the configuration.
@@ -78,11 +85,17 @@ func New(c Config) (*Outbox, error) {
 	if c.MaxPayload < -1 {
 		problems = append(problems, fmt.Errorf("max payload is %d: it must be positive, 0 for the default of %d, or -1 for no limit", c.MaxPayload, defaultMaxPayload))
 	}
+	if c.DedupeRetention != 0 && (c.DedupeRetention < smallestDedupeRetention || c.DedupeRetention > largestDedupeRetention) {
+		problems = append(problems, fmt.Errorf("dedupe retention is %v: it must be from %v to %v, or 0 for the default of %v", c.DedupeRetention, smallestDedupeRetention, largestDedupeRetention, defaultDedupeRetention))
+	}
 	if err := errors.Join(problems...); err != nil {
 		return nil, fmt.Errorf("outbox config: %w", err)
 	}
 	if c.MaxPayload == 0 {
 		c.MaxPayload = defaultMaxPayload
+	}
+	if c.DedupeRetention == 0 {
+		c.DedupeRetention = defaultDedupeRetention
 	}
 	o := &Outbox{
 		source:     c.Source,
@@ -91,7 +104,10 @@ func New(c Config) (*Outbox, error) {
 		observer:   c.Observer,
 		append:     sqlschema.In(c.Schema, appendEvents),
 		appendOne:  sqlschema.In(c.Schema, appendEvent),
+		appendOnce: sqlschema.In(c.Schema, writeEventOnce),
 		lock:       sqlschema.In(c.Schema, lockKeys),
+
+		dedupeRetention: c.DedupeRetention,
 	}
 	o.outer = o.wrapped(c.Use)
 	return o, nil
@@ -128,9 +144,9 @@ func Lock(ctx context.Context, tx pgx.Tx, keys ...string) error {
 // Two transactions that write for one key have an order only if something makes the second wait for the first before it
 // writes: the row lock of an UPDATE, or Lock.
 //
-// An event that exceeds a limit gives a *LimitError; nothing is written, and tx is still usable. Any other error comes
-// from Postgres, and tx is aborted, as after any failed statement. If the schema is missing, the error wraps
-// holdfast.ErrSchemaMissing.
+// An event that exceeds a limit gives a *LimitError; nothing is written, and tx is still usable. So it is after an error of
+// Config.Encryptor, and of Config.Use as said there. Any other error comes from Postgres, and tx is aborted, as after any
+// failed statement. If the schema is missing, the error wraps holdfast.ErrSchemaMissing.
 func (o *Outbox) Write(ctx context.Context, tx pgx.Tx, events ...holdfast.Event) error {
 	if len(events) == 0 {
 		return nil
@@ -139,7 +155,7 @@ func (o *Outbox) Write(ctx context.Context, tx pgx.Tx, events ...holdfast.Event)
 		return errors.New("write events: tx is nil: it must be the transaction that makes the change")
 	}
 	if o.outer != nil {
-		return o.around(ctx, tx, events)
+		return o.around(ctx, tx, events, &writing{given: len(events)})
 	}
 	return o.write(ctx, through(tx), events)
 }
@@ -267,5 +283,5 @@ func (o *Outbox) columns(events []holdfast.Event) (columns, error) {
 
 // explain adds a remedy to errors that an operator can fix.
 func explain(err error) error {
-	return sqlschema.Explain(err, "grant usage on the schema, and execute on its functions append, append_one and lock, to this role (docs/operations.md)")
+	return sqlschema.Explain(err, "grant usage on the schema, and execute on its functions append, append_one, write_once and lock, to this role (docs/operations.md)")
 }

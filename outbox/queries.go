@@ -12,3 +12,10 @@ select holdfast.append_one($1::text, $2::text, $3::text, $4::text, $5::text, $6:
 // lockKeys takes one advisory transaction lock per key, in the order of their numbers.
 const lockKeys = `-- outbox.lock
 select holdfast.lock(variadic $1::text[])`
+
+// writeEventOnce writes one event unless its dedupe key is known. It waits for a transaction that has written the key, at the primary
+// key of written_once.
+const writeEventOnce = `-- outbox.write_once
+select o.written, o.event_id
+  from holdfast.write_once($1::text, $2::text, $3::text, $4::text, $5::bytea, $6::text::jsonb, $7::text, $8::text, $9::timestamptz,
+       $10::timestamptz, $11::text::interval, $12::text::boolean) o`

@@ -107,9 +107,10 @@ func TestTheStatementsOfTheRelayUseTheirIndexesOnLargeTables(t *testing.T) {
 		"relay.server": one, "relay.interpret": "reads no table", "relay.incarnation": one, "relay.segments": one, "relay.birth": one, "relay.holders": "the locks of the server", "relay.asked": "the locks of the server", "relay.paused": "a row for each pause",
 		"relay.adopt_snapshot": adopts, "relay.adopt_lock": adopts, "relay.adopt_events": adopts, "relay.adopt_lanes": adopts, "relay.adopt_sequence": adopts,
 		"relay.adopt_incarnation": adopts, "relay.adopt_birth_gone": adopts, "relay.adopt_birth": adopts, "relay.replace_cluster": adopts,
-		"relay.publish_letter": "a function, which reads a letter by its primary key",
-		"relay.rotate":         "a function over the row of the table segments, and the size of a segment",
-		"relay.reclaim":        "a function: TestASegmentIsReclaimedWithoutReadingItAll counts what it reads",
+		"relay.publish_letter":      "a function, which reads a letter by its primary key",
+		"relay.expire_written_once": "a function: TestExpiredDedupeKeysAreRemovedByTheIndex counts what it reads",
+		"relay.rotate":              "a function over the row of the table segments, and the size of a segment",
+		"relay.reclaim":             "a function: TestASegmentIsReclaimedWithoutReadingItAll counts what it reads",
 	})
 }
 

@@ -443,3 +443,7 @@ update holdfast.segments set current = $1::smallint, rotated_at = now() where cu
 
 const reclaimSegment = `-- relay.reclaim
 select holdfast.reclaim($1::integer, split_part($2::text, '/', 1)::uuid, $3::integer)`
+
+// expireWrittenOnce removes dedupe keys that have expired, in the order of the index written_once_expiry. It waits for nobody.
+const expireWrittenOnce = `-- relay.expire_written_once
+select holdfast.expire_written_once($1::integer)`

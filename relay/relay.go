@@ -140,6 +140,7 @@ func (r *Relay) Run(ctx context.Context) (err error) {
 	parts.Go(func() { r.poller.run(background) })
 	parts.Go(func() { r.saver.run(background) })
 	parts.Go(func() { r.maintainSegments(background) })
+	parts.Go(func() { r.expireDedupeKeys(background) })
 	parts.Go(func() { r.watchPauses(background) })
 	parts.Go(func() { r.reachBroker(background) })
 

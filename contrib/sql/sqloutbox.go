@@ -1,6 +1,7 @@
 package sqloutbox
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -75,6 +76,11 @@ func Write(ctx context.Context, tx Tx, events ...holdfast.Event) error {
 	return standard.Write(ctx, tx, events...)
 }
 
+// WriteOnce is New(outbox.Config{}).WriteOnce.
+func WriteOnce(ctx context.Context, tx Tx, dedupeKey string, event holdfast.Event) (outbox.Once, error) {
+	return standard.WriteOnce(ctx, tx, dedupeKey, event)
+}
+
 // Lock is New(outbox.Config{}).Lock.
 func Lock(ctx context.Context, tx Tx, keys ...string) error {
 	return standard.Lock(ctx, tx, keys...)
@@ -92,6 +98,34 @@ func (o *Outbox) Write(ctx context.Context, tx Tx, events ...holdfast.Event) err
 	return o.outbox.WriteThrough(ctx, through(tx), events...)
 }
 
+// WriteOnce writes the event as part of tx unless one was written under its dedupe key: see outbox.Outbox.WriteOnce. tx must have
+// QueryContext, as a *sql.Tx and what wraps one have.
+func (o *Outbox) WriteOnce(ctx context.Context, tx Tx, dedupeKey string, event holdfast.Event) (outbox.Once, error) {
+	if none(tx) {
+		return outbox.Once{}, errors.New("write event once: tx is nil: it must be the transaction that makes the change")
+	}
+	asks, can := tx.(queryer)
+	if !can {
+		return outbox.Once{}, fmt.Errorf("write event once: %T has no QueryContext: pass the *sql.Tx inside it", tx)
+	}
+	return o.outbox.WriteOnceThrough(ctx, func(ctx context.Context, statement string, args []any, into ...any) error {
+		rows, err := asks.QueryContext(ctx, statement, asText(args)...)
+		if err != nil {
+			return withoutArguments(tx, err)
+		}
+		defer rows.Close()
+		if !rows.Next() {
+			return cmp.Or(rows.Err(), sql.ErrNoRows)
+		}
+		return errors.Join(rows.Scan(into...), rows.Close())
+	}, dedupeKey, event)
+}
+
+// queryer runs statements that return rows.
+type queryer interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
 // Lock serialises the transactions that write for these keys, until tx ends: see outbox.Outbox.Lock.
 func (o *Outbox) Lock(ctx context.Context, tx Tx, keys ...string) error {
 	if none(tx) {
@@ -107,10 +141,15 @@ const undefinedParameter = "42P02"
 func through(tx Tx) outbox.Exec {
 	return func(ctx context.Context, statement string, args ...any) error {
 		_, err := tx.ExecContext(ctx, statement, asText(args)...)
-		var failed interface{ SQLState() string }
-		if errors.As(err, &failed) && failed.SQLState() == undefinedParameter {
-			return fmt.Errorf("%T does not pass arguments on to the driver: pass the *sql.Tx inside it (of a bun.Tx: tx.Tx): %w", tx, err)
-		}
-		return err
+		return withoutArguments(tx, err)
 	}
+}
+
+// withoutArguments explains the error of a statement that came without its arguments, and returns any other one as it is.
+func withoutArguments(tx Tx, err error) error {
+	var failed interface{ SQLState() string }
+	if errors.As(err, &failed) && failed.SQLState() == undefinedParameter {
+		return fmt.Errorf("%T does not pass arguments on to the driver: pass the *sql.Tx inside it (of a bun.Tx: tx.Tx): %w", tx, err)
+	}
+	return err
 }

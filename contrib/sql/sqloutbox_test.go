@@ -95,11 +95,21 @@ func TestANilTransactionIsAnError(t *testing.T) {
 		if err := Write(t.Context(), tx, holdfast.Event{Topic: "o", Type: "t"}); err == nil || !strings.HasPrefix(err.Error(), "write events: tx is nil: it must be") {
 			t.Errorf("got %v", err)
 		}
+		if _, err := WriteOnce(t.Context(), tx, "k", holdfast.Event{Topic: "o", Type: "t"}); err == nil || !strings.HasPrefix(err.Error(), "write event once: tx is nil: it must be") {
+			t.Errorf("got %v", err)
+		}
 		if err := Lock(t.Context(), tx, "k"); err == nil || !strings.HasPrefix(err.Error(), "lock keys: tx is nil: it must be") {
 			t.Errorf("got %v", err)
 		}
 	}
 	if _, err := New(outbox.Config{Schema: "No;"}); err == nil || !strings.Contains(err.Error(), `schema is "No;"`) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestWriteOnceNeedsATransactionThatAnswers(t *testing.T) {
+	t.Parallel()
+	if _, err := WriteOnce(t.Context(), begun{&asked{}}, "k", holdfast.Event{Topic: "o", Type: "t"}); err == nil || !strings.Contains(err.Error(), "sqloutbox.begun has no QueryContext") {
 		t.Errorf("got %v", err)
 	}
 }

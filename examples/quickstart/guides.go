@@ -72,6 +72,17 @@ func Rename(ctx context.Context, pool *pgxpool.Pool, customer, name string) erro
 
 // end snippet
 
+// snippet: once
+
+// RemindOnce writes the reminder of an invoice once, however often the job runs.
+func RemindOnce(ctx context.Context, tx pgx.Tx, invoice, customer string) (written bool, err error) {
+	event := holdfast.Event{Topic: "invoices", Key: customer, Type: "invoice.due", Payload: []byte(invoice)}
+	once, err := outbox.WriteOnce(ctx, tx, "invoice "+invoice+" is due", event)
+	return once.Written, err
+}
+
+// end snippet
+
 // snippet: scheduled
 
 // Remind publishes a reminder tomorrow, if tx commits.

@@ -118,7 +118,7 @@ func TestAMissingSchemaOrRightSaysWhatToDo(t *testing.T) {
 		_, nobody := roletest.Login(b, b.own, "")
 		tx := b.begin(nil)
 		b.exec(tx, "set local role "+nobody)
-		says(b, sqloutbox.Write(b.Context(), tx, good()), sqlschema.ErrNoRights, "grant usage on the schema", "execute on its functions append, append_one and lock")
+		says(b, sqloutbox.Write(b.Context(), tx, good()), sqlschema.ErrNoRights, "grant usage on the schema", "execute on its functions append, append_one, write_once and lock")
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/rand"
 	"database/sql"
+	"errors"
 	"fmt"
 	"reflect"
 	"regexp"
@@ -217,6 +218,39 @@ func TestTenThousandEventsKeepTheirOrder(t *testing.T) {
 		inOrder := pgtest.Count(b, b.own.Pool, "select count(*) from (select seq > lag(seq) over (order by convert_from(payload, 'UTF8')::int) as ascends from holdfast.event) e where ascends")
 		if inOrder != 9_999 {
 			b.Errorf("%d of 9,999 neighbours ascend", inOrder)
+		}
+	})
+}
+
+// Whatever the driver is, a dedupe key writes its event once, and another event under it is a conflict.
+func TestADedupeKeyWritesItsEventOnce(t *testing.T) {
+	onEach(t, func(b bundle) {
+		e := good()
+		e.Headers, e.Time, e.ID = map[string]string{"a": "b"}, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), ""
+		var first outbox.Once
+		b.in(func(tx *sql.Tx) {
+			var err error
+			if first, err = sqloutbox.WriteOnce(b.Context(), tx, "k", e); err != nil || !first.Written || first.ID == "" {
+				b.Fatalf("got %+v, %v", first, err)
+			}
+		})
+		b.in(func(tx *sql.Tx) {
+			if again, err := sqloutbox.WriteOnce(b.Context(), tx, "k", e); err != nil || again.Written || again.ID != first.ID {
+				b.Errorf("got %+v, %v", again, err)
+			}
+		})
+		e.Payload = nil
+		if _, err := sqloutbox.WriteOnce(b.Context(), b.begin(nil), "k", e); !errors.Is(err, outbox.ErrDedupeConflict) {
+			b.Errorf("got %v", err)
+		}
+		other, err := sqloutbox.New(outbox.Config{Schema: "not_there"})
+		if err != nil {
+			b.Fatal(err)
+		}
+		_, err = other.WriteOnce(b.Context(), b.begin(nil), "k", good())
+		says(b, err, holdfast.ErrSchemaMissing, "write event once: ", "run holdfast migrate")
+		if n := b.count(); n != 1 {
+			b.Errorf("%d events were written", n)
 		}
 	})
 }

@@ -309,6 +309,12 @@ func rotateSegments(c *call) error {
 	return nil
 }
 
+// expireWrittenOnce removes nothing: no event of the fake has a dedupe key.
+func expireWrittenOnce(c *call) error {
+	c.row(0)
+	return nil
+}
+
 func reclaim(c *call) error {
 	db, n := c.db, c.args[0].(int)
 	unlocked := db.is(BugReclaimWithoutLock)

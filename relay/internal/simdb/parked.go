@@ -458,7 +458,7 @@ func (db *DB) letter(id int64) (found *cell[Letter], row Letter) {
 
 var handlers = map[string]func(*call) error{
 	"page": readPage, "quiet_page": readQuiet, "planned_page": readPlanned, "transactions": readTransactions, "places": readPlaces, "cuts": readCuts, "probe": probeLanes,
-	"segments": readSegments, "holders": readHolders, "rotate": rotateSegments, "reclaim": reclaim,
+	"segments": readSegments, "holders": readHolders, "rotate": rotateSegments, "reclaim": reclaim, "expire_written_once": expireWrittenOnce,
 	"server": readServer, "incarnation": ensureIncarnation, "heartbeat": heartbeatRelay, "leave": leaveRelay, "claim": claimLane,
 	"save": saveLanes, "release": releaseLane, "fence": fenceLane,
 	"count_lane": countLane, "count_topic": countTopic, "list_lane": listLane, "held": loadHeld, "park": parkEvents, "fix_head": fixHead,
