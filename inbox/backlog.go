@@ -20,7 +20,7 @@ func (bl *backlog) workStored(ctx context.Context) error {
 	ctx, leave := context.WithCancel(ctx)
 	defer leave()
 	free := make(chan struct{}, bl.c.Workers)
-	finished := make(chan error, bl.c.Workers)
+	finished := make(chan error, 1)
 	for _, t := range bl.registry.types {
 		if bl.turnsOf(t) != nil {
 			wg.Go(func() { bl.workLimited(ctx, jobs, t, free, &wg, finished) })
@@ -77,7 +77,7 @@ func (bl *backlog) workStored(ctx context.Context) error {
 				err := bl.work(jobs, s, ctx.Done())
 				<-free
 				if err != nil {
-					finished <- err
+					offer(finished, err)
 				}
 			}()
 		}

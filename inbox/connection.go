@@ -28,6 +28,11 @@ const (
 	finishTimeout = 10 * time.Second
 )
 
+// rowQuerier is a pool or a transaction.
+type rowQuerier interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
 // connectionTimeout bounds the wait for a connection, with the ping of one that was idle.
 func connectionTimeout(c Config) time.Duration { return min(max(c.Timeout, leastWait), patrolTimeout) }
 

@@ -2,7 +2,6 @@ package inbox
 
 import (
 	"context"
-	"sync"
 	"time"
 )
 
@@ -17,7 +16,7 @@ type consumer struct {
 	memory       *memory
 	pauses       *pauses
 
-	suspects sync.Mutex // after two unclean ends one suspect of the node runs at a time (serial.go)
+	suspects *turns // after two unclean ends one suspect of the node runs at a time (serial.go)
 }
 
 // run joins the group again and again, and runs each generation, until ctx ends.
@@ -157,7 +156,7 @@ func (co *consumer) hold(g *group, h *held, gen Generation, given map[TopicParti
 }
 
 func (co *consumer) newPartition(workers *workerPool, gen Generation, tp TopicPartition, start Start) *partition {
-	return &partition{env: co.env, fences: co.fences, declarations: co.declarations, receiver: co.receiver, serial: &co.suspects, memory: co.memory,
+	return &partition{env: co.env, fences: co.fences, declarations: co.declarations, receiver: co.receiver, serial: co.suspects, memory: co.memory,
 		workers: workers, gen: gen, tp: tp, start: start, scheduler: newScheduler(co.c.BatchSize), freed: make(chan struct{}, 1), counted: map[int64]*delivery{}}
 }
 

@@ -69,3 +69,11 @@ func (g *group) wait() error {
 	g.cancel()
 	return errors.Join(g.errs...)
 }
+
+// offer gives an error that ends Run. The first is enough: nobody takes the others, and a worker must not wait for that.
+func offer(finished chan<- error, err error) {
+	select {
+	case finished <- err:
+	default:
+	}
+}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
 // What fails on a node that has lost its partition meanwhile is the new owner's to decide.
@@ -47,8 +49,8 @@ func TestPartitionsOfANodeReplayOneEventAtATime(t *testing.T) {
 	ran := false
 	err := parts[0].exclusively("order.placed", func() error {
 		ran = true
-		if parts[1].serial.TryLock() {
-			parts[1].serial.Unlock()
+		if parts[1].serial.try() {
+			parts[1].serial.leave()
 			t.Error("the other partition may begin an event, too")
 		}
 		return nil
@@ -56,8 +58,31 @@ func TestPartitionsOfANodeReplayOneEventAtATime(t *testing.T) {
 	if err != nil || !ran {
 		t.Errorf("it ran: %v, %v", ran, err)
 	}
-	if !parts[1].serial.TryLock() {
+	if !parts[1].serial.try() {
 		t.Error("the other partition may not begin an event afterwards")
+	}
+}
+
+// The group waits for it: another partition's handler may take long, and is tried again.
+func TestAPartitionThatIsTakenAwayWaitsForNoOthersSuspect(t *testing.T) {
+	t.Parallel()
+	in := newInbox(nil, Config{Consumer: "billing"}.withDefaults())
+	first, second := in.consumer.newPartition(nil, nil, TopicPartition{"orders", 0}, Start{}), in.consumer.newPartition(nil, nil, TopicPartition{"orders", 1}, Start{})
+	taken, take := context.WithCancel(t.Context())
+	first.reading, second.reading = t.Context(), taken
+	ended := make(chan error, 1)
+	err := first.exclusively("order.placed", func() error {
+		go func() { ended <- second.exclusively("order.placed", func() error { t.Error("it ran"); return nil }) }()
+		take()
+		select {
+		case err := <-ended:
+			return err
+		case <-time.After(wait.Limit):
+			return errors.New("it still waits")
+		}
+	})
+	if !errors.Is(err, errStopping) {
+		t.Error(err)
 	}
 }
 
@@ -103,7 +128,7 @@ func TestTypesAreDeclaredBeforeTheGroupIsJoined(t *testing.T) {
 	}
 	select {
 	case <-j.asked:
-	case <-time.After(30 * time.Second):
+	case <-time.After(wait.Limit):
 		t.Error("it did not join the group afterwards")
 	}
 }

@@ -69,8 +69,8 @@ func judgeHealth(s seen, now time.Time) Health {
 	case !s.reached:
 		h.Reasons = append(h.Reasons, "the inbox has not reached the database yet")
 	}
-	if lasts(s.kafka) {
-		h.Reasons = append(h.Reasons, fmt.Sprintf("the broker has not answered for %s: %s", now.Sub(s.kafka.since).Round(time.Second), loggedError(s.kafka.why)))
+	if lasts(s.broker) {
+		h.Reasons = append(h.Reasons, fmt.Sprintf("the broker has not answered for %s: %s", now.Sub(s.broker.since).Round(time.Second), loggedError(s.broker.why)))
 	}
 	switch waited := now.Sub(s.joining); {
 	case !s.consuming || s.joined:

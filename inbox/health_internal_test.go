@@ -27,10 +27,10 @@ func TestTheHealthOfAnInboxIsJudgedByWhatItSawLast(t *testing.T) {
 		{"it has not reached the database", with(func(s *seen) { s.reached = false }), true, false, []string{"the inbox has not reached the database yet"}},
 		{"it has stopped", with(func(s *seen) { s.ended = true }), true, false, []string{"the inbox has stopped"}},
 		{"too many handlers hang", with(func(s *seen) { s.ended, s.endedWith = true, ErrHungHandlers }), false, false, []string{"the inbox has ended: "}},
-		{"the database is away", with(func(s *seen) { s.away = outage{ago(5 * time.Second), errors.New("refused")} }), true, false, []string{"the database has not answered for 5s: refused"}},
-		{"a connection was lost", with(func(s *seen) { s.away = outage{ago(4 * time.Second), errors.New("refused")} }), true, true, nil},
-		{"Kafka is away", with(func(s *seen) { s.kafka = outage{ago(5 * time.Second), errors.New("refused")} }), true, false, []string{"Kafka has not answered for 5s: refused"}},
-		{"a fetch failed", with(func(s *seen) { s.kafka = outage{ago(4 * time.Second), errors.New("refused")} }), true, true, nil},
+		{"the database is away", with(func(s *seen) { s.away = outage{ago(5 * time.Second), now, errors.New("refused")} }), true, false, []string{"the database has not answered for 5s: refused"}},
+		{"a connection was lost", with(func(s *seen) { s.away = outage{ago(4 * time.Second), now, errors.New("refused")} }), true, true, nil},
+		{"Kafka is away", with(func(s *seen) { s.broker = outage{ago(5 * time.Second), now, errors.New("refused")} }), true, false, []string{"the broker has not answered for 5s: refused"}},
+		{"a fetch failed", with(func(s *seen) { s.broker = outage{ago(4 * time.Second), now, errors.New("refused")} }), true, true, nil},
 		{"it joins for the first time", with(func(s *seen) { s.joined, s.everIn, s.joining = false, false, ago(time.Second) }), true, false, []string{"this node has not joined the consumer group yet"}},
 		{"a rebalance", with(func(s *seen) { s.joined, s.joining = false, ago(29*time.Second) }), true, true, nil},
 		{"a rebalance without end", with(func(s *seen) { s.joined, s.joining = false, ago(30*time.Second) }), true, false, []string{"this node has been joining the consumer group for 30s"}},
@@ -50,15 +50,21 @@ func TestAnOutageKeepsItsBeginningAndItsLastCause(t *testing.T) {
 	began := v.read().away.since
 	second := errors.New("second")
 	v.lost(second)
-	if got := v.read().away; got != (outage{began, second}) || began.IsZero() {
+	if got := v.read().away; got.since != began || got.last.Before(began) || got.why != second || began.IsZero() {
 		t.Errorf("%+v", got)
 	}
+	if v.answered(); v.read().away.why != second {
+		t.Error("an answer to a read ends an outage in which something has just failed")
+	}
 	v.unheard(errors.New("Kafka"))
-	if v.reached(); v.read().away != (outage{}) || v.read().kafka.why.Error() != "Kafka" {
+	if v.reached(); v.read().away != (outage{}) || v.read().broker.why.Error() != "Kafka" {
 		t.Errorf("%+v", v.read())
 	}
-	if v.fetched(); v.read().kafka != (outage{}) {
+	if v.fetched(); v.read().broker != (outage{}) {
 		t.Errorf("%+v", v.read())
+	}
+	if o := (outage{since: began, last: began}); o.over(began.Add(calmAfter-time.Nanosecond)) || !o.over(began.Add(calmAfter)) {
+		t.Errorf("an outage is over after %v without a failure, or not", calmAfter)
 	}
 	v.joined(true)
 	v.joined(false)

@@ -38,7 +38,8 @@ func (p *partition) hold(ctx context.Context, why error, tries int, own bool) er
 		}
 		p.c.Observer.OnHeld(held, why)
 	}
-	if same, err := p.noteHeld(ctx, why, own); err != nil {
+	text := boundedError(why)
+	if same, err := p.noteHeld(ctx, &text, own); err != nil {
 		if ctx.Err() == nil {
 			p.transient(err)
 		}
@@ -48,13 +49,17 @@ func (p *partition) hold(ctx context.Context, why error, tries int, own bool) er
 	return pause(ctx, delay)
 }
 
-// noteHeld writes why the partition is held, for holdfast status. same reports that the position is still the one that this node
-// has saved.
-func (p *partition) noteHeld(ctx context.Context, why error, own bool) (same bool, err error) {
+// noteHeld writes why the partition is held, for holdfast status; nil: it is not. same reports that the position is still the one that
+// this node has saved.
+func (p *partition) noteHeld(ctx context.Context, why *string, own bool) (same bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, patrolTimeout)
 	defer cancel()
-	var epoch, position int64
-	err = p.pool.QueryRow(ctx, p.sql.hold, p.c.Consumer, p.tp.Topic, int32(p.tp.Partition), boundedError(why)).Scan(&epoch, &position)
+	var epoch *int64
+	if own {
+		epoch = &p.fence.Epoch
+	}
+	var position int64
+	err = p.pool.QueryRow(ctx, p.sql.hold, p.c.Consumer, p.tp.Topic, int32(p.tp.Partition), why, epoch).Scan(&position)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return false, nil
 	}
@@ -66,7 +71,22 @@ func (p *partition) noteHeld(ctx context.Context, why error, own bool) (same boo
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return epoch == p.fence.Epoch && position >= p.saved && position <= p.track.low(), nil // A save may be on its way.
+	return position >= p.saved && position <= p.track.low(), nil // A save may be on its way.
+}
+
+// letGo notes that the partition is not held any more. The error ends the partition, as that of hold does.
+func (p *partition) letGo(ctx context.Context) error {
+	same := false
+	if !p.untilAnswered(ctx, func(ctx context.Context) (err error) {
+		same, err = p.noteHeld(ctx, nil, true)
+		return err
+	}) {
+		return ctx.Err()
+	}
+	if !same {
+		return errPositionChanged
+	}
+	return nil
 }
 
 // outOfRange decides what to do about an offset that the log does not hold, while the partition is being read. It waits until
@@ -94,6 +114,9 @@ func (p *partition) outOfRange(ctx context.Context, offset int64) (int64, error)
 				if r.start > offset {
 					p.c.Logger.Warn("records that were deleted before they were handled are skipped", "consumer", p.c.Consumer,
 						"topic", p.tp.Topic, "partition", p.tp.Partition, "offsets", r.start-offset, "start", r.start)
+				}
+				if tries > 1 {
+					return r.start, p.letGo(ctx)
 				}
 				return r.start, nil
 			}

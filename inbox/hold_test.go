@@ -123,3 +123,46 @@ func (s *shortened) Fetch(ctx context.Context, tp TopicPartition, offset, maxByt
 	}
 	return s.fakeGeneration.Fetch(ctx, tp, offset, maxBytes)
 }
+
+// A broker that comes back as the leader has the log that another one did not have yet. ConsumeUntil would wait for a person otherwise.
+func TestAHoldThatEndsByItselfIsNotSaidAnyMore(t *testing.T) {
+	b := setup(t)
+	events := eventsOf("", 3)
+	in := b.inbox()
+	in.Handle("order.placed", effectOf)
+	stop := b.consumeFake(in, newFakeGeneration(logOf(events[0])))
+	b.awaitSettled(1)
+	stop()
+	g := &lapsed{fakeGeneration: newFakeGeneration(logOf(events...))}
+	g.from, g.ends = 1, []int64{3, 0} // It is there when the partition is assigned, and after the first look.
+	again := b.inbox()
+	again.Handle("order.placed", effectOf)
+	b.run(func(ctx context.Context) error {
+		again.registry.start()
+		return again.consume(ctx, g)
+	})
+	if why := b.awaitHeld(); !errors.Is(why, ErrOffsetOutOfRange) {
+		t.Errorf("it is held because of %v", why)
+	}
+	b.awaitSettled(3)
+	if n := b.count("select count(*) from holdfast.consumer_position where held is not null"); n != 0 {
+		t.Error("it still says that the partition is held")
+	}
+}
+
+// lapsed does not have its second record when it is asked for it first.
+type lapsed struct {
+	*fakeGeneration
+	given, lapsed bool
+}
+
+func (l *lapsed) Next(ctx context.Context) (Generation, error) { return giveOnce(ctx, &l.given, l) }
+func (l *lapsed) Close()                                       {}
+
+func (l *lapsed) Fetch(ctx context.Context, tp TopicPartition, offset, maxBytes int64) (Page, error) {
+	if offset == 1 && !l.lapsed {
+		l.lapsed = true
+		return Page{}, fmt.Errorf("%w: another leader", ErrOffsetOutOfRange)
+	}
+	return l.fakeGeneration.Fetch(ctx, tp, offset, maxBytes)
+}

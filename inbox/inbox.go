@@ -52,7 +52,7 @@ func newInbox(pool *pgxpool.Pool, c Config) *Inbox {
 		backlog:   &backlog{env: env, registry: registry, runner: runner, ledger: ledger, claims: claims, pauses: pauses},
 		sweeper:   &sweeper{env: env, runner: runner},
 		retention: &retention{env: env},
-		consumer:  &consumer{env: env, fences: newFences(env, runner), memory: newMemory(c.MemoryBudget), declarations: declarations, receiver: receiver, pauses: pauses},
+		consumer:  &consumer{env: env, fences: newFences(env, runner), memory: newMemory(c.MemoryBudget), declarations: declarations, receiver: receiver, pauses: pauses, suspects: newTurns(1)},
 		pauses:    pauses,
 	}
 }

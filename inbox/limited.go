@@ -40,7 +40,7 @@ func (bl *backlog) workLimited(ctx, jobs context.Context, eventType string, free
 				<-free
 				t.leave()
 				if err != nil {
-					finished <- err
+					offer(finished, err)
 				}
 			}()
 			wait = bl.c.PollMin

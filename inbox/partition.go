@@ -16,7 +16,7 @@ type partition struct {
 	fences       *fences
 	declarations *declarations
 	receiver     *receiver
-	serial       *sync.Mutex // consumer.suspects
+	serial       *turns // consumer.suspects
 	workers      *workerPool
 	memory       *memory
 	gen          Generation

@@ -78,7 +78,9 @@ func (ps *pauses) note(paused bool, at time.Time) {
 // watch looks again and again, until ctx ends. The error says what an operator has to do.
 func (ps *pauses) watch(ctx context.Context) error {
 	for {
-		if err := ps.look(ctx, ps.pool); err != nil && ctx.Err() == nil {
+		if err := ps.look(ctx, ps.pool); err == nil {
+			ps.vitals.answered()
+		} else if ctx.Err() == nil {
 			if fix := ps.miswired(ctx, err); fix != nil {
 				return fix
 			}

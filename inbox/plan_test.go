@@ -64,7 +64,7 @@ func TestTheHotStatementsUseTheirIndexes(t *testing.T) {
 		{storeManySQL, key + strings.Repeat(", "+many("''", "text"), 3) + ", " + many("now()", "timestamptz") + ", " + many("'{}'", "text") + strings.Repeat(", "+many("''", "bytea"), 2) + ", 8, " + many("0", "bigint") + ", 100",
 			[]string{"stored_consumer_source_event_id_key", "stored_pkey", "letter_holds_inbox"}},
 		{unrecordSQL, "'billing', '', '12'", []string{"inbox_pkey"}},
-		// Of one who has half of them it may as well read all, up to its limit.
+		// Of one who has half of them these two may as well read all, the first up to its limit.
 		{storedCountSQL, "'consumer 7', 100", []string{"stored_(pkey|consumer_source_event_id_key)"}},
 		{letterSQL, "'billing', 'r', 'f', true, '12', '', 't', 'orders', '12', now(), '{}', '', '', 8, 0, 1, '{}', 1, true, 1", []string{"letter_event"}},
 		{letterReopenSQL, "12, 1, 'r', 'f', '{e}'", []string{"letter_pkey"}},
@@ -90,7 +90,7 @@ func TestTheHotStatementsUseTheirIndexes(t *testing.T) {
 		{positionSQL, "'billing', 'topic 7', 8", []string{"consumer_position_pkey"}},
 		{checkpointSQL, "'billing', 'topic 7', 8", []string{"consumer_position_pkey"}},
 		{assignSQL, "'billing', 'topic 7', 8, 1, 'node', 'group'", []string{"consumer_position_pkey"}},
-		{holdSQL, "'billing', 'topic 7', 8, 'why'", []string{"consumer_position_pkey"}},
+		{holdSQL, "'billing', 'topic 7', 8, 'why', null", []string{"consumer_position_pkey"}},
 		{saveSQL, "'billing', " + many("'topic 7'", "text") + ", " + many("8", "int") + strings.Repeat(", "+many("1", "bigint"), 4) + ", " + many(token, "text"), []string{"consumer_position_pkey"}},
 		{releaseSQL, partition + ", 1, true, 1, 1, " + token, []string{"consumer_position_pkey"}},
 	} {

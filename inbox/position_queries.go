@@ -23,12 +23,13 @@ on conflict (consumer, topic, partition) do update
    set epoch = greatest(p.epoch + 1, excluded.epoch), position = excluded.position, clean = false, owner = excluded.owner, group_id = excluded.group_id, held = null, updated_at = now()
 returning epoch, (select i.token from holdfast.current_incarnation i)`
 
-// Notes why a partition is held, for holdfast status. It returns what the row says, so that a node that holds the partition sees
-// what a person has changed. assign takes the note back.
+// Notes why a partition is held, for holdfast status; null takes the note back, as assign does. It returns what the row says, so that a
+// node that holds the partition sees what a person has changed. $5 is the epoch of a node that has claimed the partition: it changes
+// nothing that another node has said since.
 const holdSQL = `-- inbox.hold
 update holdfast.consumer_position p set held = $4::text
- where p.consumer = $1::text and p.topic = $2::text and p.partition = $3::int
-returning p.epoch, p.position`
+ where p.consumer = $1::text and p.topic = $2::text and p.partition = $3::int and ($5::bigint is null or p.epoch = $5::bigint)
+returning p.position`
 
 // Fills the token that a crash or a failover emptied (incarnation.go).
 const renewSQL = `-- inbox.renew

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"sync"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // This file bounds how many events are stored, so that a key that nobody looks after cannot fill the database.
@@ -153,11 +151,6 @@ func (qu *quota) count(ctx context.Context, db rowQuerier) error {
 		return fmt.Errorf("count what is stored: %w", err)
 	}
 	return nil
-}
-
-// rowQuerier is a pool or a transaction.
-type rowQuerier interface {
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
 // roomy reports that so many events of a key could be stored, as far as one can tell: others of the key may be stored already.

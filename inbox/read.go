@@ -88,6 +88,16 @@ func (p *partition) read(ctx, jobs context.Context) error {
 			}
 			continue
 		}
+		if tries > 0 {
+			if held := p.letGo(ctx); held != nil {
+				memory.give()
+				if ctx.Err() != nil {
+					return nil
+				}
+				p.lose(held)
+				return held
+			}
+		}
 		wait, tries = 0, 0
 		p.vitals.fetched()
 		if len(pg.Records) > 0 {

@@ -137,8 +137,10 @@ func (p *partition) exclusively(eventType string, f func() error) error {
 		return errStopping
 	}
 	defer turns.leave()
-	p.serial.Lock()
-	defer p.serial.Unlock()
+	if !p.serial.enter(p.reading.Done()) {
+		return errStopping
+	}
+	defer p.serial.leave()
 	if p.stopped() {
 		return errStopping
 	}

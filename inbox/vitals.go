@@ -14,7 +14,7 @@ type seen struct {
 
 	reached bool   // the database has answered
 	away    outage // it does not answer
-	kafka   outage // Kafka does not answer
+	broker  outage // it does not answer
 
 	consuming bool      // Consume runs, and not Run
 	joined    bool      // a generation of the group runs
@@ -24,9 +24,16 @@ type seen struct {
 
 // outage is trouble that lasts. The zero value is none.
 type outage struct {
-	since time.Time
-	why   error
+	since, last time.Time // it was met first, and last
+	why         error
 }
+
+// calmAfter is how long nothing fails until an answer to a read shows that an outage is over. While something does, it fails again
+// within databaseCap: reads may succeed where nothing can be written.
+const calmAfter = 3 * time.Second
+
+// over says that an answer to a read ends the outage.
+func (o outage) over(now time.Time) bool { return now.Sub(o.last) >= calmAfter }
 
 // vitals keeps what the loops see. Many goroutines may use it at once. The zero value is ready.
 type vitals struct {
@@ -55,15 +62,24 @@ func (v *vitals) end(err error) { v.set(func(s *seen) { s.ended, s.endedWith = t
 // reached records that the database has answered.
 func (v *vitals) reached() { v.set(func(s *seen) { s.reached, s.away = true, outage{} }) }
 
+// answered records that the database has answered a read.
+func (v *vitals) answered() {
+	v.set(func(s *seen) {
+		if s.reached = true; s.away.over(time.Now()) {
+			s.away = outage{}
+		}
+	})
+}
+
 // fetched records that Kafka has answered.
-func (v *vitals) fetched() { v.set(func(s *seen) { s.kafka = outage{} }) }
+func (v *vitals) fetched() { v.set(func(s *seen) { s.broker = outage{} }) }
 
 // joined records that a generation of the group begins, or that it is over.
 func (v *vitals) joined(in bool) {
 	v.set(func(s *seen) {
 		s.joined, s.everIn = in, s.everIn || in
 		if s.joining = time.Now(); in {
-			s.kafka = outage{}
+			s.broker = outage{}
 		}
 	})
 }
@@ -77,12 +93,13 @@ func (v *vitals) lost(err error) (since time.Time) {
 	return since
 }
 
-func (v *vitals) unheard(err error) { v.set(func(s *seen) { s.kafka.note(err) }) }
+func (v *vitals) unheard(err error) { v.set(func(s *seen) { s.broker.note(err) }) }
 
 // note keeps since when the trouble lasts, and its last cause.
 func (o *outage) note(err error) {
+	now := time.Now()
 	if o.since.IsZero() {
-		o.since = time.Now()
+		o.since = now
 	}
-	o.why = err
+	o.last, o.why = now, err
 }
