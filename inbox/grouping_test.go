@@ -27,9 +27,12 @@ func TestWhichEventsMayShareATransaction(t *testing.T) {
 		"off":                                            {1, 10_000, 8, quick, false, now, 1},
 		"nothing is known of the type":                   {64, 10_000, 8, timing{}, false, now, 0},
 		"the handler changes settings":                   {64, 10_000, 8, timing{took: 1, never: true}, false, now, 0},
-		"it was slow once":                               {64, 10_000, 8, quick.ran(100*time.Millisecond, now, times), false, now.Add(4 * time.Second), 0},
-		"that is a while ago":                            {64, 10_000, 8, timing{took: 1}.ran(21*time.Millisecond, now, times), false, now.Add(1050 * time.Millisecond), 1},
-		"20 ms is not slow":                              {64, 10_000, 8, timing{took: 1}.ran(20*time.Millisecond, now, times), false, now, 2},
+		"it was slow once":                               {64, 10_000, 8, quick.ran(101*time.Millisecond, now, times), false, now.Add(5 * time.Second), 0},
+		"that is a while ago":                            {64, 10_000, 8, quick.ran(101*time.Millisecond, now, times), false, now.Add(5050 * time.Millisecond), 47},
+		"100 ms is not slow":                             {64, 10_000, 8, quick.ran(100*time.Millisecond, now, times), false, now, 47},
+		"one of twenty waits for a processor":            {64, 10_000, 8, quick.rans(20, 100*time.Microsecond, 19, 30*time.Millisecond, 1), false, now, 49},
+		"half of them do":                                {64, 10_000, 8, quick.rans(20, 100*time.Microsecond, 1, 30*time.Millisecond, 1), false, now, 40},
+		"all of them do":                                 {64, 10_000, 8, quick.rans(100, 100*time.Microsecond, 0, 30*time.Millisecond, 1), false, now, 0},
 		"a group of 64 failed":                           {64, 10_000, 8, timing{took: 1}.failed(64, now, times), false, now, 32},
 		"a group of 3 failed":                            {64, 10_000, 8, timing{took: 1}.failed(3, now, times), false, now.Add(9 * time.Second), 0},
 		"a group of 2 failed a while ago":                {64, 10_000, 8, timing{took: 1}.failed(2, now, times), false, now.Add(10 * time.Second), 2},
@@ -39,7 +42,7 @@ func TestWhichEventsMayShareATransaction(t *testing.T) {
 		"a group of 64 failed, one of 32 succeeded":      {64, 10_000, 8, timing{took: 1}.failed(64, now, times).succeeded(32), false, now, 64},
 		"a group of 64 failed, one of 31 succeeded":      {64, 10_000, 8, timing{took: 1}.failed(64, now, times).succeeded(31), false, now, 32},
 		"one succeeded, and none has failed":             {64, 10_000, 8, timing{took: 1}.succeeded(1), false, now, 64},
-		"a second slow event, less slow than the first":  {64, 10_000, 8, timing{took: 1}.ran(time.Second, now, times).ran(21*time.Millisecond, now, times), false, now.Add(49 * time.Second), 0},
+		"a second slow event, less slow than the first":  {64, 10_000, 8, timing{took: 1}.ran(time.Second, now, times).ran(101*time.Millisecond, now, times), false, now.Add(49 * time.Second), 0},
 		"the pause of a failure, after that of slowness": {64, 10_000, 8, timing{took: 1}.ran(time.Second, now, times).failed(2, now, times), false, now.Add(49 * time.Second), 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -73,20 +76,46 @@ func TestAGroupHasTheSmallestLimitOfItsTypes(t *testing.T) {
 	}
 }
 
-func TestTheTimeOfAHandlerIsAMovingAverage(t *testing.T) {
+// rans is the timing after so many turns of events that are quick and events that are slow.
+func (p timing) rans(turns int, quick time.Duration, quicks int, slow time.Duration, slows int) timing {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for range turns {
+		for range slows {
+			p = p.ran(slow, now, times)
+		}
+		for range quicks {
+			p = p.ran(quick, now, times)
+		}
+	}
+	return p
+}
+
+func TestTheTimeOfAHandlerIsWhatItTakesWhenItNeedNotWait(t *testing.T) {
 	now := time.Now()
 	p := timing{}.ran(0, now, times)
 	if p.took != 1 {
 		t.Errorf("a handler that took no time at all is as one that has never run: %s", p.took)
 	}
-	if p = (timing{}).ran(800, now, times).ran(1600, now, times); p.took != 900 {
-		t.Errorf("got %d, want 900", p.took)
+	if p = (timing{}).ran(800, now, times).ran(1600, now, times); p.took != 850 {
+		t.Errorf("got %d, want 850", p.took)
 	}
-	for range 200 {
+	if p = p.ran(time.Millisecond, now, times); p.took != 904 {
+		t.Errorf("got %d, want 904: no more counts than twice of what is usual", p.took)
+	}
+	if p = p.ran(104, now, times); p.took != 704 {
+		t.Errorf("got %d, want 704", p.took)
+	}
+	for range 100 {
 		p = p.ran(100, now, times)
 	}
-	if p.took < 100 || p.took > 110 {
+	if p.took < 100 || p.took > 103 {
 		t.Errorf("after many of 100 it is %d", p.took)
+	}
+	for p = (timing{took: 1}); p.took < 1000; {
+		before := p.took
+		if p = p.ran(1000, now, times); p.took <= before {
+			t.Fatalf("it stays at %d", p.took)
+		}
 	}
 }
 
@@ -95,9 +124,9 @@ func TestWhatBecomesOfATiming(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	after := func(d time.Duration) time.Time { return now.Add(d) }
 	for name, c := range map[string]struct{ got, want timing }{
-		"a slow event":                        {timing{took: 8}.ran(21*time.Millisecond, now, times), timing{took: 8 + (21*time.Millisecond-8)/8, alone: after(1050 * time.Millisecond)}},
-		"a less slow one does not shorten it": {timing{took: 8, alone: after(time.Hour)}.ran(21*time.Millisecond, now, times), timing{took: 8 + (21*time.Millisecond-8)/8, alone: after(time.Hour)}},
-		"an event that is not slow":           {timing{took: 8}.ran(16, now, times), timing{took: 9}},
+		"a slow event":                        {timing{took: 160}.ran(101*time.Millisecond, now, times), timing{took: 170, alone: after(5050 * time.Millisecond)}},
+		"a less slow one does not shorten it": {timing{took: 160, alone: after(time.Hour)}.ran(101*time.Millisecond, now, times), timing{took: 170, alone: after(time.Hour)}},
+		"an event that is not slow":           {timing{took: 160}.ran(240, now, times), timing{took: 165}},
 		"a group of 6 failed":                 {timing{}.failed(6, now, times), timing{most: 3}},
 		"a group of 4 failed":                 {timing{}.failed(4, now, times), timing{most: 2}},
 		"a group of 3 failed":                 {timing{}.failed(3, now, times), timing{most: 2, alone: after(10 * time.Second), rests: 2}},

@@ -40,11 +40,11 @@ func newInbox(pool *pgxpool.Pool, c Config) *Inbox {
 	env := newEnv(pool, c)
 	registry := newRegistry(&env.settings, env.decrypting)
 	runner := &runner{env: env}
-	ledger := &ledger{env: env, starts: &starts{env: env}, letters: &letters{env: env}}
+	pauses := newPauses(env)
+	ledger := &ledger{env: env, starts: &starts{env: env}, letters: &letters{env: env}, pauses: pauses}
 	queues := &queues{env: env, ledger: ledger, quota: &quota{env: env}}
 	declarations := &declarations{env: env, registry: registry}
 	skips := &skips{env: env, registry: registry}
-	pauses := newPauses(env)
 	receiver := &receiver{env: env, registry: registry, admission: &admission{env: env, runner: runner, ledger: ledger, queues: queues}, runner: runner, ledger: ledger, queues: queues, declarations: declarations, skips: skips, pauses: pauses}
 	claims := &claims{env: env, registry: registry, memory: newStoredMemory(c.MemoryBudget/8, c.Workers)}
 	return &Inbox{

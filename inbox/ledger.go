@@ -16,6 +16,7 @@ type ledger struct {
 	*env
 	starts  *starts
 	letters *letters
+	pauses  *pauses
 }
 
 // record writes the row of an event that was not handled, under the fence. It returns false when there is a row already.

@@ -8,13 +8,14 @@ import (
 )
 
 // This file knows whether people have paused the consumer (dlq.Pause, holdfast pause). Then no handler begins: events stay in Kafka
-// or in `stored`. A paused key needs nothing here, because the statements see it as they see one that a dead letter holds.
+// or in `stored`. The statements see a paused key as they see one that a dead letter holds. Those that take in events from Kafka look
+// for paused keys only if there may be one.
 
 const (
 	// pausesEvery is how often a node that runs Run or Consume looks.
 	pausesEvery = time.Second
 
-	// pausesKnown is how long a look counts for Receive, which looks itself on a node that runs neither.
+	// pausesKnown is how long a look counts. Then Receive looks itself, on a node that runs neither, and any key may be paused.
 	pausesKnown = 2 * pausesEvery
 )
 
@@ -24,7 +25,8 @@ type pauses struct {
 	mu      sync.Mutex
 	known   bool // it has looked
 	paused  bool
-	at      time.Time     // of the last look
+	keys    bool          // some key is paused
+	at      time.Time     // when the last look began
 	looking bool          // somebody looks for Receive
 	change  chan struct{} // closed when what running says changes
 }
@@ -45,24 +47,32 @@ func (ps *pauses) stopped() bool {
 	return ps.paused
 }
 
+// noKey says that no key of the consumer was paused pausesKnown ago.
+func (ps *pauses) noKey() bool {
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	return ps.known && !ps.keys && time.Since(ps.at) < pausesKnown
+}
+
 // look asks the database.
 func (ps *pauses) look(ctx context.Context, db rowQuerier) error {
 	ctx, cancel := ps.bounded(ctx)
 	defer cancel()
-	var paused bool
-	if err := db.QueryRow(ctx, ps.sql.paused, ps.c.Consumer).Scan(&paused); err != nil {
+	began := time.Now()
+	var paused, keys bool
+	if err := db.QueryRow(ctx, ps.sql.paused, ps.c.Consumer).Scan(&paused, &keys); err != nil {
 		return fmt.Errorf("look whether the consumer is paused: %w", err)
 	}
-	ps.note(paused, time.Now())
+	ps.note(paused, keys, began)
 	return nil
 }
 
-func (ps *pauses) note(paused bool, at time.Time) {
+func (ps *pauses) note(paused, keys bool, at time.Time) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	was, before := ps.known, ps.known && !ps.paused
 	changed := was && ps.paused != paused || !was && paused
-	ps.known, ps.paused, ps.at = true, paused, at
+	ps.known, ps.paused, ps.keys, ps.at = true, paused, keys, at
 	if before != !paused {
 		close(ps.change)
 		ps.change = make(chan struct{})

@@ -2,7 +2,9 @@ package inbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -18,16 +20,16 @@ import (
 
 var billing = dlq.Pausable{Consumer: "billing"}
 
-func (b *bundle) pauses() {
+func (b *bundle) pauses(what dlq.Pausable) {
 	b.Helper()
-	if changed, err := b.letters().Pause(b.Context(), billing, "ann", "the tax service is away"); !changed || err != nil {
+	if changed, err := b.letters().Pause(b.Context(), what, "ann", "the tax service is away"); !changed || err != nil {
 		b.Fatal(changed, err)
 	}
 }
 
-func (b *bundle) resumes() {
+func (b *bundle) resumes(what dlq.Pausable) {
 	b.Helper()
-	if changed, err := b.letters().Resume(b.Context(), billing, "ann", "it is back"); !changed || err != nil {
+	if changed, err := b.letters().Resume(b.Context(), what, "ann", "it is back"); !changed || err != nil {
 		b.Fatal(changed, err)
 	}
 }
@@ -61,7 +63,7 @@ func TestAPausedConsumerHandlesNothingFromKafka(t *testing.T) {
 	b.consume(in)
 	b.produce(0, all[:10]...)
 	b.awaitHandled(10)
-	b.pauses()
+	b.pauses(billing)
 	b.knows(in, true)
 	wait.Until(t, "the partitions are let go of", func() bool { return in.consumer.memory.partitions.Load() == 0 })
 	b.produce(0, all[10:30]...)
@@ -69,23 +71,18 @@ func TestAPausedConsumerHandlesNothingFromKafka(t *testing.T) {
 	later.Handle("order.placed", effectOf)
 	stop := b.consume(later)
 	b.knows(later, true)
-	wait.Until(t, "it is in the group", func() bool { return later.Health(t.Context()).Ready })
-	if h := in.Health(t.Context()); !h.Live || !h.Ready {
-		t.Errorf("a paused node is %+v", h)
-	}
+	wait.Until(t, "it is in the group", later.healthy)
+	wait.Until(t, "a paused node is healthy", in.healthy)
 	// sleep: that nothing is handled has no event to wait for. A node that went on reading would have handled it by then.
 	time.Sleep(2 * time.Second)
 	if n := b.count("select count(*) from effect"); n != 10 {
 		t.Errorf("%d events were handled, want those before the pause", n)
 	}
 	stop() // It stops in order while it is paused.
-	b.resumes()
+	b.resumes(billing)
 	b.produce(0, all[30:]...)
 	b.awaitHandled(60)
-	b.inOrder()
-	if n := b.count("select count(*) from effect"); n != 60 {
-		t.Errorf("%d effects, want 60", n)
-	}
+	b.inOrderAndOnce(60)
 }
 
 // Its handler runs when the pause comes, and may finish. The events after it wait.
@@ -108,7 +105,7 @@ func TestAPauseLetsRunningHandlersFinish(t *testing.T) {
 	if id := <-begun; id != "1" {
 		t.Fatalf("%s began first", id)
 	}
-	b.pauses()
+	b.pauses(billing)
 	b.knows(in, true)
 	close(finish)
 	b.awaitOutcome("1", Handled)
@@ -116,7 +113,7 @@ func TestAPauseLetsRunningHandlersFinish(t *testing.T) {
 	if got := b.order(); !slices.Equal(got, []string{"1"}) {
 		t.Errorf("handled: %q", got)
 	}
-	b.resumes()
+	b.resumes(billing)
 	b.awaitOutcome("3", Handled)
 	if got := b.order(); !slices.Equal(got, []string{"1", "2", "3"}) {
 		t.Errorf("handled: %q", got)
@@ -128,7 +125,7 @@ func TestAPausedConsumerStoresWhatItReceives(t *testing.T) {
 	in := b.inbox()
 	in.Handle("order.placed", effectOf)
 	b.receive(in, event("1", "k"), Handled)
-	b.pauses()
+	b.pauses(billing)
 	wait.Until(t, "Receive knows", func() bool { // It looks every two seconds, and no loop runs.
 		paused, err := in.pauses.now(t.Context(), b.db)
 		return err == nil && paused
@@ -152,7 +149,7 @@ func TestAPausedConsumerStoresWhatItReceives(t *testing.T) {
 	if got := b.order(); !slices.Equal(got, []string{"1"}) {
 		t.Errorf("handled: %q", got)
 	}
-	b.resumes()
+	b.resumes(billing)
 	for _, id := range []string{"2", "3", "4", "x"} {
 		b.awaitOutcome(id, Handled)
 	}
@@ -162,6 +159,57 @@ func TestAPausedConsumerStoresWhatItReceives(t *testing.T) {
 	}
 	b.knows(in, false)
 	b.receive(in, event("5", "k"), Handled)
+}
+
+// While no key is paused, nothing looks for one when an event comes from Kafka. So a node has to see a pause by itself, alone and in groups.
+func TestThePausedKeysOfAConsumerOfKafkaWait(t *testing.T) {
+	for _, group := range []int{1, 64} {
+		t.Run(fmt.Sprintf("groups of up to %d", group), func(t *testing.T) {
+			b := setupKafka(t, 1)
+			all := b.events(0, 100) // of five keys
+			key := dlq.Pausable{Consumer: "billing", Topic: b.topic, Key: "0-2"}
+			in := b.inbox(func(c *Config) { c.Group = group })
+			in.Handle("order.placed", effectOf)
+			b.consume(in)
+			b.run(in.Run)
+			b.produce(0, all[:20]...)
+			b.awaitHandled(20)
+			b.pauses(key)
+			wait.Until(t, "the node knows of a paused key", func() bool {
+				in.pauses.mu.Lock()
+				defer in.pauses.mu.Unlock()
+				return in.pauses.keys
+			})
+			b.produce(0, all[20:60]...)
+			b.awaitHandled(20 + 32)
+			wait.Until(t, "the key's events are stored", func() bool { return b.count("select count(*) from holdfast.stored") == 8 })
+			if n := b.count("select count(*) from effect where key = '0-2'"); n != 4 {
+				t.Errorf("%d events of the paused key were handled, want the 4 before the pause", n)
+			}
+			b.resumes(key)
+			b.produce(0, all[60:]...)
+			b.awaitHandled(100)
+			b.inOrderAndOnce(100)
+		})
+	}
+}
+
+func TestWhatWasSeenOfPausesCountsForTwoSeconds(t *testing.T) {
+	t.Parallel()
+	ps := newPauses(&env{settings: settings{c: Config{Logger: slog.New(slog.DiscardHandler)}}})
+	if ps.noKey() {
+		t.Error("it knows before it has looked")
+	}
+	now := time.Now()
+	for _, c := range []struct {
+		keys bool
+		at   time.Time
+		want bool
+	}{{false, now, true}, {true, now, false}, {false, now.Add(-pausesKnown), false}, {false, now, true}} {
+		if ps.note(false, c.keys, c.at); ps.noKey() != c.want {
+			t.Errorf("a look at %s found keys: %t; no key is paused: %t", c.at, c.keys, !c.want)
+		}
+	}
 }
 
 // A long queue of one key goes from one event to the next without a claim. A pause ends that.
@@ -179,7 +227,7 @@ func TestAPauseEndsTheWorkOnAQueue(t *testing.T) {
 	b.storeMany(in, 20, "k")
 	b.run(in.Run)
 	wait.Until(t, "the third runs", func() bool { return runs.Load() == 3 })
-	b.pauses()
+	b.pauses(billing)
 	b.knows(in, true)
 	close(stop)
 	wait.Until(t, "the third is handled, and no other one has a worker", func() bool {
@@ -188,7 +236,7 @@ func TestAPauseEndsTheWorkOnAQueue(t *testing.T) {
 	if n := b.count("select count(*) from holdfast.stored where attempts = 0"); n != 17 {
 		t.Errorf("%d events wait as if none had begun, want 17", n)
 	}
-	b.resumes()
+	b.resumes(billing)
 	wait.Until(t, "all are handled", func() bool { return b.count("select count(*) from effect") == 20 })
 	var want []string
 	for i := range 20 {
@@ -209,5 +257,20 @@ func TestANodeWithoutTheRightToPausesSaysSo(t *testing.T) {
 	defer cancel()
 	if err := in.Run(ctx); err == nil || ctx.Err() != nil {
 		t.Errorf("Run: %v", err)
+	}
+}
+
+// A paused node claims nothing. Without an answer from elsewhere one lost connection would be an outage until it declares its types again.
+func TestALostConnectionIsNoOutageWhilePaused(t *testing.T) {
+	b := setup(t)
+	b.pauses(billing)
+	in := b.inbox()
+	in.Handle("order.placed", effectOf)
+	b.run(in.Run)
+	b.knows(in, true)
+	wait.Until(b, "its types are declared", func() bool { return b.count("select count(*) from holdfast.consumer_type") == 1 })
+	in.vitals.lost(errors.New("the connection was lost"))
+	if !wait.For(awayAfter, func() bool { return in.vitals.read().away == outage{} }) {
+		t.Errorf("after %s it still says %v", awayAfter, in.Health(b.Context()).Reasons)
 	}
 }

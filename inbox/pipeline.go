@@ -181,11 +181,15 @@ func (p *pipeline) run(ctx context.Context, o opened) (out Outcome, err error) {
 }
 
 // runEach runs the handlers of a group, one after the other. It notes in each delivery how long its handler took. The one that
-// failed is the last with such a note.
+// failed is the last with such a note. A group that has taken too long begins no more of them.
 func (p *pipeline) runEach(ctx context.Context, o opened) error {
 	failpoint.Hit(failpoint.InboxInserted)
+	first := time.Now()
 	for i, d := range o.ds {
 		begun := time.Now()
+		if begun.Sub(first) > p.runner.groups.longest {
+			return errOneByOne
+		}
 		about := handlingOf(d, 1)
 		about.shared = true
 		err := p.runner.handle(o.group[i], o.tx, d.h, []holdfast.Event{d.e}, &about, nil)
@@ -323,7 +327,11 @@ func (led *ledger) queueOpeningGroup(b *pgx.Batch, ds []*delivery, fences []*fen
 }
 
 func (led *ledger) queueInsert(b *pgx.Batch, d *delivery, attempt int) {
-	b.Queue(led.sql.insert, led.c.Consumer, d.e.Source, d.e.ID, d.e.Topic, d.e.Key, d.partition(), d.offset(), d.hash, int32(attempt), d.epoch())
+	insert := led.sql.insert
+	if d.from != nil && led.pauses.noKey() {
+		insert = led.sql.insertUnpaused
+	}
+	b.Queue(insert, led.c.Consumer, d.e.Source, d.e.ID, d.e.Topic, d.e.Key, d.partition(), d.offset(), d.hash, int32(attempt), d.epoch())
 }
 
 // readInsert returns the result that was recorded; "" if none was.
@@ -350,7 +358,11 @@ func (led *ledger) queueInsertMany(b *pgx.Batch, ds []*delivery, fences []*fence
 		from[i], parts[i] = d.e.Topic, int32(d.from.fence.Partition)
 		sources[i], ids[i], keys[i], offsets[i], hashes[i] = d.e.Source, d.e.ID, d.e.Key, d.from.offset, d.hash
 	}
-	b.Queue(led.sql.insertMany, led.c.Consumer, topics, partitions, epochs, from, parts, sources, ids, keys, offsets, hashes)
+	insert := led.sql.insertMany
+	if led.pauses.noKey() {
+		insert = led.sql.insertManyUnpaused
+	}
+	b.Queue(insert, led.c.Consumer, topics, partitions, epochs, from, parts, sources, ids, keys, offsets, hashes)
 }
 
 // unrecord removes rows that queueInsertMany has just inserted in the same transaction: something before them in their keys was not

@@ -54,7 +54,9 @@ func TestTheHotStatementsUseTheirIndexes(t *testing.T) {
 	}{
 		{fenceCheckSQL, partition, []string{"consumer_position_pkey"}},
 		{insertSQL, "'billing', '', '12', 'orders', '12', 8, 0, '', 1, 1", []string{"inbox_pkey", "stored_pkey", "letter_holds_inbox", "consumer_position_pkey"}},
+		{insertUnpausedSQL, "'billing', '', '12', 'orders', '12', 8, 0, '', 1, 1", []string{"inbox_pkey", "stored_pkey", "letter_holds_inbox", "consumer_position_pkey"}},
 		{insertManySQL, "'billing', " + many("'orders'", "text") + ", " + many("8", "int") + ", " + many("1", "bigint") + ", " + many("'orders'", "text") + ", " + many("8", "int") + ", " + many("''", "text") + ", " + many("'12'", "text") + ", " + many("'12'", "text") + ", " + many("0", "bigint") + ", " + many("''", "bytea"), []string{"inbox_pkey", "stored_pkey", "letter_holds_inbox", "consumer_position_pkey"}},
+		{insertManyUnpausedSQL, "'billing', " + many("'orders'", "text") + ", " + many("8", "int") + ", " + many("1", "bigint") + ", " + many("'orders'", "text") + ", " + many("8", "int") + ", " + many("''", "text") + ", " + many("'12'", "text") + ", " + many("'12'", "text") + ", " + many("0", "bigint") + ", " + many("''", "bytea"), []string{"inbox_pkey", "stored_pkey", "letter_holds_inbox", "consumer_position_pkey"}},
 		{knownSQL, "'billing', '', '12'", []string{"inbox_pkey"}},
 		{knownManySQL, "'billing', " + many("''", "text") + ", " + many("'12'", "text"), []string{"inbox_pkey"}},
 		{recordSQL, "'billing', '', '12', 'orders', 8, 0, '', 'stored', 1", []string{"inbox_pkey"}},
@@ -126,7 +128,9 @@ func TestTheHotStatementsUseTheirIndexesBesideAHotKey(t *testing.T) {
 		row := key + ", 7, " + token
 		for _, c := range []struct{ statement, literals string }{
 			{insertSQL, "'billing', '', '12', 'orders', " + key[len("'billing', 'orders', "):] + ", 8, 0, '', 1, 1"},
+			{insertUnpausedSQL, "'billing', '', '12', 'orders', " + key[len("'billing', 'orders', "):] + ", 8, 0, '', 1, 1"},
 			{insertManySQL, "'billing', " + many("'orders'", "text") + ", " + many("8", "int") + ", " + many("1", "bigint") + ", " + many("'orders'", "text") + ", " + many("8", "int") + ", " + many("''", "text") + ", " + many("'12'", "text") + ", " + many("'12'", "text") + ", " + many("0", "bigint") + ", " + many("''", "bytea")},
+			{insertManyUnpausedSQL, "'billing', " + many("'orders'", "text") + ", " + many("8", "int") + ", " + many("1", "bigint") + ", " + many("'orders'", "text") + ", " + many("8", "int") + ", " + many("''", "text") + ", " + many("'12'", "text") + ", " + many("'12'", "text") + ", " + many("0", "bigint") + ", " + many("''", "bytea")},
 			{storeSQL, key + ", '', 'e', 't', now(), '{}', '', '', 8, 0, 1, '{}', 1, 1, true, null"},
 			{storeManySQL, key + strings.Repeat(", "+many("''", "text"), 3) + ", " + many("now()", "timestamptz") + ", " + many("'{}'", "text") + strings.Repeat(", "+many("''", "bytea"), 2) + ", 8, " + many("0", "bigint") + ", null"},
 			{takeSQL, row},

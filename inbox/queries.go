@@ -52,25 +52,42 @@ select pg_try_advisory_xact_lock($1::int, $2::int)`
 // Here and below, what is before an event is looked for in the order of places, up to the first. Without an order Postgres would read the
 // table instead of the key's queue, if one key has most of it: it would expect to meet a row at once, also of a key that has none.
 const insertSQL = `-- inbox.insert
-insert into holdfast.inbox (consumer, source, event_id, topic, partition, "offset", hash, processed_at, result, attempts)
+` + insertBegins + `holdfast.consumer_hold` + insertEnds
+
+// The same while no key of the consumer is paused (paused.go): it does not look into the table of pauses.
+const insertUnpausedSQL = `-- inbox.insert_unpaused
+` + insertBegins + letterHolds + insertEnds
+
+const (
+	letterHolds = `(select h.consumer, h.topic, h.key from holdfast.letter h where h.holds and h.origin = 'inbox' and h.state in ('open', 'replaying'))`
+
+	insertBegins = `insert into holdfast.inbox (consumer, source, event_id, topic, partition, "offset", hash, processed_at, result, attempts)
 select $1::text, $2::text, $3::text, $4::text, $6::int, $7::bigint, $8::bytea,
        case when b.behind then null else now() end, case when b.behind then 'stored' else 'handled' end, $9::int
   from (select $5::text <> '' and (
                (select s.place from holdfast.stored s
                  where s.consumer = $1::text and s.topic = $4::text and s.key = $5::text order by s.place limit 1) is not null
-            or exists (select from holdfast.consumer_hold l
+            or exists (select from `
+	insertEnds = ` l
                         where l.consumer = $1::text and l.topic = $4::text and l.key = $5::text)) as behind offset 0) b
  where $10::bigint is null
     or exists (select from holdfast.consumer_position p
                 where p.consumer = $1::text and p.topic = $4::text and p.partition = $6::int and p.epoch = $10::bigint)
 on conflict (consumer, source, event_id) do nothing
 returning result`
+)
 
 // The same for many events, if all partitions that $2 to $4 name have the epochs under which they are taken in; else none. It
 // counts the rows that are new and have nothing of their key before them, and says which events they are of, if they are fewer
 // than those of $7. The ids are sorted, so that two transactions with the same events cannot deadlock.
 const insertManySQL = `-- inbox.insert_many
-with fresh as (
+` + insertManyBegins + `holdfast.consumer_hold` + insertManyEnds
+
+const insertManyUnpausedSQL = `-- inbox.insert_many_unpaused
+` + insertManyBegins + letterHolds + insertManyEnds
+
+const (
+	insertManyBegins = `with fresh as (
   insert into holdfast.inbox (consumer, source, event_id, topic, partition, "offset", hash, processed_at, result, attempts)
   select $1::text, u.source, u.event_id, u.topic, u.partition, u."offset", u.hash, now(), 'handled', 1
     from unnest($5::text[], $6::int[], $7::text[], $8::text[], $9::text[], $10::bigint[], $11::bytea[])
@@ -81,13 +98,15 @@ with fresh as (
      and (u.key = '' or not (
                (select s.place from holdfast.stored s
                  where s.consumer = $1::text and s.topic = u.topic and s.key = u.key order by s.place limit 1) is not null
-            or exists (select from holdfast.consumer_hold l
-                        where l.consumer = $1::text and l.topic = u.topic and l.key = u.key)))
+            or exists (select from `
+	insertManyEnds = ` l
+                        where l.consumer = $1::text and l.topic = u.topic and l.key = u.key offset 0)))
    order by u.source, u.event_id
   on conflict (consumer, source, event_id) do nothing
   returning source, event_id), counted as (
   select count(*) as n, array_agg(f.source) as sources, array_agg(f.event_id) as ids from fresh f)
 select c.n, case when c.n < cardinality($7::text[]) then c.sources end, case when c.n < cardinality($7::text[]) then c.ids end from counted c`
+)
 
 const knownSQL = `-- inbox.known
 select i.hash, i.result from holdfast.inbox i
@@ -409,9 +428,10 @@ insert into holdfast.consumer_type (consumer, type, node, seen_until)
 select $1::text, t, $3::text, now() + $4::bigint * interval '1 microsecond' from unnest($2::text[]) t
 on conflict (consumer, type, node) do update set seen_until = excluded.seen_until`
 
-// Says whether people have paused the consumer.
+// Says whether people have paused the consumer, and whether some key of it.
 const pausedSQL = `-- inbox.paused
-select exists (select from holdfast.pause p where p.consumer = $1::text and p.topic = '')`
+select exists (select from holdfast.pause p where p.consumer = $1::text and p.topic = ''),
+       exists (select from holdfast.pause p where p.consumer = $1::text and p.key <> '')`
 
 const undeclareSQL = `-- inbox.undeclare
 delete from holdfast.consumer_type where consumer = $1::text and seen_until < now() - interval '1 day'`

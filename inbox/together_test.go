@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
@@ -21,10 +22,10 @@ func (b *bundle) transactions() int64 {
 	return b.count("select count(distinct xmin::text) from effect")
 }
 
-// few is an inbox whose two workers have many events waiting. No handler is slow for it, however busy the machine is.
+// few is an inbox whose two workers have many events waiting. No handler is slow for it, and no wait for a lock too long, however busy the machine is.
 func (b *bundle) few(change ...func(*Config)) *Inbox {
 	in := b.inbox(append([]func(*Config){func(c *Config) { c.Workers = 2 }}, change...)...)
-	in.groups = groupTimes{together: time.Minute, slow: time.Minute, rest: 10 * time.Millisecond, lockWait: 100 * time.Millisecond}
+	in.groups = groupTimes{together: time.Minute, longest: time.Minute, slow: time.Minute, rest: 10 * time.Millisecond, lockWait: time.Minute}
 	return in
 }
 
@@ -134,6 +135,41 @@ func TestAnEventThatFailsItsGroupAloneBearsTheFailure(t *testing.T) {
 				t.Errorf("it was called %d times, and %d others more than once", calls["00500"], again)
 			}
 		})
+	}
+}
+
+// A group is put together by what its handlers took before. If all of them become slow at once, others need not wait for their locks that long.
+func TestAGroupThatTakesTooLongIsTakenApart(t *testing.T) {
+	b := setup(t)
+	in := b.few()
+	in.groups.longest = 50 * time.Millisecond
+	calls := map[string]int{}
+	var mu sync.Mutex
+	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		if e.ID >= "00500" {
+			time.Sleep(20 * time.Millisecond) // sleep: a handler that waits for something
+		}
+		mu.Lock()
+		calls[e.ID]++
+		mu.Unlock()
+		return effectOf(ctx, tx, e)
+	})
+	b.consumeFake(in, newFakeGeneration(logOf(keyed(600, 50)...)))
+	b.awaitSettled(600)
+	b.inOrderAndOnce(600)
+	// The one that begins before 50 ms have passed may end after them.
+	if n := b.count("select max(events) from (select count(*) filter (where id >= '00500') as events from effect group by xmin::text) g"); n > 3 {
+		t.Errorf("%d slow handlers shared a transaction, want 3 at most", n)
+	}
+	if n := b.count("select count(*) from holdfast.inbox where result = 'handled' and attempts = 1"); n != 600 {
+		t.Errorf("%d events were handled at their first attempt, want 600", n)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	for id, n := range calls {
+		if n > 2 {
+			t.Errorf("the handler was called %d times for event %s, want 2 at most: after its group it runs alone", n, id)
+		}
 	}
 }
 
@@ -281,8 +317,11 @@ func TestASettingOfAHandlerReachesNoOtherEvent(t *testing.T) {
 func TestGroupsThatLockTheSameRowsEndInTime(t *testing.T) {
 	b := setup(t)
 	pgtest.Exec(t, b.db, "create table total (id int primary key, n int); insert into total values (0, 0), (1, 0), (2, 0)")
-	in := b.few(func(c *Config) { c.Workers = 8 })
-	in.groups.rest = defaultGroupTimes.rest
+	pool := b.db.PoolWith(t, func(c *pgxpool.Config) { // Postgres looks for deadlocks long after a group gives up, also if a machine stands still.
+		c.ConnConfig.RuntimeParams["deadlock_timeout"] = "20s"
+	})
+	in := b.inboxOn(pool, func(c *Config) { c.Workers = 8 })
+	in.groups = groupTimes{together: time.Minute, longest: time.Minute, slow: time.Minute, rest: defaultGroupTimes.rest, lockWait: defaultGroupTimes.lockWait}
 	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
 		if _, err := tx.Exec(ctx, "update total set n = n + 1 where id = $1", int(e.ID[4]-'0')%3); err != nil {
 			return err
@@ -311,12 +350,12 @@ func TestGroupsThatLockTheSameRowsEndInTime(t *testing.T) {
 func TestATypeThatWasSlowOnceRunsAlone(t *testing.T) {
 	b := setup(t)
 	in := b.few(func(c *Config) { c.Workers = 1 })
-	in.groups.slow = 2 * time.Second
+	in.groups.slow = 6 * time.Second // No handler of the other type takes as long, also if the machine stands still for a moment.
 	in.Handle("order.placed", effectOf)
 	var slow atomic.Int64
 	in.Handle("order.paid", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
 		if slow.Add(1) == 1 {
-			if _, err := tx.Exec(ctx, "select pg_sleep(2.5)"); err != nil {
+			if _, err := tx.Exec(ctx, "select pg_sleep(6.5)"); err != nil {
 				return err
 			}
 		}
