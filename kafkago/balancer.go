@@ -21,9 +21,28 @@ func (b balancer) AssignGroups(members []kafka.GroupMember, partitions []kafka.P
 		var err error
 		if partitions, err = b.s.partitionsOf(members); err != nil {
 			b.s.blind.Store(&err) // There is no way to fail here: next does it, and the group assigns again.
+			return b.GroupBalancer.AssignGroups(members, nil)
 		}
 	}
+	b.s.assigns(partitions)
 	return b.GroupBalancer.AssignGroups(members, partitions)
+}
+
+// assigns notes what the group has been assigned by: whoever leads it looks for what differs from that (generation.watch), and not from
+// what was there before. A topic that was made again while the group formed would look the same, and nobody would have its partitions.
+func (s *session) assigns(partitions []kafka.Partition) {
+	counts := map[string]int{}
+	for _, topic := range s.g.Topics {
+		counts[topic] = 0
+	}
+	for _, p := range partitions {
+		if _, ours := counts[p.Topic]; ours {
+			counts[p.Topic]++
+		}
+	}
+	s.mu.Lock()
+	s.counts = counts
+	s.mu.Unlock()
 }
 
 // partitionsOf are the partitions of the topics that exist. Members may name other topics than we do, in a rolling deploy.

@@ -97,7 +97,7 @@ type session struct {
 	unpacking   chan struct{}      // full while so many partitions unpack: a codec takes memory, too
 
 	mu     sync.Mutex
-	counts map[string]int // partitions by topic, as seen before this generation's members joined
+	counts map[string]int // partitions by topic, as the group was assigned by if we lead it, else as seen before this generation's members joined
 
 	blind atomic.Pointer[error] // why we, who led the group, could not see which partitions there are
 }
