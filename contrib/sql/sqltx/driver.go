@@ -39,7 +39,7 @@ var (
 	_ driver.NamedValueChecker  = (*conn)(nil)
 )
 
-// Close leaves the connection to whoever has lent it.
+// Close leaves the connection to its lender.
 func (c *conn) Close() error { return nil }
 
 // BeginTx begins nothing: the transaction has begun. Lend calls it once.
@@ -111,6 +111,9 @@ func (c *conn) bounded(ctx context.Context) (bounded context.Context, done func(
 		return ctx, func() {}
 	}
 	bounded, cancel := context.WithCancelCause(ctx)
+	if c.ctx.Err() != nil { // AfterFunc would call it a moment later, and the statement might run meanwhile.
+		cancel(context.Cause(c.ctx))
+	}
 	stop := context.AfterFunc(c.ctx, func() { cancel(context.Cause(c.ctx)) })
 	return bounded, func() { stop(); cancel(nil) }
 }
