@@ -35,6 +35,7 @@
 //
 //	contrib/franz (a module)  ->  relay, inbox, retry, holdfast, franz-go, compress, lz4, x/sync
 //	contrib/mskiam (a module) ->  kafkago/oauthbearer, kafka-go, aws-msk-iam-sasl-signer-go, aws-sdk-go-v2
+//	contrib/nats (a module)   ->  relay, inbox, retry, holdfast, nats.go
 //	contrib/otel (a module)   ->  metrics, idempotency, webhook, inbox, relay, outbox, retry, holdfast, pgx, otel
 //	contrib/prometheus (a module) ->  metrics, idempotency, webhook, inbox, relay, outbox, retry, pgx, client_golang
 //	contrib/redis (a module)  ->  idempotency, go-redis

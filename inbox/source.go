@@ -8,8 +8,8 @@ import (
 // NoOffset stands for the committed offset of a partition if the group has none.
 const NoOffset = -1
 
-// Source is a consumer group, from which Consume takes events. Package kafkago has one for Kafka. Package sourcetest checks any
-// other, and has a small one in memory as an example.
+// Source is a consumer group, from which Consume takes events. Packages kafkago and contrib/franz have one for Kafka,
+// contrib/nats for NATS JetStream. Package sourcetest checks any other, and has a small one in memory as an example.
 type Source interface {
 	// Open prepares to join the group, for one call of Consume. It need not reach a broker. An error ends Consume: return one
 	// that names every setting that can never work, and none for what may come right by waiting.

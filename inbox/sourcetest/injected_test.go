@@ -191,6 +191,12 @@ func TestEveryInjectedBugIsReported(t *testing.T) {
 		}}, "records come as they were written"},
 		{"the end is the last record's offset", bug{bounds: func(first, end int64) (int64, int64) { return first, end - 1 }}, "the bounds are those of the log"},
 		{"the first offset is always zero", bug{bounds: func(_, end int64) (int64, int64) { return 0, end }}, "a deleted offset is an error"},
+		{"what other partitions have is never passed", bug{bounds: func(first, end int64) (int64, int64) { return first, end + 1 }}, "a partition at its end reaches the end of the log"},
+		{"a record is jumped over on the way to the end", bug{page: func(p *inbox.Page) {
+			if len(p.Records) > 1 {
+				p.Records = p.Records[1:]
+			}
+		}}, "a partition at its end reaches the end of the log"},
 		{"a page has all that there is", bug{fetch: func(ctx context.Context, g inbox.Generation, tp inbox.TopicPartition, offset int64) (inbox.Page, error) {
 			return g.Fetch(ctx, tp, offset, pageBytes)
 		}}, "a page keeps to its bytes"},

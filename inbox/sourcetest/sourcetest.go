@@ -29,6 +29,9 @@ type Options struct {
 	// Delete deletes the records of a partition before an offset, as retention does. Without it, that check is left out.
 	Delete func(t testing.TB, topic string, partition int, before int64)
 
+	// FirstOffset is the offset of a topic's first record. Defaults to 0, as in Kafka.
+	FirstOffset int64
+
 	// StepTimeout is how long one step may take, such as joining a group. Defaults to 1 min.
 	StepTimeout time.Duration
 }
@@ -74,6 +77,7 @@ var checks = []check{
 	{"records come as they were written", (*suite).recordsAsWritten, nil},
 	{"reading starts at any offset", (*suite).anyOffset, nil},
 	{"the bounds are those of the log", (*suite).bounds, nil},
+	{"a partition at its end reaches the end of the log", (*suite).reachesTheEnd, nil},
 	{"at the end a fetch waits a moment", (*suite).waitsAtTheEnd, nil},
 	{"a page keeps to its bytes", (*suite).pageBytes, nil},
 	{"a record that is too large comes without its value", (*suite).leftOut, nil},

@@ -16,7 +16,7 @@ import (
 )
 
 // private are the modules of the repository that nobody requires or installs, so that they get no tag.
-var private = []string{"bench", "bench/peers", "deploy", "examples", "examples/orms", "examples/routers", "examples/wiring", "testkit/incidents"}
+var private = []string{"bench", "bench/peers", "contrib/nats/servertest", "deploy", "examples", "examples/orms", "examples/routers", "examples/wiring", "testkit/incidents"}
 
 // module is a module of the repository.
 type module struct {

@@ -29,7 +29,7 @@ const (
 var version = "v0.97.3-test." + "x" + strings.ToLower(rand.Text())
 
 // foreign are modules that no user of the library may get: containers, telemetry, OpenAPI, embedded servers, imitations.
-var foreign = regexp.MustCompile(`containerd?/|containers?/|testcontainers|moby|docker|opentelemetry|kin-openapi|embedded-postgres|franz-go|kfake|logrus|/testkit`)
+var foreign = regexp.MustCompile(`containerd?/|containers?/|testcontainers|moby|docker|opentelemetry|kin-openapi|embedded-postgres|nats-server|franz-go|kfake|logrus|/testkit`)
 
 // mayHave are the foreign modules that a module of contrib is about.
 var mayHave = map[string]*regexp.Regexp{
@@ -211,7 +211,7 @@ func public(t *testing.T, r *release) (packages, commands []string) {
 		}
 	}
 	for _, want := range []string{"", "/outbox", "/relay", "/inbox", "/dlq", "/retry", "/idempotency", "/webhook", "/kafkago", "/holdfasttest",
-		"/contrib/franz", "/contrib/otel", "/contrib/prometheus", "/contrib/redis", "/contrib/schemaregistry", "/contrib/sql", "/direct"} {
+		"/contrib/franz", "/contrib/nats", "/contrib/otel", "/contrib/prometheus", "/contrib/redis", "/contrib/schemaregistry", "/contrib/sql", "/direct"} {
 		if !slices.Contains(packages, holdfast+want) {
 			t.Errorf("%s is not among the packages: the search has gone blind", holdfast+want)
 		}
@@ -237,7 +237,7 @@ func TestForeignModulesAreRecognised(t *testing.T) {
 	for _, m := range []string{"github.com/moby/moby/api v1.55.0", "github.com/testcontainers/testcontainers-go v0.44.0",
 		"github.com/fergusstrange/embedded-postgres v1.34.0", "github.com/twmb/franz-go/pkg/kfake v0.0.0", "go.opentelemetry.io/otel v1.44.0",
 		"github.com/getkin/kin-openapi v0.152.0", "github.com/sirupsen/logrus v1.9.4", "github.com/containerd/log v0.1.0",
-		"github.com/holdfast-go/holdfast/testkit v0.2.0"} {
+		"github.com/nats-io/nats-server/v2 v2.12.6", "github.com/holdfast-go/holdfast/testkit v0.2.0"} {
 		if !foreign.MatchString(m) {
 			t.Errorf("%s is not recognised", m)
 		}
