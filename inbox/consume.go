@@ -71,7 +71,7 @@ func (co *consumer) run(ctx context.Context, src Session) error {
 		}
 		wait = 0
 		co.sayMissing(gen)
-		err = co.generation(ctx, gen, workers)
+		err = co.generation(ctx, gen, workers, boundOf(src))
 		gen.Leave()
 		switch {
 		case fatal(err):
@@ -88,7 +88,7 @@ func (co *consumer) run(ctx context.Context, src Session) error {
 
 // generation runs the assigned partitions until the group wants them back, and then releases them. A pause of the consumer ends it
 // too. While that lasts this node stays in the group, and reads nothing.
-func (co *consumer) generation(ctx context.Context, gen Generation, workers *workerPool) error {
+func (co *consumer) generation(ctx context.Context, gen Generation, workers *workerPool, until *bound) error {
 	running, change := co.pauses.running()
 	if !running {
 		co.vitals.joined(true)
@@ -112,7 +112,7 @@ func (co *consumer) generation(ctx context.Context, gen Generation, workers *wor
 		}
 	}()
 	g := newGroup(ctx)
-	h := &held{of: map[TopicPartition]*heldPartition{}}
+	h := &held{until: until, of: map[TopicPartition]*heldPartition{}}
 	co.vitals.joined(true)
 	defer co.vitals.joined(false)
 	co.hold(g, h, gen, gen.Assigned(), workers)
@@ -140,6 +140,7 @@ func (co *consumer) hold(g *group, h *held, gen Generation, given map[TopicParti
 	co.memory.partitions.Add(int64(len(given)))
 	for tp, start := range given {
 		p := &heldPartition{partition: co.newPartition(workers, gen, tp, start), ended: make(chan struct{})}
+		p.until = h.until
 		ctx, stop := context.WithCancel(g.ctx)
 		p.stop = stop
 		h.mu.Lock()

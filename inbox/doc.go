@@ -35,7 +35,7 @@
 // Read the files in this order. Each uses those that come after it. testkit/internal/lint/structure counts the exceptions, and how
 // often the way of one event enters a file: at most twice.
 //
-//  1. A program calls Receive or Store (receive.go), or Run and Consume (run.go). It may ask what waits (waiting.go), a probe
+//  1. A program calls Receive or Store (receive.go), ConsumeUntil (backfill.go; backfill_row.go tells people how far it is), or Run and Consume (run.go). It may ask what waits (waiting.go), a probe
 //     whether it works (health.go), and a handler for a watermark (watermark.go). hooks.go is for packages webhook and holdfasttest. Handlers that
 //     want values get them from typed.go. inbox.go puts the parts together, and registers handlers so that they get payloads in the
 //     clear (decrypt.go).
@@ -58,12 +58,11 @@
 //     next attempt (settle.go). Each event was claimed (claim.go), from a mark on (claim_mark.go), within the memory for stored
 //     events (stored_memory.go), under a lease (lease.go). sweep.go resumes heads of keys that are dormant.
 //  7. Run also removes rows that nobody needs any more (retention.go), at a pace (retention_pace.go).
-//  8. Any other event comes in through accept.go or a worker, and is tried until an attempt commits (intake.go). While the consumer
-//     is paused, no handler begins (paused.go).
+//  8. Any other event comes in through accept.go or a worker, and is tried until an attempt commits (intake.go).
 //  9. An attempt is one transaction: the row, the handler, COMMIT. It is pipelined with the next one (pipeline.go). A type
 //     without a handler here may have one on another node (declarations.go), or its events are skipped (skipped.go).
 //  10. An event that has to wait joins the queue of its key (queues.go), within the quota (quota.go). ledger.go writes rows,
-//     starts.go counts starts, letter.go writes dead letters, and report.go reports to the log and the Observer, without what a
+//     paused.go knows what people have paused, starts.go counts starts, letter.go writes dead letters, and report.go reports to the log and the Observer, without what a
 //     handler said in its error (redact.go). delivery.go
 //     is an event and where it came from, fence.go is the right to its partition (fencing), and start.go decides where to
 //     read that from.
@@ -74,5 +73,5 @@
 //  12. wiring.go explains a missing schema, and running.go tells a handler what it is about. All parts use env.go, registry.go (the
 //     handlers), middleware.go (what is around them), settings.go (what holds for a type), turns.go (how many of its handlers run at once), memory.go (its budget) and statements.go. grouping.go decides which events may
 //     share a transaction. transient.go bounds how often a repeated error is logged, backoff.go how long to wait. group.go runs loops.
-//     vitals.go keeps what the loops saw last.
+//     vitals.go keeps what the loops saw last. backfill_progress.go says how far a backfill has got, and bound.go where it stops.
 package inbox

@@ -156,3 +156,19 @@ func ExampleInbox_Watermark() {
 	// version 1 fresh: false
 	// version 3 fresh: true
 }
+
+// A new consumer catches up with what the topics hold now, and the call returns.
+func ExampleInbox_ConsumeUntil() {
+	in, err := inbox.New(newPool(), inbox.Config{Consumer: "read-model-2", Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		log.Fatal(err)
+	}
+	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		_, err := tx.Exec(ctx, "insert into invoice values ($1, $2)", e.ID, string(e.Payload))
+		return err
+	})
+	done, err := in.ConsumeUntil(context.Background(), source("1200", "950", "4000"), inbox.Until{})
+	fmt.Println(done.Done, "done,", done.Left, "left", err)
+	// Output:
+	// 3 done, 0 left <nil>
+}

@@ -10,20 +10,23 @@ import (
 
 // Health is what a probe wants to know of an inbox.
 type Health struct {
-	// Live says that the process should go on. It is false if Run or Consume has returned an error, as they do when too many
+	// Live says that the process should go on. It is false if Run, Consume or ConsumeUntil has returned an error, as they do when too many
 	// handlers hang: then only a new process helps.
 	Live bool
 
-	// Ready says that events are handled. It is false while Postgres or Kafka cannot be reached, before this node has joined the
-	// consumer group, and after Run or Consume.
+	// Ready says that events are handled. It is false while Postgres or the broker cannot be reached, before this node has joined the
+	// consumer group, and after Run, Consume or ConsumeUntil.
 	Ready bool
 
 	// Reasons says why it is not live or not ready, a sentence each. They have no payloads and no secrets.
 	Reasons []string
+
+	// Backfill is the progress of ConsumeUntil, while it runs and after it; nil otherwise. It does not make the inbox live or ready.
+	Backfill *Progress
 }
 
-// Health says whether the inbox works. While Run or Consume runs it looks only at what their loops saw last, so it answers at once,
-// also while the database or Kafka is away. An inbox that only receives (Receive) has no loops: for it the database is asked
+// Health says whether the inbox works. While Run, Consume or ConsumeUntil runs it looks only at what their loops saw last, so it answers at once,
+// also while the database or the broker is away. An inbox that only receives (Receive) has no loops: for it the database is asked
 // whether the schema fits, for two seconds at most. Many goroutines may ask.
 //
 // A restart brings neither Postgres nor the broker back, so their outages leave the inbox live. What waits, and partitions that are
@@ -35,7 +38,9 @@ func (in *Inbox) Health(ctx context.Context) Health {
 		defer cancel()
 		seen.schema = sqlschema.Fits(ctx, in.pool, in.c.Schema)
 	}
-	return judgeHealth(seen, time.Now())
+	h := judgeHealth(seen, time.Now())
+	h.Backfill = seen.backfill
+	return h
 }
 
 const (

@@ -9,6 +9,7 @@ import (
 
 // held is what a generation has of partitions.
 type held struct {
+	until  *bound     // of all partitions
 	saving sync.Mutex // one goroutine at a time saves, releases and commits
 
 	mu sync.Mutex

@@ -64,12 +64,13 @@ var (
 	// event may be handled or not. Sending it again is safe and finds out.
 	ErrOutcomeUnknown = errors.New("outcome is unknown")
 
-	// ErrHungHandlers is returned by Receive, Run and Consume when Config.MaxHung handlers have not returned. They are stuck,
-	// and each holds its memory. Restart the process.
+	// ErrHungHandlers is returned by the methods that run handlers (Run, Consume, ConsumeUntil, Receive, ReceiveTx, TryReceive) when
+	// Config.MaxHung handlers have not returned. They are stuck, and each holds its memory. Restart the process.
 	ErrHungHandlers = errors.New("too many handlers hang")
 
-	// ErrConfiguration is returned by Consume when a setting can never work: a session time-out outside the brokers' range, or no
-	// handler at all. The error names the setting and what would work.
+	// ErrConfiguration is returned when a setting can never work: by Consume and ConsumeUntil for a session time-out outside the brokers'
+	// range, a topic or partition that does not exist (Until), or no handler at all; by every method that takes in or handles events for a wrong Option. The
+	// error names the setting and what would work.
 	ErrConfiguration = errors.New("configuration")
 
 	// ErrFull is returned by the methods that take in a single event (Receive, ReceiveTx, Store, StoreTx, TryReceive, TryStore)

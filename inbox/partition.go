@@ -22,6 +22,7 @@ type partition struct {
 	gen          Generation
 	tp           TopicPartition
 	start        Start
+	until        *bound // where reading stops
 	fence        *fence // nil until assign has claimed the partition
 
 	mu         sync.Mutex

@@ -68,6 +68,7 @@ func TestTheHotStatementsUseTheirIndexes(t *testing.T) {
 		{unrecordSQL, "'billing', '', '12'", []string{"inbox_pkey"}},
 		// Of one who has half of them these two may as well read all, the first up to its limit.
 		{storedCountSQL, "'consumer 7', 100", []string{"stored_(pkey|consumer_source_event_id_key)"}},
+		{standingsSQL, "'consumer 7'", []string{"consumer_position_pkey"}},
 		{letterSQL, "'billing', 'r', 'f', true, '12', '', 't', 'orders', '12', now(), '{}', '', '', 8, 0, 1, '{}', 1, true, 1", []string{"letter_event"}},
 		{letterReopenSQL, "12, 1, 'r', 'f', '{e}'", []string{"letter_pkey"}},
 		{letterReplayedSQL, "12", []string{"letter_open"}},
@@ -103,10 +104,11 @@ func TestTheHotStatementsUseTheirIndexes(t *testing.T) {
 			plan.NeverReadsAllOf(tables...)
 		}
 	}
+	plantest.Allowed(t, b.db.Pool, role, writeBackfillSQL, "'billing', 'node', 1, 1, 1, 1, 1, 1, '', false, ''")
 	const noTable, small, person, retention = "it reads no table", "a row a type and node, or one in all", "for a person, now and then", "TestRetention... ask for its plan, or count what it reads"
 	plantest.EveryStatement(t, asked, map[string]string{
 		"inbox.open": noTable, "inbox.open_fenced": noTable, "inbox.open_group": noTable, "inbox.fence_shared": noTable, "inbox.lock": noTable, "inbox.try_lock": noTable,
-		"inbox.declare": small, "inbox.undeclare": small, "inbox.declared": small, "inbox.skip": small, "inbox.renew": small, "inbox.incarnation": small,
+		"inbox.declare": small, "inbox.undeclare": small, "inbox.declared": small, "inbox.skip": small, "inbox.write_backfill": "a row for each consumer", "inbox.renew": small, "inbox.incarnation": small,
 		"inbox.interpret": noTable, "inbox.paused": "a row for each pause", "inbox.awaits_client": "a view of the server's sessions", "inbox.blocked": person, "inbox.waiting": person,
 		"inbox.publish_letter": "a function, which reads a letter by its primary key",
 		"inbox.retention_row":  small, "inbox.retention_save": small,

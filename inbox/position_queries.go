@@ -23,6 +23,23 @@ on conflict (consumer, topic, partition) do update
    set epoch = greatest(p.epoch + 1, excluded.epoch), position = excluded.position, clean = false, owner = excluded.owner, group_id = excluded.group_id, held = null, updated_at = now()
 returning epoch, (select i.token from holdfast.current_incarnation i)`
 
+// Reads where a consumer stands in all its partitions, by the primary key.
+const standingsSQL = `-- inbox.standings
+select p.topic, p.partition, p.position, coalesce(p.held, '') from holdfast.consumer_position p
+ where p.consumer = $1::text`
+
+// Writes how far a backfill has got. Several nodes may run it: the one that began to tell goes on, until it ends, or says nothing for
+// 30 s. An end without an error stays until another call begins.
+const writeBackfillSQL = `-- inbox.write_backfill
+insert into holdfast.consumer_backfill as b (consumer, node, began_at, partitions, partitions_left, done, remaining, per_second, waits, ended_at, error)
+values ($1::text, $2::text, now() - $3::bigint * interval '1 microsecond', $4::int, $5::int, $6::bigint, $7::bigint, $8::float8, nullif($9::text, ''),
+        case when $10::boolean then now() end, nullif($11::text, ''))
+on conflict (consumer) do update
+   set node = excluded.node, began_at = excluded.began_at, told_at = excluded.told_at, partitions = excluded.partitions, partitions_left = excluded.partitions_left,
+       done = excluded.done, remaining = excluded.remaining, per_second = excluded.per_second, waits = excluded.waits, ended_at = excluded.ended_at, error = excluded.error
+ where b.node = excluded.node or b.told_at < now() - interval '30 seconds'
+    or b.ended_at is not null and (b.error is not null or excluded.ended_at is null)`
+
 // Notes why a partition is held, for holdfast status; null takes the note back, as assign does. It returns what the row says, so that a
 // node that holds the partition sees what a person has changed. $5 is the epoch of a node that has claimed the partition: it changes
 // nothing that another node has said since.

@@ -47,6 +47,11 @@ func (p *partition) read(ctx, jobs context.Context) error {
 		if !p.awaitCapacity(ctx, nil) {
 			return nil
 		}
+		until := p.until.until(p.tp)
+		if offset >= until { // What has begun is settled meanwhile.
+			<-ctx.Done()
+			return nil
+		}
 		pg, memory, err := p.fetch(ctx, offset)
 		var large *TooLargeError
 		switch {
@@ -100,6 +105,7 @@ func (p *partition) read(ctx, jobs context.Context) error {
 		}
 		wait, tries = 0, 0
 		p.vitals.fetched()
+		pg = pg.cut(until)
 		if len(pg.Records) > 0 {
 			failpoint.Hit(failpoint.InboxFetched)
 		}

@@ -82,12 +82,21 @@ func open(ctx context.Context, in *Inbox, s Source) (Session, error) {
 	return src, nil
 }
 
+// consume runs until ctx ends, or until the bound of a backfill is reached.
 func (in *Inbox) consume(ctx context.Context, src Session) (err error) {
 	in.vitals.begin(true)
 	in.sayPool(true)
-	defer func() { in.vitals.end(err) }()
+	defer func() {
+		if errors.Is(err, errArrived) {
+			err = nil
+		}
+		in.vitals.end(err)
+	}()
 	g := newGroup(ctx)
 	in.runStored(g)
+	if b, ok := src.(*backfill); ok {
+		g.run(b.watch)
+	}
 	g.run(func(ctx context.Context) error { return in.consumer.run(ctx, src) })
 	return g.wait()
 }

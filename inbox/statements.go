@@ -17,7 +17,7 @@ type statements struct {
 	claim, take, isHead, drop, settle, next, resume, deferFollowers, active, sweep, retry, stillStored string // of Run
 	declare, undeclare, declared, skip, paused                                                         string
 	starts, start, takeBackStart, forgetStart, watermark, watermarkIs                                  string
-	position, checkpoint, assign, hold, save, release                                                  string // of Kafka's partitions
+	position, standings, checkpoint, assign, hold, save, release, writeBackfill                        string // of Kafka's partitions
 	renew, incarnation, awaitsClient                                                                   string
 	retentionBegin, retentionRow, retentionTake, retentionSweep, retentionSave, retentionStarts        string
 }
@@ -40,7 +40,7 @@ func newStatements(c Config) statements {
 		starts: in(startsSQL), start: in(startSQL), takeBackStart: in(takeBackStartSQL), forgetStart: in(forgetStartSQL),
 		watermark: in(watermarkSQL), watermarkIs: in(watermarkIsSQL),
 		renew: in(renewSQL), incarnation: in(incarnationSQL), awaitsClient: awaitsClientSQL,
-		position: in(positionSQL), checkpoint: in(checkpointSQL), assign: in(assignSQL), hold: in(holdSQL), save: in(saveSQL), release: in(releaseSQL),
+		position: in(positionSQL), standings: in(standingsSQL), checkpoint: in(checkpointSQL), assign: in(assignSQL), hold: in(holdSQL), save: in(saveSQL), release: in(releaseSQL), writeBackfill: in(writeBackfillSQL),
 		retentionBegin: fmt.Sprintf(retentionBeginSQL, millis(retentionTimeout)), retentionRow: in(retentionRowSQL),
 		retentionTake: in(retentionTakeSQL), retentionSweep: in(retentionSweepSQL), retentionSave: in(retentionSaveSQL),
 		retentionStarts: in(retentionStartsSQL),

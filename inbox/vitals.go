@@ -20,6 +20,9 @@ type seen struct {
 	joined    bool      // a generation of the group runs
 	joining   time.Time // since when it does not
 	everIn    bool      // it was a member before
+
+	backfill *Progress // of ConsumeUntil; nil: none has begun
+	full     string    // why the last event that found no room did not; "": the backfill has moved since
 }
 
 // outage is trouble that lasts. The zero value is none.
@@ -94,6 +97,9 @@ func (v *vitals) lost(err error) (since time.Time) {
 }
 
 func (v *vitals) unheard(err error) { v.set(func(s *seen) { s.broker.note(err) }) }
+
+// full records that an event found no room.
+func (v *vitals) full(why string) { v.set(func(s *seen) { s.full = why }) }
 
 // note keeps since when the trouble lasts, and its last cause.
 func (o *outage) note(err error) {

@@ -83,6 +83,27 @@ func RemindOnce(ctx context.Context, tx pgx.Tx, invoice, customer string) (writt
 
 // end snippet
 
+// snippet: backfill
+
+// CatchUp makes a new read model of what the topics hold now, and returns.
+func CatchUp(ctx context.Context, pool *pgxpool.Pool, group inbox.Source, project inbox.Handler) error {
+	in, err := inbox.New(pool, inbox.Config{Consumer: "read-model-2"})
+	if err != nil {
+		return err
+	}
+	in.Handle("order.placed", project)
+	done, err := in.ConsumeUntil(ctx, group, inbox.Until{ProgressFunc: func(p inbox.Progress) {
+		fmt.Printf("%d done, %d left, %.0f a second, %s to go\n", p.Done, p.Left, p.Rate, p.TimeLeft)
+	}})
+	if err != nil {
+		return err // what is done stays done: the next call goes on there
+	}
+	fmt.Printf("caught up: %d offsets in %s\n", done.Done, done.For)
+	return nil
+}
+
+// end snippet
+
 // snippet: scheduled
 
 // Remind publishes a reminder tomorrow, if tx commits.

@@ -33,6 +33,7 @@ type bug struct {
 	page     func(p *inbox.Page)
 	commit   func(ctx context.Context, g inbox.Generation, offsets map[inbox.TopicPartition]int64) error
 	leave    func(g inbox.Generation)
+	extent   func(x inbox.Extent) inbox.Extent
 }
 
 type buggySource struct {
@@ -68,6 +69,16 @@ func (s *buggySession) Close() {
 		return
 	}
 	s.Session.Close()
+}
+
+func (s *buggySession) Extents(ctx context.Context, at time.Time) (map[inbox.TopicPartition]inbox.Extent, error) {
+	all, err := s.Session.(inbox.Bounded).Extents(ctx, at)
+	for tp, x := range all {
+		if s.bug.extent != nil {
+			all[tp] = s.bug.extent(x)
+		}
+	}
+	return all, err
 }
 
 type buggyGeneration struct {
@@ -327,6 +338,12 @@ func TestEveryInjectedBugIsReported(t *testing.T) {
 			<-t.Context().Done()
 			return nil, ctx.Err()
 		}}, "joining ends with its context"},
+		{"an extent ends with its last record", bug{extent: func(x inbox.Extent) inbox.Extent { return inbox.Extent{First: x.First, End: x.End - 1, At: x.At} }},
+			"a bounded session says where its topics end"},
+		{"no record is found by its time", bug{extent: func(x inbox.Extent) inbox.Extent { return inbox.Extent{First: x.First, End: x.End, At: x.End} }},
+			"the extent of a partition is found by time"},
+		{"an extent begins at 0 for ever", bug{extent: func(x inbox.Extent) inbox.Extent { return inbox.Extent{End: x.End, At: x.At} }},
+			"the extent begins after deleted records"},
 		{"partitions share the place where they are read", bug{fetch: func() func(context.Context, inbox.Generation, inbox.TopicPartition, int64) (inbox.Page, error) {
 			var mu sync.Mutex
 			at := map[inbox.Generation]int64{}
@@ -367,7 +384,8 @@ func TestNoCheckIsThereForNothing(t *testing.T) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		},
-		close: func(inbox.Session) {},
+		close:  func(inbox.Session) {},
+		extent: func(inbox.Extent) inbox.Extent { return inbox.Extent{First: -1} },
 	}
 	o.Source = func(t testing.TB, group string, topics ...string) inbox.Source {
 		return buggySource{right(t, group, topics...), dead}

@@ -52,6 +52,9 @@ func (m *Memory) Produce(topic string, partition int, records ...inbox.Record) {
 	log := m.topics[topic][partition]
 	for _, r := range records {
 		r.Offset = log.end()
+		if r.Time.IsZero() {
+			r.Time = time.Now()
+		}
 		log.records = append(log.records, r)
 	}
 	close(log.grown)
@@ -120,6 +123,24 @@ func (s *memorySession) Next(ctx context.Context) (inbox.Generation, error) {
 		s.Close()
 		return nil, ctx.Err()
 	}
+}
+
+var _ inbox.Bounded = (*memorySession)(nil)
+
+func (s *memorySession) Extents(_ context.Context, at time.Time) (map[inbox.TopicPartition]inbox.Extent, error) {
+	s.m.mu.Lock()
+	defer s.m.mu.Unlock()
+	all := map[inbox.TopicPartition]inbox.Extent{}
+	for _, topic := range s.topics {
+		for p, log := range s.m.topics[topic] {
+			x := inbox.Extent{First: log.first, End: log.end(), At: log.end()}
+			if i := slices.IndexFunc(log.records, func(r inbox.Record) bool { return !r.Time.Before(at) }); i >= 0 && !at.IsZero() {
+				x.At = log.records[i].Offset
+			}
+			all[inbox.TopicPartition{Topic: topic, Partition: p}] = x
+		}
+	}
+	return all, nil
 }
 
 func (s *memorySession) Close() {

@@ -92,6 +92,9 @@ var checks = []check{
 	{"the rest takes over from one that closed", (*suite).takeOver, nil},
 	{"joining ends with its context", (*suite).nextEnds, nil},
 	{"partitions are read at the same time", (*suite).concurrent, nil},
+	{"a bounded session says where its topics end", (*suite).extents, nil},
+	{"the extent of a partition is found by time", (*suite).extentAtATime, nil},
+	{"the extent begins after deleted records", (*suite).extentAfterDeletion, func(o Options) bool { return o.Delete != nil }},
 }
 
 // pageBytes is how many bytes a page may have where a check is about something else.
