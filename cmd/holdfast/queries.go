@@ -151,7 +151,8 @@ select r.consumer, r.topic, r.key,
        case when h.next_at = 'infinity' then -1 else greatest(round(extract(epoch from h.next_at - now())), 0) end::bigint,
        coalesce((select min(l.letter) from holdfast.consumer_hold l
                   where l.consumer = r.consumer and l.topic = r.topic and l.key = r.key and l.after < h.place), 0),
-       coalesce(h.errors[cardinality(h.errors)], '')
+       coalesce(h.errors[cardinality(h.errors)], ''),
+       exists (select from holdfast.consumer_type t where t.consumer = r.consumer and t.type = h.type and t.seen_until > now())
   from oldest r, lateral (
        select s.place, s.event_id, s.type, s.attempts, s.errors, s.next_at, s.first_at from holdfast.stored s where s.consumer = r.consumer and s.topic = r.topic and s.key = r.key order by s.place limit 1) h
  where r.rank <= 10

@@ -26,12 +26,16 @@ type statusCmd struct {
 	JSON bool `help:"Print one JSON object with the tables and what needs a person." name:"json"`
 	Ages ages `embed:""`
 
+	Pause time.Duration `help:"Time between two looks at the lanes while a relay runs, which show two relays of one name. 0 takes one look." default:"1s"`
+
 	Watch bool          `help:"Show it again and again until stopped by SIGINT or SIGTERM. The exit code is that of the last time."`
 	Every time.Duration `help:"With --watch: how often." default:"2s"`
 
 	Brokers []string `help:"Kafka brokers as host:port, separated by commas: to show the lag of consumers. Defaults to none." placeholder:"HOST:PORT" env:"KAFKA_BROKERS" sep:","`
 
 	Kafka kafkaFlags `embed:""`
+
+	before map[int]laneLook // with --watch: the lanes at the last look
 }
 
 func (c *statusCmd) Run(p *program) error {
@@ -60,16 +64,26 @@ func (c *statusCmd) Run(p *program) error {
 
 // look reads everything once and returns what to print. needy says that something needs a person. ends is nil without brokers.
 func (c *statusCmd) look(ctx context.Context, pool *pgxpool.Pool, schema holdfast.SchemaConfig, ends metrics.Ends) (text []byte, needy bool, err error) {
-	if err := holdfast.Check(ctx, pool, schema); err != nil {
-		return nil, false, err
+	wrong := holdfast.Check(ctx, pool, schema)
+	if errors.Is(wrong, holdfast.ErrSchemaMissing) || errors.Is(wrong, holdfast.ErrSchemaVersion) {
+		return nil, false, wrong
 	}
 	var out bytes.Buffer
-	s := &status{schema: schema.Schema, out: &out, ages: c.Ages, ends: ends}
+	s := &status{schema: schema.Schema, out: &out, ages: c.Ages, ends: ends, drifted: wrong != nil, pause: c.Pause, before: c.before}
 	if c.JSON {
 		s.out, s.tables = io.Discard, map[string][]map[string]any{}
 	}
+	if wrong != nil {
+		s.say("holdfast check fails, so what is shown here may be incomplete: %s; docs/operations/runbooks.md, 'Schema drift', says how to repair it", clean(oneLine(wrong)))
+	}
 	if err := s.read(ctx, pool); err != nil {
+		if wrong != nil { // It says more than the error of a statement.
+			return nil, false, wrong
+		}
 		return nil, false, fmt.Errorf("read status: %w", err)
+	}
+	if c.Watch {
+		c.before = s.looks
 	}
 	if c.JSON {
 		err := s.encode(&out)
@@ -102,6 +116,14 @@ type status struct {
 	lettersOf   map[string]int64   // open dead letters of each consumer, "" for the relay
 	lettersIn   map[int64]int64    // and of each lane
 	lettersSeen bool               // more are open than were counted
+
+	before map[int]laneLook // the lanes at the last look of --watch; nil without one
+	looks  map[int]laneLook // and now
+	lookAt time.Time
+	pause  time.Duration
+	runs   bool // a relay does
+
+	drifted bool // the schema is not what this build needs: a part that cannot be read does not keep the others from being shown
 }
 
 // queries is what status uses of a transaction.
@@ -116,19 +138,45 @@ func (s *status) read(ctx context.Context, pool *pgxpool.Pool) error {
 		if _, err := tx.Exec(ctx, statusSettings); err != nil {
 			return err
 		}
-		s.db = tx
-		for _, part := range s.parts() {
-			if err := part(ctx); err != nil {
-				return err
-			}
-		}
-		return nil
+		return s.readParts(ctx, tx)
 	})
 }
 
-// parts read and print one section after the other.
-func (s *status) parts() []func(context.Context) error {
-	return []func(context.Context) error{s.history, s.pauses, s.letters, s.held, s.lanes, s.relays, s.parked, s.segments, s.consumers, s.blocked, s.skipped, s.positions, s.sizes}
+// readParts reads each part, in a savepoint of its own if some may fail. It fails if none can be read.
+func (s *status) readParts(ctx context.Context, tx pgx.Tx) error {
+	var failed []error
+	for _, part := range s.parts() {
+		if s.db = tx; !s.drifted {
+			if err := part.read(ctx); err != nil {
+				return err
+			}
+			continue
+		}
+		err := pgx.BeginFunc(ctx, tx, func(savepoint pgx.Tx) error {
+			s.db = savepoint
+			return part.read(ctx)
+		})
+		if err != nil {
+			failed = append(failed, err)
+			s.say("status cannot read %s: %s", part.name, clean(err.Error()))
+		}
+	}
+	if len(failed) == len(s.parts()) {
+		return errors.Join(failed...)
+	}
+	return nil
+}
+
+// statusPart reads and prints one section, or several that belong together.
+type statusPart struct {
+	name string // in "cannot read"
+	read func(context.Context) error
+}
+
+func (s *status) parts() []statusPart {
+	return []statusPart{{"the history", s.history}, {"pauses", s.pauses}, {"dead letters", s.letters}, {"held topics", s.held}, {"lanes", s.lanes}, {"relays", s.relays},
+		{"parked events", s.parked}, {"segments", s.segments}, {"consumers", s.consumers}, {"blocked keys", s.blocked}, {"skipped types", s.skipped},
+		{"positions", s.positions}, {"sizes", s.sizes}, {"the lanes again", s.names}}
 }
 
 // encode prints everything as one JSON object. Durations are in seconds. A lane whose lease ran out has no owner.
@@ -150,7 +198,7 @@ type section struct {
 	args     []any
 	head     string // "" prints nothing
 	name     string // for --json
-	fields   string // names for --json, of scans and then of computed
+	fields   string // names for --json, of scans and then of computed; "-" is not in it
 	scans    []any
 	computed []any // what row sets
 }
@@ -173,6 +221,9 @@ func (s *status) each(ctx context.Context, t section, row func() string) error {
 		if s.tables != nil {
 			object := make(map[string]any, len(columns))
 			for i, column := range columns {
+				if column == "-" {
+					continue
+				}
 				object[column] = reflect.ValueOf(values[i]).Elem().Interface()
 			}
 			s.tables[t.name] = append(s.tables[t.name], object)
@@ -187,6 +238,7 @@ func (s *status) each(ctx context.Context, t section, row func() string) error {
 		fmt.Fprintln(w, line)
 		return nil
 	}); err != nil {
+		delete(s.tables, t.name) // an empty table would say that there is nothing
 		return err
 	}
 	return w.Flush()

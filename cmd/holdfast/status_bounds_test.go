@@ -139,10 +139,10 @@ func TestStatusReadsFewRowsHoweverManyThereAre(t *testing.T) {
 	s := &status{db: tx, schema: "holdfast", out: io.Discard, ages: ages{time.Minute, time.Minute, time.Minute}}
 	for n, part := range s.parts() {
 		at := time.Now()
-		if err := part(t.Context()); err != nil {
+		if err := part.read(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		t.Logf("part %d: %v", n, time.Since(at).Round(time.Millisecond))
+		t.Logf("part %d, %s: %v", n, part.name, time.Since(at).Round(time.Millisecond))
 	}
 	t.Logf("all statements of status: %v", time.Since(began).Round(time.Millisecond))
 	for _, want := range []string{"lanes 0, 1, 2, 3, 4, 5, 7 have events that are not published, the oldest of them for 3h", "consumer billing has ", "consumer mail has "} {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/inbox"
@@ -80,12 +81,14 @@ func (s *status) lanes(ctx context.Context) error {
 	var lease, epoch, saved, scheduled, letters int64
 	var heldBy string
 	s.allLanes = nil
+	s.looks, s.lookAt = map[int]laneLook{}, time.Now()
 	return s.each(ctx, section{sql: statusLanes, args: []any{manyRows}, head: "LANE\tOWNER\tLEASE\tEPOCH\tSAVED\tUNREAD\tOLDEST\tPARKED\tOLDEST PARKED\tSCHEDULED\tLETTERS\tHELD BY",
 		name: "lanes", fields: "lane owner lease_seconds epoch saved_seconds_ago unread oldest_seconds parked oldest_parked_seconds scheduled trouble letters held_by",
 		scans: []any{&l.lane, &l.owner, &lease, &epoch, &saved, &l.unread, &l.oldest, &l.parked, &l.oldestParked, &scheduled, &l.trouble}, computed: []any{&letters, &heldBy}}, func() string {
 		if lease == 0 {
 			l.owner = ""
 		}
+		s.looks[int(l.lane)] = laneLook{l.owner, epoch}
 		letters, l.scheduled = s.lettersIn[l.lane], scheduled
 		l.oldest, l.oldestParked = max(l.oldest, 0), max(l.oldestParked, 0)
 		heldBy = heldByText(l.trouble, s.holds[l.lane])
@@ -101,7 +104,7 @@ func (s *status) relays(ctx context.Context) error {
 	var up int64
 	running := false
 	err := s.each(ctx, section{sql: statusRelays, head: "RELAY\tUP\tTROUBLE", name: "relays", fields: "relay up_seconds trouble", scans: []any{&name, &up, &trouble}}, func() string {
-		running = true
+		running, s.runs = true, true
 		return fmt.Sprintf("%s\t%s\t%s", clean(name), span(up), dash(trouble))
 	})
 	if err == nil {
@@ -175,9 +178,10 @@ func (s *status) sayLetters(consumer string, letters int64) {
 func (s *status) blocked(ctx context.Context) error {
 	var consumer, topic, key, id, eventType, failure string
 	var events, since, attempts, next, letter int64
+	var handled bool
 	return s.each(ctx, section{sql: statusBlocked, args: []any{manyRows, manyOldest}, head: "CONSUMER\tTOPIC\tBLOCKED KEY\tEVENTS\tFOR\tHEAD\tATTEMPTS\tWAITS FOR", name: "blocked_keys",
-		fields: "consumer topic key events seconds head_id head_type attempts next_in_seconds letter error",
-		scans:  []any{&consumer, &topic, &key, &events, &since, &id, &eventType, &attempts, &next, &letter, &failure}}, func() string {
+		fields: "consumer topic key events seconds head_id head_type attempts next_in_seconds letter error handled",
+		scans:  []any{&consumer, &topic, &key, &events, &since, &id, &eventType, &attempts, &next, &letter, &failure, &handled}}, func() string {
 		waits := "its next attempt in " + span(next)
 		switch {
 		case s.paused[dlq.Pausable{Consumer: consumer, Topic: topic, Key: key}]:
@@ -188,7 +192,7 @@ func (s *status) blocked(ctx context.Context) error {
 			waits = fmt.Sprintf("dead letter %d: holdfast dlq show %d", letter, letter)
 		case next < 0:
 			waits = "an earlier event of its key"
-		case failure == "" && next == 0:
+		case !handled: // as find and stored list say it
 			waits = "a node that handles " + clean(eventType)
 		}
 		return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s", clean(consumer), topic, clean(key), atMost(events, manyRows), span(since), clean(id), attempts, waits)

@@ -85,6 +85,7 @@ func (c *statusCmd) watching(p *program, ends metrics.Ends) error {
 		return err
 	}
 	defer pool.Close()
+	c.Pause = 0 // one look is compared with the next
 	head := func() string {
 		return fmt.Sprintf("holdfast status at %s, every %s", time.Now().Format(time.TimeOnly), c.Every)
 	}
