@@ -204,6 +204,28 @@ func TestTheOverviewSaysWhatWaits(t *testing.T) {
 	}
 }
 
+func TestTheOverviewShowsBackfills(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	user := b.browser(t)
+	if page := user.get(200, "/"); strings.Contains(page, "Backfills") {
+		t.Errorf("without a backfill it is\n%s", page)
+	}
+	pgtest.Exec(t, b.Pool, `insert into holdfast.consumer_backfill (consumer, node, began_at, partitions, partitions_left, done, remaining, per_second)
+		values ('read-model-2', 'n', now() - interval '1 minute', 8, 5, 12000, 38000, 200)`)
+	wantIn(t, user.get(200, "/"), "Backfills</h2>", "<td>read-model-2</td>", ">12000<", ">50000<", "3 of 8", ">200<", "<td>3min</td>", "<td>runs</td>")
+	for set, state := range map[string]string{
+		"waits = '9 events wait'":                "waits: 9 events wait",
+		"told_at = now() - interval '1 minute'":  "no node runs it",
+		"ended_at = now(), error = 'stopped'":    "ended early: stopped",
+		"ended_at = now(), done = 1, waits = ''": "done",
+	} {
+		pgtest.Exec(t, b.Pool, "update holdfast.consumer_backfill set told_at = now(), ended_at = null, error = null, waits = null")
+		pgtest.Exec(t, b.Pool, "update holdfast.consumer_backfill set "+set)
+		wantIn(t, user.get(200, "/"), "<td>"+state+"</td>")
+	}
+}
+
 func TestTheFlowIsWhatWasCounted(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)

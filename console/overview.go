@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/holdfast-go/holdfast/internal/backfill"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 	"github.com/holdfast-go/holdfast/metrics"
 )
@@ -52,6 +53,7 @@ type overviewPage struct {
 	metrics.Sample
 	Lanes     []laneRow
 	Consumers []consumerRow
+	Backfills []backfill.Row
 	Lags      bool   // whether consumers have them
 	LagError  string // why they have not
 	Stored    int
@@ -77,6 +79,12 @@ func (c *Console) readOverview(ctx context.Context) (p overviewPage, err error) 
 		return p, err
 	}
 	if p.Sample, err = c.database.Sample(ctx); err != nil {
+		return p, err
+	}
+	if rows, err = c.pool.Query(ctx, c.sql.In(backfill.Rows)); err != nil {
+		return p, err
+	}
+	if p.Backfills, err = pgx.CollectRows(rows, pgx.RowToStructByPos[backfill.Row]); err != nil {
 		return p, err
 	}
 	var lags []metrics.LagOf

@@ -1,8 +1,10 @@
 package metrics
 
 import (
+	"fmt"
 	"testing"
 
+	"github.com/holdfast-go/holdfast/internal/backfill"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
@@ -40,5 +42,33 @@ func TestTheOldestIsFoundBeyondWhatIsCounted(t *testing.T) {
 	}
 	if err := rows.Err(); err != nil || len(want) > 0 {
 		t.Errorf("%v are missing: %v", want, err)
+	}
+}
+
+// However many consumers have done a backfill, those that need a person have figures.
+func TestOfManyBackfillsThoseThatAreDoneAreLeftOut(t *testing.T) {
+	t.Parallel()
+	var rows []backfill.Row
+	for i := range 3 * maxConsumers {
+		rows = append(rows, backfill.Row{Consumer: fmt.Sprintf("c%03d", i), Ended: i%10 > 0, Remaining: 1})
+	}
+	got := backfillsOf(rows)
+	left := 0
+	for _, of := range got {
+		if !of.Done {
+			left++
+		}
+	}
+	if len(got) != maxConsumers || left != len(rows)/10 || got[1].Consumer != "c010" {
+		t.Errorf("%d have figures, %d of them are not done: %+v", len(got), left, got)
+	}
+	done := 0
+	for _, r := range (Sample{Backfills: got}).readings() {
+		if r.Index == 22 {
+			done++
+		}
+	}
+	if done != left {
+		t.Errorf("%d have an age, want the %d that are not done", done, left)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/holdfast-go/holdfast/internal/backfill"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
 
@@ -34,7 +35,7 @@ const (
 )
 
 // Database samples what only the database knows: what is not published, what is stored, parked or a dead letter, and how large the
-// tables are. One sample is seven queries. Counts end at 100,000 rows, and at 50 consumers. Every process sees the same figures, so one
+// tables are. One sample is eight queries. Counts end at 100,000 rows, and at 50 consumers. Every process sees the same figures, so one
 // of them is enough. Many goroutines may use it at once.
 type Database struct {
 	pool *pgxpool.Pool
@@ -100,6 +101,7 @@ type Sample struct {
 	Stored    []StoredOf  // of the consumers with stored events
 	Letters   []LettersOf // open dead letters
 	Positions []PositionsOf
+	Backfills []BackfillOf
 	Sizes     []SizeOf
 }
 
@@ -123,6 +125,15 @@ type PositionsOf struct {
 	Consumer   string
 	Partitions int
 	Held       int // those whose log does not hold the next offset
+}
+
+// BackfillOf is the last backfill (inbox.Inbox.ConsumeUntil) of a consumer, for a week after a node has told of it.
+type BackfillOf struct {
+	Consumer  string
+	Remaining int64         // offsets
+	Done      bool          // it ended at its bound
+	Waiting   bool          // a node runs it, and it waits: the consumer is paused, or too many of its events are stored
+	Told      time.Duration // since a node told of it; one that runs it does so every 5 s
 }
 
 // SizeOf is the size of a table with its indexes. The log's segments are the table "event".
@@ -212,6 +223,12 @@ func (d *Database) readIn(ctx context.Context, tx pgx.Tx) (s Sample, err error) 
 	if err != nil {
 		return Sample{}, fmt.Errorf("sample positions: %w", err)
 	}
+	rows, _ = tx.Query(ctx, d.sql.In(backfill.Rows))
+	told, err := pgx.CollectRows(rows, pgx.RowToStructByPos[backfill.Row])
+	if err != nil {
+		return Sample{}, fmt.Errorf("sample backfills: %w", err)
+	}
+	s.Backfills = backfillsOf(told)
 	rows, _ = tx.Query(ctx, d.sql.In(sampleSizes), sized, d.c.Schema)
 	s.Sizes, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (of SizeOf, err error) {
 		err = row.Scan(&of.Table, &of.Bytes)
@@ -221,6 +238,18 @@ func (d *Database) readIn(ctx context.Context, tx pgx.Tx) (s Sample, err error) 
 		return Sample{}, fmt.Errorf("sample sizes: %w", err)
 	}
 	return s, nil
+}
+
+// backfillsOf are those of as many consumers as have figures of their own. Those that are done are left out first.
+func backfillsOf(rows []backfill.Row) (all []BackfillOf) {
+	for _, done := range []bool{false, true} {
+		for _, row := range rows {
+			if row.Reached() == done {
+				all = append(all, BackfillOf{row.Consumer, row.Remaining, done, row.Waiting(), time.Duration(row.Told) * time.Second})
+			}
+		}
+	}
+	return all[:min(len(all), maxConsumers)]
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

@@ -112,6 +112,11 @@ func TestASampleIsWhatTheDatabaseHolds(t *testing.T) {
 	pgtest.Exec(t, db, `insert into holdfast.relay (name, seen_until, trouble) values ('a', now() + interval '1 hour', ''), ('b', now() + interval '1 hour', 'dial'), ('dead', now() - interval '1 hour', 'dial');
 		update holdfast.lane set owner = 'a', lease_until = now() + interval '1 hour' where lane = 0;
 		insert into holdfast.consumer_position (consumer, topic, partition, position, held) values ('billing', 'orders', 0, 3, 'gone'), ('billing', 'orders', 1, 3, null), ('mail', 'orders', 0, 9, null)`)
+	pgtest.Exec(t, db, `insert into holdfast.consumer_backfill (consumer, node, began_at, told_at, partitions, partitions_left, done, remaining, per_second, waits, ended_at, error) values
+		('a', 'n', now(), now() - interval '1 hour', 1, 0, 5, 0, 1, null, now() - interval '1 hour', null),
+		('b', 'n', now(), now() - interval '2 hours', 1, 1, 1, 7, 1, '9 events wait', null, null),
+		('c', 'n', now(), now(), 1, 1, 1, 8, 0, 'the consumer is paused', null, null),
+		('d', 'n', now(), now() - interval '3 hours', 1, 1, 1, 9, 0, null, now() - interval '3 hours', 'stopped')`)
 
 	// A role that monitors and may see no payload can sample.
 	monitor, _ := roletest.Login(t, db, "", roletest.Make(t, db)+"_reader")
@@ -140,6 +145,13 @@ func TestASampleIsWhatTheDatabaseHolds(t *testing.T) {
 	}
 	if len(s.Positions) != 2 || s.Positions[0] != (metrics.PositionsOf{Consumer: "billing", Partitions: 2, Held: 1}) || s.Positions[1] != (metrics.PositionsOf{Consumer: "mail", Partitions: 1}) {
 		t.Errorf("positions: %+v", s.Positions)
+	}
+	for i := range s.Backfills {
+		s.Backfills[i].Told = s.Backfills[i].Told.Truncate(time.Hour)
+	}
+	if want := []metrics.BackfillOf{{Consumer: "b", Remaining: 7, Told: 2 * time.Hour}, {Consumer: "c", Remaining: 8, Waiting: true}, {Consumer: "d", Remaining: 9, Told: 3 * time.Hour},
+		{Consumer: "a", Done: true, Told: time.Hour}}; !slices.Equal(s.Backfills, want) {
+		t.Errorf("backfills: %+v, want %+v", s.Backfills, want)
 	}
 	sizes := map[string]float64{}
 	for _, of := range s.Sizes {

@@ -30,6 +30,9 @@ var ofDatabase = []Instrument{
 	gauge("holdfast.backlog.held", "{place}", "Topics, and partitions, that take no events, which are parked for them", "fault"),
 	gauge("holdfast.consumer.partitions", "{partition}", "Partitions in which a consumer has a position", "consumer"),
 	gauge("holdfast.consumer.held", "{partition}", "Partitions that are held because their log does not hold the next offset", "consumer"),
+	gauge("holdfast.backfill.remaining", "{offset}", "Offsets that a consumer's last backfill has left, for a week; 0 when it is done", "consumer"),
+	gauge("holdfast.backfill.waiting", "{backfill}", "1 while a node runs a consumer's backfill and it waits: the consumer is paused, or too many of its events are stored", "consumer"),
+	gauge("holdfast.backfill.age", "s", "How old the figures of a consumer's backfill are that is not done; above 30 s no node runs it", "consumer"),
 	total("holdfast.sample.failures", "{sample}", "Samples of the database that failed: their figures are missing"),
 }
 
@@ -64,6 +67,16 @@ func (s Sample) readings() []Reading {
 	for _, of := range s.Positions {
 		who := []string{of.Consumer}
 		all = append(all, Reading{18, float64(of.Partitions), who}, Reading{19, float64(of.Held), who})
+	}
+	for _, of := range s.Backfills {
+		who, waiting := []string{of.Consumer}, 0.0
+		if of.Waiting {
+			waiting = 1
+		}
+		all = append(all, Reading{20, float64(of.Remaining), who}, Reading{21, waiting, who})
+		if !of.Done {
+			all = append(all, Reading{22, of.Told.Seconds(), who})
+		}
 	}
 	for _, of := range s.Sizes {
 		all = append(all, Reading{10, of.Bytes, []string{of.Table}})

@@ -176,7 +176,7 @@ type statusPart struct {
 func (s *status) parts() []statusPart {
 	return []statusPart{{"the history", s.history}, {"pauses", s.pauses}, {"dead letters", s.letters}, {"held topics", s.held}, {"lanes", s.lanes}, {"relays", s.relays},
 		{"parked events", s.parked}, {"segments", s.segments}, {"consumers", s.consumers}, {"blocked keys", s.blocked}, {"skipped types", s.skipped},
-		{"positions", s.positions}, {"sizes", s.sizes}, {"the lanes again", s.names}}
+		{"backfills", s.backfills}, {"positions", s.positions}, {"sizes", s.sizes}, {"the lanes again", s.names}}
 }
 
 // encode prints everything as one JSON object. Durations are in seconds. A lane whose lease ran out has no owner.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/holdfast-go/holdfast/internal/backfill"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/plantest"
@@ -93,6 +94,7 @@ func TestStatusReadsFewRowsHoweverManyThereAre(t *testing.T) {
 		{statusSegments, "", 100},
 		{statusSizes, "", 100},
 		{statusSkipped, "", 100},
+		{backfill.Rows, "", 100},
 		{statusPauses, "", 100},
 		{statusPositions, "", 100},
 		{statusPartitions, "", 100},

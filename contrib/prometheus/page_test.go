@@ -86,7 +86,8 @@ func tellAll(t *testing.T, c *holdfastprometheus.Collector) {
 	db := migrated.New(t)
 	if _, err := db.Exec(ctx, `insert into holdfast.letter (origin, consumer, reason, event_id, source, type, topic, key, time, hash) values ('inbox', 'billing', 'planned', '1', 's', 't', 'orders', 'k', now(), '');
 		insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash) values ('billing', 'orders', 'k', 1, 's', '1', 't', now(), '');
-		insert into holdfast.consumer_position (consumer, topic, partition, position) values ('billing', 'orders', 0, 3)`); err != nil {
+		insert into holdfast.consumer_position (consumer, topic, partition, position) values ('billing', 'orders', 0, 3);
+		insert into holdfast.consumer_backfill (consumer, node, began_at, partitions, partitions_left, done, remaining, per_second) values ('billing', 'n', now(), 1, 1, 1, 1, 1)`); err != nil {
 		t.Fatal(err)
 	}
 	sampler := need[*metrics.Database](t)(metrics.NewDatabase(db.Pool, metrics.DatabaseConfig{}))

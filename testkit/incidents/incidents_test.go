@@ -33,6 +33,8 @@ var making = map[string]func(*scene) (over func()){
 	"A type is skipped":             typeSkipped,
 	"No node handles a stored type": typeUndeclared,
 	"Too many events are stored":    storedFull,
+	"No node runs a backfill":       backfillStopped,
+	"A backfill waits":              backfillWaits,
 	"An event id is used twice":     idTwice,
 	"Consumer lag grows":            consumerIdle,
 	"Offsets are out of range":      offsetsGone,
