@@ -308,6 +308,11 @@ func TestLettersAreReadEditedReplayedAndDiscarded(t *testing.T) {
 		t.Error("the payload is not as it was edited")
 	}
 	wantIn(t, user.post(409, path+"/edit", edit), "somebody edited it meanwhile")
+	broken := url.Values{"token": edit["token"], "version": {"2"}, "payload": {"{\r\n  \"amount\": 2,\r\n}"}, "reason": {"typed in haste"}}
+	wantIn(t, user.post(422, path+"/edit", broken), "is not JSON: line 3, column 1: invalid character")
+	wantIn(t, user.get(200, path), "version 2", `name="raw"`)
+	broken.Set("raw", "yes")
+	wantIn(t, user.post(200, path+"/edit", broken), "version 3", "typed in haste")
 	edit.Set("reason", " ")
 	wantIn(t, user.post(422, path+"/edit", edit), "the reason is empty")
 
@@ -449,8 +454,16 @@ func TestTopicsConsumersAndKeysArePausedAndResumed(t *testing.T) {
 		p.Set("token", token)
 		p.Set("does", "pause")
 		p.Set("reason", "the bank is closed")
-		wantIn(t, user.sure(200, "/paused", user.post(200, "/paused", p)), "pause: 1 "+things[i])
+		asked := user.post(200, "/paused", p)
+		if unknown := strings.Contains(asked, "knows no consumer mail"); unknown != p.Has("consumer") {
+			t.Errorf("that nobody is called mail is said: %t", unknown)
+		}
+		wantIn(t, user.sure(200, "/paused", asked), "pause: 1 "+things[i])
 		wantIn(t, user.post(200, "/paused", p), "pause: 0 "+things[i], "There is nothing to pause.")
+	}
+	pgtest.Exec(t, b.Pool, "insert into holdfast.consumer_type (consumer, type, node, seen_until) values ('billing', 't', 'n', now())")
+	if page := user.post(200, "/paused", url.Values{"token": {token}, "does": {"pause"}, "consumer": {"billing"}, "reason": {"r"}}); strings.Contains(page, "knows no consumer") {
+		t.Error("a consumer that is there is not known")
 	}
 	page = user.get(200, "/paused")
 	wantIn(t, page, "the relays", "mail", "the bank is closed", "ann")

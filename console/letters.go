@@ -220,6 +220,9 @@ func (c *Console) editLetter(v *visit) (answer, error) {
 	}
 	// A browser sends line breaks as CR LF.
 	text := strings.ReplaceAll(v.PostForm.Get("payload"), "\r\n", "\n")
+	if err := l.CheckPayload([]byte(text)); err != nil && v.PostForm.Get("raw") == "" {
+		return answer{}, refusal{http.StatusUnprocessableEntity, err.Error() + ". Go back and correct it, or tick the box that stores it as it is"}
+	}
 	if err := c.dlq.Edit(v.Context(), id, []byte(text), v.User.Name, reason); err != nil {
 		return answer{}, err
 	}

@@ -35,6 +35,16 @@ func (c *Console) changePaused(v *visit) (answer, error) {
 	if !known {
 		return answer{}, refusal{http.StatusUnprocessableEntity, "does is " + strconv.Quote(given["does"]) + ": it must be pause or resume"}
 	}
+	note := chosen.note
+	if what.Consumer != "" && given["does"] == "pause" {
+		names, err := c.dlq.Consumers(v.Context())
+		if err != nil {
+			return answer{}, err
+		}
+		if !slices.Contains(names, what.Consumer) {
+			note = unknownConsumer(what.Consumer, names)
+		}
+	}
 	count := func(ctx context.Context) (int, error) {
 		all, err := c.dlq.Paused(ctx)
 		there := slices.ContainsFunc(all, func(p dlq.Pause) bool { return p.Pausable == what })
@@ -51,7 +61,17 @@ func (c *Console) changePaused(v *visit) (answer, error) {
 	case what.Consumer != "":
 		things = "consumer"
 	}
-	return c.carryOut(v, change{Does: given["does"], Things: things, Filter: what.String(), Action: "/paused", Fields: given, Note: chosen.note, Back: "/paused"}, count, do)
+	return c.carryOut(v, change{Does: given["does"], Things: things, Filter: what.String(), Action: "/paused", Fields: given, Note: note, Back: "/paused"}, count, do)
+}
+
+// unknownConsumer warns of a name that nobody has: a pause under it would stop nobody.
+func unknownConsumer(name string, names []string) string {
+	const most = 20
+	known := "It knows none."
+	if len(names) > 0 {
+		known = "It knows " + strings.Join(names[:min(len(names), most)], ", ") + "."
+	}
+	return "This database knows no consumer " + name + ", so this stops nobody until there is one. " + known
 }
 
 func numberOf(one bool) int {

@@ -95,6 +95,20 @@ type Letter struct {
 	Malformed []string
 }
 
+// LastWas says what happened at LastAt: "given up", "handled", "published" or "discarded". The state of a letter that is being
+// delivered again does not change it.
+func (l Letter) LastWas() string {
+	switch {
+	case l.State == StateDiscarded:
+		return "discarded"
+	case l.State == StateReplayed && l.Origin == OriginRelay:
+		return "published"
+	case l.State == StateReplayed:
+		return "handled"
+	}
+	return "given up"
+}
+
 // Filter selects the letters that match all its fields. The zero Filter selects every open letter.
 type Filter struct {
 	IDs         []int64 // nil matches any; empty but not nil matches none

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"regexp"
 	"time"
 
@@ -34,9 +35,13 @@ type ParkedTopic struct {
 type ParkedFilter struct {
 	Topic string // Required.
 	Key   string // "" matches all
+
+	// Partition selects what waits for this partition, because it takes no events. Only RetryParked goes by it: the others would take
+	// some events of a key and leave later ones. Defaults to nil, which matches all.
+	Partition *int
 }
 
-// ParkedOptions are the options of GiveUpParked, DiscardParked and RedirectParked.
+// ParkedOptions are the options of RetryParked, GiveUpParked, DiscardParked and RedirectParked.
 type ParkedOptions struct {
 	// DryRun counts the events and changes nothing.
 	DryRun bool
@@ -150,11 +155,33 @@ func (f ParkedFilter) validate() error {
 	if f.Topic == "" {
 		return errors.New("topic is empty: it must name the topic whose parked events are meant")
 	}
+	if f.Partition != nil && *f.Partition < 0 {
+		return fmt.Errorf("partition is %d: it must be 0 or more", *f.Partition)
+	}
 	return nil
+}
+
+// whole refuses a filter that takes some of a key's events and leaves others.
+func (f ParkedFilter) whole() error {
+	if f.Partition != nil {
+		return fmt.Errorf("partition is %d: only RetryParked goes by partition", *f.Partition)
+	}
+	return nil
+}
+
+// partition is what statements take for Partition.
+func (f ParkedFilter) partition() int32 {
+	if f.Partition == nil {
+		return -1
+	}
+	return int32(min(*f.Partition, math.MaxInt32)) // Kafka has no larger one
 }
 
 // notParked says that a filter selects nothing.
 func (f ParkedFilter) notParked() error {
+	if f.Partition != nil {
+		return fmt.Errorf("%w for partition %d of the topic %q: holdfast status names the partitions that take nothing", ErrNotParked, *f.Partition, f.Topic)
+	}
 	if f.Key != "" {
 		return fmt.Errorf("%w of the key %q of the topic %q", ErrNotParked, f.Key, f.Topic)
 	}

@@ -38,7 +38,7 @@ type laneWork struct {
 
 // changeParked goes through the lanes in turns, so that none is taken from its relay for long.
 func (d *DLQ) changeParked(ctx context.Context, f ParkedFilter, o ParkedOptions, doing string, change changeBatch) (p ParkedProgress, err error) {
-	err = f.validate()
+	err = errors.Join(f.validate(), f.whole())
 	if !o.DryRun {
 		err = errors.Join(err, signature(o.By, o.Reason))
 	}
@@ -82,7 +82,7 @@ func (d *DLQ) parkedLanes(ctx context.Context, f ParkedFilter) ([]laneWork, erro
 	if err := d.pool.QueryRow(ctx, d.sql.boundParked).Scan(&bound); err != nil {
 		return nil, fmt.Errorf("bound the places: %w", explain(err))
 	}
-	rows, err := d.pool.Query(ctx, d.sql.countParked, f.Topic, f.Key)
+	rows, err := d.pool.Query(ctx, d.sql.countParked, f.Topic, f.Key, f.partition())
 	if err != nil {
 		return nil, fmt.Errorf("count them: %w", explain(err))
 	}

@@ -13,10 +13,11 @@ select p.topic, p.why, count(*), count(distinct p.key) filter (where p.key <> ''
  group by p.topic, p.why
  order by p.topic, p.why`
 
-// countParked counts the events of a topic ($1), or of one key of it ($2), by lane, in order of the lanes.
+// countParked counts the events of a topic ($1), or of one key of it ($2), by lane, in order of the lanes. $3 the one
+// partition for which they wait, -1 for any.
 const countParked = `-- dlq.count_parked
 select p.lane, count(*) from holdfast.lane l join holdfast.parked p on p.lane = l.lane
- where p.topic = $1::text and ($2::text = '' or p.key = $2::text)
+ where p.topic = $1::text and ($2::text = '' or p.key = $2::text) and ($3::integer < 0 or p.partition = $3::integer)
  group by p.lane order by p.lane`
 
 // boundParked is a place after everything that is parked now.

@@ -17,6 +17,9 @@ var ErrPaused = errors.New("the topic is paused")
 // many events were made due that waited for their next attempt. If the topic or a partition of it is held, the next event that
 // waits for it is tried too: if that is published, all others follow. Use it once the cause is fixed. Attempts stay as they are.
 //
+// With ParkedFilter.Partition the lanes are those that have something for this partition. Each tries all that it holds: one event of each
+// other topic or partition too.
+//
 // It works beside running relays: each lane that has something of the topic is handed over for a moment, as GiveUpParked explains. Then
 // its relay loads what is held, and tries it at once. The table pause_action keeps who did it and why.
 //
@@ -67,8 +70,12 @@ func (d *DLQ) retryParked(ctx context.Context, f ParkedFilter, o ParkedOptions) 
 	if o.DryRun {
 		return n, nil
 	}
+	reason := o.Reason
+	if f.Partition != nil {
+		reason = fmt.Sprintf("partition %d: %s", *f.Partition, reason)
+	}
 	err = d.transact(ctx, func(tx pgx.Tx) error {
-		return d.recordPause(ctx, tx, "retry", Pausable{Topic: f.Topic, Key: f.Key}, o.By, o.Reason)
+		return d.recordPause(ctx, tx, "retry", Pausable{Topic: f.Topic, Key: f.Key}, o.By, reason)
 	})
 	if err != nil {
 		return n, explain(err)
@@ -79,14 +86,14 @@ func (d *DLQ) retryParked(ctx context.Context, f ParkedFilter, o ParkedOptions) 
 // retryLane makes due what a filter selects in a lane, which its relay loads anew then, and returns how many.
 func (d *DLQ) retryLane(ctx context.Context, lane int16, f ParkedFilter, dryRun bool) (n int, err error) {
 	if dryRun {
-		err := d.pool.QueryRow(ctx, d.sql.countRetry, lane, f.Topic, f.Key).Scan(&n)
+		err := d.pool.QueryRow(ctx, d.sql.countRetry, lane, f.Topic, f.Key, f.partition()).Scan(&n)
 		return n, err
 	}
 	err = d.transact(ctx, func(tx pgx.Tx) error {
 		if _, err := d.takeLane(ctx, tx, lane); err != nil {
 			return err
 		}
-		tag, err := tx.Exec(ctx, d.sql.retryParked, lane, f.Topic, f.Key)
+		tag, err := tx.Exec(ctx, d.sql.retryParked, lane, f.Topic, f.Key, f.partition())
 		n = int(tag.RowsAffected())
 		return err
 	})

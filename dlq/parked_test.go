@@ -475,3 +475,33 @@ func TestWhatIsWrongWithAChangeOfParkedEvents(t *testing.T) {
 		}
 	}
 }
+
+func TestWhatWaitsForOnePartitionIsRetried(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	pgtest.Exec(t, b.Pool, `insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time, partition)
+		select n, 'orders', 'k' || n, n, 'partition', now() + interval '1 day', n, 's', 't', now(), n % 2 from generate_series(1, 5) n`)
+	even, none := 0, 7
+	f := dlq.ParkedFilter{Topic: "orders", Partition: &even}
+	if n, err := b.d.RetryParked(t.Context(), f, dlq.ParkedOptions{DryRun: true}); n != 2 || err != nil {
+		t.Errorf("a dry run: %d, %v", n, err)
+	}
+	if n, err := b.d.RetryParked(t.Context(), f, ann); n != 2 || err != nil {
+		t.Errorf("%d are due, %v", n, err)
+	}
+	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.parked where next_at <= now() and partition = 0"); n != 2 {
+		t.Errorf("of the partition %d are due", n)
+	}
+	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.parked where next_at <= now()"); n != 2 {
+		t.Errorf("of all partitions %d are due", n)
+	}
+	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.pause_action where action = 'retry' and reason like 'partition 0: %'"); n != 1 {
+		t.Error("nothing says of which partition they were")
+	}
+	if _, err := b.d.RetryParked(t.Context(), dlq.ParkedFilter{Topic: "orders", Partition: &none}, ann); !errors.Is(err, dlq.ErrNotParked) || !strings.Contains(err.Error(), "partition 7") {
+		t.Errorf("nothing waits for it: %v", err)
+	}
+	if _, err := b.d.GiveUpParked(t.Context(), f, ann); err == nil || !strings.Contains(err.Error(), "only RetryParked") {
+		t.Errorf("a part of keys is given up: %v", err)
+	}
+}

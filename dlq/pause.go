@@ -61,6 +61,21 @@ func (d *DLQ) Paused(ctx context.Context) ([]Pause, error) {
 	return all, nil
 }
 
+// Consumers returns the names of the consumers that have recorded or stored an event in this database, or declared a type that they
+// handle: the first 1,000 in order. A user who is bound to consumers sees theirs. It is how a typing error shows, since a pause of a
+// name that nobody has is no error.
+func (d *DLQ) Consumers(ctx context.Context) ([]string, error) {
+	rows, err := d.pool.Query(ctx, d.sql.listConsumers)
+	if err != nil {
+		return nil, fmt.Errorf("list consumers: %w", explain(err))
+	}
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("list consumers: %w", explain(err))
+	}
+	return names, nil
+}
+
 // changePause runs one statement on a pause in a transaction, and records the action if it changed something. A key's queue is
 // locked meanwhile, so that what is stored in it is before the change or sees it.
 func (d *DLQ) changePause(ctx context.Context, p Pausable, by, reason, action, sql string, args ...any) (changed bool, err error) {

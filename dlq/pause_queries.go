@@ -28,17 +28,36 @@ update holdfast.stored s set next_at = now()
                     where o.consumer = $1::text and o.topic = $2::text and o.key = $3::text and o.after < s.place offset 0)`
 
 // retryParked makes the heads of a topic ($2), or of one key of it ($3), due that wait for their next attempt, in a lane that was
-// taken. By parked_due.
+// taken. $4 the one partition, -1 for any. By parked_due.
 const retryParked = `-- dlq.retry_parked
 update holdfast.parked p set next_at = now()
- where p.lane = $1::smallint and p.topic = $2::text and ($3::text = '' or p.key = $3::text)
+ where p.lane = $1::smallint and p.topic = $2::text and ($3::text = '' or p.key = $3::text) and ($4::integer < 0 or p.partition = $4::integer)
    and p.next_at > now() and p.next_at < 'infinity'`
 
 // countRetry counts what retryParked would make due.
 const countRetry = `-- dlq.count_retry
 select count(*) from holdfast.parked p
- where p.lane = $1::smallint and p.topic = $2::text and ($3::text = '' or p.key = $3::text)
+ where p.lane = $1::smallint and p.topic = $2::text and ($3::text = '' or p.key = $3::text) and ($4::integer < 0 or p.partition = $4::integer)
    and p.next_at > now() and p.next_at < 'infinity'`
+
+// listConsumers names the consumers that have recorded or stored an event, or declared a type. It steps from one to the next by the
+// primary keys of inbox and consumer_type, and by stored_age.
+const listConsumers = `-- dlq.consumers
+with recursive recorded as (
+    (select i.consumer from holdfast.inbox i order by i.consumer limit 1)
+    union all
+    select n.consumer from recorded r, lateral (select i.consumer from holdfast.inbox i where i.consumer > r.consumer order by i.consumer limit 1) n
+), storing as (
+    (select s.consumer from holdfast.stored s where s.event_id <> '' order by s.consumer, s.first_at limit 1)
+    union all
+    select n.consumer from storing r, lateral (
+           select s.consumer from holdfast.stored s where s.consumer > r.consumer and s.event_id <> '' order by s.consumer, s.first_at limit 1) n
+), declaring as (
+    (select t.consumer from holdfast.consumer_type t order by t.consumer limit 1)
+    union all
+    select n.consumer from declaring r, lateral (select t.consumer from holdfast.consumer_type t where t.consumer > r.consumer order by t.consumer limit 1) n
+)
+select consumer from recorded union select consumer from storing union select consumer from declaring order by consumer limit 1000`
 
 // topicIsPaused says whether relays would not try what is parked of a topic.
 const topicIsPaused = `-- dlq.topic_is_paused

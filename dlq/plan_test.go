@@ -86,7 +86,7 @@ func TestOneLetterIsFoundByItsIndexes(t *testing.T) {
 		"dlq.list_stored": person, "dlq.record_stored": log,
 		"dlq.list_parked": person, "dlq.count_parked": person, "dlq.take_lane": "a row a lane", "dlq.lane_owner": "a row a lane",
 		"dlq.bound_parked": "it reads no table", "dlq.ask_for_lane": "it reads no table",
-		"dlq.pause": few, "dlq.resume": few, "dlq.paused": few, "dlq.topic_is_paused": few, "dlq.record_pause": log,
+		"dlq.pause": few, "dlq.resume": few, "dlq.paused": few, "dlq.consumers": person, "dlq.topic_is_paused": few, "dlq.record_pause": log,
 		"dlq.retry_parked": person, "dlq.count_retry": person, "dlq.list_scheduled": person, "dlq.cancel_scheduled": person, "dlq.where_is": person,
 		"dlq.lock": "it reads no table", "dlq.replay": "its function finds the letter by its id",
 	})

@@ -324,7 +324,7 @@ type statements struct {
 	unstore, discardResult, wake, keepVersion, editResult, edit, actions,
 	groups, walk, close, findReplay, beginReplay, endReplay, purge, countPurge,
 	listStored, showStored, releaseStored, giveUpStored, recordStored,
-	pause, resume, paused, recordPause, wakeKey, listScheduled, cancelScheduled, whereIs, retryParked, countRetry, topicIsPaused,
+	pause, resume, paused, listConsumers, recordPause, wakeKey, listScheduled, cancelScheduled, whereIs, retryParked, countRetry, topicIsPaused,
 	listParked, countParked, boundParked, askForLane, takeLane, laneOwner, giveUpParked, redirectParked, resumeParked string
 }
 
@@ -339,7 +339,7 @@ func newStatements(schema string) statements {
 		groups: in(groupLetters), walk: in(walkLetters), close: in(closeLetter),
 		findReplay: in(findReplay), beginReplay: in(beginReplay), endReplay: in(endReplay),
 		purge: in(purgeLetters), countPurge: in(countPurge),
-		pause: in(pausePause), resume: in(resumePause), paused: in(listPaused), recordPause: in(recordPause), wakeKey: in(wakeKey),
+		pause: in(pausePause), resume: in(resumePause), paused: in(listPaused), listConsumers: in(listConsumers), recordPause: in(recordPause), wakeKey: in(wakeKey),
 		listScheduled: in(listScheduled), cancelScheduled: in(cancelScheduled), whereIs: in(whereIs),
 		retryParked: in(retryParked), countRetry: in(countRetry), topicIsPaused: in(topicIsPaused), showStored: in(showStored),
 		listStored: in(listStored), releaseStored: in(releaseStored), giveUpStored: in(giveUpStored), recordStored: in(recordStored),

@@ -189,6 +189,7 @@ type dlqEditCmd struct {
 	ID        int64  `arg:"" help:"Id of the dead letter."`
 	File      string `arg:"" optional:"" help:"File with the new payload; - is standard input." default:"-"`
 	Tombstone bool   `help:"Remove the payload: a Kafka record without a value."`
+	Raw       bool   `help:"Store the payload as it is, even if it is not JSON and the event's is."`
 }
 
 func (c *dlqEditCmd) Run(p *program) error {
@@ -214,6 +215,15 @@ func (c *dlqEditCmd) Run(p *program) error {
 		return err
 	}
 	defer done()
+	if !c.Raw {
+		l, err := d.Get(p.ctx, c.ID)
+		if err != nil {
+			return err
+		}
+		if err := l.CheckPayload(payload); err != nil {
+			return fmt.Errorf("%s: correct it, or add --raw to store it as it is", clean(err.Error()))
+		}
+	}
 	if err := d.Edit(p.ctx, c.ID, payload, c.by(), c.Reason); err != nil {
 		return err
 	}

@@ -115,7 +115,7 @@ func (c *dlqShowCmd) Run(p *program) error {
 	for _, row := range [][2]any{{"dead letter", l.ID}, {"state", l.State}, {"origin", l.Origin}, {"consumer", l.Consumer}, {"reason", l.Reason}, {"fingerprint", l.Fingerprint},
 		{"holds its key", yes(l.Holds)}, {"event", l.Event.ID}, {"source", l.Event.Source}, {"type", l.Event.Type}, {"topic", l.Event.Topic}, {"key", l.Event.Key},
 		{"time", l.Event.Time.UTC().Format(time.RFC3339Nano)}, {"partition", l.Partition}, {"offset", l.Offset}, {"payload bytes", bytesOf(l.PayloadSize)}, {"encrypted", encrypted}, {"version", l.Version},
-		{"attempts", l.Attempts}, {"first given up", l.FirstAt.UTC().Format(time.RFC3339)}, {"last given up", l.LastAt.UTC().Format(time.RFC3339)}} {
+		{"attempts", l.Attempts}, {"first given up", l.FirstAt.UTC().Format(time.RFC3339)}, {"last " + l.LastWas(), l.LastAt.UTC().Format(time.RFC3339)}} {
 		fmt.Fprintf(w, "%v\t%s\n", row[0], clean(fmt.Sprint(row[1])))
 	}
 	if err := w.Flush(); err != nil {

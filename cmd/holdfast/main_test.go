@@ -166,6 +166,7 @@ func TestStatusSaysWhatNeedsAPersonAndWhatToDo(t *testing.T) {
 
 func TestStatusListsTheKeysThatWaitLongest(t *testing.T) {
 	db := installed(t)
+	pgtest.Exec(t, db.Pool, "insert into holdfast.consumer_type (consumer, type, node, seen_until) values ('billing', 'order.placed', 'n', now() + interval '1 hour')")
 	pgtest.Exec(t, db.Pool, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, next_at, first_at, attempts, errors)
 		select 'billing', 'orders', 'customer ' || k, n, 's', format('%s/%s', k, n), 'order.placed', now(), '',
 		       case when n = 1 then now() + interval '1 hour 30 seconds' else 'infinity' end, now() - k * interval '1 minute', 3, array['no such customer']

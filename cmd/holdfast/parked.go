@@ -94,7 +94,8 @@ func (c parked) change(p *program, doing, done string, change func(*dlq.DLQ, dlq
 }
 
 type parkedRetryCmd struct {
-	parked `embed:""`
+	parked    `embed:""`
+	Partition *int `help:"Only what waits for this partition of the topic." placeholder:"N"`
 }
 
 func (c *parkedRetryCmd) Run(p *program) error {
@@ -108,7 +109,7 @@ func (c *parkedRetryCmd) Run(p *program) error {
 		return err
 	}
 	defer end()
-	n, err := d.RetryParked(p.ctx, dlq.ParkedFilter{Topic: c.Topic, Key: c.Key}, dlq.ParkedOptions{DryRun: c.DryRun, By: c.by(), Reason: c.Reason})
+	n, err := d.RetryParked(p.ctx, dlq.ParkedFilter{Topic: c.Topic, Key: c.Key, Partition: c.Partition}, dlq.ParkedOptions{DryRun: c.DryRun, By: c.by(), Reason: c.Reason})
 	p.sayChanged(n, "parked event", "due now", c.DryRun, err)
 	if err == nil && !c.DryRun {
 		fmt.Fprintln(p.out, "what is held of the topic is tried at once too; holdfast parked list shows what still waits")

@@ -17,6 +17,11 @@ func TestParkedEventsOfTopicsThatDoNotComeBack(t *testing.T) {
 	pgtest.Exec(t, db, `insert into holdfast.parked (lane, topic, key, place, why, next_at, errors, id, source, type, time, payload)
 		select n % 8, case when n <= 20 then 'orders.v1' else 'ordres' end, 'k' || n % 3, nextval('holdfast.parked_place'), 'topic', 'infinity', E'{"gone \x1b[2J for ever"}', n, 's', 't', now(), 'the secret'
 		  from generate_series(1, 30) n`)
+	pgtest.Exec(t, db, "update holdfast.parked set partition = n.place % 2, why = 'partition', next_at = now() + interval '1 day' from (select place from holdfast.parked where topic = 'ordres') n where parked.place = n.place")
+	wantStatus(t, 0, "5 parked events would be due now", "parked", "retry", "--topic", "ordres", "--partition", "1", "--dry-run")
+	wantStatus(t, 1, "nothing is parked for partition 7", "parked", "retry", "--topic", "ordres", "--partition", "7", "--reason", "r")
+	wantStatus(t, 0, "5 parked events are due now", "parked", "retry", "--topic", "ordres", "--partition", "0", "--reason", "r")
+	pgtest.Exec(t, db, "update holdfast.parked set partition = null, why = 'topic', next_at = 'infinity' where topic = 'ordres'")
 	out := wantStatus(t, 0, "orders.v1", "parked", "list")
 	if !strings.Contains(out, "ordres") || strings.Contains(out, "secret") || strings.Contains(out, "\x1b") {
 		t.Errorf("the list is\n%s", out)

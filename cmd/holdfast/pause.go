@@ -3,6 +3,8 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/holdfast-go/holdfast/dlq"
@@ -49,6 +51,27 @@ func flags(p dlq.Pausable) string {
 
 type pauseCmd struct {
 	pausable `embed:""`
+	Force    bool `help:"Pause a consumer too that this database does not know yet."`
+}
+
+// known refuses a consumer that nobody has: a pause under a wrong name would stop nobody, and nobody would notice.
+func (c *pauseCmd) known(p *program, d *dlq.DLQ, target dlq.Pausable) error {
+	if target.Consumer == "" || c.Force {
+		return nil
+	}
+	names, err := d.Consumers(p.ctx)
+	if err != nil || slices.Contains(names, target.Consumer) {
+		return err
+	}
+	known := "it knows none"
+	if len(names) > 0 {
+		rest := ""
+		if len(names) > 20 {
+			names, rest = names[:20], fmt.Sprintf(" and %d more", len(names)-20)
+		}
+		known = "it knows " + strings.Join(names, ", ") + rest
+	}
+	return fmt.Errorf("nothing is paused: this database knows no consumer %s: %s. To pause one before it begins, add --force", clean(target.Consumer), clean(known))
 }
 
 func (c *pauseCmd) Run(p *program) error {
@@ -57,6 +80,9 @@ func (c *pauseCmd) Run(p *program) error {
 		return err
 	}
 	defer done()
+	if err := c.known(p, d, target); err != nil {
+		return err
+	}
 	changed, err := d.Pause(p.ctx, target, c.by(), c.Reason)
 	if err != nil {
 		return err

@@ -27,6 +27,13 @@ func TestATopicAConsumerAndAKeyArePausedAndResumed(t *testing.T) {
 	wantStatus(t, 1, "topic orders is not paused", "resume", "--topic", "orders", "--reason", "r")
 	wantStatus(t, 0, "topic orders is paused; holdfast resume --topic orders --reason WHY ends that", "pause", "--topic", "orders", "--reason", "the mail team asked", "--by", "ann")
 	wantStatus(t, 0, "topic orders has been paused already, by ann since 20", "pause", "--topic", "orders", "--reason", "again", "--by", "bob")
+	wantStatus(t, 1, "knows no consumer biling: it knows none", "pause", "--consumer", "biling", "--reason", "tax")
+	pgtest.Exec(t, db, "insert into holdfast.consumer_type (consumer, type, node, seen_until) values ('billing', 't', 'n', now())")
+	pgtest.Exec(t, db, "insert into holdfast.inbox (consumer, source, event_id, topic, hash, result, processed_at) values ('mail', 's', 'e', 'orders', '', 'handled', now())")
+	wantStatus(t, 1, "knows no consumer biling: it knows billing, mail. To pause one before it begins, add --force", "pause", "--consumer", "biling", "--reason", "tax")
+	wantStatus(t, 1, "knows no consumer biling", "pause", "--consumer", "biling", "--topic", "orders", "--key", "k", "--reason", "tax")
+	wantStatus(t, 0, "consumer later is paused", "pause", "--consumer", "later", "--reason", "tax", "--force")
+	wantStatus(t, 0, "consumer later is resumed", "resume", "--consumer", "later", "--reason", "tax")
 	wantStatus(t, 0, "consumer billing is paused; holdfast resume --consumer billing --reason WHY ends that", "pause", "--consumer", "billing", "--reason", "tax", "--by", "ann")
 	wantStatus(t, 0, `key "it's \x1b[2J" of topic orders in consumer billing is paused`, "pause", "--consumer", "billing", "--topic", "orders", "--key", "it's \x1b[2J", "--reason", "r", "--by", "ann")
 
