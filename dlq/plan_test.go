@@ -65,6 +65,7 @@ func TestOneLetterIsFoundByItsIndexes(t *testing.T) {
 		{listActions, "12", []string{"letter_action_letter"}},
 		{releaseStored, "'billing', 'orders', '12', 12, 's', '12'", []string{"stored_(pkey|consumer_source_event_id_key)", "letter_holds_inbox"}},
 		{giveUpStored, "'billing', 'orders', '12', 12, 's', '12', 'r', 'open', 'dead'", []string{"stored_(pkey|consumer_source_event_id_key)", "inbox_pkey", "letter_pkey", "letter_event"}},
+		{reopenEvent, "'billing', 's', '12', 't', 'orders', '12', null, null, '', '', '', 'r', 'ann', 'w'", []string{"inbox_pkey", "letter_event"}},
 		{giveUpParked, "3, 'topic 1', '11', '', -9, 1000000, 100, 1000, 'discarded', 'r', 'ann', 'w'", []string{"parked_pkey", "letter_(pkey|open)"}},
 		{redirectParked, "3, 'topic 1', '', '11', 5, 1000000, 100, 1000, 'topic 2', 'n'", []string{"parked_pkey", "letter_(pkey|open)", "letter_holds"}},
 		{wakeKey, "'billing', 'orders', '12'", []string{"stored_pkey", "letter_holds_inbox"}},

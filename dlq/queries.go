@@ -314,6 +314,28 @@ with gone as (
   returning l.id)
 select id from again union all select id from new`
 
+// reopenEvent makes a dead letter of an event that its consumer has handled or skipped, if its payload is that of the row: $10 is the hash of
+// type and payload, $11 that of the payload alone (see inbox). It returns the letter, or what the row says, null if there is none, and
+// whether the payload is the row's.
+const reopenEvent = `-- dlq.reopen
+with again as (
+  update holdfast.inbox i set result = 'dead', processed_at = coalesce(i.processed_at, now())
+   where i.consumer = $1::text and i.source = $2::text and i.event_id = $3::text and i.result in ('handled', 'skipped')
+     and i.hash in ($10::bytea, $11::bytea)
+  returning i.partition, i."offset", i.hash
+), letter as (
+  insert into holdfast.letter as l (origin, consumer, reason, fingerprint, event_id, source, type, topic, key, time, headers, payload, hash, partition, "offset")
+  select 'inbox', $1::text, $12::text, $4::text || ' reopened by a person', $3::text, $2::text, $4::text, $5::text, $6::text, coalesce($7::timestamptz, now()),
+         $8::text::jsonb, $9::bytea, a.hash, a.partition, a."offset"
+    from again a
+  on conflict (consumer, source, event_id, hash) where origin = 'inbox' do update
+     set state = 'open', reason = excluded.reason, fingerprint = excluded.fingerprint, holds = false, place = null, last_at = now()
+  returning id
+), signed as (
+  insert into holdfast.letter_action (letter, action, by, reason) select l.id, 'reopen', $13::text, $14::text from letter l)
+select (select l.id from letter l), i.result, i.hash in ($10::bytea, $11::bytea)
+  from (values (1)) one left join holdfast.inbox i on i.consumer = $1::text and i.source = $2::text and i.event_id = $3::text`
+
 const recordStored = `-- dlq.record_stored
 insert into holdfast.stored_action (action, consumer, source, event_id, type, topic, key, letter, by, reason)
 values ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::bigint, $9::text, $10::text)`
@@ -323,7 +345,7 @@ type statements struct {
 	list, count, last, address, unfit, lock, take, whole, mark, record, store, storeResult, replay,
 	unstore, discardResult, wake, keepVersion, editResult, edit, actions,
 	groups, walk, close, findReplay, beginReplay, endReplay, purge, countPurge,
-	listStored, showStored, releaseStored, giveUpStored, recordStored,
+	listStored, showStored, releaseStored, giveUpStored, reopen, recordStored,
 	pause, resume, paused, listConsumers, recordPause, wakeKey, listScheduled, cancelScheduled, whereIs, retryParked, countRetry, topicIsPaused,
 	listParked, countParked, boundParked, askForLane, takeLane, laneOwner, giveUpParked, redirectParked, resumeParked string
 }
@@ -342,7 +364,7 @@ func newStatements(schema string) statements {
 		pause: in(pausePause), resume: in(resumePause), paused: in(listPaused), listConsumers: in(listConsumers), recordPause: in(recordPause), wakeKey: in(wakeKey),
 		listScheduled: in(listScheduled), cancelScheduled: in(cancelScheduled), whereIs: in(whereIs),
 		retryParked: in(retryParked), countRetry: in(countRetry), topicIsPaused: in(topicIsPaused), showStored: in(showStored),
-		listStored: in(listStored), releaseStored: in(releaseStored), giveUpStored: in(giveUpStored), recordStored: in(recordStored),
+		listStored: in(listStored), releaseStored: in(releaseStored), giveUpStored: in(giveUpStored), reopen: in(reopenEvent), recordStored: in(recordStored),
 		listParked: in(listParked), countParked: in(countParked), boundParked: in(boundParked),
 		askForLane: in(askForLane), takeLane: in(takeLane), laneOwner: in(readOwner),
 		giveUpParked: in(giveUpParked), redirectParked: in(redirectParked), resumeParked: in(resumeParked),

@@ -19,6 +19,7 @@ import (
 	"github.com/segmentio/kafka-go/sasl/scram"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/kafkago"
 	"github.com/holdfast-go/holdfast/outbox"
@@ -100,6 +101,34 @@ func CatchUp(ctx context.Context, pool *pgxpool.Pool, group inbox.Source, projec
 	}
 	fmt.Printf("caught up: %d offsets in %s\n", done.Done, done.For)
 	return nil
+}
+
+// end snippet
+
+// snippet: reopen
+
+// Reopen makes dead letters of the orders of one day that the consumer "billing" has handled by a wrong handler.
+func Reopen(ctx context.Context, pool *pgxpool.Pool, group inbox.Source, day time.Time) error {
+	letters, err := dlq.New(pool, dlq.Config{})
+	if err != nil {
+		return err
+	}
+	in, err := inbox.New(pool, inbox.Config{Consumer: "billing-bug-42"})
+	if err != nil {
+		return err
+	}
+	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		if e.Time.Before(day) {
+			return nil
+		}
+		_, err := letters.Reopen(ctx, tx, e, dlq.ReopenOptions{Consumer: "billing", By: "ann", Reason: "bug 42"})
+		if errors.Is(err, dlq.ErrNotHandled) {
+			return nil // billing has yet to handle it, with the new handler
+		}
+		return err
+	})
+	_, err = in.ConsumeUntil(ctx, group, inbox.Until{At: day.AddDate(0, 0, 1)})
+	return err
 }
 
 // end snippet
