@@ -18,7 +18,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/holdfast-go/holdfast"
@@ -66,13 +68,10 @@ var (
 func (p *Publisher) System() string { return "holdfast" }
 
 // New returns a publisher for these topics, each with the inboxes that get its events. A topic without a route is held by the relay, as
-// one that is missing in Kafka; a topic whose events nobody wants has an empty list.
+// one that is missing in Kafka; a topic whose events nobody wants has an empty list. The error names everything that is wrong.
 func New(routes map[string][]Store, c Config) (*Publisher, error) {
-	if c.Partitions < 0 || c.Partitions > 64 {
-		return nil, fmt.Errorf("direct config: partitions is %d: it must be between 1 and 64, or 0 for the default of %d", c.Partitions, defaultPartitions)
-	}
-	if c.Timeout < 0 {
-		return nil, fmt.Errorf("direct config: timeout is %s: it must be positive, or 0 for the default of %s", c.Timeout, defaultTimeout)
+	if found := problems(routes, c); len(found) > 0 {
+		return nil, errors.Join(found...)
 	}
 	if c.Partitions == 0 {
 		c.Partitions = defaultPartitions
@@ -84,9 +83,6 @@ func New(routes map[string][]Store, c Config) (*Publisher, error) {
 	inboxes, unlike := map[Store]bool{}, 0
 	for topic, stores := range routes {
 		for _, s := range stores {
-			if s == nil {
-				return nil, fmt.Errorf("direct routes: an inbox of topic %s is nil: it must be one that has been made", topic)
-			}
 			if reflect.TypeOf(s).Comparable() {
 				inboxes[s] = true
 			} else {
@@ -97,6 +93,25 @@ func New(routes map[string][]Store, c Config) (*Publisher, error) {
 	}
 	p.one = len(inboxes)+unlike <= 1
 	return p, nil
+}
+
+// problems is everything that is wrong with the arguments of New.
+func problems(routes map[string][]Store, c Config) (found []error) {
+	if c.Partitions < 0 || c.Partitions > 64 {
+		found = append(found, fmt.Errorf("direct config: partitions is %d: it must be between 1 and 64, or 0 for the default of %d", c.Partitions, defaultPartitions))
+	}
+	if c.Timeout < 0 {
+		found = append(found, fmt.Errorf("direct config: timeout is %s: it must be positive, or 0 for the default of %s", c.Timeout, defaultTimeout))
+	}
+	if len(routes) == 0 {
+		found = append(found, errors.New("direct routes are empty: they must name each topic that events have, with the inboxes that get its events"))
+	}
+	for _, topic := range slices.Sorted(maps.Keys(routes)) {
+		if slices.Contains(routes[topic], nil) {
+			found = append(found, fmt.Errorf("direct routes: an inbox of topic %s is nil: it must be one that has been made", topic))
+		}
+	}
+	return found
 }
 
 // Partition is where an event goes: by its key, or by its id if it has none.

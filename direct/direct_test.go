@@ -135,7 +135,13 @@ func TestARouteOrASettingThatCannotWorkIsRefused(t *testing.T) {
 			t.Errorf("got %v, want it to say %q", err, want)
 		}
 	}
-	if _, err := direct.New(map[string][]direct.Store{"o": {nil}}, direct.Config{}); err == nil || !strings.Contains(err.Error(), "an inbox of topic o is nil") {
+	_, err := direct.New(map[string][]direct.Store{"o": {nil}, "p": {storesOf{}, nil}}, direct.Config{Partitions: 65})
+	for _, want := range []string{"partitions is 65", "an inbox of topic o is nil", "an inbox of topic p is nil"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want it to say %q", err, want)
+		}
+	}
+	if _, err := direct.New(nil, direct.Config{}); err == nil || !strings.Contains(err.Error(), "routes are empty") {
 		t.Errorf("got %v", err)
 	}
 	// A Store may be what cannot be compared.

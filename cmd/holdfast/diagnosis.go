@@ -68,15 +68,20 @@ func judgeLog(holders []holder, patience int64) finding {
 	return warn("log", command, "a segment of the log cannot be emptied: %s", h.blame("it"))
 }
 
-// judgePool compares a pool with the workers that use it, as docs/operations.md counts them. workers is 0 if nobody said.
-func judgePool(workers, size int) finding {
+// judgePool compares the pool of a service with its workers, as docs/operations.md counts them. It sees no service: both are what
+// somebody said, or what pgxpool makes of the connection string. workers is 0 if nobody said.
+func judgePool(workers, size int, said bool) finding {
 	if workers <= 0 {
-		return ok("pool", "not compared with workers: pass --workers")
+		return skip("pool", "holdfast doctor --workers N --pool-size N", "not looked at: doctor sees no service's pool, pass --workers and --pool-size of one")
+	}
+	of := "a pool of this connection string, as doctor's own, has %d connections (--pool-size says another size)"
+	if said {
+		of = "a pool of %d connections"
 	}
 	if needs := 2*workers + 2; size < needs {
-		return warn("pool", fmt.Sprintf("add pool_max_conns=%d to the connection string", needs), "the pool has %d connections, and %s use up to %d: workers wait for each other", size, count(workers, "worker"), needs)
+		return warn("pool", fmt.Sprintf("add pool_max_conns=%d to the connection string", needs), of+" is too small: %s use up to %d, and wait for each other", size, count(workers, "worker"), needs)
 	}
-	return ok("pool", "the pool has %d connections for %s", size, count(workers, "worker"))
+	return ok("pool", of+" is enough for %s", size, count(workers, "worker"))
 }
 
 // judgeConnections says whether the server has connections left.

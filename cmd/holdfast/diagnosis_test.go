@@ -18,9 +18,10 @@ func TestDoctorDecidesByWhatItHasSeen(t *testing.T) {
 		found       []finding
 		state, says string
 	}{
-		{"a pool that is just large enough", []finding{judgePool(8, 18)}, stateOK, "18 connections for 8 workers"},
-		{"a pool that is too small", []finding{judgePool(8, 17)}, stateWarn, "pool_max_conns=18"},
-		{"nobody said how many workers", []finding{judgePool(0, 4)}, stateOK, "pass --workers"},
+		{"a pool that is just large enough", []finding{judgePool(8, 18, true)}, stateOK, "18 connections is enough for 8 workers"},
+		{"a pool that is too small", []finding{judgePool(8, 17, true)}, stateWarn, "pool_max_conns=18"},
+		{"nobody said how many workers", []finding{judgePool(0, 4, false)}, stateSkip, "doctor sees no service's pool, pass --workers"},
+		{"nobody said how large the pool is", []finding{judgePool(8, 4, false)}, stateWarn, "as doctor's own, has 4 connections (--pool-size says another size) is too small"},
 		{"connections left", []finding{judgeConnections(89, 100)}, stateOK, "89 of"},
 		{"hardly any connections left", []finding{judgeConnections(90, 100)}, stateWarn, "max_connections = 200"},
 		{"clocks that agree", []finding{judgeClock(-time.Second, 0)}, stateOK, "within 1s"},

@@ -22,11 +22,14 @@ type doctorCmd struct {
 	Brokers  []string      `help:"Kafka brokers as host:port, separated by commas: to check topics too. Defaults to none." placeholder:"HOST:PORT" env:"KAFKA_BROKERS" sep:","`
 
 	Kafka kafkaFlags `embed:""`
+
+	said bool // PoolSize
 }
 
 // The states of a finding.
 const (
 	stateOK   = "ok"
+	stateSkip = "skip" // it was not looked at
 	stateWarn = "warn" // it works, and may not for long
 	stateFail = "fail" // something does not work
 )
@@ -41,6 +44,11 @@ type finding struct {
 
 func ok(check, format string, args ...any) finding {
 	return finding{Check: check, State: stateOK, Says: fmt.Sprintf(format, args...)}
+}
+
+// skip says of a check that was not made which command makes it.
+func skip(check, command, format string, args ...any) finding {
+	return finding{check, stateSkip, fmt.Sprintf(format, args...), command}
 }
 
 func warn(check, command, format string, args ...any) finding {
@@ -65,7 +73,7 @@ func (d *doctorCmd) Run(p *program) error {
 	if err != nil {
 		return err
 	}
-	if d.PoolSize == 0 {
+	if d.said = d.PoolSize > 0; !d.said {
 		if config, err := pgxpool.ParseConfig(text); err == nil {
 			d.PoolSize = int(config.MaxConns)
 		}
@@ -93,7 +101,7 @@ func (d *doctorCmd) examine(ctx context.Context, p *patient, client *kafkaClient
 		{"rights", func(ctx context.Context) ([]finding, error) { return p.rights(ctx, d.Role) }},
 		{"xmin", p.xmin},
 		{"log", p.log},
-		{"connections", func(ctx context.Context) ([]finding, error) { return p.connections(ctx, d.Workers, d.PoolSize) }},
+		{"connections", func(ctx context.Context) ([]finding, error) { return p.connections(ctx, d.Workers, d.PoolSize, d.said) }},
 		{"pooler", p.pooler},
 		{"clock", p.clock},
 		{"relay names and groups", func(ctx context.Context) ([]finding, error) { return p.twice(ctx, d.Pause) }},

@@ -107,7 +107,7 @@ func TestAWrongCommandLineSaysWhatToDo(t *testing.T) {
 	t.Setenv("DATABASE_URL", "")
 	wantStatus(t, 2, "unknown flag --nonsense", "status", "--nonsense")
 	wantStatus(t, 1, "set DATABASE_URL, PGHOST or PGSERVICE, or pass --database-url-file or --database-url", "status")
-	wantStatus(t, 2, "brokers is empty: it must have the address", "relay")
+	wantStatus(t, 2, "--brokers is empty: it must have the address, host:port, of at least one broker: set it, KAFKA_BROKERS, or brokers in the file of --config\n", "relay")
 	wantStatus(t, 2, "missing flags: --reason", "dlq", "discard", "1")
 	wantStatus(t, 0, "schema version 2", "version")
 	wantStatus(t, 0, "Usage: holdfast", "--help")

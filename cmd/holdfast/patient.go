@@ -92,12 +92,12 @@ func (p *patient) log(ctx context.Context) ([]finding, error) {
 	return []finding{judgeLog(holders, cmp.Or(p.patience, heldLong))}, err
 }
 
-func (p *patient) connections(ctx context.Context, workers, size int) ([]finding, error) {
+func (p *patient) connections(ctx context.Context, workers, size int, said bool) ([]finding, error) {
 	var used, most int
 	if err := p.pool.QueryRow(ctx, doctorConnections).Scan(&used, &most); err != nil {
 		return nil, err
 	}
-	return []finding{judgePool(workers, size), judgeConnections(used, most)}, nil
+	return []finding{judgePool(workers, size, said), judgeConnections(used, most)}, nil
 }
 
 // pooler finds out what a pooler does: in transaction mode a connection of the server is another client's as soon as the one

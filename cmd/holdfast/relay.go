@@ -60,6 +60,10 @@ func (r *relayCmd) Run(p *program, k *kong.Context) error {
 		}
 		return r.printConfig(p, k)
 	}
+	if len(r.Brokers) == 0 {
+		problems = append(problems, errors.New("--brokers is empty: it must have the address, host:port, of at least one broker: set it, KAFKA_BROKERS, or brokers in the file of --config"))
+		connection.Brokers = []string{"none:9092"} // so that what else is wrong is said, and this once
+	}
 	several := r.file != nil && len(r.file.databases) > 0
 	logger := r.Log.logger(p.errOut)
 	s, err := newSidecar(p.ctx, databases, connection, r.Name, several, logger)
