@@ -54,6 +54,7 @@
 //	inbox                     ->  retry, holdfast, pgx, uuid, x/sync
 //	relay                     ->  retry, holdfast, pgx, x/sync
 //	idempotency               ->  retry, pgx, uuid, jcs, httpsfv
+//	tenant                    ->  dlq, pgx
 //	dlq                       ->  holdfast, pgx
 //	find                      ->  holdfast, pgx
 //	outbox                    ->  holdfast, pgx, uuid

@@ -39,6 +39,7 @@ type cli struct {
 	Scheduled scheduledCmd `cmd:"" help:"List and cancel events that wait for their time."`
 
 	DLQ     dlqCmd     `cmd:"" name:"dlq" help:"Group, list, show, edit, replay, discard and purge dead letters."`
+	Tenant  tenantCmd  `cmd:"" help:"Export and erase what is kept of a tenant."`
 	Console consoleCmd `cmd:"" help:"Serve a page for all of this, on a loopback address."`
 	Adopt   adoptCmd   `cmd:"" help:"Let relays run on a restored copy of a database."`
 	Version versionCmd `cmd:"" help:"Print the version."`

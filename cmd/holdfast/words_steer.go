@@ -64,6 +64,27 @@ Example:
     holdfast scheduled cancel 0199c1a5-6f3e-7c11-b0a4-4f5dc0ffee00 --reason "the appointment was called off"`
 }
 
+func (tenantExportCmd) Help() string {
+	return `When a tenant asks what you have of it, or moves out. Each line has the table, the row, and the payload or body as it is stored:
+encrypted, if it was. How many rows each table had goes to standard error, with how many do not say whose they are. Run it as the owner
+of the schema, and in each database that has something of the tenant. docs/guides/tenants.md says how events get a tenant.
+
+Example:
+
+    holdfast tenant export acme > acme.jsonl`
+}
+
+func (tenantEraseCmd) Help() string {
+	return `When a tenant has left. Stop its writers first. Events that wait become tombstones, open dead letters are discarded, and the rest is
+deleted, in short transactions, while relays and consumers may run. It says what remains, and why; an interrupted erasure goes on with
+the same command. Run it as the owner of the schema. What is in a topic stays there until its retention: docs/guides/tenants.md.
+
+Example:
+
+    holdfast tenant erase acme --dry-run
+    holdfast tenant erase acme --reason "contract 17 has ended"`
+}
+
 func (dlqListCmd) Help() string {
 	return `The oldest first, a page at a time. It prints no payload.
 
