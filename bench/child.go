@@ -21,7 +21,7 @@ import (
 	"github.com/holdfast-go/holdfast/relay"
 )
 
-// A child is this program again, running only a relay or a consumer, so that its memory and CPU time are theirs. It reads lines
+// A child is this program again, running only a relay, a consumer or a loop that does nothing, so that its memory and CPU time are theirs. It reads lines
 // from standard input and answers each with "<events published or handled> <CPU time in ns> <statements>". It ends when its input ends, so
 // it cannot run longer than its parent.
 
@@ -29,6 +29,7 @@ type childOptions struct {
 	database string
 	topic    string // consumes it; "" runs a relay
 	batch    int
+	bare     float64 // sends so many statements a second that do nothing, and does nothing else
 	profile  string
 }
 
@@ -54,14 +55,17 @@ func runChild(o childOptions) error {
 	var published atomic.Int64
 	brokers := strings.Split(os.Getenv("KAFKA_BROKERS"), ",")
 	var work func(ctx context.Context) error
-	if o.topic == "" {
+	switch {
+	case o.bare > 0:
+		work = func(ctx context.Context) error { return sendNothing(ctx, pool, o.bare) }
+	case o.topic == "":
 		r, closeIdle, err := newRelay(pool, brokers, relay.Observer{OnPublished: func(p relay.Published) { published.Add(int64(len(p.Events))) }})
 		if err != nil {
 			return err
 		}
 		defer closeIdle()
 		work = r.Run
-	} else {
+	default:
 		in, group, err := newConsumer(pool, brokers, o.database, o.topic, o.batch, 0, inbox.Observer{OnReceive: func(r inbox.Received) {
 			if r.Outcome == inbox.Handled || r.Outcome == inbox.Dead {
 				published.Add(1)
@@ -87,6 +91,26 @@ func runChild(o childOptions) error {
 		}
 	}()
 	return work(ctx)
+}
+
+// sendNothing sends so many statements a second as a relay sends its own: through a pool, with a bound on their time.
+func sendNothing(ctx context.Context, pool *pgxpool.Pool, rate float64) error {
+	ticks := time.NewTicker(time.Duration(float64(time.Second) / rate))
+	defer ticks.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticks.C:
+		}
+		bounded, cancel := context.WithTimeout(ctx, 5*time.Second)
+		var one int
+		err := pool.QueryRow(bounded, "select 1").Scan(&one)
+		cancel()
+		if err != nil && ctx.Err() == nil {
+			return err
+		}
+	}
 }
 
 // statementCounter counts the statements that a pool sends, those of a batch one by one.
@@ -130,6 +154,9 @@ func (e *env) startChild(o childOptions) (*child, error) {
 	args := []string{"-child-database", o.database}
 	if o.topic != "" {
 		args = append(args, "-child-topic", o.topic, "-child-batch", strconv.Itoa(o.batch))
+	}
+	if o.bare > 0 {
+		args = append(args, "-child-bare", fmt.Sprint(o.bare))
 	}
 	if e.options.cpuProfile != "" {
 		args = append(args, "-child-cpuprofile", e.options.cpuProfile+".child")

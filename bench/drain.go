@@ -45,8 +45,8 @@ func measureDrain(ctx context.Context, e *env, r *report) error {
 		runs := []func() error{
 			func() error { return e.drainByHand(ctx, r, topic, usualTimeout, &byHand) },
 			func() error { return e.drainByHand(ctx, r, topic, bestTimeout, &byHandBest) },
-			func() error { return e.drainCopy(ctx, r, backlog, topic, "bare loop", ".bare", e.drain, &bare, round) },
-			func() error { return e.drainCopy(ctx, r, backlog, topic, "relay", "", e.drain, &ours, round) },
+			func() error { return e.drainCopy(ctx, r, backlog, topic, bareLoop, e.drain, &bare, round) },
+			func() error { return e.drainCopy(ctx, r, backlog, topic, usualRelay, e.drain, &ours, round) },
 		}
 		if round%2 == 1 {
 			runs[2], runs[3] = runs[3], runs[2]
@@ -75,43 +75,61 @@ func measureDrainLarge(ctx context.Context, e *env, r *report) error {
 		return err
 	}
 	defer drop()
-	events := e.drain / 10
-	r.progress("drain: writing a backlog of %d events of %d bytes", events, drainLargeSize)
-	backlog, err := e.migrated(ctx)
-	if err != nil {
-		return err
-	}
 	of := usual(topic)
 	of.payload = drainLargeSize
-	if err := e.writeShaped(ctx, backlog, of, events); err != nil {
+	bare, ours, err := e.drainInTurns(ctx, r, "drain of 10 KB", topic, of, e.drain/10, bareLoop, usualRelay)
+	if err != nil {
 		return err
-	}
-	if err := e.analyze(ctx, backlog); err != nil {
-		return err
-	}
-	var bare, ours samples
-	for round := range e.rounds {
-		runs := []func() error{
-			func() error {
-				return e.drainCopy(ctx, r, backlog, topic, "bare loop", ".bare", events, &bare, round)
-			},
-			func() error { return e.drainCopy(ctx, r, backlog, topic, "relay", "", events, &ours, round) },
-		}
-		if round%2 == 1 {
-			runs[0], runs[1] = runs[1], runs[0]
-		}
-		for _, run := range runs {
-			if err := run(); err != nil {
-				return err
-			}
-		}
-		r.progress("drain of 10 KB %d/%d: bare loop %s, relay %s events/s", round+1, e.rounds, number(bare.speed[round]), number(ours.speed[round]))
 	}
 	bare.report(r, "drain of 10 KB, bare loop")
 	ours.report(r, "drain of 10 KB, relay")
 	r.goal(drainLarge, median(ratios(ours.speed, bare.speed)), "x", atLeast(0.95))
 	return nil
 }
+
+// drainInTurns writes a backlog, and has two contestants drain copies of it in turns. what is the name of the measurement.
+func (e *env) drainInTurns(ctx context.Context, r *report, what, topic string, of shape, events int, one, other contestant) (ofOne, ofOther samples, err error) {
+	r.progress("%s: writing a backlog of %d events of %d bytes", what, events, of.payload)
+	backlog, err := e.migrated(ctx)
+	if err != nil {
+		return ofOne, ofOther, err
+	}
+	if err := e.writeShaped(ctx, backlog, of, events); err != nil {
+		return ofOne, ofOther, err
+	}
+	if err := e.analyze(ctx, backlog); err != nil {
+		return ofOne, ofOther, err
+	}
+	for round := range e.rounds {
+		runs := []func() error{
+			func() error { return e.drainCopy(ctx, r, backlog, topic, one, events, &ofOne, round) },
+			func() error { return e.drainCopy(ctx, r, backlog, topic, other, events, &ofOther, round) },
+		}
+		if round%2 == 1 {
+			runs[0], runs[1] = runs[1], runs[0]
+		}
+		for _, run := range runs {
+			if err := run(); err != nil {
+				return ofOne, ofOther, err
+			}
+		}
+		r.progress("%s %d/%d: %s %s, %s %s events/s", what, round+1, e.rounds, one.name, number(ofOne.speed[round]), other.name, number(ofOther.speed[round]))
+	}
+	return ofOne, ofOther, nil
+}
+
+// contestant is a way to drain a backlog.
+type contestant struct {
+	name    string
+	profile string // what the name of its CPU profile ends with
+	drain   func(e *env, ctx context.Context, database string, events int) (speed float64, err error)
+	count   func(e *env, ctx context.Context, topic string) (records int64, err error)
+}
+
+var (
+	usualRelay = contestant{"relay", "", (*env).relayDrain, (*env).published}
+	bareLoop   = contestant{"bare loop", ".bare", (*env).bareDrain, (*env).published}
+)
 
 // samples are the runs of one contestant: events a second, and CPU time in microseconds an event.
 type samples struct{ speed, self, postgres []float64 }
@@ -151,30 +169,22 @@ func (e *env) drainByHand(ctx context.Context, r *report, topic string, batchTim
 	})
 }
 
-// drainCopy drains a copy of the backlog by the bare loop or the relay. The last round of each is profiled on demand.
-func (e *env) drainCopy(ctx context.Context, r *report, backlog, topic, who, profileSuffix string, events int, results *samples, round int) error {
+// drainCopy has a contestant drain a copy of the backlog. The last round is profiled on demand.
+func (e *env) drainCopy(ctx context.Context, r *report, backlog, topic string, who contestant, events int, results *samples, round int) error {
 	database, err := e.database(ctx, backlog)
 	if err != nil {
 		return err
 	}
 	defer e.dropDatabase(context.WithoutCancel(ctx), database)
 	if e.options.cpuProfile != "" && round == e.rounds-1 {
-		done, err := startProfile(e.options.cpuProfile + profileSuffix)
+		done, err := startProfile(e.options.cpuProfile + who.profile)
 		if err != nil {
 			return err
 		}
 		defer done()
 	}
-	return e.exactly(ctx, r, topic, events, who, func() error {
-		return results.take(e, events, func() (float64, error) {
-			switch who {
-			case "relay":
-				return e.relayDrain(ctx, database, events)
-			case byFranz:
-				return e.drainWith(ctx, newFranzRelay, database, 1, 0, events)
-			}
-			return e.bareDrain(ctx, database, events)
-		})
+	return e.exactlyBy(ctx, r, who.count, topic, events, who.name, func() error {
+		return results.take(e, events, func() (float64, error) { return who.drain(e, ctx, database, events) })
 	})
 }
 

@@ -28,6 +28,7 @@ type sizes struct {
 	held        int
 	scale       int // events of each backlog drained by several relays, or spread over many keys, topics or partitions
 	isolation   int // events of each backlog, one a transaction
+	tenants     int // events of a noisy tenant
 	retired     int // events that are parked of a topic that is given up
 	memory      int
 	large       int // bytes of each backlog of large events
@@ -48,8 +49,8 @@ type sizes struct {
 }
 
 var (
-	fullSizes  = sizes{rounds: 3, drain: 300_000, handwritten: 50_000, held: 150_000, scale: 300_000, isolation: 1_000_000, retired: 1_000_000, memory: 1_000_000, large: 500_000_000, consume: 80_000, retention: 5_000_000, stored: 1_000_000, due: 6_000, cold: 12_000, latency: 15 * time.Second, pinned: 20 * time.Second, giveUp: 60 * time.Second, slow: 20 * time.Second, receive: 20 * time.Second, producer: 5 * time.Second, idle: 20 * time.Second, paced: 20 * time.Second, hour: time.Hour}
-	quickSizes = sizes{rounds: 2, drain: 60_000, handwritten: 8_000, held: 30_000, scale: 40_000, isolation: 40_000, retired: 40_000, memory: 100_000, large: 100_000_000, consume: 16_000, retention: 200_000, stored: 100_000, due: 1_000, cold: 3_000, latency: 3 * time.Second, pinned: 5 * time.Second, giveUp: 5 * time.Second, slow: 3 * time.Second, receive: 6 * time.Second, producer: 1500 * time.Millisecond, idle: 5 * time.Second, paced: 5 * time.Second, hour: 5 * time.Minute}
+	fullSizes  = sizes{rounds: 3, drain: 300_000, handwritten: 50_000, held: 150_000, scale: 300_000, isolation: 1_000_000, tenants: 1_000_000, retired: 1_000_000, memory: 1_000_000, large: 500_000_000, consume: 80_000, retention: 5_000_000, stored: 1_000_000, due: 6_000, cold: 12_000, latency: 15 * time.Second, pinned: 20 * time.Second, giveUp: 60 * time.Second, slow: 20 * time.Second, receive: 20 * time.Second, producer: 5 * time.Second, idle: 20 * time.Second, paced: 20 * time.Second, hour: time.Hour}
+	quickSizes = sizes{rounds: 2, drain: 60_000, handwritten: 8_000, held: 30_000, scale: 40_000, isolation: 40_000, tenants: 100_000, retired: 40_000, memory: 100_000, large: 100_000_000, consume: 16_000, retention: 200_000, stored: 100_000, due: 1_000, cold: 3_000, latency: 3 * time.Second, pinned: 5 * time.Second, giveUp: 5 * time.Second, slow: 3 * time.Second, receive: 6 * time.Second, producer: 1500 * time.Millisecond, idle: 5 * time.Second, paced: 5 * time.Second, hour: 5 * time.Minute}
 )
 
 // env is the two servers and what the measurements create in them. Every measurement has its own databases and topics.
@@ -222,9 +223,14 @@ func (e *env) migratedWith(ctx context.Context, c holdfast.SchemaConfig) (string
 
 // topic makes a topic for one measurement.
 func (e *env) topic(ctx context.Context) (name string, drop func(), err error) {
+	return e.topicWith(ctx, nil)
+}
+
+// topicWith is topic with settings of the topic.
+func (e *env) topicWith(ctx context.Context, settings map[string]string) (name string, drop func(), err error) {
 	e.count++
 	name = fmt.Sprintf("holdfast-bench-%d-%d", os.Getpid(), e.count)
-	if err := e.kafka.CreateTopic(ctx, name, e.partitions, nil); err != nil {
+	if err := e.kafka.CreateTopic(ctx, name, e.partitions, settings); err != nil {
 		return "", nil, err
 	}
 	return name, func() {
@@ -252,35 +258,50 @@ func (e *env) scratch(ctx context.Context) (database, topic string, drop func(),
 
 // published counts the records of a topic by its end offsets.
 func (e *env) published(ctx context.Context, topic string) (int64, error) {
-	var ends []kafka.OffsetRequest
-	for p := range e.partitions {
-		ends = append(ends, kafka.LastOffsetOf(p))
-	}
-	resp, err := e.kafka.Client.ListOffsets(ctx, &kafka.ListOffsetsRequest{Topics: map[string][]kafka.OffsetRequest{topic: ends}})
-	if err != nil {
-		return 0, fmt.Errorf("list offsets of %s: %w", topic, err)
-	}
+	ends, err := e.ends(ctx, topic)
 	var total int64
+	for _, end := range ends {
+		total += end
+	}
+	return total, err
+}
+
+// ends are the end offsets of a topic's partitions.
+func (e *env) ends(ctx context.Context, topic string) (map[int]int64, error) {
+	var all []kafka.OffsetRequest
+	for p := range e.partitions {
+		all = append(all, kafka.LastOffsetOf(p))
+	}
+	resp, err := e.kafka.Client.ListOffsets(ctx, &kafka.ListOffsetsRequest{Topics: map[string][]kafka.OffsetRequest{topic: all}})
+	if err != nil {
+		return nil, fmt.Errorf("list offsets of %s: %w", topic, err)
+	}
+	ends := map[int]int64{}
 	for _, p := range resp.Topics[topic] {
 		if p.Error != nil {
-			return 0, fmt.Errorf("list offsets of %s/%d: %w", topic, p.Partition, p.Error)
+			return nil, fmt.Errorf("list offsets of %s/%d: %w", topic, p.Partition, p.Error)
 		}
-		total += p.LastOffset
+		ends[p.Partition] = p.LastOffset
 	}
-	return total, nil
+	return ends, nil
 }
 
 // exactly runs do and checks that it puts want records into the topic. A lost event is an error. Repeated events are only
 // counted: if nothing crashes they mean that a relay doubted its lease, because the machine stood still for seconds.
 func (e *env) exactly(ctx context.Context, r *report, topic string, want int, who string, do func() error) error {
-	before, err := e.published(ctx, topic)
+	return e.exactlyBy(ctx, r, (*env).published, topic, want, who, do)
+}
+
+// exactlyBy is exactly, by a count of the topic's records.
+func (e *env) exactlyBy(ctx context.Context, r *report, count func(*env, context.Context, string) (int64, error), topic string, want int, who string, do func() error) error {
+	before, err := count(e, ctx, topic)
 	if err != nil {
 		return err
 	}
 	if err := do(); err != nil {
 		return fmt.Errorf("%s: %w", who, err)
 	}
-	after, err := e.published(ctx, topic)
+	after, err := count(e, ctx, topic)
 	if err != nil {
 		return err
 	}

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"os"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -25,9 +23,21 @@ const byFranz = "relay on franz-go"
 
 var franzFigures = []string{franzDrain, franzLatency}
 
+var franzRelay = contestant{byFranz, ".franz", (*env).franzDrain, (*env).published}
+
+// franzDrain is relayDrain with the publisher of contrib/franz.
+func (e *env) franzDrain(ctx context.Context, database string, events int) (float64, error) {
+	return e.drainWith(ctx, newFranzRelay, database, 1, 0, events)
+}
+
+// franzOptions are those of a client.
+func franzOptions(brokers []string) []kgo.Opt {
+	return []kgo.Opt{kgo.SeedBrokers(brokers...), kgo.ProducerBatchCompression(kgo.SnappyCompression())}
+}
+
 // newFranzRelay is newRelay with the publisher of contrib/franz.
 func newFranzRelay(pool *pgxpool.Pool, brokers []string, o relay.Observer) (*relay.Relay, func(), error) {
-	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.ProducerBatchCompression(kgo.SnappyCompression()))
+	client, err := kgo.NewClient(franzOptions(brokers)...)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -36,8 +46,7 @@ func newFranzRelay(pool *pgxpool.Pool, brokers []string, o relay.Observer) (*rel
 		client.Close()
 		return nil, nil, err
 	}
-	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	r, err := relay.New(pool, publisher, relay.Config{Observer: o, Logger: logger})
+	r, err := newRelayBy(pool, publisher, o)
 	return r, func() { publisher.Close(); client.Close() }, err
 }
 
@@ -52,32 +61,9 @@ func measureFranzDrain(ctx context.Context, e *env, r *report) error {
 		return err
 	}
 	defer drop()
-	r.progress("franz-go: writing a backlog of %d events", e.drain)
-	backlog, err := e.migrated(ctx)
+	kafkaGo, franzGo, err := e.drainInTurns(ctx, r, "franz-go", topic, usual(topic), e.drain, usualRelay, franzRelay)
 	if err != nil {
 		return err
-	}
-	if err := e.writeBacklog(ctx, backlog, topic, e.drain); err != nil {
-		return err
-	}
-	if err := e.analyze(ctx, backlog); err != nil {
-		return err
-	}
-	var kafkaGo, franzGo samples
-	for round := range e.rounds {
-		runs := []func() error{
-			func() error { return e.drainCopy(ctx, r, backlog, topic, "relay", "", e.drain, &kafkaGo, round) },
-			func() error { return e.drainCopy(ctx, r, backlog, topic, byFranz, ".franz", e.drain, &franzGo, round) },
-		}
-		if round%2 == 1 {
-			runs[0], runs[1] = runs[1], runs[0]
-		}
-		for _, run := range runs {
-			if err := run(); err != nil {
-				return err
-			}
-		}
-		r.progress("franz-go %d/%d: kafka-go %s, franz-go %s events/s", round+1, e.rounds, number(kafkaGo.speed[round]), number(franzGo.speed[round]))
 	}
 	kafkaGo.report(r, "drain, by kafka-go")
 	franzGo.report(r, "drain, by franz-go")

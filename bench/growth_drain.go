@@ -54,7 +54,7 @@ func (e *env) drained(ctx context.Context, r *report, of backlogOf, rounds int) 
 	}
 	var runs samples
 	for round := range rounds {
-		if err := e.drainCopy(ctx, r, database, topic, "relay", "", of.events, &runs, round); err != nil {
+		if err := e.drainCopy(ctx, r, database, topic, usualRelay, of.events, &runs, round); err != nil {
 			return p, err
 		}
 	}

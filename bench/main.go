@@ -70,6 +70,7 @@ func parse(args []string) (options, error) {
 	flags.StringVar(&o.child.database, "child-database", "", "internal: run a relay on this database until standard input ends")
 	flags.StringVar(&o.child.topic, "child-topic", "", "internal: run a consumer of this topic in place of the relay")
 	flags.IntVar(&o.child.batch, "child-batch", 1, "internal: how many events the consumer handles at once")
+	flags.Float64Var(&o.child.bare, "child-bare", 0, "internal: send so many statements a second in place of the relay, which do nothing")
 	flags.StringVar(&o.child.profile, "child-cpuprofile", "", "internal: write the child's CPU profile to this file")
 	if err := flags.Parse(args); err != nil {
 		return o, err
@@ -117,6 +118,7 @@ func run(ctx context.Context, o options) (err error) {
 		{drainFigures, false, measureDrain},
 		{drainLargeFigures, false, measureDrainLarge},
 		{franzFigures, false, measureFranz},
+		{transactionsFigures, false, measureTransactions},
 		{heldFigures, false, measureHeld},
 		{isolationFigures, false, measureIsolation},
 		{scaleFigures, true, measureScale},
@@ -132,6 +134,7 @@ func run(ctx context.Context, o options) (err error) {
 		{consumerFigures, false, measureConsumer},
 		{storedFigures, false, measureStored},
 		{hotFigures, false, measureHotKey},
+		{tenantFigures, false, measureTenants},
 		{retentionFigures, false, measureRetention},
 		{requestFigures, false, measureRequests},
 	} {

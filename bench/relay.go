@@ -30,10 +30,15 @@ func newRelayOn(pool *pgxpool.Pool, connection kafkago.Connection, o relay.Obser
 	if err != nil {
 		return nil, nil, err
 	}
+	r, err := newRelayBy(pool, publisher, o)
+	return r, publisher.Close, err
+}
+
+// newRelayBy is newRelay with another publisher.
+func newRelayBy(pool *pgxpool.Pool, publisher relay.Publisher, o relay.Observer) (*relay.Relay, error) {
 	// Warnings go to standard error: a relay that was disturbed is not worth measuring.
 	logger := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	r, err := relay.New(pool, publisher, relay.Config{Observer: o, Logger: logger})
-	return r, publisher.Close, err
+	return relay.New(pool, publisher, relay.Config{Observer: o, Logger: logger})
 }
 
 // relayDrain publishes the backlog of a database with a relay and returns events a second, from the call of Run to the
