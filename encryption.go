@@ -56,7 +56,8 @@ type KeyStore interface {
 
 // AESGCM is an Encryptor and a Decryptor with AES-256-GCM. Source, ID, Topic and Type of the event are authenticated with its payload, so
 // that the ciphertext of one event is refused in another. The nonce is made of these and the payload: an event that is written twice
-// has the same bytes, and consumers recognise the duplicate. A ciphertext is 28 bytes longer than its payload.
+// has the same bytes, and consumers recognise the duplicate. A ciphertext is 28 bytes longer than its payload. Many
+// goroutines may use it at once.
 type AESGCM struct{ keys KeyStore }
 
 // NewAESGCM makes an AESGCM on keys.

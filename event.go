@@ -11,17 +11,17 @@ type Event struct {
 	// At most 255 bytes of UTF-8. Defaults to a new UUIDv7, made by outbox.Write.
 	ID string
 
-	// Source is the service that says it, for instance "shop/orders". Defaults to outbox.Config.Source.
+	// Source is the service that says it, for instance "shop/orders". At most 255 bytes. Defaults to outbox.Config.Source.
 	Source string
 
-	// Type says what happened, for instance "order.placed". Handlers are registered by it. Required.
+	// Type says what happened, for instance "order.placed". Handlers are registered by it. At most 255 bytes. Required.
 	Type string
 
-	// Topic is the Kafka topic the event is published to. Required.
+	// Topic is the Kafka topic the event is published to: 1 to 249 letters, digits, ".", "_" and "-". Required.
 	Topic string
 
 	// Key orders: events of one topic and key share a Kafka partition, and keep their order where a lock makes their
-	// transactions wait for each other: a row lock, or outbox.Lock. Empty means no order.
+	// transactions wait for each other: a row lock, or outbox.Lock. At most 1,024 bytes of UTF-8. Empty means no order.
 	Key string
 
 	// Payload is what is said, in the producer's own encoding. Nil is a tombstone: a Kafka record without a value.

@@ -74,7 +74,7 @@ func (k *Kafka) Source(group string, topics ...string) inbox.Source {
 	return k.groups.Source(group, topics...)
 }
 
-// Publish is for relay.Config. Tests may call it to be another service: the events need an ID, a Type and a Topic.
+// Publish is for relay.Relay. Tests may call it to be another service: the events need an ID, a Type and a Topic.
 func (k *Kafka) Publish(ctx context.Context, events []holdfast.Event) []error {
 	type queue struct{ topic, key string }
 	refused := map[queue]error{}

@@ -32,6 +32,7 @@ func (g *Guard) Run(ctx context.Context) error {
 }
 
 // RunOnce removes all keys that have expired, in transactions of Config.CleanupBatch keys, and returns how many.
+// An error ends it; what is removed stays so. Run calls it, and logs the error. With NewEphemeral it does nothing.
 func (g *Guard) RunOnce(ctx context.Context) (keys int, err error) {
 	if g.pool == nil {
 		return 0, nil

@@ -45,7 +45,8 @@ func (g *Guard) complete(ctx context.Context) {
 }
 
 // CompleteOnce runs up to Config.Completers requests that are due now, waits for them, and returns how many it ran. It
-// gives up requests that have used all their attempts. Run calls it.
+// gives up requests that have used all their attempts. An error says that the database could not be asked; ran have run. Any number of
+// nodes may call it at once: each request is run by one. Run calls it. With NewEphemeral it does nothing.
 func (g *Guard) CompleteOnce(ctx context.Context) (ran int, err error) {
 	routes := g.completing()
 	if len(routes) == 0 {

@@ -78,10 +78,10 @@ type Config struct {
 	// X-Idempotency-Key.
 	Headers []string
 
-	// Strict accepts a key only as a quoted string, as the IETF draft requires. Most clients send bare tokens.
+	// Strict accepts a key only as a quoted string, as the IETF draft requires. Most clients send bare tokens. Defaults to false.
 	Strict bool
 
-	// DocsURL is the address of your API's documentation of its keys. Problem answers link to it.
+	// DocsURL is the address of your API's documentation of its keys. Problem answers link to it. Defaults to "": no link.
 	DocsURL string
 
 	// TTL is how long an answer is kept, counted from when it was given. Between 1 s and 10 years. Thirty days suit
@@ -127,7 +127,7 @@ type Config struct {
 	// with NewEphemeral. Choose it well above what an honest client needs in a TTL. Defaults to 0, no limit.
 	MaxKeys int
 
-	// ShowExpiry adds the header "Idempotency-Key-Expires", a date, to stored and replayed answers.
+	// ShowExpiry adds the header "Idempotency-Key-Expires", a date, to stored and replayed answers. Defaults to false.
 	ShowExpiry bool
 
 	// KeepExpired is how long expired keys stay in the table idempotency_expired, for audits, without the answer's
@@ -154,7 +154,7 @@ type Config struct {
 	CompleteEvery time.Duration
 	Completers    int
 
-	// Observer receives the outcome of every request.
+	// Observer receives the outcome of every request. Defaults to nothing.
 	Observer Observer
 
 	// Logger receives constant messages with attributes. Keys appear only as hashes, bodies never. Defaults to

@@ -115,7 +115,8 @@ func Prefixed(prefix string) KeyFormat {
 }
 
 // Deterministic makes a key from the parts of a logical operation, such as the user, the action and its parameters. The
-// same parts make the same key. Give it enough parts: two operations that share a key are one operation. Clients use
+// same parts in the same order make the same key, of 64 lower-case hexadecimal digits; ("ab", "c") and ("a", "bc") differ. Give it enough parts: two
+// operations that share a key are one operation. Clients use
 // it, and Route.KeyFunc for clients that cannot send a key.
 func Deterministic(parts ...string) string {
 	h := sha256.New()

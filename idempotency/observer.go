@@ -9,7 +9,8 @@ import (
 // Result is the outcome of a request.
 type Result string
 
-// The results. For Created, Forgotten, Lost, Bypassed and Unknown the handler ran. For the others it did not.
+// The results. For Created, Lost and Bypassed the handler ran. For Forgotten and Unknown it did, unless Outcome.Attempt is 0. For the
+// others it did not.
 const (
 	Created     Result = "created"     // the handler ran, its answer is stored
 	Replayed    Result = "replayed"    // the stored answer was sent
@@ -18,9 +19,9 @@ const (
 	Forgotten   Result = "forgotten"   // the handler ran; its answer and its writes were not kept, except for steps: 5xx, a panic, …
 	Lost        Result = "lost"        // the handler ran but lost its lease: another request has the key
 	Bypassed    Result = "bypassed"    // no key on a route where keys are optional: the handler ran
-	Refused     Result = "refused"     // no key, an invalid key, no principal, or too large
-	Unavailable Result = "unavailable" // the database could not be reached: nothing was done
-	Unknown     Result = "unknown"     // the answer to COMMIT was lost, and the result could not be determined
+	Refused     Result = "refused"     // no key, an invalid key, no principal, a body that is too large or ended early, or too many keys
+	Unavailable Result = "unavailable" // the database, or what Config.Principal asks, could not be reached: nothing was done
+	Unknown     Result = "unknown"     // the answer to COMMIT or to the claim of a lease was lost, and the result could not be determined
 	Unusable    Result = "unusable"    // the stored answer cannot be read or trusted: investigate
 )
 

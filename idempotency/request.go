@@ -150,7 +150,7 @@ func (req *request) operationName() string {
 // keyHash names the key in logs.
 func (req *request) keyHash() string { return hashName(req.lock) }
 
-// hashName is a name for a key that does not tell the number of its lock: whoever may connect could hold that. From the
+// hashName is a name for a key that does not tell the number of its lock: any user who may connect could hold that. From the
 // lock's number docs/operations/idempotency.md computes it in SQL.
 func hashName(lock int64) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "holdfast/idempotency:%016x", uint64(lock)))
@@ -173,7 +173,7 @@ func (rt *route) read(w http.ResponseWriter, req *request) *problem {
 		}
 	}
 	principal, perr := g.c.Principal(r)
-	if class := retry.Classify(perr); class == retry.Timeout || class == retry.Unavailable { // Whoever asks is not to blame.
+	if class := retry.Classify(perr); class == retry.Timeout || class == retry.Unavailable { // The caller is not to blame.
 		req.err = fmt.Errorf("principal: %w", perr)
 		return refuse(storeUnavailable)
 	}

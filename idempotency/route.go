@@ -99,6 +99,8 @@ type Route struct {
 	// up to three times. Defaults to READ COMMITTED.
 	Isolation pgx.TxIsoLevel
 
+	// The next ones are for this route what the fields of Config with their names are for all. 0 is Config's, so a route
+	// cannot switch a Wait off.
 	TTL, Wait, Timeout      time.Duration
 	MismatchStatus          int
 	MaxRequest, MaxResponse int64

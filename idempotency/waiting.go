@@ -27,7 +27,7 @@ type room struct {
 	settled chan struct{} // closed when row is the last word
 	row     *stored
 
-	// Whoever has the turn uses these.
+	// The holder of the turn uses these.
 	looks int       // that found another request, since one of this process ran
 	next  time.Time // when to look again
 }

@@ -8,7 +8,7 @@ import (
 
 // This file decides where claims begin to look for what is due. It is pure: values in, values out.
 //
-// Claims look in the order of next_at. While another session holds a snapshot, the index keeps an entry for all that was handled
+// Claims look in the order of next_at. While another session holds a snapshot, the index keeps an entry for everything that was handled
 // since, and all these entries come first. So once it has become slow to look at everything, claims begin where the last one ended,
 // and look at everything now and then only.
 

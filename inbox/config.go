@@ -124,7 +124,8 @@ type Config struct {
 	// Consume's group. -1 cancels handlers at once. Defaults to 10 s.
 	StopTimeout time.Duration
 
-	// MaxHung is how many hung handlers an inbox tolerates. Then Run and Consume stop with ErrHungHandlers. Defaults to 8.
+	// MaxHung is how many hung handlers an inbox tolerates. At that number Run, Consume and ConsumeUntil stop with ErrHungHandlers, and
+	// Receive, ReceiveTx and TryReceive return it. Defaults to 8.
 	MaxHung int
 
 	// Retention is how long an inbox row is kept at least, counted from the start of the transaction that settled its event
@@ -136,7 +137,7 @@ type Config struct {
 
 	// HoldKey keeps the later events of a key waiting when one of them has become a dead letter, until the letter is replayed or
 	// discarded. That holds for an event that was given up, and for a record that the tables cannot hold, if they can hold its
-	// key. Otherwise the key goes on.
+	// key. Defaults to false: the key goes on.
 	HoldKey bool
 
 	// MaxStored is how many events of the consumer may be stored in all; MaxStoredKey is how many of one topic and key. One more is
@@ -186,7 +187,7 @@ type Config struct {
 	// less often, down to every PollMax, while it does not. Default to 20 ms and 1 s.
 	PollMin, PollMax time.Duration
 
-	// Observer receives what the inbox does.
+	// Observer receives what the inbox does. Defaults to nothing.
 	Observer Observer
 
 	// RedactErrorFunc says what of a handler's error the log gets, as the attribute error of "handler failed, will retry" and "event

@@ -54,7 +54,7 @@ const (
 	joinAfter = 30 * time.Second
 )
 
-// judgeHealth decides what a probe is told.
+// judgeHealth decides what a probe gets.
 func judgeHealth(s seen, now time.Time) Health {
 	switch {
 	case !s.begun && s.schema != nil:

@@ -24,7 +24,7 @@ type Observer struct {
 	// OnDead is called when an event has become a dead letter.
 	OnDead func(DeadLettered)
 
-	// OnConflict is called when an id came again with another payload.
+	// OnConflict is called when an id came again with another type or payload.
 	OnConflict func(e holdfast.Event)
 
 	// OnFull is called when an event from a partition could not be stored because too many are stored already. Its partition waits.

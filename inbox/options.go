@@ -35,7 +35,8 @@ func WithTimeout(d time.Duration) Option { return func(r *registration) { r.time
 func WithHoldKey(holds bool) Option { return func(r *registration) { r.holds = &holds } }
 
 // WithConcurrency is how many handlers of the type run at once in this process, for example because they share a service that takes no
-// more: those of Consume, of Run and of Receive together. A batch counts once. 0 and -1 mean no limit but Config.Workers. At most 1,000.
+// more: those of Consume, of Run and of Receive together. A batch counts once. At most 1,000. 0 and -1 mean none of its
+// own: Config.Workers then bounds Consume and Run, and nothing bounds Receive.
 //
 // An event that has to wait for its turn takes no worker and no connection, so other types go on. It keeps its key, and counts as
 // read ahead: when 1,024 events of a partition are in progress, those that wait included, the partition is read no further. Its

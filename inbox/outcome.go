@@ -19,7 +19,7 @@ const (
 	Stored    Outcome = "stored"    // it waits: for earlier events of its key, for Run, or for a node that handles its type
 	Retrying  Outcome = "retrying"  // its handler failed: it is stored and waits for its next attempt
 	Dead      Outcome = "dead"      // it was given up: it is a dead letter
-	Conflict  Outcome = "conflict"  // its id came before with another payload: it was not handled and is a dead letter
+	Conflict  Outcome = "conflict"  // its id came before with another type or payload: it was not handled and is a dead letter
 	Stale     Outcome = "stale"     // it lies below the consumer's position, and no row shows that it was handled: it is a dead letter
 	Skipped   Outcome = "skipped"   // no node handles its type, and Config.UnknownType says to skip it
 )

@@ -12,9 +12,11 @@ import (
 
 // Receive takes an event in and handles it, in one transaction of its own. The event needs ID, Type and Topic; otherwise the error
 // says which field breaks which rule. A duplicate, a failure that will be retried (Retrying) and a dead letter are outcomes,
-// not errors. They are durable: the sender need not send the event again. An error means that nothing was decided, because the
-// database cannot be reached or ctx ended: send the event again. The error wraps ErrOutcomeUnknown when the event may have
-// been handled.
+// not errors. They are durable: the sender need not send the event again. An error means that nothing was decided: send the event
+// again, unless it broke a rule or the error wraps ErrConfiguration. The error wraps ErrOutcomeUnknown when the event may have been
+// handled, ErrFull when there is no room to store it, and ErrHungHandlers when only a new process helps.
+//
+// While a person has paused the consumer or the event's key, the event is Stored, and Run handles it afterwards.
 //
 // Events of one topic and key that are received one after the other are handled in that order, whatever fails. Later ones are
 // Stored until the earlier one is settled. Many goroutines may call Receive at once.
@@ -23,8 +25,8 @@ func (in *Inbox) Receive(ctx context.Context, e holdfast.Event) (Outcome, error)
 }
 
 // ReceiveTx is Receive in the caller's transaction. Its outcome holds once that commits. The handler runs under a savepoint: its
-// failure is recorded beside the caller's writes and undoes none of them. After an error the transaction can only be rolled
-// back. Call it in READ COMMITTED: in a higher isolation level, two transactions with the same event end in a serialization
+// failure is recorded beside the caller's writes and undoes none of them. After ErrFull nothing of the event is written, and the
+// transaction may commit; after any other error it can only be rolled back. Call it in READ COMMITTED: in a higher isolation level, two transactions with the same event end in a serialization
 // error instead of a Duplicate. Only one goroutine at a time may use a tx.
 func (in *Inbox) ReceiveTx(ctx context.Context, tx pgx.Tx, e holdfast.Event) (Outcome, error) {
 	return in.receiver.receiveTx(ctx, tx, e)
@@ -36,8 +38,9 @@ func (in *Inbox) Store(ctx context.Context, e holdfast.Event) (Outcome, error) {
 	return in.receiver.storeAlone(ctx, e, nil, false)
 }
 
-// StoreTx stores an event in the caller's transaction. The node need not have a handler for the type. The outcomes are Stored,
-// Duplicate and Conflict, and hold once the transaction commits.
+// StoreTx stores an event in the caller's transaction, whatever Config.UnknownType says: the node need not have a handler for the type.
+// The outcomes are Stored, Duplicate and Conflict, and hold once the transaction commits. After ErrFull nothing of the event is written, and
+// the transaction may commit; after any other error it can only be rolled back. Only one goroutine at a time may use a tx.
 func (in *Inbox) StoreTx(ctx context.Context, tx pgx.Tx, e holdfast.Event) (Outcome, error) {
 	return in.receiver.storeTx(ctx, tx, e)
 }

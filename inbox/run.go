@@ -13,7 +13,8 @@ import (
 //
 // Run returns nil when ctx ends. Running handlers may finish within Config.StopTimeout; then they are cancelled, and their events
 // go back without an attempt spent. The error wraps ErrHungHandlers when too many handlers hang, and holdfast.ErrSchemaMissing
-// or holdfast.ErrSchemaVersion when there is no schema, or one that does not fit this build. Run waits for a database that cannot be reached. Consume runs it too.
+// or holdfast.ErrSchemaVersion when there is no schema, or one that does not fit this build; an error about missing rights says which.
+// Run waits for a database that cannot be reached. Consume runs it too.
 //
 // Run also removes rows of `inbox` that are no longer needed (Config.Retention), a few at a time.
 func (in *Inbox) Run(ctx context.Context) (err error) {
@@ -41,8 +42,8 @@ func (in *Inbox) runStored(g *group) {
 // Consume takes in the events of a consumer group's topics, and also does what Run does. Events of a partition with different keys
 // are handled in parallel; those of one key one after the other.
 //
-// A new group starts at the first offset. Otherwise reading starts at the consumer's position in Postgres or at the group's
-// committed offset, whichever is lower. Kafka forgets offsets after a while, and with a deleted topic. A group without an
+// A consumer without a position in Postgres starts at the first offset of each partition, also if the group has committed another
+// (Start.AdoptCommitted). Otherwise reading starts at the position or at the group's committed offset, whichever is lower. A broker forgets offsets after a while, and with a deleted topic. A group without an
 // offset starts at the position if the log still holds the event that was settled last below it, and at the first offset if
 // not. Events below the position are duplicates, or Stale if no row shows that they were handled; Observer.OnReread reports how
 // many offsets that may be. To read events again on purpose, set the group's offsets back. After a crash or a failover of
@@ -53,7 +54,7 @@ func (in *Inbox) runStored(g *group) {
 // whose log does not hold the next offset (ErrOffsetOutOfRange), so that no record is skipped silently, and goes on with the
 // others. The error wraps ErrHungHandlers when too many handlers hang, ErrConfiguration when the brokers refuse a setting or no type
 // has a handler, and holdfast.ErrSchemaMissing or holdfast.ErrSchemaVersion when there is no schema, or one that does not fit
-// this build.
+// this build; an error about missing rights says which.
 func (in *Inbox) Consume(ctx context.Context, s Source) error {
 	if s == nil {
 		return errors.New("source is nil: it must be one like kafkago.NewGroup's")

@@ -15,7 +15,7 @@ const (
 	// skipsEvery is how often the counts are written down.
 	skipsEvery = 5 * time.Second
 
-	// maxSkippedTypes is how many types are told apart. Others are counted together, under "".
+	// maxSkippedTypes is how many types are counted separately. Others are counted together, under "".
 	maxSkippedTypes = 1000
 
 	// maxSaidTypes is how many of this node's types the log line names.

@@ -39,8 +39,8 @@ const systemKafka = "kafka"
 
 // Session is a membership in the group. One goroutine at a time calls its methods.
 type Session interface {
-	// Next joins the group. It waits until the group has assigned its partitions, or until ctx ends. The caller has left the
-	// generation before. An error is logged and waited out, and Next is called again; one that wraps ErrConfiguration ends
+	// Next joins the group. It waits until the group has assigned its partitions, or until ctx ends. The caller has called
+	// Leave of the generation before. An error is logged and waited out, and Next is called again; one that wraps ErrConfiguration ends
 	// Consume.
 	Next(ctx context.Context) (Generation, error)
 
@@ -126,7 +126,8 @@ type Page struct {
 	Wants int64
 }
 
-// Record is a record of a log: an event in the binary mode of the CloudEvents 1.0 binding for Kafka.
+// Record is a record of a log: an event in the binary or the structured mode of the CloudEvents 1.0 binding for Kafka. A Source of another
+// broker gives headers the names that this binding has, such as ce_id.
 type Record struct {
 	Offset  int64
 	Key     []byte // nil = no key

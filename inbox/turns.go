@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// This file bounds how many handlers of a type run at once in this process (WithConcurrency). Whoever runs one has a turn. Those who
-// wait get theirs in the order in which they came, so that neither new nor stored events starve.
+// This file bounds how many handlers of a type run at once in this process (WithConcurrency). Each one that runs has a turn. The
+// others wait, and get theirs in the order in which they came, so that neither new nor stored events starve.
 
 // turns are those of one registration. A nil one has no limit. Many goroutines may use it at once.
 type turns struct {

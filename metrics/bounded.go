@@ -44,7 +44,7 @@ func (b *bounded) has(name string) bool {
 }
 
 // topicNames are the values of the topic label. Topics to which something was published and those that only have trouble take no
-// room from each other: whoever may write events can name any number of topics that do not exist.
+// room from each other: anyone who may write events can name any number of topics that do not exist.
 type topicNames struct {
 	published, troubled bounded
 }

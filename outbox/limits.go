@@ -12,7 +12,7 @@ import (
 )
 
 // The limits of every event, checked before it is written. schema.sql enforces the same limits (holdfast.refusal) for
-// whoever calls its functions; a test sends the same events through all doors.
+// all who call its functions; a test sends the same events through all doors.
 const (
 	maxEvents      = 10_000
 	maxID          = 255

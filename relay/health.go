@@ -71,7 +71,7 @@ type outage struct {
 	why   string
 }
 
-// judgeHealth decides what a probe is told.
+// judgeHealth decides what a probe gets.
 func judgeHealth(s seen, lease time.Duration, now time.Time) Health {
 	switch {
 	case !s.begun:

@@ -81,7 +81,7 @@ type Publishing struct {
 	Topic     string
 	Partition int // -1 when the publisher does not say
 	Events    []holdfast.Event
-	Attempts  []int // of each event: how often it was refused for itself, and this call; 1 for all that are not parked
+	Attempts  []int // of each event: how often it was refused for itself, and this call; 1 for every event that is not parked
 }
 
 // Published is what the broker acknowledged in one call. Events belongs to the relay: copy what you keep.

@@ -19,8 +19,9 @@ type Header struct {
 	Value []byte
 }
 
-// RecordOf returns the record that a Publisher writes for e. The headers are ce_specversion, ce_id, ce_source (left out
-// when empty), ce_type and ce_time, and then the event's own in the order of their names.
+// RecordOf returns the record that a Publisher writes for e. The headers are ce_specversion, ce_id, ce_source
+// ("urn:holdfast:unnamed" for an event without a Source), ce_type, ce_time, ce_subject (the key) and ce_dataschema where the event has
+// them, and then the event's own in the order of their names. It may be called from many goroutines.
 func RecordOf(e holdfast.Event) Record {
 	r := Record{Value: e.Payload, Headers: wire.Headers([]Header(nil), e)}
 	if e.Key != "" {

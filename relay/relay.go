@@ -126,7 +126,7 @@ func (r *Relay) Wake() { r.poller.poke() }
 //
 // It returns an error if running would be wrong, or can never work: the schema or a part of it is missing
 // (holdfast.ErrSchemaMissing) or does not fit this build (holdfast.ErrSchemaVersion), its role lacks a right, the
-// server is a standby (ErrStandby), the default isolation is not READ COMMITTED, or the database is a restored copy whose
+// server is a standby (ErrStandby), the default isolation is not READ COMMITTED (ErrIsolation), or the database is a restored copy whose
 // cursors mean nothing (ErrRestored). The error says what to do. An outage never ends it: while Postgres or Kafka cannot be reached it
 // waits, with backoff and jitter, and logs that.
 func (r *Relay) Run(ctx context.Context) (err error) {

@@ -10,7 +10,7 @@ import (
 // use it from many goroutines at once.
 //
 // A zero field means the default of the place that uses the policy, which fills it in with [Policy.Or]. Places differ
-// on purpose: an HTTP call gives up after seconds, the inbox after hours.
+// on purpose: an HTTP call gives up after seconds, the inbox after minutes.
 type Policy struct {
 	// Attempts is the total number of attempts, the first included; 1 means no retry. -1 means no limit. Defaults to
 	// the value of the place that uses the policy.

@@ -59,8 +59,8 @@ type Config struct {
 	// Mode says when a delivery is handled. Defaults to Inline.
 	Mode Mode
 
-	// Topic is the topic of the events. It is a name that the inbox and its dead letters show; Kafka needs no such
-	// topic. Defaults to "webhook." followed by the source.
+	// Topic is the topic of the events. It is a name that the inbox and its dead letters show; no broker
+	// needs such a topic. Defaults to "webhook." followed by the source.
 	Topic string
 
 	// Unsigned says how a repeat is recognised if the provider does not sign the id, as GitHub and Shopify do not. ByID
@@ -76,12 +76,13 @@ type Config struct {
 	SharedSource bool
 
 	// TypeFunc returns the event type of a delivery; handlers are registered by type. One inbox may hold the types of
-	// several sources: add a prefix if they are not distinct. Defaults to Delivery.Type, and to "webhook" if the
-	// delivery has none.
+	// several sources: add a prefix if they are not distinct. The delivery is verified. Many goroutines call it at once.
+	// Defaults to Delivery.Type, and to "webhook" if the delivery has none.
 	TypeFunc func(d Delivery, body []byte) string
 
 	// KeyFunc returns the key of the event. Events of one key are handled one after the other in the order of their
-	// arrival, which may differ from the order in which they happened. Defaults to none: no order.
+	// arrival, which may differ from the order in which they happened. Many goroutines call it at once. Defaults to none:
+	// no order.
 	KeyFunc func(d Delivery, body []byte) string
 
 	// Headers names the request headers that the event carries, under their names in lower case. With "X-Request-Id" among them,
@@ -109,10 +110,10 @@ type Config struct {
 	// logged too, unless Horizon is set. Defaults to 76 hours.
 	Horizon time.Duration
 
-	// NowFunc is the clock against which timestamps are checked. Defaults to time.Now.
+	// NowFunc is the clock against which timestamps are checked. Many goroutines call it at once. Defaults to time.Now.
 	NowFunc func() time.Time
 
-	// Observer receives what happens.
+	// Observer receives what happens. Defaults to nothing.
 	Observer Observer
 
 	// Logger receives constant messages with attributes, never bodies, secrets or signatures. Defaults to the inbox's.
@@ -155,12 +156,12 @@ type Answered struct {
 	Context       context.Context // the request's, with its span
 	Source        string
 	Delivery      Delivery
-	EventID       string        // the id of the event; "" for a handshake
+	EventID       string        // the id of the event in the inbox; "" for a handshake
 	CorrelationID string        // the name by which other logs know the request; "" if there is none
 	Outcome       inbox.Outcome // "" for a handshake, and if nothing was decided
 	Status        int
 	Err           error         // why nothing was decided
-	Took          time.Duration // from the first byte of its body
+	Took          time.Duration // from the call of the handler to the answer
 }
 
 func or[T comparable](value, otherwise T) T {

@@ -15,6 +15,8 @@ const githubHeader = "X-Hub-Signature-256"
 //
 // ID is X-GitHub-Delivery and Type is X-GitHub-Event. GitHub signs neither of them, nor a time. So IDSigned is false, a
 // recorded request can be sent again at any time, and Config.Unsigned decides how a repeat is recognised.
+//
+// One to 16 secrets, each of 16 bytes or more, the current one first. The error says for each unusable secret which rule it breaks.
 func GitHub(secrets ...string) (Verifier, error) {
 	keys, err := readSecrets("GitHub", secrets, plainSecret)
 	if err != nil {
@@ -61,6 +63,7 @@ func unsigned(h http.Header, d Delivery, id, eventType string) (_ Delivery, err 
 }
 
 // SignGitHub returns the headers of a request as GitHub signs it. Use the same id for every retry of an event.
+// The error says which rule a secret breaks; it is the rule of GitHub.
 func SignGitHub(id, eventType string, body []byte, secret string) (http.Header, error) {
 	keys, err := readSecrets("GitHub", []string{secret}, plainSecret)
 	if err != nil {

@@ -28,7 +28,8 @@ import (
 // First register handlers with the inbox. In every mode, call Inbox.Run on at least one node, because it makes the
 // retries. Several endpoints may share an inbox. The error lists every problem of the configuration. If the inbox's
 // retention is short for webhooks without a signed time, New logs a warning and returns no error. Many goroutines may
-// call the handler at once. A verified request is carried out even if the sender disconnects.
+// call the handler at once. Once a verified request has a worker (Config.Workers), it is carried out even if the sender
+// disconnects.
 func New(in *inbox.Inbox, source string, v Verifier, c Config) (http.Handler, error) {
 	var problems []error
 	if in == nil {
@@ -145,7 +146,7 @@ func (r *receiver) read(w http.ResponseWriter, req *http.Request) ([]byte, error
 // errBusy says that no worker became free in time.
 var errBusy = errors.New("too many deliveries are in progress")
 
-// receive passes the event to the inbox when a worker is free. A sender that disconnects in the meantime changes
+// receive passes the event to the inbox when a worker is free. A sender that disconnects after that changes
 // nothing. Otherwise a sender that never waits as long as the handler takes would cancel it at every attempt. The inbox
 // uses hash to recognise another body under the event's id; nil means the hash of the whole body.
 func (r *receiver) receive(ctx context.Context, e holdfast.Event, hash []byte) (inbox.Outcome, error) {

@@ -15,6 +15,8 @@ const shopifyHeader = "X-Shopify-Hmac-Sha256"
 // topics under one id. Shopify signs neither of them, nor a time, nor the shop (X-Shopify-Shop-Domain). So IDSigned is
 // false, a recorded request can be sent again at any time, and Config.Unsigned decides how a repeat is recognised. Take
 // the shop from the body only.
+//
+// One to 16 secrets, each of 16 bytes or more, the current one first. The error says for each unusable secret which rule it breaks.
 func Shopify(secrets ...string) (Verifier, error) {
 	keys, err := readSecrets("Shopify", secrets, plainSecret)
 	if err != nil {
@@ -50,6 +52,7 @@ func (keys shopify) Verify(h http.Header, body []byte, _ time.Time) (Delivery, e
 }
 
 // SignShopify returns the headers of a request as Shopify signs it. Use the same id for every retry of an event.
+// The error says which rule a secret breaks; it is the rule of Shopify.
 func SignShopify(id, topic string, body []byte, secret string) (http.Header, error) {
 	keys, err := readSecrets("Shopify", []string{secret}, plainSecret)
 	if err != nil {

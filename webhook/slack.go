@@ -27,6 +27,8 @@ const (
 // handshake url_verification is answered with its challenge, after its signature was verified. A slash command has Type
 // "slash_command", an interaction has its own type. Both have no ID and are recognised by their body, which contains a
 // trigger_id.
+//
+// One to 16 secrets, each of 16 bytes or more, the current one first. The error says for each unusable secret which rule it breaks.
 func Slack(secrets ...string) (Verifier, error) {
 	keys, err := readSecrets("Slack", secrets, plainSecret)
 	if err != nil {
@@ -113,6 +115,7 @@ func slackForm(d Delivery, body []byte) (Delivery, error) {
 }
 
 // SignSlack returns the headers of a request as Slack signs it. The body contains the event's id.
+// The error says which rule a secret breaks; it is the rule of Slack.
 func SignSlack(at time.Time, body []byte, secret string) (http.Header, error) {
 	keys, err := readSecrets("Slack", []string{secret}, plainSecret)
 	if err != nil {

@@ -122,7 +122,7 @@ func (keys standard) match(list, prefix string, body []byte) (scheme string, sec
 
 // SignStandard returns the headers of a request under Standard Webhooks, with one signature for each secret: v1 for
 // "whsec_" or bare base64, v1a for "whsk_", the private key. Use the same id for every retry of an event, and sign each
-// attempt at its own time.
+// attempt at its own time. The error says which rule a secret or the id breaks.
 func SignStandard(id string, at time.Time, body []byte, secrets ...string) (http.Header, error) {
 	keys, err := readSecrets("Standard Webhooks", secrets, readStandardKey)
 	if err != nil {

@@ -20,6 +20,8 @@ const stripeHeader = "Stripe-Signature"
 // ID, Type and OccurredAt are those of the event in the signed body. Stripe counts OccurredAt in seconds, so two events
 // may share it. Bodies that differ only in the number pending_webhooks are the same event: Stripe counts there the
 // endpoints that have not acknowledged the event yet.
+//
+// One to 16 secrets, each of 16 bytes or more, the current one first. The error says for each unusable secret which rule it breaks.
 func Stripe(secrets ...string) (Verifier, error) {
 	keys, err := readSecrets("Stripe", secrets, plainSecret)
 	if err != nil {
@@ -127,6 +129,7 @@ func splitStripe(value string) (timestamp string, signatures [][]byte, err error
 
 // SignStripe returns the header of a request as Stripe signs it, with one signature for each secret. The body contains
 // the event's id.
+// The error says which rule a secret breaks; it is the rule of Stripe.
 func SignStripe(at time.Time, body []byte, secrets ...string) (http.Header, error) {
 	keys, err := readSecrets("Stripe", secrets, plainSecret)
 	if err != nil {

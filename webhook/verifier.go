@@ -93,7 +93,7 @@ func refuse(reason Reason, format string, args ...any) error {
 }
 
 // AnyOf is a Verifier that tries others in turn, for secrets with an end date (Until) and for a change from one scheme
-// to another. Delivery.Secret counts through all of them.
+// to another. Delivery.Secret counts through all of them. Without verifiers it refuses everything.
 func AnyOf(verifiers ...Verifier) Verifier { return anyOf(verifiers) }
 
 type anyOf []Verifier

@@ -44,7 +44,7 @@ Example:
 
 func (relayCmd) Help() string {
 	return `For services that cannot embed a relay. Start as many as you like; they share the work. On SIGINT or SIGTERM it finishes
-its work in progress, releases its lanes and exits with 0: allow it 20 s. A second signal ends it at once. It exits with
+its work in progress, releases its lanes and exits with 0: allow it 30 s. A second signal ends it at once. It exits with
 1 if waiting would not help: no schema, a standby, a restored copy, a default isolation other than READ COMMITTED,
 missing rights.
 

@@ -60,7 +60,7 @@ func (s *service) refund(w http.ResponseWriter, r *http.Request) {
 		Cents  int
 	}
 	if json.NewDecoder(r.Body).Decode(&refund) != nil || refund.Cents <= 0 {
-		http.Error(w, "charge or cents are missing", http.StatusBadRequest) // nothing is kept: a mended request may have the same key
+		http.Error(w, "charge or cents are missing", http.StatusBadRequest) // nothing is kept: a corrected request may have the same key
 		return
 	}
 	ctx := r.Context()

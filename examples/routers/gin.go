@@ -50,7 +50,7 @@ func (w *ginWriter) Size() int            { return w.size }
 func (w *ginWriter) Written() bool        { return w.size >= 0 }
 func (w *ginWriter) Flush()               {}
 
-// Hijack refuses: whoever has the connection could answer what is not stored.
+// Hijack refuses: code that has the connection could answer what is not stored.
 func (w *ginWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return nil, nil, http.ErrNotSupported
 }

@@ -1,8 +1,8 @@
 // Command service is a small shop in one process: an idempotent route, a webhook, three types of event, a relay and a consumer, traced.
 //
-//	LISTEN=127.0.0.1:8080 DATABASE_URL=postgres://… KAFKA_BROKERS=localhost:9092 STRIPE_SECRET=whsec_… go run ./examples/service
+//	LISTEN=127.0.0.1:8080 DATABASE_URL='postgres://…?pool_max_conns=40' KAFKA_BROKERS=localhost:9092 STRIPE_SECRET=whsec_… go run ./examples/service
 //
-// The topic shop must exist.
+// The topic shop must exist. The parts share one pool: docs/operations.md says how many connections each of them needs.
 package main
 
 import (

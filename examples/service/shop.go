@@ -36,7 +36,8 @@ var (
 // the answers of others.
 func customer(r *http.Request) (string, error) { return r.Header.Get("X-Customer"), nil }
 
-// order places an order. It, its event and the answer commit together. A request that comes again gets the answer again.
+// order places an order. It, its event and the answer commit together. A request that comes again gets the answer again. Its
+// row is the lock that orders what is written about it: see outbox.Lock where there is none.
 func order(w http.ResponseWriter, r *http.Request) {
 	var o Order
 	if err := json.NewDecoder(r.Body).Decode(&o); err != nil {
