@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
 	"github.com/holdfast-go/holdfast/retry"
@@ -108,6 +110,7 @@ func TestAKeyIsHeldAlthoughTheEventBeforeTheLetterWasTaken(t *testing.T) {
 }
 
 func TestATopicThatComesBackDoesNotResumeAKeyThatALetterHolds(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
 	b.set(forGood("bad"))
@@ -172,6 +175,64 @@ func TestReplaysThatArriveInPagesOfTheirOwnKeepTheirOrderToo(t *testing.T) {
 	b.set(nil)
 	arrives(t, b, "4")
 	wantFirsts(t, b, "k", "bad 1", "bad 2", "3", "4")
+	wantOnce(t, b)
+}
+
+// inCall is a broker to which something happens while it has one call in progress.
+type inCall struct {
+	*broker
+	meanwhile func(e holdfast.Event) // of the event of a call, before it is answered
+}
+
+func (b inCall) Publish(ctx context.Context, events []holdfast.Event) []error {
+	for _, e := range events {
+		b.meanwhile(e)
+	}
+	return b.broker.Publish(ctx, events)
+}
+
+// The head of a queue is refused when a replay has already entered the queue before it.
+func TestAHeadThatAReplayPassesInItsCallWaitsForIt(t *testing.T) {
+	t.Parallel()
+	pool, b := setup(t, 1), newBroker()
+	b.set(forGood("bad"))
+	write(t, pool, event("k", "bad"))
+	stop := run(t, pool, b, relay.Config{})
+	wait.Until(t, "it is given up", func() bool { return letters(t, pool) == 1 })
+	stop()
+	var tries [2]atomic.Int32 // of the replayed event, of the other
+	var passed atomic.Bool
+	b.set(func(e holdfast.Event) error {
+		switch string(e.Payload) {
+		case "bad":
+			if tries[0].Add(1) <= 2 {
+				return retry.After(refusal(relay.FaultRecord), 300*time.Millisecond) // longer than the other one's delays
+			}
+		case "2":
+			if tries[1].Add(1) <= 2 {
+				return refusal(relay.FaultRecord)
+			}
+		}
+		return nil
+	})
+	write(t, pool, event("k", "2"))
+	var once sync.Once
+	run(t, pool, inCall{b, func(e holdfast.Event) {
+		if string(e.Payload) == "2" && tries[1].Load() == 1 { // its second try: it is parked, and the head
+			once.Do(func() {
+				replay(t, pool, pgtest.Count(t, pool, "select min(id) from holdfast.letter"))
+				wait.Until(t, "the replay is parked before it", func() bool {
+					return pgtest.Count(t, pool, "select count(*) from holdfast.parked where letter is not null") == 1
+				})
+				passed.Store(true)
+			})
+		}
+	}}, relay.Config{Retry: untiring})
+	arrives(t, b, "bad", "2")
+	if !passed.Load() {
+		t.Error("the replay did not pass the head while it was tried: nothing is shown")
+	}
+	wantFirsts(t, b, "k", "bad", "2")
 	wantOnce(t, b)
 }
 
@@ -286,6 +347,7 @@ func TestAnUnavailablePartitionDelaysNoOtherAndIsParked(t *testing.T) {
 
 // Without an answer from anywhere it is the cluster that is away, and then nothing is parked.
 func TestAClusterThatIsAwayParksNothing(t *testing.T) {
+	skip.InShort(t, "it takes 7 s beside the others")
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
 	var tries atomic.Int32

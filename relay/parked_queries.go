@@ -240,7 +240,8 @@ delete from holdfast.parked p
      where h.lane = $1::smallint and h.topic = u.topic and h.key = u.key and h.place = u.place limit 1) f))`
 
 // delayParked delays rows that were tried, with an attempt spent or not. Errors are made a list of texts: an array of Postgres
-// may also have two dimensions, or nulls. $5 attempts to add, $6 errors, $7 seconds.
+// may also have two dimensions, or nulls. A row that a replay has passed while it was tried waits for that one, which fixHead has
+// made due. $5 attempts to add, $6 errors, $7 seconds.
 const delayParked = `-- relay.delay
 with found as materialized (
   select f.row, u.attempts, u.error, u.delay
@@ -248,7 +249,10 @@ with found as materialized (
     select h.ctid as row from holdfast.parked h
      where h.lane = $1::smallint and h.topic = u.topic and h.key = u.key and h.place = u.place limit 1) f)
 update holdfast.parked p
-   set attempts = least(greatest(p.attempts, 0)::bigint + u.attempts, 2147483647)::integer, next_at = now() + make_interval(secs => u.delay),
+   set attempts = least(greatest(p.attempts, 0)::bigint + u.attempts, 2147483647)::integer,
+       next_at = case when p.key <> '' and exists (
+         select from holdfast.parked b where b.lane = p.lane and b.topic = p.topic and b.key = p.key and b.place < p.place and b.letter is not null)
+         then 'infinity' else now() + make_interval(secs => u.delay) end,
        why = case when u.attempts > 0 then 'record' else p.why end,
        errors = case when u.attempts = 0 and p.errors[cardinality(p.errors)] = u.error then p.errors
                      else holdfast.last_errors(array(select t from unnest(p.errors) t where t is not null) || u.error) end

@@ -334,6 +334,15 @@ func delayParked(c *call) error {
 		p := q.lock(c.tx)
 		p.Attempts += int(adds[i])
 		p.NextAt = c.db.Now().Add(time.Duration(delays[i] * float64(time.Second)))
+		for _, before := range c.db.queueOf(c.tx, p.Lane, p.Topic, p.Key) {
+			if before == q || p.Key == "" {
+				break
+			}
+			if b, _ := before.see(c.tx); b.Letter != 0 {
+				p.NextAt = time.Time{}
+				break
+			}
+		}
 		if adds[i] > 0 {
 			p.Why = "record"
 		}
