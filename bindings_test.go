@@ -22,6 +22,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/roletest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/kafkago"
 	"github.com/holdfast-go/holdfast/retry"
@@ -193,6 +194,7 @@ func TestABoundConsumerSeesAndChangesOnlyItsOwnRows(t *testing.T) {
 
 // Bindings hold nobody else back, and cost nothing while there are none.
 func TestBindingsLeaveOthersAlone(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	db, prefix := twoConsumers(t)
 	secured := func() int64 {
@@ -286,6 +288,7 @@ func TestABoundConsumerPublishesLettersOnlyToItsTopic(t *testing.T) {
 // A consumer that is bound lives as before: it consumes from Kafka, retries, dead-letters and publishes, gets replays and edits from
 // an operator who is bound to it too, and removes old rows.
 func TestABoundConsumerWorksAsBefore(t *testing.T) {
+	skip.InShort(t, "it takes 12 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)
 	prefix := roletest.Make(t, db)
@@ -366,6 +369,7 @@ func TestABoundConsumerWorksAsBefore(t *testing.T) {
 
 // A node whose user is bound to another consumer says so instead of trying for ever.
 func TestAConsumerThatIsBoundToAnotherEndsAndSaysSo(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)
 	prefix := roletest.Make(t, db)
@@ -376,7 +380,7 @@ func TestAConsumerThatIsBoundToAnotherEndsAndSaysSo(t *testing.T) {
 		t.Fatal(err)
 	}
 	in.Handle("t", func(context.Context, pgx.Tx, holdfast.Event) error { return nil })
-	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit())
 	defer cancel()
 	want := "it lacks: a row of consumer_binding for consumer billing (user " + user + " is bound to shipping)"
 	if err := in.Run(ctx); err == nil || !strings.Contains(err.Error(), want) {

@@ -30,6 +30,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/test/logtest"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/kafkago"
 	"github.com/holdfast-go/holdfast/outbox"
@@ -120,6 +121,7 @@ func (refuse refusing) Publish(_ context.Context, events []holdfast.Event) []err
 }
 
 func TestTheGrantsOfTheOperationsPageAreEnough(t *testing.T) {
+	skip.InShort(t, "it takes 7 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
 	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
@@ -154,7 +156,7 @@ func TestTheGrantsOfTheOperationsPageAreEnough(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
-	if !wait.For(wait.Limit, func() bool {
+	if !wait.For(wait.Limit(), func() bool {
 		return pgtest.Count(t, db.Pool, "select (select count(*) from holdfast.letter) + 1 - (select count(*) from holdfast.scheduled)") == 2
 	}) {
 		t.Fatalf("the relay did not make a dead letter of the refused event and move the scheduled one: %s", log.String())
@@ -272,7 +274,7 @@ func TestTheGrantsOfTheOperationsPageAreEnough(t *testing.T) {
 	defer stop()
 	go func() { // Until it is settled: one that is only claimed when the stop comes is handed back.
 		defer stop()
-		wait.For(wait.Limit, func() bool { return ctx.Err() != nil || pgtest.Count(t, db.Pool, waiting) == 0 })
+		wait.For(wait.Limit(), func() bool { return ctx.Err() != nil || pgtest.Count(t, db.Pool, waiting) == 0 })
 	}()
 	if err := in.Run(ctx); err != nil {
 		t.Fatalf("consumer: %v", err)
@@ -283,6 +285,7 @@ func TestTheGrantsOfTheOperationsPageAreEnough(t *testing.T) {
 }
 
 func TestTheGrantsOfTheOperationsPageAreEnoughForParkedEvents(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
 	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
@@ -321,6 +324,7 @@ func TestTheGrantsOfTheOperationsPageAreEnoughForParkedEvents(t *testing.T) {
 
 // The command is run with a role that may only look, on a log that is full, where status reads most.
 func TestTheGrantsOfTheOperationsPageAreEnoughToLook(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
 	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
@@ -357,6 +361,7 @@ func TestTheGrantsOfTheOperationsPageAreEnoughToLook(t *testing.T) {
 
 // Whoever is told that a right is missing is told which one.
 func TestMissingRightsAreNamed(t *testing.T) {
+	skip.InShort(t, "it takes 7 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
 	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {

@@ -22,6 +22,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/kafkago"
 	"github.com/holdfast-go/holdfast/relay"
@@ -58,7 +59,7 @@ func TestANewNodeOnAnOldSchemaSaysWhatToRun(t *testing.T) {
 	script(t, db.Pool, "holdfast", "1.sql")
 	want := fmt.Sprintf("schema holdfast is at version 1, this build needs %d: run holdfast migrate", holdfast.SchemaVersion)
 	for name, run := range starts(t, db, asOf1) {
-		ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
+		ctx, cancel := context.WithTimeout(t.Context(), wait.Limit())
 		err := run(ctx)
 		cancel()
 		if !errors.Is(err, holdfast.ErrSchemaVersion) || !strings.Contains(err.Error(), want) {
@@ -71,13 +72,14 @@ func TestANewNodeOnAnOldSchemaSaysWhatToRun(t *testing.T) {
 }
 
 func TestAnOldNodeOnANewSchemaRunsUnlessItMustNot(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)
 	parts := starts(t, db, as)
 	pgtest.Exec(t, db.Pool, "update holdfast.installation set version = $1 + 1, compatible_from = $1 + 1", holdfast.SchemaVersion)
 	want := fmt.Sprintf("schema holdfast is at version %d, for builds that know version %[1]d or a newer one; this build knows %d: use a newer build", holdfast.SchemaVersion+1, holdfast.SchemaVersion)
 	for name, run := range parts {
-		ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
+		ctx, cancel := context.WithTimeout(t.Context(), wait.Limit())
 		err := run(ctx)
 		cancel()
 		if !errors.Is(err, holdfast.ErrSchemaVersion) || !strings.Contains(err.Error(), want) {
@@ -162,6 +164,7 @@ const replayOf1 = `select holdfast.append(array[l.event_id], array[l.source], ar
   from holdfast.letter l where l.id = $1::bigint`
 
 func TestReplaysOfTheOtherVersionSayWhatToDo(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
 	script(t, db.Pool, "holdfast", "1.sql")
@@ -191,6 +194,7 @@ func TestReplaysOfTheOtherVersionSayWhatToDo(t *testing.T) {
 
 // The relay of the new build has the rights that the upgrade gave to that of the old one, and publishes what that has left.
 func TestTheNewRelayPublishesWhatTheOldVersionWrote(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
 	script(t, db.Pool, "holdfast", "1.sql")
@@ -203,11 +207,11 @@ func TestTheNewRelayPublishesWhatTheOldVersionWrote(t *testing.T) {
 		t.Fatal(err)
 	}
 	published := make(chan string, 4)
-	r, err := relay.New(pool, refusing(func(e holdfast.Event) bool { published <- e.ID; return false }), relay.Config{Lease: wait.Limit, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	r, err := relay.New(pool, refusing(func(e holdfast.Event) bool { published <- e.ID; return false }), relay.Config{Lease: wait.Limit(), Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithTimeout(t.Context(), wait.Limit)
+	ctx, stop := context.WithTimeout(t.Context(), wait.Limit())
 	defer stop()
 	ended := make(chan error, 1)
 	go func() { ended <- r.Run(ctx) }()
@@ -230,6 +234,7 @@ func TestTheNewRelayPublishesWhatTheOldVersionWrote(t *testing.T) {
 // A change of a collation makes each prepared statement that returns the column fail once ("cached plan must not change result
 // type"). Builds for version 1 go through that while they run on.
 func TestRelaysAndConsumersRunOnThroughAChangeOfCollations(t *testing.T) {
+	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))

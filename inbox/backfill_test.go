@@ -18,6 +18,7 @@ import (
 	"github.com/holdfast-go/holdfast/inbox/sourcetest"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/retry"
 )
@@ -74,7 +75,7 @@ func (p *past) effects() int64 { return pgtest.Count(p, p.db, "select count(*) f
 
 // until runs ConsumeUntil within the limit of all waits.
 func (p *past) until(in *inbox.Inbox, s inbox.Source, u inbox.Until) (inbox.Progress, error) {
-	ctx, cancel := context.WithTimeout(p.Context(), wait.Limit)
+	ctx, cancel := context.WithTimeout(p.Context(), wait.Limit())
 	defer cancel()
 	return in.ConsumeUntil(ctx, s, u)
 }
@@ -93,6 +94,7 @@ func (p *past) arrives(in *inbox.Inbox, s inbox.Source, u inbox.Until, effects i
 }
 
 func TestANewConsumerCatchesUpAndReturns(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	p := thePast(t, 40, 0, 25)
 	var told []inbox.Progress
 	in := p.consumer(nil)
@@ -114,6 +116,7 @@ func TestANewConsumerCatchesUpAndReturns(t *testing.T) {
 }
 
 func TestNothingAfterTheBoundIsHandled(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	p := thePast(t, 30, 10)
 	p.arrives(p.consumer(nil), p.source(), inbox.Until{Offsets: map[inbox.TopicPartition]int64{{Topic: "orders"}: 12}}, 12)
 	if n := pgtest.Count(t, p.db, "select count(*) from holdfast.inbox where partition = 0 and \"offset\" >= 12 or partition = 1"); n != 0 {
@@ -123,6 +126,7 @@ func TestNothingAfterTheBoundIsHandled(t *testing.T) {
 }
 
 func TestATimeIsABound(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	p := thePast(t, 20)
 	old := time.Now().Add(time.Hour)
 	p.broker.Produce("orders", 0, inbox.Record{Time: old, Value: []byte("{}"), Headers: []inbox.Header{{Key: "ce_id", Value: []byte("late")}, {Key: "ce_type", Value: []byte("order.placed")}}})
@@ -163,6 +167,7 @@ func (g gappyGeneration) Fetch(ctx context.Context, tp inbox.TopicPartition, off
 }
 
 func TestGapsAtTheEndDoNotKeepABoundWaiting(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	p := thePast(t, 30, 2)
 	p.arrives(p.consumer(nil), gappy{p.source()}, inbox.Until{}, 11)
 	for partition, want := range []int64{30, 2} {
@@ -173,6 +178,7 @@ func TestGapsAtTheEndDoNotKeepABoundWaiting(t *testing.T) {
 }
 
 func TestDeletedRecordsDoNotKeepANewConsumerWaiting(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	p := thePast(t, 30, 10)
 	p.broker.Delete("orders", 0, 20)
 	p.broker.Delete("orders", 1, 10)
@@ -186,6 +192,7 @@ func TestDeletedRecordsDoNotKeepANewConsumerWaiting(t *testing.T) {
 
 // A consumer that lost records is told, instead of waiting for a person for ever.
 func TestLostRecordsEndABackfillWithAnError(t *testing.T) {
+	skip.InShort(t, "it takes 7 s beside the others")
 	p := thePast(t, 10, 10)
 	p.arrives(p.consumer(nil), p.source(), inbox.Until{Offsets: map[inbox.TopicPartition]int64{{Topic: "orders"}: 5}}, 5)
 	p.produce(0, 10)
@@ -223,6 +230,7 @@ func (y *youngerSession) Extents(ctx context.Context, at time.Time) (map[inbox.T
 
 // A partition that is added while it runs is assigned, and is not part of the bound.
 func TestANewPartitionIsNotPartOfTheBound(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	p := thePast(t, 10, 7)
 	if done := p.arrives(p.consumer(nil), younger{p.source()}, inbox.Until{}, 10); len(done.Partitions) != 1 {
 		t.Errorf("the progress is %+v", done)
@@ -257,6 +265,7 @@ func (s *shrinkingSession) Extents(ctx context.Context, at time.Time) (map[inbox
 }
 
 func TestALogThatIsCutShortMovesTheBound(t *testing.T) {
+	skip.InShort(t, "it takes 6 s beside the others")
 	p := thePast(t, 10)
 	if done := p.arrives(p.consumer(nil), shrinking{p.source(), 100}, inbox.Until{}, 10); done.Partitions[0].Until != 10 {
 		t.Errorf("the bound is %+v", done)
@@ -265,6 +274,7 @@ func TestALogThatIsCutShortMovesTheBound(t *testing.T) {
 
 // A call that ended early goes on where it was, and each event has one effect.
 func TestABackfillIsResumedWhereItEnded(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	p := thePast(t, 200, 50)
 	ctx, crash := context.WithCancel(t.Context())
 	var mu sync.Mutex
@@ -293,6 +303,7 @@ func TestABackfillIsResumedWhereItEnded(t *testing.T) {
 }
 
 func TestManyNodesReachABoundTogether(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	p := thePast(t, 60, 60, 60)
 	var nodes sync.WaitGroup
 	for range 3 {
@@ -311,6 +322,7 @@ func TestManyNodesReachABoundTogether(t *testing.T) {
 
 // A failure is a dead letter, and keeps nobody waiting.
 func TestABoundIsReachedPastDeadLetters(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	p := thePast(t, 5)
 	in := p.consumer(func(context.Context, holdfast.Event) error { return retry.Permanent(errors.New("no")) })
 	p.arrives(in, p.source(), inbox.Until{}, 0)
@@ -322,6 +334,7 @@ func TestABoundIsReachedPastDeadLetters(t *testing.T) {
 // Two nodes catch up with a handler that fails for every event: what is stored stays within MaxStored, and nothing more is read until
 // there is room.
 func TestABackfillWaitsWhileTooManyEventsAreStored(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	const most, perPartition, nodes, workers = 20, 300, 2, 4
 	p := thePast(t, perPartition, perPartition, perPartition)
 	var repaired atomic.Bool
@@ -371,6 +384,7 @@ func TestABackfillWaitsWhileTooManyEventsAreStored(t *testing.T) {
 }
 
 func TestConsumeUntilNeedsABoundedSource(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	p := thePast(t, 1)
 	in := p.consumer(nil)
 	if _, err := in.ConsumeUntil(t.Context(), unbounded{p.source()}, inbox.Until{}); !errors.Is(err, inbox.ErrConfiguration) || !strings.Contains(err.Error(), "must be inbox.Bounded") {

@@ -179,9 +179,8 @@ func (o *observations) observer() Observer {
 // await waits until what was reported makes cond true.
 func (b *bundle) await(what string, cond func(o *observations) bool) {
 	b.Helper()
-	end := time.After(5 * time.Minute)
+	end := time.After(wait.Limit())
 	for {
-		still := time.After(2 * wholeAtLeast) // What a claim passed, because its COMMIT was late, is met again within a minute.
 		b.observed.mu.Lock()
 		ok, changed := cond(b.observed), b.observed.changed
 		b.observed.mu.Unlock()
@@ -191,25 +190,24 @@ func (b *bundle) await(what string, cond func(o *observations) bool) {
 		select {
 		case <-changed:
 			continue
-		case <-still:
 		case <-end:
 		}
 		b.observed.mu.Lock()
 		defer b.observed.mu.Unlock()
-		b.Fatalf("waited five minutes, or two in which nothing was reported, for %s; outcomes %.2000s, %d errors, the last of them %v", what, fmt.Sprint(b.observed.outcomes), len(b.observed.errs), b.observed.errs[max(len(b.observed.errs)-5, 0):])
+		b.Fatalf("waited in vain for %s; outcomes %.2000s, %d errors, the last of them %v", what, fmt.Sprint(b.observed.outcomes), len(b.observed.errs), b.observed.errs[max(len(b.observed.errs)-5, 0):])
 	}
 }
 
 // nothingStored waits until every stored event is settled.
 func (b *bundle) nothingStored() {
 	b.Helper()
-	if wait.For(2*wait.Limit, func() bool { return b.count("select count(*) from holdfast.stored") == 0 }) {
+	if wait.For(wait.Limit(), func() bool { return b.count("select count(*) from holdfast.stored") == 0 }) {
 		return
 	}
 	var rows string
 	_ = b.db.QueryRow(b.Context(), `select string_agg(concat_ws(' ', event_id, key, place, attempts, next_at - now(), lease_until - now(), errors), E'\n')
 		from holdfast.stored`).Scan(&rows)
-	b.Fatalf("still stored after two minutes:\n%s", rows)
+	b.Fatalf("still stored:\n%s", rows)
 }
 
 // awaitHeld waits until a partition is held, and returns why.

@@ -279,7 +279,7 @@ func (b *bundle) result(done <-chan error) error {
 	select {
 	case err := <-done:
 		return err
-	case <-time.After(wait.Limit):
+	case <-time.After(wait.Limit()):
 		b.Fatal("raising does not come to an end")
 		return nil
 	}

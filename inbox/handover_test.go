@@ -46,7 +46,7 @@ func (g *growingGeneration) revoke(b *bundle) {
 	g.changes <- Change{Revoked: []TopicPartition{partitionNumber(1)}}
 	select {
 	case <-g.steps:
-	case <-time.After(wait.Limit):
+	case <-time.After(wait.Limit()):
 		b.Error("a partition that was revoked waits for the handlers of others")
 	}
 	if n := b.count("select count(*) from holdfast.inbox where event_id = '1/0'"); n != 0 {

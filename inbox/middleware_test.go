@@ -221,7 +221,7 @@ func TestNoMiddlewareLosesAnEventOrMarksItHandledWrongly(t *testing.T) {
 // settled waits until an event was handled.
 func (b *bundle) settled(id string) {
 	b.Helper()
-	if !wait.For(wait.Limit, func() bool {
+	if !wait.For(wait.Limit(), func() bool {
 		return b.count("select count(*) from holdfast.inbox where event_id = $1 and result = 'handled'", id) == 1
 	}) {
 		b.Fatalf("%s was not handled", id)

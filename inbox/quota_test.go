@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/retry"
 )
@@ -72,6 +73,7 @@ func TestAllThatIsStoredIsBoundedToo(t *testing.T) {
 }
 
 func TestAPartitionIsHeldWhileThereIsNoRoomAndGoesOnWithoutALoss(t *testing.T) {
+	skip.InShort(t, "it takes 7 s beside the others")
 	b := setup(t)
 	var failing atomic.Bool
 	failing.Store(true)
@@ -87,23 +89,19 @@ func TestAPartitionIsHeldWhileThereIsNoRoomAndGoesOnWithoutALoss(t *testing.T) {
 		}
 		return effectOf(ctx, tx, e)
 	})
-	const n = 20_000 // many times what a partition has in hand
+	const n, at = 20_000, 23 // the third event of key 3 finds no room; the log is longer than what may be begun after it
 	b.consumeFake(in, newFakeGeneration(logOf(keyed(n, 10)...)))
 	wait.Until(t, "there is no room", func() bool { return full.Load() >= 1 })
-	before := b.count("select count(*) from effect")
 	wait.Until(t, "a second try finds no room", func() bool { return full.Load() >= 2 })
 	if got := b.count("select count(*) from holdfast.stored"); got > 2 {
 		t.Errorf("%d events are stored, and 2 may be", got)
 	}
-	if got := b.count("select coalesce(max(position), 0) from holdfast.consumer_position"); got > 23 {
+	if got := b.count("select coalesce(max(position), 0) from holdfast.consumer_position"); got > at {
 		t.Errorf("the position is %d, behind an event that is not settled", got)
 	}
-	// Those in hand are handled all the same; the rest of the log is not begun.
-	if wait.For(time.Second, func() bool { return b.count("select count(*) from effect") > before+maxAhead }) {
-		t.Error("more than what was in hand is handled while the partition is held")
-	}
-	if before+maxAhead >= n {
-		t.Errorf("%d events were handled before there was no room: nothing is shown", before)
+	// Those that may be begun after it are handled all the same; the rest of the log is not begun.
+	if wait.For(time.Second, func() bool { return b.count("select count(*) from effect") > at+maxSpread }) {
+		t.Errorf("more than %d events are handled while the partition is held", at+maxSpread)
 	}
 	failing.Store(false)
 	b.awaitSettled(n)
@@ -160,7 +158,7 @@ func oneCountsWhatIsStored(t *testing.T) {
 			if err != nil {
 				t.Error(err)
 			}
-		case <-time.After(wait.Limit):
+		case <-time.After(wait.Limit()):
 			t.Fatalf("another waits, %d count", begun.Load())
 		}
 	}

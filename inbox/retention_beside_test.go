@@ -13,10 +13,12 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
 func TestRetentionPassesOverALockedRowAndTakesItLater(t *testing.T) {
+	skip.InShort(t, "it judges how long something takes")
 	b := setup(t)
 	in := b.inbox()
 	b.oldRows("http-", nil, 100)
@@ -85,6 +87,7 @@ func TestRetentionsTurnBelongsToOneNodeAndComesWhenItIsTime(t *testing.T) {
 // TestRetentionOnFourNodesRemovesAllThatIsDueAndNoMore also has a transaction that locks rows in
 // another order, as replays and batches do.
 func TestRetentionOnFourNodesRemovesAllThatIsDueAndNoMore(t *testing.T) {
+	skip.InShort(t, "it takes 7 s beside the others")
 	b := setup(t)
 	const due, held = 30_000, 500
 	pgtest.Exec(t, b.db, `insert into holdfast.consumer_position (consumer, topic, partition, position) values ('billing', 'orders', 0, $1)`, due/2)
@@ -173,6 +176,7 @@ func TestRetentionOnFourNodesRemovesAllThatIsDueAndNoMore(t *testing.T) {
 }
 
 func TestRunRemovesOldRowsByItselfAndTellsTheObserver(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	b.oldRows("http-", nil, 300)
 	pgtest.Exec(t, b.db, `insert into holdfast.inbox (consumer, source, event_id, topic, hash, processed_at, result) values ('billing', '', 'young', 'orders', '', now() + interval '1 hour', 'handled')`) // however long the test takes
@@ -186,8 +190,8 @@ func TestRunRemovesOldRowsByItselfAndTellsTheObserver(t *testing.T) {
 		select {
 		case rows := <-removed:
 			n += rows
-		case <-time.After(wait.Limit):
-			t.Fatalf("after %v %d rows are gone", wait.Limit, n)
+		case <-time.After(wait.Limit()):
+			t.Fatalf("after %v %d rows are gone", wait.Limit(), n)
 		}
 	}
 	stop()
@@ -197,6 +201,7 @@ func TestRunRemovesOldRowsByItselfAndTellsTheObserver(t *testing.T) {
 }
 
 func TestAnErrorOfRetentionIsReportedAndRunGoesOn(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	b := setup(t)
 	b.oldRows("http-", nil, 10)
 	pgtest.Exec(t, b.db, "alter table holdfast.retention rename to away")
@@ -228,12 +233,13 @@ func TestAnErrorOfRetentionIsReportedAndRunGoesOn(t *testing.T) {
 		if n != 10 {
 			t.Errorf("%d rows were removed, want 10", n)
 		}
-	case <-time.After(wait.Limit):
-		t.Fatalf("nothing was removed in %v after the trouble was over", wait.Limit)
+	case <-time.After(wait.Limit()):
+		t.Fatalf("nothing was removed in %v after the trouble was over", wait.Limit())
 	}
 }
 
 func TestRetentionGivesUpOnALockedTableSoon(t *testing.T) {
+	skip.InShort(t, "it judges how long something takes")
 	b := setup(t)
 	b.oldRows("http-", nil, 10)
 	pool := b.db.PoolOf(t, 1)

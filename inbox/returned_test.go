@@ -13,6 +13,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/retry"
 )
@@ -361,6 +362,7 @@ func TestARoleThatAHandlerLeavesOnItsConnectionHoldsNobodyUp(t *testing.T) {
 }
 
 func TestASuccessAfterTheDeadlineIsATimeOut(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.Timeout, c.Grace = 300*time.Millisecond, time.Minute })
 	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
@@ -405,6 +407,7 @@ func TestASuccessAfterAStopIsNoSuccess(t *testing.T) {
 
 // The first node to notice such a connection may be the one that declares its types, which ends when it has no rights.
 func TestARoleLeftOnAllConnectionsDoesNotEndRun(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	b := setup(t)
 	pool := b.db.PoolOf(t, 2)
 	in := b.inboxOn(pool)
@@ -426,7 +429,7 @@ func TestARoleLeftOnAllConnectionsDoesNotEndRun(t *testing.T) {
 	ended := make(chan error, 1)
 	ctx, stop := context.WithCancel(t.Context())
 	go func() { ended <- in.Run(ctx) }()
-	declared := wait.For(wait.Limit, func() bool {
+	declared := wait.For(wait.Limit(), func() bool {
 		return len(ended) > 0 || b.count("select count(*) from holdfast.consumer_type") == 1
 	})
 	stop()

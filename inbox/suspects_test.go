@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
@@ -31,6 +32,7 @@ func eventsOf(prefix string, n int) []holdfast.Event {
 }
 
 func TestEventsAfterAKillTakeAsLongAsWithoutIt(t *testing.T) {
+	skip.InShort(t, "it takes 8 s beside the others")
 	const n, rounds = 600, 6
 	b := setup(t)
 	for round := 1; ; round++ {
@@ -77,6 +79,7 @@ func (b *bundle) takes(n int, killed bool) time.Duration {
 }
 
 func TestAHandlerThatHangsAfterAKillDelaysNoOtherPartition(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	b.uncleanEnd(2)
 	in := b.inbox()
@@ -111,6 +114,7 @@ func TestAHandlerThatHangsAfterAKillDelaysNoOtherPartition(t *testing.T) {
 
 // What is counted when the process ends again runs alone afterwards: it must not be many.
 func TestFewStartsAreCountedAtOnce(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	b := setup(t)
 	b.uncleanEnd(1)
 	const n = 600
@@ -132,6 +136,7 @@ func TestFewStartsAreCountedAtOnce(t *testing.T) {
 
 // Events that were counted when the process ended a second time run alone, the others as always.
 func TestOnlyWhatWasBegunAtASecondKillRunsAlone(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	b := setup(t)
 	b.uncleanEnd(1)
 	events := eventsOf("", 40)
@@ -186,6 +191,7 @@ func TestAKillerIsGivenUpAfterAFewEndsHoweverManyAttempts(t *testing.T) {
 
 // A batch and the followers of a stored event settle many starts in one transaction.
 func TestStartsOfBatchesAndFollowersAreForgotten(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	b.uncleanEnd(1)
 	in := b.inbox(func(c *Config) {
@@ -213,6 +219,7 @@ func TestStartsOfBatchesAndFollowersAreForgotten(t *testing.T) {
 
 // A suspect that waits for a turn of its type holds up no suspect of another partition.
 func TestASuspectWaitsForItsTurnBesideOtherSuspects(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	b.uncleanEnd(2)
 	pgtest.Exec(t, b.db, `insert into holdfast.start (consumer, source, event_id, starts) values ('billing', 'shop', '0/0', 1), ('billing', 'shop', '1/0', 1)`)
@@ -238,7 +245,7 @@ func TestASuspectWaitsForItsTurnBesideOtherSuspects(t *testing.T) {
 		return len(turns.waiting) == 1
 	})
 	g.add(1)
-	if !wait.For(wait.Limit, func() bool { return b.effects("1/0") == 1 }) {
+	if !wait.For(wait.Limit(), func() bool { return b.effects("1/0") == 1 }) {
 		t.Error("the suspect of the other partition waits for a turn that it does not need")
 	}
 	close(hold)

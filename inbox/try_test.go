@@ -12,6 +12,8 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/lane"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -25,6 +27,7 @@ func (b *bundle) try(f func(context.Context, holdfast.Event) (Outcome, error), e
 }
 
 func TestTryReceiveAndTryStoreComeToTheOutcomesOfReceive(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	in := b.inbox()
 	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
@@ -106,6 +109,7 @@ func TestStoreLeavesTheHandlerToRun(t *testing.T) {
 }
 
 func TestACopyOfARunningEventIsInFlightAndHoldsNoConnection(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	begun, end := make(chan struct{}, 1), make(chan error)
 	in := b.inboxOn(b.db.PoolOf(t, 2), func(c *Config) { c.Timeout = time.Minute })
@@ -130,7 +134,7 @@ func TestACopyOfARunningEventIsInFlightAndHoldsNoConnection(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 20 { // with one connection left
 		wg.Go(func() {
-			ctx, cancel := context.WithTimeout(b.Context(), 30*time.Second)
+			ctx, cancel := context.WithTimeout(b.Context(), wait.Limit())
 			defer cancel()
 			for _, try := range []func(context.Context, holdfast.Event) (Outcome, error){in.TryReceive, in.TryStore} {
 				if out, err := try(ctx, event("slow", "k")); !errors.Is(err, ErrInFlight) {
@@ -178,6 +182,7 @@ func TestACopyOfAnEventOfATypeWithoutAHandlerIsInFlightToo(t *testing.T) {
 }
 
 func TestFiftyTriesOfAnEventAtOnceHandleItOnce(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	in := b.inbox()
 	in.Handle("order.placed", effectOf)

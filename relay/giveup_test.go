@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
 )
@@ -62,7 +63,7 @@ func TestRunEndsWhereARightOrAPartOfTheSchemaIsMissing(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
+			ctx, cancel := context.WithTimeout(t.Context(), wait.Limit())
 			defer cancel()
 			done := make(chan error, 1)
 			go func() { done <- r.Run(ctx) }()
@@ -87,6 +88,7 @@ func TestRunEndsWhereARightOrAPartOfTheSchemaIsMissing(t *testing.T) {
 
 // A lane that fails at every start was claimed again seven times a second, for good: with all that a claim writes.
 func TestALaneThatFailsAtEveryStartIsClaimedMoreAndMoreRarely(t *testing.T) {
+	skip.InShort(t, "it judges a rate over seconds")
 	t.Parallel()
 	pool, b := setup(t, 2), newBroker()
 	pgtest.Exec(t, pool, `create function fail() returns trigger language plpgsql as $$ begin raise exception 'scripted'; end $$`)
@@ -122,6 +124,7 @@ func TestALaneThatFailsAtEveryStartIsClaimedMoreAndMoreRarely(t *testing.T) {
 
 // Somebody locks the row of one lane and takes long. The lanes are saved, and their leases renewed, by one statement.
 func TestALockOnOneLanesRowCostsNoOtherLaneItsLease(t *testing.T) {
+	skip.InShort(t, "it takes 14 s beside the others")
 	t.Parallel()
 	const lease = 16 * time.Second // half of it is more than a save takes on a busy machine
 	pool, b := setup(t, 4), newBroker()
@@ -166,6 +169,7 @@ func TestALockOnOneLanesRowCostsNoOtherLaneItsLease(t *testing.T) {
 // Behind a pooler in transaction pooling, a role that another service sets and leaves is that of whoever gets the connection
 // next.
 func TestARoleThatOthersLeaveBehindAPoolerEndsNoRelay(t *testing.T) {
+	skip.InShort(t, "it takes 6 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
 	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{Lanes: 2}); err != nil {
@@ -177,7 +181,7 @@ func TestARoleThatOthersLeaveBehindAPoolerEndsNoRelay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit())
 	defer cancel()
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()

@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/seed"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
@@ -256,6 +257,7 @@ func TestNothingIsLostWhileWritersCommitOutOfOrder(t *testing.T) {
 }
 
 func TestABacklogWithManyKindsOfTransactionsDrainsInOrder(t *testing.T) {
+	skip.InShort(t, "it takes 6 s beside the others")
 	t.Parallel()
 	pool := setup(t, 4)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
@@ -283,6 +285,7 @@ func TestABacklogWithManyKindsOfTransactionsDrainsInOrder(t *testing.T) {
 }
 
 func TestRelaysThatComeAndGoShareTheLanesAndKeepTheOrder(t *testing.T) {
+	skip.InShort(t, "it takes 7 s beside the others")
 	t.Parallel()
 	pool := setup(t, 8)
 	b := newBroker()
@@ -303,7 +306,7 @@ func TestRelaysThatComeAndGoShareTheLanesAndKeepTheOrder(t *testing.T) {
 	}
 	rng := rand.New(rand.NewPCG(seed.New(t), 1))
 	for ctx.Err() == nil {
-		if !wait.For(wait.Limit, func() bool { return ownedBy(t, pool, names[0]) == 4 && ownedBy(t, pool, names[1]) == 4 }) {
+		if !wait.For(wait.Limit(), func() bool { return ownedBy(t, pool, names[0]) == 4 && ownedBy(t, pool, names[1]) == 4 }) {
 			t.Fatalf("the relays %q do not own four of eight lanes each: %s", names, lanesAndRelays(t, pool))
 		}
 		i := rng.IntN(2)

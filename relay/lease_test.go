@@ -16,6 +16,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
 )
@@ -151,6 +152,7 @@ func (f *freezer) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQuer
 func (f *freezer) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData)     {}
 
 func TestARelayWhoseSavesFailStopsPublishingAtHalfItsLease(t *testing.T) {
+	skip.InShort(t, "it takes 13 s beside the others")
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
 	const lease = 10 * time.Second
@@ -196,6 +198,7 @@ func TestALeaseFarInTheFutureCountsAsRunOut(t *testing.T) {
 }
 
 func TestALeaseThatRunsIsRespected(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
 	began := time.Now() // before the lease begins, so that it cannot have run out sooner by this clock
@@ -211,6 +214,7 @@ func TestALeaseThatRunsIsRespected(t *testing.T) {
 // A client that hangs in a transaction of ours keeps the lane's row locked: the claim passes over it although the lease
 // ran out. So our transactions tell the server to end them.
 func TestATransactionOfADeadRelayDoesNotKeepALaneForEver(t *testing.T) {
+	skip.InShort(t, "it takes 11 s beside the others")
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
 	b.set(refusing(relay.FaultRecord, "bad"))
@@ -294,7 +298,7 @@ func runOnce(t *testing.T, pool *pgxpool.Pool) error {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit())
 	defer cancel()
 	return r.Run(ctx)
 }

@@ -135,8 +135,8 @@ func run(t testing.TB, pool *pgxpool.Pool, p relay.Publisher, c relay.Config) (s
 			if err != nil {
 				t.Errorf("Run: %v", err)
 			}
-		case <-time.After(wait.Limit):
-			t.Errorf("Run did not return within %v of its context's end", wait.Limit)
+		case <-time.After(wait.Limit()):
+			t.Errorf("Run did not return within %v of its context's end", wait.Limit())
 		}
 	}
 	t.Cleanup(stop)

@@ -231,7 +231,7 @@ func (b *bundle) run() {
 
 func (b *bundle) await(id string, want inbox.Outcome) {
 	b.Helper()
-	deadline := time.After(wait.Limit)
+	deadline := time.After(wait.Limit())
 	for {
 		select {
 		case r := <-b.outcomes:
@@ -239,7 +239,7 @@ func (b *bundle) await(id string, want inbox.Outcome) {
 				return
 			}
 		case <-deadline:
-			b.Fatalf("waited %v for %s of %s", wait.Limit, want, id)
+			b.Fatalf("waited %v for %s of %s", wait.Limit(), want, id)
 		}
 	}
 }

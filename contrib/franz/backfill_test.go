@@ -66,7 +66,7 @@ func TestABackfillEndsAtTransactionMarkers(t *testing.T) {
 					_, err := tx.Exec(ctx, "insert into effect values ($1)", e.ID)
 					return err
 				})
-				ctx, cancel := context.WithTimeout(t.Context(), 2*wait.Limit)
+				ctx, cancel := context.WithTimeout(t.Context(), wait.Limit())
 				defer cancel()
 				done, err := in.ConsumeUntil(ctx, source, inbox.Until{ProgressEvery: time.Second})
 				if err != nil || done.Left != 0 || len(done.Partitions) != 2 {

@@ -27,7 +27,7 @@ func TestARelayWhoseAnswersAreLostRepeatsNothing(t *testing.T) {
 		c := &cutter{}
 		k := publisherOn(t, clientOf(t, cluster.Brokers, kgo.Dialer(c.dial)), PublisherConfig{})
 		var published atomic.Int64
-		r, err := relay.New(db.Pool, k, relay.Config{BatchSize: 100, Lease: wait.Limit, Logger: slog.New(slog.DiscardHandler), Observer: relay.Observer{
+		r, err := relay.New(db.Pool, k, relay.Config{BatchSize: 100, Lease: wait.Limit(), Logger: slog.New(slog.DiscardHandler), Observer: relay.Observer{
 			OnPublished: func(p relay.Published) { published.Add(int64(len(p.Events))) },
 		}})
 		if err != nil {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/contrib/redis/internal/redistest"
 	"github.com/holdfast-go/holdfast/idempotency"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
@@ -136,6 +137,7 @@ func TestConnectionsThatAreKilledCostNoClaimTwiceAndNoneAtAll(t *testing.T) {
 }
 
 func TestARedisSlowerThanItsClientGivesAKeyToNobodyTwice(t *testing.T) {
+	skip.InShort(t, "it takes 5 s beside the others")
 	b := setup(t)
 	admin := b.server.Client()
 	for _, row := range []struct {
@@ -363,7 +365,7 @@ func TestAReplicaAndAMasterWithoutReplicasRefuseClaims(t *testing.T) {
 	if err := replica.Client().ReplicaOf(t.Context(), host, port).Err(); err != nil {
 		t.Fatal(err)
 	}
-	onReplica := storeOn(t, replica.Client(func(o *redis.Options) { o.ReadTimeout, o.MaxRetries = wait.Limit, -1 })) // it sends nothing again
+	onReplica := storeOn(t, replica.Client(func(o *redis.Options) { o.ReadTimeout, o.MaxRetries = wait.Limit(), -1 })) // it sends nothing again
 	if c, err := onReplica.Claim(t.Context(), one, asked, long, day); !redis.IsReadOnlyError(err) || c.Mine {
 		t.Errorf("claimed %+v, %v", c, err)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/retry"
 )
@@ -20,6 +21,7 @@ import (
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 
 func TestAnOutageOfTheRegistryCostsNoEvent(t *testing.T) {
+	skip.InShort(t, "it takes 6 s beside the others")
 	db, im := migrated.New(t), imitate(t)
 	id := im.add("orders-value", registered{Schema: orderV2})
 	in, err := inbox.New(db.Pool, inbox.Config{Consumer: "billing", ImmediateRetries: -1, Logger: slog.New(slog.DiscardHandler),
@@ -38,7 +40,7 @@ func TestAnOutageOfTheRegistryCostsNoEvent(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- in.Run(ctx) }()
-	if !wait.For(wait.Limit, func() bool { return pgtest.Count(t, db, "select attempts from holdfast.stored") > 2 }) {
+	if !wait.For(wait.Limit(), func() bool { return pgtest.Count(t, db, "select attempts from holdfast.stored") > 2 }) {
 		t.Fatal("it is not tried again")
 	}
 	im.answers(0)

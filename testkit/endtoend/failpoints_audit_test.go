@@ -43,7 +43,7 @@ const (
 // has just ended, before anybody can have fixed that, and while one is waited for.
 func (o *env) look() {
 	o.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), endtoend.WaitTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), wait.Limit())
 	defer cancel()
 	var sample oracle.CursorSample
 	if err := wait.Try(ctx, func(ctx context.Context) (err error) { // A busy broker may not answer in time.
@@ -115,7 +115,7 @@ func (o *env) accused() endtoend.Verdict {
 // audited is what is known of the env, as far as the looks at the cursors go.
 func (o *env) audited() (run oracle.Run) {
 	o.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), endtoend.WaitTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), wait.Limit())
 	defer cancel()
 	run = o.Facts("billing")
 	run.Cursors = o.looks.taken
@@ -136,7 +136,7 @@ func (o *env) audited() (run oracle.Run) {
 // nothing yet to look at.
 func (o *env) known() oracle.Run {
 	o.Helper()
-	wait.For(wait.Limit, func() bool {
+	wait.For(wait.Limit(), func() bool {
 		o.look()
 		return slices.ContainsFunc(o.looks.taken, func(s oracle.CursorSample) bool { return s.Done > 0 })
 	})
@@ -156,9 +156,9 @@ const unreadEvents = `
 // who had it.
 func (o *env) left(run *oracle.Run) {
 	o.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), endtoend.WaitTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), wait.Limit())
 	defer cancel()
-	wait.For(wait.Limit, func() bool {
+	wait.For(wait.Limit(), func() bool {
 		run.Leftovers = nil
 		endtoend.Collect(ctx, o.Path, &run.Leftovers, `
 			select 'connection', format('%s of %s: %s', state, application_name, query) from pg_stat_activity

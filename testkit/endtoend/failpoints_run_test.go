@@ -28,6 +28,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/test/oracle"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/testkit/internal/auditlog"
 )
@@ -218,7 +219,7 @@ func (o *env) reaches(v *subject, point failpoint.Point, k kind, more func(o *en
 	}
 	select {
 	case <-v.done:
-	case <-time.After(endtoend.WaitTimeout):
+	case <-time.After(wait.Limit()):
 		o.Fatalf("after %q the %s does not end", word, v.role)
 	}
 	status := v.cmd.ProcessState.Sys().(syscall.WaitStatus)
@@ -389,8 +390,8 @@ func (o *env) comesUnless(over func() bool, what, question string, args ...any) 
 			return
 		}
 		o.lookNowAndThen()
-		if time.Since(begun) > endtoend.WaitTimeout {
-			o.Fatalf("waited %v for this: %s\n%s\nfencing and cursors: %s", endtoend.WaitTimeout, what, o.Census(), o.accused())
+		if time.Since(begun) > wait.Limit() {
+			o.Fatalf("waited %v for this: %s\n%s\nfencing and cursors: %s", wait.Limit(), what, o.Census(), o.accused())
 		}
 	}
 }
@@ -401,7 +402,7 @@ func (o *env) completes(role string, v *subject) {
 	for tries := 1; ; tries++ {
 		select {
 		case <-v.done:
-		case <-time.After(endtoend.WaitTimeout):
+		case <-time.After(wait.Limit()):
 			o.Fatalf("the %s does not end", role)
 		}
 		if v.err == nil {
@@ -533,7 +534,7 @@ func (o *env) leave() {
 // write writes events, each the next of its key, in one transaction.
 func (o *env) write(events ...holdfast.Event) {
 	o.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), endtoend.WaitTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), wait.Limit())
 	defer cancel()
 	var ids, topics, keys []string
 	var numbers []int64

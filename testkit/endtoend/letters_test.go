@@ -13,9 +13,9 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox"
-	"github.com/holdfast-go/holdfast/internal/test/endtoend"
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/relay"
 	"github.com/holdfast-go/holdfast/retry"
@@ -49,7 +49,7 @@ func TestLettersOfAConsumerReachTheirTopicInTheOrderOfTheirKeys(t *testing.T) {
 	receive("3", "k", []byte("three"))
 	receive("4", "large", []byte("four"))
 	var got map[string][]string
-	for deadline := time.Now().Add(endtoend.WaitTimeout); len(got["k"])+len(got["large"]) < 3 || pgtest.Count(t, p.Db, "select count(*) from holdfast.letter where origin = 'relay'") < 1; {
+	for deadline := time.Now().Add(wait.Limit()); len(got["k"])+len(got["large"]) < 3 || pgtest.Count(t, p.Db, "select count(*) from holdfast.letter where origin = 'relay'") < 1; {
 		if time.Now().After(deadline) {
 			t.Fatalf("the letters that arrived are %v", got)
 		}

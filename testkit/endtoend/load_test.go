@@ -20,6 +20,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/seed"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/kafkago"
 )
 
@@ -99,7 +100,7 @@ func (s *consumers) publish(events ...holdfast.Event) {
 }
 
 func (s *consumers) tryPublish(events []holdfast.Event) error {
-	ctx, cancel := context.WithTimeout(context.Background(), endtoend.WaitTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), wait.Limit())
 	defer cancel()
 	b := &pgx.Batch{}
 	for _, e := range events {
@@ -216,7 +217,7 @@ func (s *consumers) refuses(in *inbox.Inbox, g kafkago.GroupConfig) error {
 // runsOut runs a node that ends by itself, and returns why.
 func (s *consumers) runsOut(in *inbox.Inbox, g kafkago.GroupConfig) error {
 	s.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), endtoend.WaitTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), wait.Limit())
 	defer cancel()
 	err := s.consumeGroup(ctx, in, g)
 	if ctx.Err() != nil {
@@ -241,7 +242,7 @@ func (s *consumers) holds(consume func(context.Context) error, meanwhile func())
 	case why = <-s.held:
 	case err := <-ended:
 		s.Fatalf("it ended with %v", err)
-	case <-time.After(endtoend.WaitTimeout):
+	case <-time.After(wait.Limit()):
 		s.Fatalf("it goes on, %s", s.Census())
 	}
 	cancel()

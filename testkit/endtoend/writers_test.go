@@ -14,9 +14,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/holdfast-go/holdfast/internal/test/endtoend"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/seed"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/outbox"
 )
 
@@ -139,7 +139,7 @@ func (e *commitError) Unwrap() error { return e.err }
 
 // transaction is one change and its events. It returns the ids of the events that should be there if it committed.
 func (l load) transaction(p *path, pool *pgxpool.Pool, rng *rand.Rand) (ids []string, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), endtoend.WaitTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), wait.Limit())
 	defer cancel()
 	tx, err := pool.Begin(ctx)
 	if err != nil {

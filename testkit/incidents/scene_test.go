@@ -243,14 +243,14 @@ func (s *scene) healthy() {
 // await looks until ok. It takes as long as a busy machine may need.
 func (s *scene) await(what string, ok func() bool) {
 	s.Helper()
-	if !wait.For(2*wait.Limit, func() bool {
+	if !wait.For(wait.Limit(), func() bool {
 		if ok() {
 			return true
 		}
 		time.Sleep(looked) // sleep: between two looks
 		return false
 	}) {
-		s.Fatalf("not within %v: %s\nfiring: %q\n%s\n%s", 2*wait.Limit, what, s.firing(), s.status(), s.log)
+		s.Fatalf("not within %v: %s\nfiring: %q\n%s\n%s", wait.Limit(), what, s.firing(), s.status(), s.log)
 	}
 }
 

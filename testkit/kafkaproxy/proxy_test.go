@@ -43,7 +43,7 @@ func setup(t *testing.T) bundle {
 	}
 	t.Cleanup(proxy.Close)
 	publisher, err := kafkago.NewPublisher(kafkago.Connection{Brokers: broker.Brokers, Dial: Dial(proxy.Address())},
-		kafkago.PublisherConfig{ProduceTimeout: wait.Limit, Partitioner: func(e holdfast.Event, _ int) int {
+		kafkago.PublisherConfig{ProduceTimeout: 5 * time.Minute, Partitioner: func(e holdfast.Event, _ int) int {
 			if e.Key == "slow" {
 				return 1
 			}
@@ -59,7 +59,7 @@ func setup(t *testing.T) bundle {
 // publish sends one event of a key, and says how long the answer took.
 func (b bundle) publish(t *testing.T, key string) (time.Duration, error) {
 	t.Helper()
-	return b.publishWithin(t, wait.Limit, key)
+	return b.publishWithin(t, wait.Limit(), key)
 }
 
 // publishWithin is publish by a caller who waits for so long.
@@ -74,7 +74,7 @@ func (b bundle) publishWithin(t *testing.T, most time.Duration, key string) (tim
 
 func (b bundle) count(t *testing.T, partition int) int {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit())
 	defer cancel()
 	records, err := b.broker.ReadFrom(ctx, "orders", partition, 0)
 	if err != nil {
@@ -93,9 +93,9 @@ func TestEachFaultHitsItsPartitionAlone(t *testing.T) {
 		least   time.Duration
 		most    time.Duration // that the caller waits
 	}{
-		"late":       {Late("orders", 1, delay), nil, 1, delay, wait.Limit},
-		"leaderless": {Leaderless("orders", 1), kafka.LeaderNotAvailable, 0, 0, wait.Limit},
-		"refuse":     {Refuse("orders", 1), kafka.NotEnoughReplicas, 0, 0, wait.Limit},
+		"late":       {Late("orders", 1, delay), nil, 1, delay, wait.Limit()},
+		"leaderless": {Leaderless("orders", 1), kafka.LeaderNotAvailable, 0, 0, wait.Limit()},
+		"refuse":     {Refuse("orders", 1), kafka.NotEnoughReplicas, 0, 0, wait.Limit()},
 		"hang":       {Hang("orders", 1), context.DeadlineExceeded, 0, time.Second, time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {

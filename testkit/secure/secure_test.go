@@ -24,6 +24,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/logtest"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/kafkago"
 	"github.com/holdfast-go/holdfast/kafkago/oauthbearer"
@@ -94,7 +95,7 @@ func start(t *testing.T, b *broker, relayed, consumed kafkago.Connection) *path 
 				if what != "" {
 					t.Errorf("it ended: %s", what)
 				}
-			case <-time.After(wait.Limit):
+			case <-time.After(wait.Limit()):
 				t.Fatal("it does not stop")
 			}
 		}
@@ -118,6 +119,7 @@ func (b *broker) over(listener string) []string { return []string{b.Listeners[li
 func (b *broker) trusted() *tls.Config { return &tls.Config{RootCAs: b.authority.Pool()} }
 
 func TestRelayAndConsumerPassEveryListener(t *testing.T) {
+	skip.InShort(t, "it takes 20 s beside the others")
 	b := theBroker(t)
 	client := b.authority.Issue(t, "a client", time.Hour).Pair(t)
 	connections := map[string]kafkago.Connection{
@@ -150,6 +152,7 @@ func TestRelayAndConsumerPassEveryListener(t *testing.T) {
 // What a broker refuses is in both logs, with what to do. It ends neither, spends no attempt, and is over once it is fixed.
 // That it takes no time to be said is shown in package kafkago, by a clock that does not depend on the machine.
 func TestWhatABrokerRefusesIsLoggedAndWaitedOut(t *testing.T) {
+	skip.InShort(t, "it takes 24 s beside the others")
 	b := theBroker(t)
 	foreign := b.foreign.Issue(t, "a client", time.Hour).Pair(t)
 	client := b.authority.Issue(t, "a client", time.Hour).Pair(t)
@@ -208,7 +211,7 @@ func (r refusal) run(t *testing.T, b *broker) {
 			}
 			return false
 		}
-		if !wait.For(wait.Limit, says) {
+		if !wait.For(wait.Limit(), says) {
 			t.Errorf("no line has %s and %q:\n%s", what, r.want, log.String())
 		}
 		t.Logf("%s after %s", what, time.Since(began).Round(time.Millisecond))
@@ -233,6 +236,7 @@ func (renamed) Name() string { return "HOLDFAST" }
 // Sessions of 3 s, and events all the time: the broker closes no connection. It closes one where the machine stands still for the rest
 // of a session, so that is tried again: a client that renews none loses some at every try.
 func TestTheBrokerClosesNoConnectionWhoseSessionEnds(t *testing.T) {
+	skip.InShort(t, "it watches a broker for five sessions")
 	b := theBroker(t)
 	connections := map[string]kafkago.Connection{}
 	for _, name := range []string{"PLAIN", "SCRAM-SHA-512", "OAUTHBEARER"} {

@@ -23,6 +23,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/endtoend"
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/kafkago"
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
@@ -68,7 +69,7 @@ func (s *service) try(file string) error {
 
 func (s *service) tryText(sql string) error {
 	s.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), endtoend.WaitTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), wait.Limit())
 	defer cancel()
 	conn, err := pgx.Connect(ctx, s.Dsn)
 	if err != nil {
@@ -186,7 +187,7 @@ func (s *service) write(how put) (stop func()) {
 var errAbort = errors.New("the change failed")
 
 func (s *service) change(tx pgx.Tx, how put) error {
-	ctx, cancel := context.WithTimeout(context.Background(), endtoend.WaitTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), wait.Limit())
 	defer cancel()
 	key := fmt.Sprint("k", rand.IntN(keys))
 	if s.lockFirst {

@@ -19,6 +19,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	natsjs "github.com/holdfast-go/holdfast/contrib/nats"
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
 	"github.com/holdfast-go/holdfast/retry"
@@ -78,7 +79,7 @@ func (n *natsServer) connectBy(w *wire) jetstream.JetStream {
 // publishAll publishes until everything is acknowledged, as a relay does.
 func publishAll(t testing.TB, p relay.Publisher, events []holdfast.Event) {
 	t.Helper()
-	for end := time.Now().Add(3 * wait.Limit); len(events) > 0; {
+	for end := time.Now().Add(3 * wait.Limit()); len(events) > 0; {
 		var left []holdfast.Event
 		for i, err := range p.Publish(t.Context(), events) {
 			if relay.FaultOf(err) == relay.FaultRecord {
@@ -96,6 +97,7 @@ func publishAll(t testing.TB, p relay.Publisher, events []holdfast.Event) {
 }
 
 func TestAnEventWhoseAcknowledgementWasLostIsStoredOnce(t *testing.T) {
+	skip.InShort(t, "it takes 6 s beside the others")
 	t.Parallel()
 	n := startServer(t)
 	js := n.connect()
@@ -126,6 +128,7 @@ func TestAnEventWhoseAcknowledgementWasLostIsStoredOnce(t *testing.T) {
 
 // Connections are cut again and again while many lanes publish, and no key's order breaks.
 func TestLostConnectionsBreakNoOrder(t *testing.T) {
+	skip.InShort(t, "it takes 7 s beside the others")
 	t.Parallel()
 	n := startServer(t)
 	js := n.connect()
@@ -150,7 +153,7 @@ func TestLostConnectionsBreakNoOrder(t *testing.T) {
 	}
 	go func() { work.Wait(); close(ended) }()
 	for cuts := int64(1); ; cuts++ {
-		wait.For(wait.Limit, func() bool { return published.Load() >= cuts*lanes*pages*page/12 || isClosed(ended) })
+		wait.For(wait.Limit(), func() bool { return published.Load() >= cuts*lanes*pages*page/12 || isClosed(ended) })
 		if isClosed(ended) {
 			break
 		}
@@ -281,7 +284,7 @@ func TestAMissingRightHoldsItsTopic(t *testing.T) {
 	n.createTopic(js, "secret", 1)
 	p := publisherOn(t, n.connect(nats.UserInfo("relay", "pw")), natsjs.PublisherConfig{PublishTimeout: time.Second})
 	var err error
-	if !wait.For(wait.Limit, func() bool { // On a busy machine the server's word may come later than that.
+	if !wait.For(wait.Limit(), func() bool { // On a busy machine the server's word may come later than that.
 		err = p.Publish(t.Context(), []holdfast.Event{eventOf("secret", "1", "k")})[0]
 		return relay.FaultOf(err) == relay.FaultTopic && retry.Classify(err) == retry.Auth && strings.Contains(err.Error(), "grant publish on secret.p0")
 	}) {
@@ -312,7 +315,7 @@ func join(t testing.TB, g *natsjs.Group) *member {
 // next waits for a generation.
 func (m *member) next() {
 	m.Helper()
-	ctx, cancel := context.WithTimeout(m.Context(), 3*wait.Limit)
+	ctx, cancel := context.WithTimeout(m.Context(), wait.Limit())
 	defer cancel()
 	if err := wait.Try(ctx, func(ctx context.Context) (err error) { m.gen, err = m.session.Next(ctx); return err }); err != nil {
 		m.Fatal(err)

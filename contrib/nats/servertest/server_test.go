@@ -48,7 +48,7 @@ func (n *natsServer) start() {
 		n.Fatal(err)
 	}
 	s.Start()
-	if !s.ReadyForConnections(wait.Limit) {
+	if !s.ReadyForConnections(wait.Limit()) {
 		n.Fatal("the server does not start")
 	}
 	n.s = s

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/internal/test/oracle"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
 // Verdict is the oracle's verdict on a test's path, and the events that are left.
@@ -43,7 +44,7 @@ func (p *Path) Judge(consumers ...string) Verdict {
 // excused from arriving; letters that were closed excuse nothing, not even the order of what was replayed.
 func (p *Path) Facts(consumers ...string) oracle.Run {
 	p.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), WaitTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), wait.Limit())
 	defer cancel()
 	run := oracle.Run{Consumers: consumers, Limits: oracle.Limits{NoHistory: true}}
 	Collect(ctx, p, &run.Written, "select id, topic, key, number, '', '', null::timestamptz from written")

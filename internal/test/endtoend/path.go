@@ -28,9 +28,6 @@ import (
 	"github.com/holdfast-go/holdfast/relay"
 )
 
-// WaitTimeout bounds every wait for something that must happen: these tests share their machine with others.
-const WaitTimeout = 150 * time.Second
-
 // Path is what one test needs of the whole path.
 type Path struct {
 	testing.TB
@@ -89,7 +86,7 @@ func OpenPool(dsn string, mode pgx.QueryExecMode, connections int) (*pgxpool.Poo
 	}
 	config.MaxConns = int32(connections)
 	config.ConnConfig.DefaultQueryExecMode = mode
-	config.ConnConfig.ConnectTimeout = WaitTimeout / 3
+	config.ConnConfig.ConnectTimeout = wait.Limit() / 3
 	return pgxpool.NewWithConfig(context.Background(), config)
 }
 
@@ -107,7 +104,7 @@ func (p *Path) Run(what string, f func(context.Context) error) (stop func()) {
 		cancel()
 		select {
 		case <-done:
-		case <-time.After(WaitTimeout):
+		case <-time.After(wait.Limit()):
 			p.Errorf("%s does not stop", what)
 		}
 	}
@@ -206,9 +203,9 @@ func (p *Path) Await(what string, cond func() bool) {
 // happens is Await for a test that goes on after a failure, to see what else is wrong.
 func (p *Path) happens(what string, cond func() bool) bool {
 	p.Helper()
-	ok := wait.For(WaitTimeout, cond)
+	ok := wait.For(wait.Limit(), cond)
 	if !ok {
-		p.Errorf("not within %v: %s\n%s", WaitTimeout, what, p.Census())
+		p.Errorf("not within %v: %s\n%s", wait.Limit(), what, p.Census())
 	}
 	return ok
 }

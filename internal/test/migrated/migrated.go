@@ -5,12 +5,12 @@ import (
 	"context"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
 // models are of *pgtest.Model, by the number of lanes.
@@ -37,7 +37,7 @@ func Lanes(t testing.TB, lanes int) *pgtest.DB {
 // wantResults checks what the table inbox would otherwise need CHECK constraints for, in the rows that a test has left: each has a
 // result that is known, and says when the event was settled, unless it is stored. It says nothing if the server or the table is gone.
 func wantResults(t testing.TB, db *pgtest.DB) {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), wait.Limit())
 	defer cancel()
 	var wrong []string
 	err := db.QueryRow(ctx, `select array_agg(concat_ws(' ', i.consumer, i.source, i.event_id, i.result, i.processed_at)) from holdfast.inbox i

@@ -13,13 +13,13 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
 const (
 	// callTimeout bounds each call that this package makes for a test.
 	callTimeout = time.Minute
-	// closeTimeout is how long connections may be out of the pool after their test.
-	closeTimeout = 10 * time.Second
 	// poolSize is the least that a test's pool may grow to. pgx's own default is 4, and a test
 	// with a few relays and consumers waits for itself at that.
 	poolSize = 20
@@ -62,7 +62,7 @@ func copyOf(t testing.TB, dsn, model string) *DB {
 	if err != nil {
 		t.Fatalf("open the test's pool: %v", err)
 	}
-	t.Cleanup(func() { closePool(t, pool, closeTimeout) }) // before the drop
+	t.Cleanup(func() { closePool(t, pool, wait.Limit()) }) // before the drop
 	return &DB{Pool: pool, DSN: own}
 }
 
@@ -81,7 +81,7 @@ func (db *DB) PoolWith(t testing.TB, change func(*pgxpool.Config)) *pgxpool.Pool
 	if err != nil {
 		t.Fatalf("open another pool: %v", err)
 	}
-	t.Cleanup(func() { closePool(t, pool, closeTimeout) })
+	t.Cleanup(func() { closePool(t, pool, wait.Limit()) })
 	return pool
 }
 

@@ -9,11 +9,13 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 
 func TestEachTestHasADatabaseOfItsOwn(t *testing.T) {
+	skip.InShort(t, "it takes 10 s beside the others")
 	t.Parallel()
 	a, b := pgtest.New(t), pgtest.New(t)
 	pgtest.Exec(t, a, "create table things (n int)")
@@ -29,6 +31,7 @@ func TestEachTestHasADatabaseOfItsOwn(t *testing.T) {
 }
 
 func TestTheDatabaseIsGoneWhenItsTestEnds(t *testing.T) {
+	skip.InShort(t, "it takes 10 s beside the others")
 	t.Parallel()
 	outside := pgtest.New(t)
 	for name, use := range map[string]func(*testing.T, *pgtest.DB){
@@ -64,6 +67,7 @@ func TestTheDatabaseIsGoneWhenItsTestEnds(t *testing.T) {
 }
 
 func TestAServerOfOnesOwnCanBeKilledUnderItsDatabase(t *testing.T) {
+	skip.InShort(t, "it takes 10 s beside the others")
 	t.Parallel()
 	server := pgtest.Own(t, pgtest.Options{Settings: pgtest.NoSync()})
 	db := pgtest.On(t, server.DSN)
@@ -86,6 +90,7 @@ func TestAServerOfOnesOwnCanBeKilledUnderItsDatabase(t *testing.T) {
 }
 
 func TestContainerRunsTheVersionOfItsImage(t *testing.T) {
+	skip.InShort(t, "it takes 8 s beside the others")
 	t.Parallel()
 	began := time.Now()
 	db := pgtest.Container(t, "postgres:18")
@@ -99,6 +104,7 @@ func TestContainerRunsTheVersionOfItsImage(t *testing.T) {
 }
 
 func TestABouncerGivesASessionToAnotherClientBetweenTransactions(t *testing.T) {
+	skip.InShort(t, "it takes 9 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
 	config, err := pgx.ParseConfig(pgtest.Bouncer(t, db))

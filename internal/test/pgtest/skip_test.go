@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/internal/test/ending"
 	"github.com/holdfast-go/holdfast/internal/test/servers"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 func TestATestWithoutAServerIsSkippedOrFails(t *testing.T) {
@@ -50,6 +51,7 @@ func TestAConnectionThatIsNotGivenBackFailsTheTest(t *testing.T) {
 }
 
 func TestAModelThatCannotBeMadeFailsTheTest(t *testing.T) {
+	skip.InShort(t, "it takes 9 s beside the others")
 	t.Parallel()
 	m := &Model{Fill: func(context.Context, *pgxpool.Pool) error { return errors.New("planned") }}
 	for range 2 {

@@ -4,13 +4,39 @@ package wait
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"time"
 )
 
-// Limit is how long a test waits for what must happen. It is there for what hangs, and shows nothing of how quick something
-// is: the machine may be busy.
-const Limit = 3 * time.Minute
+// began is when this test binary did, but for its start.
+var began = time.Now()
+
+// Limit is how long a test waits for what must happen: until shortly before go test's own time-out, so that what hangs is
+// said by the test that waits for it. It shows nothing of how quick something is: the machine may be busy.
+func Limit() time.Duration {
+	timeout := time.Duration(0)
+	if f := flag.Lookup("test.timeout"); f != nil {
+		timeout, _ = f.Value.(flag.Getter).Get().(time.Duration)
+	}
+	return limit(timeout, time.Since(began))
+}
+
+// limit is Limit for a time-out of go test, 0 for none, of which so much is spent: by the clock of testing/synctest, which
+// begins in the past, nothing is.
+func limit(timeout, spent time.Duration) time.Duration {
+	if timeout <= 0 {
+		return withoutTimeout
+	}
+	return max(timeout-max(spent, 0)-toSayIt, timeout/20)
+}
+
+const (
+	// withoutTimeout is the limit where go test has none.
+	withoutTimeout = 10 * time.Minute
+	// toSayIt is left for a test's last words, and for what it cleans up.
+	toSayIt = 20 * time.Second
+)
 
 // The pauses between two looks: the first, and the one that they grow to.
 const (
@@ -27,8 +53,8 @@ type TB interface {
 // Until looks until ok returns true. After Limit it ends the test, which then says what never came true.
 func Until(t TB, what string, ok func() bool) {
 	t.Helper()
-	if !For(Limit, ok) {
-		t.Fatalf("not within %v: %s", Limit, what)
+	if limit := Limit(); !For(limit, ok) {
+		t.Fatalf("not within %v: %s", limit, what)
 	}
 }
 

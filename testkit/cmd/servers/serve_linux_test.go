@@ -49,7 +49,7 @@ func TestServersEndWithTheirBinaryAndTheRestWithTheOwner(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(30 * time.Second):
+	case <-time.After(wait.Limit()):
 		t.Fatal("it serves 30 s after its owner has ended")
 	}
 	if answers(ofSecond) {

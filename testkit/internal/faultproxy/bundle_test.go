@@ -78,7 +78,7 @@ func serve(t testing.TB) (address string, accepted chan *net.TCPConn) {
 // dial connects a client. Everything it and a server's side do has a deadline.
 func (b *bundle) dial() *net.TCPConn {
 	b.Helper()
-	c, err := net.DialTimeout("tcp", b.Address(), wait.Limit)
+	c, err := net.DialTimeout("tcp", b.Address(), wait.Limit())
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -87,7 +87,7 @@ func (b *bundle) dial() *net.TCPConn {
 
 func (b *bundle) own(c *net.TCPConn) *net.TCPConn {
 	b.Cleanup(func() { _ = c.Close() })
-	_ = c.SetDeadline(time.Now().Add(wait.Limit))
+	_ = c.SetDeadline(time.Now().Add(wait.Limit()))
 	return c
 }
 
@@ -97,7 +97,7 @@ func (b *bundle) arrival(accepted chan *net.TCPConn) *net.TCPConn {
 	select {
 	case c := <-accepted:
 		return b.own(c)
-	case <-time.After(wait.Limit):
+	case <-time.After(wait.Limit()):
 		b.Fatal("no connection arrives at the server")
 		return nil
 	}
@@ -145,7 +145,7 @@ func (b *bundle) getsNothing(c net.Conn) {
 	if n, err := c.Read(got); n > 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
 		b.Fatalf("got %q, %v; want nothing", got[:n], err)
 	}
-	_ = c.SetReadDeadline(time.Now().Add(wait.Limit))
+	_ = c.SetReadDeadline(time.Now().Add(wait.Limit()))
 }
 
 // endsWith reads until the end, which has to be err.
@@ -163,8 +163,8 @@ func (b *bundle) endsWith(c net.Conn, text string, want error) {
 // eventually polls: counters tell nobody that they change.
 func (b *bundle) eventually(what string, ok func() bool) {
 	b.Helper()
-	if !wait.For(wait.Limit, ok) {
-		b.Fatalf("not within %s: %s; %+v", wait.Limit, what, b.Counts())
+	if !wait.For(wait.Limit(), ok) {
+		b.Fatalf("not within %s: %s; %+v", wait.Limit(), what, b.Counts())
 	}
 }
 

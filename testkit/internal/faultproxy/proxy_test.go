@@ -13,8 +13,12 @@ import (
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
+	"github.com/holdfast-go/holdfast/internal/test/seed"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
+
+// The properties of this package have the seed of the run.
+var _ = seed.Properties()
 
 func TestEveryByteArrivesInOrderWhateverTheFaults(t *testing.T) {
 	t.Parallel()
@@ -178,7 +182,7 @@ func TestCloseEndsEverythingWhateverIsGoingOn(t *testing.T) {
 				_, _ = client.Write(make([]byte, 16<<20))
 			}()
 			_, _ = server.Write([]byte("and the other way"))
-			switch c, err := net.DialTimeout("tcp", b.Address(), wait.Limit); { // one that is new
+			switch c, err := net.DialTimeout("tcp", b.Address(), wait.Limit()); { // one that is new
 			case err == nil:
 				b.own(c.(*net.TCPConn))
 			case f.kind != refuse && f.kind != resetWithin: // It may be reset before its client has seen that it is there.
