@@ -10,7 +10,12 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/holdfast-go/holdfast/internal/test/seed"
 )
+
+// The properties of this package have the seed of the run.
+var _ = seed.Properties()
 
 // R8.
 func TestDocumentsThatMeanTheSameHaveOneForm(t *testing.T) {

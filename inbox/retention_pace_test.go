@@ -4,6 +4,8 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/test/seed"
 )
 
 func at(seconds int) *time.Time {
@@ -68,9 +70,10 @@ func TestRetentionFitsItsTurnsToTheirTarget(t *testing.T) {
 }
 
 func TestRetentionTakesNoMoreThanItsShareOfTheTime(t *testing.T) {
+	random := rand.New(rand.NewPCG(seed.New(t), 0))
 	for range 10_000 {
-		s := swept{limit: 1 + rand.IntN(10_000), took: time.Duration(rand.Int64N(int64(10 * time.Second))), overdue: time.Duration(rand.Int64N(int64(time.Hour)))}
-		s.read = rand.IntN(s.limit + 1)
+		s := swept{limit: 1 + random.IntN(10_000), took: time.Duration(random.Int64N(int64(10 * time.Second))), overdue: time.Duration(random.Int64N(int64(time.Hour)))}
+		s.read = random.IntN(s.limit + 1)
 		share := retentionShare
 		if s.overdue > 6*time.Minute {
 			share = retentionLate

@@ -11,8 +11,12 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/partitionqueue"
+	"github.com/holdfast-go/holdfast/internal/test/seed"
 	"github.com/holdfast-go/holdfast/relay"
 )
+
+// The properties of this package have the seed of the run.
+var _ = seed.Properties()
 
 // scenario is one random call and a broker's opinion of it.
 type scenario struct {

@@ -9,7 +9,12 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"github.com/holdfast-go/holdfast/internal/test/seed"
 )
+
+// The properties of this package have the seed of the run.
+var _ = seed.Properties()
 
 var errAny = errors.New("no")
 

@@ -3,13 +3,15 @@ package relay
 import (
 	"flag"
 	"fmt"
-	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/test/seed"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 var (
-	simFor   = flag.Duration("sim.for", 3*time.Second, "how long the simulation runs new schedules")
+	simFor   = flag.Duration("sim.for", 0, "how long the simulation runs schedules; 0 is a fixed number of them")
 	simTrace = flag.Bool("sim.trace", false, "print every step")
 	simSeed  = flag.Uint64("sim.seed", 0, "the one schedule to run")
 )
@@ -21,10 +23,17 @@ func TestTheLaneProtocolKeepsItsPromisesInEverySchedule(t *testing.T) {
 		}
 		return
 	}
-	seed := rand.Uint64()
+	const schedulesWithoutFor = 300
+	seed := seed.New(t)
 	began := time.Now()
 	steps, schedules := 0, 0
-	for ; time.Since(began) < *simFor; schedules++ {
+	more := func() bool {
+		if *simFor > 0 {
+			return time.Since(began) < *simFor
+		}
+		return schedules < schedulesWithoutFor
+	}
+	for ; more(); schedules++ {
 		v, n := runPlan(newPlan(seed, simBug{}))
 		if v != nil {
 			t.Fatalf("seed %d: %v\n%+v\nto repeat it: go test ./relay -run TestTheLaneProtocol -sim.seed %d", seed, v, newPlan(seed, simBug{}), seed)
@@ -38,6 +47,7 @@ func TestTheLaneProtocolKeepsItsPromisesInEverySchedule(t *testing.T) {
 // What a seed draws depends on all that has happened: were anything left to the machine's clock or to the order of a map, the
 // numbers that come next would differ.
 func TestASeedMakesTheSameHistoryAgain(t *testing.T) {
+	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	shared, overtaken := 0, 0
 	history := func(seed uint64) string {

@@ -8,7 +8,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
+
+	"github.com/holdfast-go/holdfast/internal/test/seed"
 )
+
+// The properties of this package have the seed of the run.
+var _ = seed.Properties()
 
 const almostOne = 1 - 1.0/(1<<53) // the largest float64 below 1
 

@@ -7,7 +7,11 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/holdfast-go/holdfast/idempotency"
+	"github.com/holdfast-go/holdfast/internal/test/seed"
 )
+
+// The properties of this package have the seed of the run.
+var _ = seed.Properties()
 
 // model is what a Store should make of one key, written without Redis.
 type model struct {

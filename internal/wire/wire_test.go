@@ -13,7 +13,11 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/test/seed"
 )
+
+// The properties of this package have the seed of the run.
+var _ = seed.Properties()
 
 var noon = time.Date(2026, 11, 21, 12, 0, 0, 123456000, time.UTC)
 
