@@ -17,6 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/roletest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/outbox"
 )
 
@@ -78,6 +79,7 @@ func through(t *testing.T, pool *pgxpool.Pool, role, topic, source, want string)
 }
 
 func TestABoundProducerWritesOnlyToItsTopics(t *testing.T) {
+	skip.InShort(t, "it takes 6 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)
 	prefix := roletest.Make(t, db)
@@ -217,6 +219,7 @@ func TestTheTrailIsSignedByTheDatabaseAndStays(t *testing.T) {
 
 // Check asks for what each part needs, and warns of who is held back by nothing. It raises no false alarm.
 func TestTheRightsOfAUserAreChecked(t *testing.T) {
+	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)
 	prefix := roletest.Make(t, db)

@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/roletest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 // granted is what a role may do: "select on lane", "select (lane) on event", "execute on append".
@@ -69,6 +70,7 @@ func refused(t *testing.T, conn *pgxpool.Conn, role, sql string) bool {
 // Each role tries every statement that the tables, sequences and functions of the schema allow, and is refused those that
 // roles.SQL does not grant it, and no other.
 func TestARoleMayDoWhatItsPartNeedsAndNothingElse(t *testing.T) {
+	skip.InShort(t, "it takes 9 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
 	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
@@ -149,6 +151,7 @@ func TestARoleMayDoWhatItsPartNeedsAndNothingElse(t *testing.T) {
 
 // The functions run with the rights of an owner who is no superuser, and every part works with its role.
 func TestTheOwnerOfTheRolesNeedsNoSuperuser(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
 	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
@@ -181,6 +184,7 @@ func TestTheOwnerOfTheRolesNeedsNoSuperuser(t *testing.T) {
 
 // Whoever owns the schema and may create roles can run the script.
 func TestRolesAreMadeWithoutASuperuser(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
 	admin := fmt.Sprintf("admin_%d", time.Now().UnixNano())

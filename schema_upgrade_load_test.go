@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
 )
@@ -94,6 +95,7 @@ func comesInOrder(numbers []int, last int) bool {
 // What the first version left behind, wherever it waited, is published and handled once and in order, while producers of that
 // version write: before the upgrade, during it, and after it.
 func TestWhatVersion1LeftIsHandledAfterAnUpgradeUnderLoad(t *testing.T) {
+	skip.InShort(t, "it takes 9 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
 	script(t, db.Pool, "holdfast", "1.sql")

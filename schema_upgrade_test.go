@@ -18,6 +18,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 // script runs a file of migrations/testdata, which is written for the schema "holdfast".
@@ -141,6 +142,7 @@ func rows(t *testing.T, pool *pgxpool.Pool, columns map[string]string) (map[stri
 }
 
 func TestAnUpgradeKeepsTheRowsOfEveryTable(t *testing.T) {
+	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
 	script(t, db.Pool, "holdfast", "1.sql")
@@ -191,6 +193,7 @@ func TestAnUpgradeKeepsTheRowsOfEveryTable(t *testing.T) {
 }
 
 func TestAnUpgradeIsSafeFromManyNodesAtOnce(t *testing.T) {
+	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
 	script(t, db.Pool, "holdfast", "1.sql")
@@ -202,6 +205,7 @@ func TestAnUpgradeIsSafeFromManyNodesAtOnce(t *testing.T) {
 
 // Version 1 reads the current segment from the table, version 2 from a function.
 func TestAnUpgradeKeepsTheCurrentSegment(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
 	script(t, db.Pool, "holdfast", "1.sql")
@@ -230,6 +234,7 @@ func TestAnUpgradeKeepsTheCurrentSegment(t *testing.T) {
 }
 
 func TestAnUpgradeThatFailsChangesNothing(t *testing.T) {
+	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
 	script(t, db.Pool, "holdfast", "1.sql")
@@ -250,6 +255,7 @@ func TestAnUpgradeThatFailsChangesNothing(t *testing.T) {
 
 // An upgrade that waited for a lock would make every later writer wait behind it.
 func TestAnUpgradeGivesWayToATransaction(t *testing.T) {
+	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
 	script(t, db.Pool, "holdfast", "1.sql")

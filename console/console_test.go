@@ -25,6 +25,7 @@ import (
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/outbox"
 )
@@ -379,6 +380,7 @@ func TestStoredEventsAreListedAndChanged(t *testing.T) {
 }
 
 func TestParkedEventsAreListedAndChanged(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	b := setup(t, nil)
 	user := b.browser(t)
@@ -407,6 +409,7 @@ func TestParkedEventsAreListedAndChanged(t *testing.T) {
 }
 
 func TestScheduledEventsAreListedAndCancelled(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	b := setup(t, nil)
 	user := b.browser(t)
@@ -488,6 +491,7 @@ func TestTopicsConsumersAndKeysArePausedAndResumed(t *testing.T) {
 
 // A stranger, a user who only reads, one who sees no payload, a form of another site.
 func TestOnlyWhoMayChangesOrSees(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	b := setup(t, nil)
 	id := b.letter(t, "e1", `{"card":"the secret"}`)
@@ -558,6 +562,7 @@ func TestOnlyWhoMayChangesOrSees(t *testing.T) {
 
 // What an event, an error or a user says is text, wherever it stands.
 func TestHostileTextsAreShownAsText(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	b := setup(t, nil)
 	const evil = `"><script>alert(1)</script><img src=x onerror=alert(1)>'`
@@ -589,6 +594,7 @@ func TestHostileTextsAreShownAsText(t *testing.T) {
 }
 
 func TestTheConsoleHasNoCodeInItsPages(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	b := setup(t, nil)
 	user := b.browser(t)
@@ -625,6 +631,7 @@ func TestEveryProblemOfAConfigurationIsNamed(t *testing.T) {
 
 // The log says what the page does not.
 func TestAFailureIsToldWithoutItsText(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	b := setup(t, nil)
 	pgtest.Exec(t, b.Pool, "alter table holdfast.parked rename to gone")

@@ -12,10 +12,12 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/plantest"
 	"github.com/holdfast-go/holdfast/internal/test/roletest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 // The overview is loaded again and again on the worst day, so it goes by indexes and stops counting.
 func TestTheOverviewReadsByIndexes(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)
 	for _, sql := range []string{

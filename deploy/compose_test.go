@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 // composition is what compose.yaml may have.
@@ -32,6 +34,7 @@ type composition struct {
 }
 
 func TestTheCompositionFitsTogether(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	decoder := yaml.NewDecoder(strings.NewReader(read(t, "compose.yaml")))
 	decoder.KnownFields(true)
 	var c composition

@@ -76,6 +76,7 @@ func image(t *testing.T) string {
 var locked = []string{"--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"}
 
 func TestTheImageHasABinaryAuthoritiesAndNoRoot(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	name := image(t)
 	if out := docker(t, append(append([]string{"run", "--rm", "--network", "none"}, locked...), name, "version")...); !regexp.MustCompile(`^holdfast \S+, schema version \d+\n$`).MatchString(out) {
 		t.Errorf("its version is %q", out)
@@ -109,6 +110,7 @@ func TestTheImageHasABinaryAuthoritiesAndNoRoot(t *testing.T) {
 var listening = regexp.MustCompile(`"msg":"listening","address":"([^"]+)"`)
 
 func TestTheImageRelaysWithoutRootOnAReadOnlyDisk(t *testing.T) {
+	skip.InShort(t, "it takes 6 s beside the others")
 	name := image(t)
 	db, cluster := migrated.New(t), kafkatest.New(t)
 	topic := cluster.Topic(t, 1)

@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	holdfastprometheus "github.com/holdfast-go/holdfast/contrib/prometheus"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/metrics"
 )
 
@@ -235,6 +236,7 @@ func TestManifestsFitTogether(t *testing.T) {
 
 // The relay takes the arguments, the variables and the file that the manifests give it.
 func TestTheRelayTakesTheSettingsOfTheManifests(t *testing.T) {
+	skip.InShort(t, "it takes 234 s beside the others")
 	for _, dir := range []string{"base", "example"} {
 		all := kustomized(t, "kubernetes/"+dir)
 		relay := all["Deployment"].(*appsv1.Deployment).Spec.Template.Spec.Containers[0]

@@ -24,6 +24,7 @@ import (
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
@@ -77,6 +78,7 @@ func stored(t testing.TB, pool *pgxpool.Pool, topic string) []holdfast.Event {
 }
 
 func TestAPublisherToInboxesKeepsThePromises(t *testing.T) {
+	skip.InShort(t, "it takes 8 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)
 	routes := map[string][]direct.Store{}
@@ -284,6 +286,7 @@ func (s *shop) invoices(n int64, key string) (all []string) {
 }
 
 func TestEventsReachAnotherDatabaseInTheOrderOfTheirKeys(t *testing.T) {
+	skip.InShort(t, "it takes 7 s beside the others")
 	t.Parallel()
 	s := newShop(t)
 	s.relay()
@@ -305,6 +308,7 @@ func TestEventsReachAnotherDatabaseInTheOrderOfTheirKeys(t *testing.T) {
 
 // A relay that died before it saved sends again what it had sent.
 func TestAnEventThatIsSentAgainIsHandledOnce(t *testing.T) {
+	skip.InShort(t, "it takes 7 s beside the others")
 	t.Parallel()
 	s := newShop(t)
 	events := []holdfast.Event{{ID: "1", Source: "shop", Topic: "orders", Type: "order.placed", Key: "k", Payload: []byte("a")}, {ID: "2", Source: "shop", Topic: "orders", Type: "order.placed", Key: "k", Payload: []byte("b")}}
@@ -319,6 +323,7 @@ func TestAnEventThatIsSentAgainIsHandledOnce(t *testing.T) {
 }
 
 func TestAnInboxThatIsDownGetsItsEventsLater(t *testing.T) {
+	skip.InShort(t, "it takes 7 s beside the others")
 	t.Parallel()
 	s := newShop(t)
 	s.relay()

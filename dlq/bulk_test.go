@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 // letters makes n letters of billing, on ten keys, in one statement.
@@ -33,6 +34,7 @@ func (b bundle) failAgain(t testing.TB) {
 const movedTwice = "select count(*) from (select from holdfast.letter_action where action = 'replay' group by letter having count(*) > 1) t"
 
 func TestAnInterruptedReplayGoesOnWithoutMovingALetterTwice(t *testing.T) {
+	skip.InShort(t, "it takes 10 s beside the others")
 	t.Parallel()
 	b := setup(t)
 	b.letters(t, 250)
@@ -137,6 +139,7 @@ func TestANamedReplayKeepsItsLimitOverInterruptions(t *testing.T) {
 
 // Two who give the same command at once share one replay, also where letters fail again in between.
 func TestTwoWhoReplayUnderOneNameMoveEveryLetterOnce(t *testing.T) {
+	skip.InShort(t, "it takes 6 s beside the others")
 	t.Parallel()
 	b := setup(t)
 	b.letters(t, 200)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
@@ -73,6 +74,7 @@ func TestAListIsTheOpenLettersThatTheFilterChooses(t *testing.T) {
 }
 
 func TestTwoPeopleWhoReplayAtOnceReplayALetterOnce(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	b := setup(t)
 	for i := range 40 {
@@ -239,6 +241,7 @@ func TestEveryProblemNamesFieldValueAndRule(t *testing.T) {
 }
 
 func TestAReplayKeepsToItsRateAndStopsWithItsContext(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	b := setup(t)
 	for i := range 100 {
@@ -262,6 +265,7 @@ func TestAReplayKeepsToItsRateAndStopsWithItsContext(t *testing.T) {
 }
 
 func TestEverythingWorksInEveryExecModeOfPgx(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	b := setup(t)
 	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {

@@ -8,10 +8,12 @@ import (
 
 	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 // A letter of a row that somebody wrote by SQL may hold what Go cannot. It is listed with the others, and says what it is.
 func TestAMalformedLetterHidesNoOther(t *testing.T) {
+	skip.InShort(t, "it takes 18 s beside the others")
 	t.Parallel()
 	b := setup(t)
 	first := b.letter(t, "", "k", "first")

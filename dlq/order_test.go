@@ -7,10 +7,12 @@ import (
 
 	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
 func TestLettersOfOneKeyThatAreReplayedOneByOneKeepTheirOrder(t *testing.T) {
+	skip.InShort(t, "it takes 7 s beside the others")
 	t.Parallel()
 	b := setup(t)
 	for _, order := range [][]int{{0, 1, 2, 3}, {3, 2, 1, 0}, {1, 3, 2, 0}, {2, 0, 3, 1}} {
@@ -42,6 +44,7 @@ func TestLettersOfOneKeyThatAreReplayedOneByOneKeepTheirOrder(t *testing.T) {
 }
 
 func TestAThousandLettersOfOneKeyFindTheirPlaces(t *testing.T) {
+	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	b := setup(t)
 	b.follower(t, "f")
@@ -149,6 +152,7 @@ func TestALetterWithoutItsPayloadIsNotReplayed(t *testing.T) {
 
 // Whoever replays a key in parts, while the first letter is still there, must find room for every one between.
 func TestAHundredLettersOfOneKeyFindTheirPlacesBetweenTwoThatWait(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	t.Parallel()
 	b := setup(t)
 	b.follower(t, "f")

@@ -6,10 +6,12 @@ import (
 
 	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 // Letters have up to 64 MiB each: a page of a thousand would be 64 GiB.
 func TestAPageOfLettersEndsByItsBytes(t *testing.T) {
+	skip.InShort(t, "it takes 17 s beside the others")
 	t.Parallel()
 	b := setup(t)
 	const letters = 40

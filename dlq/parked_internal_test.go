@@ -9,9 +9,11 @@ import (
 	"github.com/holdfast-go/holdfast/internal/lane"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 func TestALaneThatIsNotHandedOverIsNamedWithItsOwner(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)
 	d, err := New(db.Pool, Config{})

@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
 )
@@ -59,6 +60,7 @@ func TestParkedEventsAreSummedUpByTopic(t *testing.T) {
 
 // A relay publishes another topic all the time. Its events wait a moment, and are published once and in order.
 func TestParkedEventsAreGivenUpBesideARelay(t *testing.T) {
+	skip.InShort(t, "it takes 13 s beside the others")
 	t.Parallel()
 	b := setup(t)
 	p := &topics{missing: []string{"gone"}}
@@ -127,6 +129,7 @@ func TestParkedEventsAreGivenUpBesideARelay(t *testing.T) {
 
 // The other topic has parked events of the same keys, which come first, and gets new ones, which come last.
 func TestParkedEventsAreRedirectedInTheOrderOfTheirKeys(t *testing.T) {
+	skip.InShort(t, "it takes 12 s beside the others")
 	t.Parallel()
 	b := setup(t)
 	p := &topics{missing: []string{"ordres", "orders"}}
@@ -226,6 +229,7 @@ func ended(c chan struct{}) bool {
 }
 
 func TestAnInterruptedChangeOfParkedEventsGoesOn(t *testing.T) {
+	skip.InShort(t, "it takes 8 s beside the others")
 	t.Parallel()
 	b := setup(t)
 	p := &topics{missing: []string{"gone", "orders"}}
@@ -400,6 +404,7 @@ func TestWhatComesAfterAGivenUpBatchIsDue(t *testing.T) {
 }
 
 func TestATransactionChangesFewBytesOfParkedEvents(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	t.Parallel()
 	b := setup(t)
 	for i := range 4 {
@@ -422,6 +427,7 @@ func TestATransactionChangesFewBytesOfParkedEvents(t *testing.T) {
 
 // A key has more events than a transaction changes. They keep their order, and only the first is due after each.
 func TestATransactionChangesFewParkedEvents(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	b := setup(t)
 	pgtest.Exec(t, b.Pool, `insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time)

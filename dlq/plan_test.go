@@ -7,12 +7,14 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/plantest"
 	"github.com/holdfast-go/holdfast/internal/test/roletest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 // What is done about one letter, or one named replay, is found by an index, on tables that are large: 20,000 letters with
 // as many actions and inbox rows, 10,000 stored and 20,000 parked events, 5,000 named replays. What reads many letters is in
 // queries_test.go.
 func TestOneLetterIsFoundByItsIndexes(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)
 	for _, sql := range []string{

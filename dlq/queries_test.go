@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 func TestEveryStatementIsPreparedAgainstTheSchema(t *testing.T) {
@@ -41,6 +42,7 @@ func TestEveryStatementIsPreparedAgainstTheSchema(t *testing.T) {
 
 // Open letters are few, closed ones many: what reads the open ones must not read the others, in any kind of plan.
 func TestOpenLettersAreReadByTheirIndex(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	t.Parallel()
 	explain := closed(t, migrated.New(t))
 	f := Filter{Since: time.Unix(0, 0)}
@@ -67,6 +69,7 @@ func TestOpenLettersAreReadByTheirIndex(t *testing.T) {
 }
 
 func TestAPurgeFindsOldLettersByTheirIndex(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)
 	explain := closed(t, db)
@@ -116,6 +119,7 @@ func closed(t *testing.T, db *pgtest.DB) (explain func(statement string, args ..
 
 // A letter's place in a long queue is found, not searched for: a replay of many letters of one key would take for ever.
 func TestThePlaceOfALetterInALongQueueIsFoundByTheKey(t *testing.T) {
+	skip.InShort(t, "it takes 10 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)
 	pgtest.Exec(t, db.Pool, `insert into holdfast.letter (origin, consumer, reason, event_id, source, type, topic, key, time, hash)

@@ -21,6 +21,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/roletest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
@@ -78,6 +79,7 @@ func (broker) Publish(ctx context.Context, events []holdfast.Event) []error {
 }
 
 func TestAnEventIsFollowedFromItsCommitToTheBroker(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)
 	event := func(id, eventType string) holdfast.Event {
@@ -202,6 +204,7 @@ func TestAnEventIsFollowedThroughItsConsumers(t *testing.T) {
 }
 
 func TestParkedEventsSayWhatTheyWaitFor(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)
 	for i, why := range []string{"record", "follows", "topic", "partition"} {
@@ -216,6 +219,7 @@ func TestParkedEventsSayWhatTheyWaitFor(t *testing.T) {
 
 // One place that takes too long, or that is not for this role, hides none of the others.
 func TestAPlaceThatCannotBeSearchedIsNamed(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)
 	write(t, db.Pool, holdfast.Event{ID: "e", Source: "shop", Type: "placed", Topic: "orders", Key: "k"})
@@ -245,6 +249,7 @@ func TestAPlaceThatCannotBeSearchedIsNamed(t *testing.T) {
 }
 
 func TestMoreEventsOfAnIDThanAreListedAreSaid(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)
 	pgtest.Exec(t, db.Pool, `insert into holdfast.inbox (consumer, source, event_id, topic, hash, processed_at, result)

@@ -7,10 +7,12 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/plantest"
 	"github.com/holdfast-go/holdfast/internal/test/roletest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 // What a consumer keeps for long is found by an index, and so is a key in the log. The other tables are small, or are read whole.
 func TestLargeTablesAreSearchedByTheirIndexes(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)
 	for _, sql := range []string{

@@ -18,6 +18,7 @@ import (
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/internal/test/ending"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -44,6 +45,7 @@ func TestAHandlerRunsInTheTestsTransactionAndNothingIsLeftBehind(t *testing.T) {
 }
 
 func TestATestMayCommitWhatAHandlerDid(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	pool := setup(t)
 	in := newBilling(t, pool)
 	tx := holdfasttest.Begin(t, pool)
@@ -67,6 +69,7 @@ func TestATestMayCommitWhatAHandlerDid(t *testing.T) {
 }
 
 func TestTheErrorOfAHandlerComesAsItIsAndTheTransactionGoesOn(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	pool := setup(t)
 	for _, c := range []struct {
 		name  string
@@ -95,6 +98,7 @@ func TestTheErrorOfAHandlerComesAsItIsAndTheTransactionGoesOn(t *testing.T) {
 }
 
 func TestPanicsAndHandlersThatDoNotEndAreErrors(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	pool := setup(t)
 	release := make(chan struct{})
 	defer close(release)
@@ -119,6 +123,7 @@ func TestPanicsAndHandlersThatDoNotEndAreErrors(t *testing.T) {
 }
 
 func TestAnEventIsGivenWhatItLacksAndKeepsWhatItHas(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	pool := setup(t)
 	in := newBilling(t, pool)
 	var got holdfast.Event
@@ -140,6 +145,7 @@ func TestAnEventIsGivenWhatItLacksAndKeepsWhatItHas(t *testing.T) {
 }
 
 func TestHandleFailsTheTestWhereNoHandlerCouldRun(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	pool := setup(t)
 	in := newBilling(t, pool)
 	in.Handle("ends", func(ctx context.Context, tx pgx.Tx, _ holdfast.Event) error { return tx.Commit(ctx) })
@@ -159,6 +165,7 @@ func TestHandleFailsTheTestWhereNoHandlerCouldRun(t *testing.T) {
 }
 
 func TestADatabaseIsFreshMigratedAndGoneAfterItsTest(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	server := pgtest.New(t)
 	var names []string

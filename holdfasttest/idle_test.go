@@ -19,6 +19,7 @@ import (
 	"github.com/holdfast-go/holdfast/holdfasttest"
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
 	"github.com/holdfast-go/holdfast/retry"
@@ -128,6 +129,7 @@ func runRelay(t *testing.T, pool *pgxpool.Pool, p relay.Publisher, c relay.Confi
 }
 
 func TestWaitIdleWaitsUntilTheRelayHasPublishedEverything(t *testing.T) {
+	skip.InShort(t, "it takes 7 s beside the others")
 	pool := setup(t)
 	wantIdle(t, pool, holdfasttest.Idle{})
 
@@ -157,6 +159,7 @@ func TestWaitIdleWaitsUntilTheRelayHasPublishedEverything(t *testing.T) {
 }
 
 func TestWhatTheRelayHasReadAndNotPublishedIsPending(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	pool := setup(t)
 	release, entered := make(chan struct{}), make(chan struct{})
 	var once sync.Once
@@ -182,6 +185,7 @@ func TestHalfAWindowThatIsPublishedIsNotCountedAgain(t *testing.T) {
 }
 
 func TestWhatIsParkedIsPendingUntilItIsPublishedOrGivenUp(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	pool := setup(t)
 	p := &publisher{refuse: refused}
 	runRelay(t, pool, p, relay.Config{Retry: retry.Policy{Attempts: 1000, Base: 50 * time.Millisecond, Cap: 50 * time.Millisecond}})
@@ -196,6 +200,7 @@ func TestWhatIsParkedIsPendingUntilItIsPublishedOrGivenUp(t *testing.T) {
 }
 
 func TestARetryThatIsFarAwayIsPendingOnlyWhereAheadReachesIt(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	pool := setup(t)
 	commit(t, pool, named("1"))
 	pgtest.Exec(t, pool, `update holdfast.lane set done = pg_current_snapshot()`) // as if it had been read
@@ -215,6 +220,7 @@ func TestARetryThatIsFarAwayIsPendingOnlyWhereAheadReachesIt(t *testing.T) {
 }
 
 func TestWhatALetterHoldsIsAtRest(t *testing.T) {
+	skip.InShort(t, "it takes 6 s beside the others")
 	pool := setup(t)
 	p := &publisher{refuse: func(e holdfast.Event) error {
 		if e.ID == "1" {
@@ -243,6 +249,7 @@ func TestWhatALetterHoldsIsAtRest(t *testing.T) {
 }
 
 func TestWhatComesBeforeAHoldingLetterIsPending(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	pool := setup(t)
 	pgtest.Exec(t, pool, `insert into holdfast.letter (origin, consumer, reason, holds, event_id, source, type, topic, key, time, hash, place)
 		values ('inbox', 'billing', 'r', true, 'late', 's', 't', 'orders', 'k', now(), '', 5)`)
@@ -263,6 +270,7 @@ func receive(t *testing.T, in *inbox.Inbox, id string, e holdfast.Event, want in
 }
 
 func TestWhatIsScheduledIsPendingOnceItIsDueSoon(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	pool := setup(t)
 	p := &publisher{}
 	runRelay(t, pool, p, relay.Config{})
@@ -277,6 +285,7 @@ func TestWhatIsScheduledIsPendingOnceItIsDueSoon(t *testing.T) {
 }
 
 func TestWhatIsStoredIsPendingForTheConsumersThatAreAskedFor(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	pool := setup(t)
 	in := newBilling(t, pool)
 	e := placed("k", "{}")
@@ -301,6 +310,7 @@ func TestWhatIsStoredIsPendingForTheConsumersThatAreAskedFor(t *testing.T) {
 }
 
 func TestRetriesAndHandlersInHandArePendingWithTheLastError(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	pool := setup(t)
 	var fixed, stuck atomic.Bool
 	release, entered := make(chan struct{}), make(chan struct{})
@@ -328,6 +338,7 @@ func TestRetriesAndHandlersInHandArePendingWithTheLastError(t *testing.T) {
 }
 
 func TestEventsInKafkaArePendingUntilEachConsumerHasThem(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	pool := setup(t)
 	runRelay(t, pool, &publisher{}, relay.Config{})
 	one, two, unknown := placed("k", "{}"), placed("k", "no JSON"), named("3")
@@ -348,6 +359,7 @@ func TestEventsInKafkaArePendingUntilEachConsumerHasThem(t *testing.T) {
 }
 
 func TestWaitIdleSaysWhyItCannotWait(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	pool := setup(t)
 	for name, c := range map[string]struct {
 		idle holdfasttest.Idle

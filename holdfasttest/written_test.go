@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/holdfasttest"
 	"github.com/holdfast-go/holdfast/internal/test/ending"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/outbox"
 )
 
@@ -35,6 +36,7 @@ func later(id string) holdfast.Event {
 }
 
 func TestWrittenIsWhatTheTransactionWroteInItsOrder(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	pool := setup(t)
 	earlier := holdfasttest.Begin(t, pool)
 	write(t, earlier, named("committed before"), later("scheduled before"))
@@ -79,6 +81,7 @@ func TestWrittenIsWhatTheTransactionWroteInItsOrder(t *testing.T) {
 }
 
 func TestAnEventIsReadBackAsItWasWritten(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	pool := setup(t)
 	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
 		config := pool.Config()
@@ -106,6 +109,7 @@ func TestAnEventIsReadBackAsItWasWritten(t *testing.T) {
 }
 
 func TestWrittenSinceIsWhatWasCommittedAfterTheMark(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	pool := setup(t)
 	write1 := func(events ...holdfast.Event) {
 		t.Helper()
@@ -137,6 +141,7 @@ func TestWrittenSinceIsWhatWasCommittedAfterTheMark(t *testing.T) {
 }
 
 func TestALogInASchemaOfAnotherNameIsReadByItsName(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	pool := setup(t)
 	if err := holdfast.Migrate(t.Context(), pool, holdfast.SchemaConfig{Schema: "other_one"}); err != nil {
 		t.Fatal(err)
@@ -222,6 +227,7 @@ func TestWhatIsNotWrittenFailsTheTestWithAReadableDifference(t *testing.T) {
 }
 
 func TestRequireWrittenLooksAtTheTransaction(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	pool := setup(t)
 	tx := holdfasttest.Begin(t, pool)
 	write(t, tx, placed("alice", `{"cents":1}`), later("2"))

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/retry"
 )
@@ -47,6 +48,7 @@ func (b *bundle) complete(g *Guard, want int) {
 
 // R40.
 func TestAnAbandonedRequestIsCompletedByANodeThatHasItsRoute(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := openTill(t)
 	g := b.guard(soon(10))
 	b.abandonAt(g, "after the call", completed())
@@ -72,6 +74,7 @@ func TestAnAbandonedRequestIsCompletedByANodeThatHasItsRoute(t *testing.T) {
 
 // R40.
 func TestRunCompletesWhatNobodyRepeats(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	b := openTill(t)
 	g := b.guard(soon(10), func(c *Config) { c.CompleteEvery = 5 * time.Millisecond })
 	b.abandonAt(g, "after the call", completed())
@@ -91,6 +94,7 @@ func TestRunCompletesWhatNobodyRepeats(t *testing.T) {
 
 // R40.
 func TestManyNodesCompleteEachRequestOnce(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	b := openTill(t)
 	const requests = 12
 	first := b.guard()
@@ -126,6 +130,7 @@ func TestManyNodesCompleteEachRequestOnce(t *testing.T) {
 
 // R40.
 func TestWhatCannotBeCompletedIsReportedOnceAndWaitsForItsClient(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	b := openTill(t)
 	var reported []Abandoned
 	g := b.guard(soon(3), func(c *Config) { c.Observer.OnAbandoned = func(a Abandoned) { reported = append(reported, a) } })
@@ -271,6 +276,7 @@ func TestOnlyRoutesWithCompleteStoreRequests(t *testing.T) {
 }
 
 func TestAStopEndsWhatIsBeingCompleted(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := openTill(t)
 	g := b.guard(soon(10), func(c *Config) { c.CompleteEvery = 5 * time.Millisecond })
 	b.abandonAt(g, "after the call", completed())

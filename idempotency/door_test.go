@@ -15,6 +15,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 // Every test of these files runs twice: on the server, and through PgBouncer in transaction pooling, where two statements
@@ -115,6 +116,7 @@ var notPooled = map[string]string{
 const pooledName = "TestTheSuiteThroughATransactionPooler"
 
 func TestTheSchemaIsMadeThroughATransactionPooler(t *testing.T) {
+	skip.InShort(t, "it takes 8 s beside the others")
 	t.Parallel()
 	for _, mode := range []string{"exec", "simple_protocol", "cache_describe"} {
 		db := throughBouncer(t, pgtest.New(t), mode)

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 // R12.
@@ -167,6 +168,7 @@ func TestAnAnswerNeverLeavesBeforeItsCommit(t *testing.T) {
 
 // R27.
 func TestWithoutADatabaseNobodyIsLetThrough(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	pool := b.pool(4)
 	h := b.service(b.guardOn(pool), b.charge)
@@ -188,6 +190,7 @@ func TestWithoutADatabaseNobodyIsLetThrough(t *testing.T) {
 
 // R18.
 func TestAClientThatLeavesAfterTheHandlerReturnedChangesNothing(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	h := b.service(b.guard(), func(w http.ResponseWriter, r *http.Request) {
@@ -218,6 +221,7 @@ func TestAnAnswerTooLongToKeepIsNeverMadeAgain(t *testing.T) {
 
 // R18, R42.
 func TestARowThatCannotBeTrustedStopsTheRequest(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	h := b.service(b.guard(), b.charge)
 	for name, spoil := range map[string]string{
@@ -238,6 +242,7 @@ func TestARowThatCannotBeTrustedStopsTheRequest(t *testing.T) {
 
 // R18.
 func TestASerializationFailureRunsTheHandlerAgain(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	pgtest.Exec(t, b.db, "create table balance (id int primary key, cents int)")
 	pgtest.Exec(t, b.db, "insert into balance values (1, 0), (2, 0)")
@@ -288,6 +293,7 @@ func TestASerializationFailureRunsTheHandlerAgain(t *testing.T) {
 
 // R20.
 func TestAPanicOfAnyFunctionOfTheRouteKeepsNothing(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	g := b.guard()
 	for name, o := range map[string]Route{

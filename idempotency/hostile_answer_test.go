@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
@@ -72,6 +73,7 @@ func (b *bundle) writesLate(late *http.ResponseWriter, o *Route) {
 }
 
 func TestHintsThatWereSentAreNoPartOfAnAnswerThatIsNotTheHandlers(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	runs := 0
 	h := b.service(b.guard(), func(w http.ResponseWriter, r *http.Request) {
@@ -167,6 +169,7 @@ func TestAHandlersWriterHasNoFlushHijackOrTrailers(t *testing.T) {
 }
 
 func TestA100ContinueIsSentOnlyWhereTheBodyIsWanted(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	s := httptest.NewServer(b.service(b.guard(), b.charge))
 	defer s.Close()

@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 const mib = 1 << 20
@@ -49,6 +51,7 @@ func cpuTime(t *testing.T) time.Duration {
 
 // Not parallel: what others allocate would count.
 func TestHostileDocumentsTakeLittleMemoryAndTime(t *testing.T) {
+	skip.InShort(t, "it judges how long something takes")
 	const atOnce = 32
 	g, err := NewEphemeral(&memory{rows: map[StoreKey]*memoryRow{}}, Config{Principal: func(*http.Request) (string, error) { return "a", nil }})
 	if err != nil {

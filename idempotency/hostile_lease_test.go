@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
@@ -42,6 +43,7 @@ func TestAStepWhoseResultCannotBeReadAgainIsUndone(t *testing.T) {
 
 // R39.
 func TestUnderALeaseTheValidityShownFirstIsTheDatabases(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	h := b.service(b.guard(func(c *Config) { c.ShowExpiry = true }), func(w http.ResponseWriter, r *http.Request) {
 		// From here on the database's clock is some years ahead of the process's.
@@ -57,6 +59,7 @@ func TestUnderALeaseTheValidityShownFirstIsTheDatabases(t *testing.T) {
 
 // A step that has a connection must not wait for a renewal that has none.
 func TestAStepWithTheLastConnectionDoesNotWaitForARenewalWithout(t *testing.T) {
+	skip.InShort(t, "it judges how long something takes")
 	b := setup(t)
 	pool := b.pool(1)
 	g := b.guardOn(pool, func(c *Config) { c.AcquireTimeout = 2 * time.Minute })
@@ -99,6 +102,7 @@ func TestAStepWithTheLastConnectionDoesNotWaitForARenewalWithout(t *testing.T) {
 }
 
 func TestACompletedRequestHasThePatternOfItsRoute(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := openTill(t)
 	var seen []string
 	g := b.guard(soon(10))

@@ -4,6 +4,8 @@ import (
 	"net/http"
 	"testing"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 // Keys that look alike, of requests that have nothing to do with each other.
@@ -43,6 +45,7 @@ func TestTheKeyForAnotherServiceIsNeverThatOfSomebodyElse(t *testing.T) {
 
 // R48.
 func TestTheKeyForAnotherServiceOutlivesADeploy(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	var got string
 	h := b.service(b.guard(), func(w http.ResponseWriter, r *http.Request) {
@@ -59,6 +62,7 @@ func TestTheKeyForAnotherServiceOutlivesADeploy(t *testing.T) {
 // first amount would answer with that.
 // R48.
 func TestTheKeyForAnotherServiceDiffersWithWhatIsAskedFor(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	var got []string
 	fails := true

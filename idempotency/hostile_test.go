@@ -9,12 +9,14 @@ import (
 	"testing"
 
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 // What a handler, a client or a function of a route may do that nobody thought of.
 
 // R18.
 func TestAReferenceThatIsNoTextDoesNotCostTheEffect(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	for name, ref := range map[string]string{"not UTF-8": "/charges/\xe9", "NUL": "/charges/\x00", "long": "/charges/" + string(make([]byte, 100_000)), "cut": "/charges/" + strings.Repeat("é", 1000)} {
 		for how, handler := range map[string]http.HandlerFunc{
@@ -35,6 +37,7 @@ func TestAReferenceThatIsNoTextDoesNotCostTheEffect(t *testing.T) {
 
 // R7.
 func TestFunctionsOfARouteMayReadTheFormAndTheHandlerHasItsBody(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	account := func(r *http.Request) string { return r.FormValue("account") }
 	for name, o := range map[string]Route{
@@ -60,6 +63,7 @@ func TestFunctionsOfARouteMayReadTheFormAndTheHandlerHasItsBody(t *testing.T) {
 
 // R10.
 func TestARequestWithoutWhatAFingerprintNeedsIsNotRetryable(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	h := b.service(b.guard(), b.charge, Route{Fingerprint: func(*http.Request, []byte) ([]byte, error) { return nil, errors.New("there is no amount") }})
 	w := b.send(h, sent{key: "k"})
@@ -82,6 +86,7 @@ func TestAPrincipalThatIsNoTextIsNobody(t *testing.T) {
 
 // R45.
 func TestAClientWhoseWaitIsOverLearnsThatItsRequestRuns(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	handler, entered, letGo := b.slow()
 	defer letGo()

@@ -11,12 +11,14 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 // What becomes of a key under a lease once its handler has returned, or never does.
 
 // R20.
 func TestWhatIsNotStoredUnderALeaseLeavesTheKeyToTheNextRequest(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	b := openTill(t)
 	status, stepped := 0, false
 	h := b.service(b.guard(), func(w http.ResponseWriter, r *http.Request) {
@@ -59,6 +61,7 @@ func TestWhatIsNotStoredUnderALeaseLeavesTheKeyToTheNextRequest(t *testing.T) {
 }
 
 func TestAClientThatGoesAwayUnderALeaseFindsItsAnswerLater(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := openTill(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	b.at = func(place string, r *http.Request) error {
@@ -80,6 +83,7 @@ func TestAClientThatGoesAwayUnderALeaseFindsItsAnswerLater(t *testing.T) {
 
 // R23.
 func TestOnlyAnUnfinishedRequestWithStepsOutlivesItsTTL(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := openTill(t)
 	g := b.guard(func(c *Config) { c.KeepExpired = time.Hour })
 	o := Route{Lease: aLease, TTL: time.Hour}
@@ -113,6 +117,7 @@ func TestOnlyAnUnfinishedRequestWithStepsOutlivesItsTTL(t *testing.T) {
 
 // R24.
 func TestAnExpiredKeyUnderALeaseIsANewRequestWithNewSteps(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := openTill(t)
 	g := b.guard(func(c *Config) { c.KeepExpired = time.Hour })
 	b.abandon(g, "before the call", sent{key: "k"}, Route{Lease: aLease, Operation: "sell", Complete: asItIs})
@@ -135,6 +140,7 @@ func TestAnExpiredKeyUnderALeaseIsANewRequestWithNewSteps(t *testing.T) {
 }
 
 func TestARouteThatChangesItsModeNeverRunsARequestTwice(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	b := openTill(t)
 	inTx := b.service(b.guard(), b.charge, Route{Operation: "sell"})
 	leased := b.sell(b.guard(), Route{Lease: 10 * time.Second, Operation: "sell"})
@@ -179,6 +185,7 @@ func TestARouteThatChangesItsModeNeverRunsARequestTwice(t *testing.T) {
 }
 
 func TestARequestWithoutAKeyRunsUnderNoLease(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	b := openTill(t)
 	h := b.sell(b.guard(), Route{Lease: aLease, Optional: true})
 	b.is(b.send(h, sent{}), 201, "")

@@ -15,11 +15,13 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
 // R40.
 func TestALeasedRequestIsAnsweredOnceAndReplayedWithoutAWrite(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := openTill(t)
 	h := b.sell(b.guard())
 	first := b.send(h, sent{key: "k"})
@@ -94,6 +96,7 @@ func TestARequestGoesOnAfterItsLastStep(t *testing.T) {
 
 // R40.
 func TestAKeyWhoseProcessEndedIsInUseUntilItsLeaseRunsOut(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	b := openTill(t)
 	g := b.guard()
 	b.abandonAt(g, "after the call")
@@ -113,6 +116,7 @@ func TestAKeyWhoseProcessEndedIsInUseUntilItsLeaseRunsOut(t *testing.T) {
 
 // R6.
 func TestAMismatchIsSaidAlsoAfterALeaseThatRanOut(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	b := openTill(t)
 	g := b.guard()
 	b.abandonAt(g, "before the call")
@@ -139,6 +143,7 @@ func (b *till) ending() {
 
 // R11.
 func TestOfManyRequestsAtOnceUnderALeaseOneRuns(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := openTill(t)
 	g := b.guard()
 	b.at = func(place string, r *http.Request) error { // all have asked before it ends
@@ -168,6 +173,7 @@ func TestOfManyRequestsAtOnceUnderALeaseOneRuns(t *testing.T) {
 
 // R11.
 func TestRequestsThatWaitForALeaseGetItsAnswer(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := openTill(t)
 	h := b.sell(b.guard(), Route{Lease: time.Minute, Wait: time.Minute}) // so long that nobody takes over whom a busy machine stops
 	fail := true
@@ -198,6 +204,7 @@ func TestRequestsThatWaitForALeaseGetItsAnswer(t *testing.T) {
 
 // TestTrap30: a process that is frozen past its lease and thawed does nothing more, whatever it thinks.
 func TestTrap30WhoIsThawedAfterItsLeaseWritesNothing(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	b := openTill(t)
 	thaw, froze := make(chan struct{}), make(chan struct{})
 	b.at = func(place string, r *http.Request) error {
@@ -235,6 +242,7 @@ func TestTrap30WhoIsThawedAfterItsLeaseWritesNothing(t *testing.T) {
 }
 
 func TestTrap30AHandlerHearsThatItsLeaseIsLost(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	b := openTill(t)
 	began := make(chan struct{})
 	var cause, stepped error
@@ -262,6 +270,7 @@ func TestTrap30AHandlerHearsThatItsLeaseIsLost(t *testing.T) {
 }
 
 func TestALeaseIsRenewedWhileItsHandlerRuns(t *testing.T) {
+	skip.InShort(t, "it takes 15 s beside the others")
 	b := openTill(t)
 	const lease = 10 * time.Second // none that a busy machine lets run out: it is renewed every three seconds
 	var until, later time.Time
@@ -287,6 +296,7 @@ func TestALeaseIsRenewedWhileItsHandlerRuns(t *testing.T) {
 }
 
 func TestALeaseOutlastsAStepThatTakesLonger(t *testing.T) {
+	skip.InShort(t, "it judges how long something takes")
 	b := openTill(t)
 	other := b.sell(b.guard())
 	b.at = func(place string, r *http.Request) error {
@@ -312,6 +322,7 @@ func TestALeaseOutlastsAStepThatTakesLonger(t *testing.T) {
 
 // R6, R12.
 func TestARaceForAKeyIsDecidedByItsClaim(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	b := openTill(t)
 	first := b.sell(b.guard())
 	fail := true

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 // R1 to R49 and C1 to C10 in names of tests are rows of docs/design/idempotency.md, which says what each is about.
@@ -196,6 +198,7 @@ func TestWhatAFingerprintCovers(t *testing.T) {
 
 // R8, R9.
 func TestTheOrderOfNamesIsIrrelevantWhatDiffersIsNot(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	h := b.service(b.guard(), b.charge)
 	b.is(b.send(h, sent{key: "k1", body: `{"a":1,"b":2}`}), 201, "")
@@ -207,6 +210,7 @@ func TestTheOrderOfNamesIsIrrelevantWhatDiffersIsNot(t *testing.T) {
 
 // R10.
 func TestFieldsThatMayDiffer(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	h := b.service(b.guard(), b.charge, Route{IgnoreFields: []string{"/sent_at", "/meta/nonce"}})
 	b.is(b.send(h, sent{key: "k", body: `{"amount":1,"sent_at":"now","meta":{"nonce":1,"x":2}}`}), 201, "")
@@ -251,6 +255,7 @@ func TestAKeyBelongsToOnePrincipalAndOneOperation(t *testing.T) {
 
 // R14.
 func TestWiderScopesNeverShowAnAnswerToSomebodyElse(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	g := b.guard()
 	for _, o := range []Route{{Operation: "payments", Scope: ScopeOperation}, {Operation: "payments", Scope: ScopeGlobal}} {
@@ -311,6 +316,7 @@ func TestAnOptionalKeyRunsTheHandlerInATransactionToo(t *testing.T) {
 
 // C9.
 func TestKeysOfOtherSourcesAndForms(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	g := b.guard()
 	derived := b.service(g, b.charge, Route{Operation: "derived", KeyFormat: SHA256, KeyFunc: func(r *http.Request, body []byte) (string, error) {
@@ -339,6 +345,7 @@ func TestALongRequestIsRefused(t *testing.T) {
 
 // A session store that is down is no reason to send a client to its sign-in.
 func TestAPrincipalThatCannotBeFoundOutIsNoRefusal(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	var fails error
 	h := b.service(b.guard(func(c *Config) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -53,6 +54,7 @@ func (a withAccount) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // R34.
 func TestAClientWhoseAnswersAreLostGetsTheOneAnswerOfTheOneEffect(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	server := httptest.NewServer(resetAfter(2, b.service(b.guard(), b.charge)))
 	t.Cleanup(server.Close)
@@ -77,6 +79,7 @@ func TestAClientWhoseAnswersAreLostGetsTheOneAnswerOfTheOneEffect(t *testing.T) 
 
 // R34.
 func TestAClientWhoseKeyIsInUseComesAgainForTheAnswer(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	refused, entered := make(chan struct{}), make(chan struct{})
 	g := b.guard()

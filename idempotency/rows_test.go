@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 // Rows of docs/design/idempotency.md that are about what stands around the middleware, and about its options.
@@ -41,6 +42,7 @@ func TestWhoseAccountWasRevokedGetsNoStoredAnswer(t *testing.T) {
 
 // R28.
 func TestALostAnswerToCommitIsFoundOut(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	if w := b.strike(b.charging(), b.db.DSN, points[5], faults[4]); w.Code != 201 || w.Header().Get(headerStatus) != "stored" {
 		t.Errorf("the first try got %d %s", w.Code, w.Body)
@@ -49,6 +51,7 @@ func TestALostAnswerToCommitIsFoundOut(t *testing.T) {
 
 // R28.
 func TestWhatCannotBeFoundOutIsSaidToBeUnknownAndTheRetryFindsOut(t *testing.T) {
+	skip.InShort(t, "it takes 5 s beside the others")
 	b := setup(t)
 	w := b.strike(b.charging(), b.db.DSN, points[5], fault{"the network is cut", func(f *faulty) { f.deaf.Store(true); f.cut.Store(true) }})
 	b.is(w, 503, CodeOutcomeUnknown)
@@ -59,6 +62,7 @@ func TestWhatCannotBeFoundOutIsSaidToBeUnknownAndTheRetryFindsOut(t *testing.T) 
 
 // R37.
 func TestAnAnswerOutlivesTheProcessThatGaveIt(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	first := b.send(b.service(b.guardOn(b.pool(2)), b.charge), sent{key: "k"})
 	b.is(first, 201, "")
@@ -136,6 +140,7 @@ func TestAGuardedDeleteRepliesWhatItRepliedFirst(t *testing.T) {
 
 // R43.
 func TestAUniqueRuleOfTheTablesDoesNotMeetARetry(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	h := b.service(b.guard(), func(w http.ResponseWriter, r *http.Request) {
 		reference, _ := io.ReadAll(r.Body)
@@ -160,6 +165,7 @@ func TestAUniqueRuleOfTheTablesDoesNotMeetARetry(t *testing.T) {
 
 // R44.
 func TestAReplayIsDecidedBeforeConditionsAre(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	version := `"v1"`
 	h := b.service(b.guard(), func(w http.ResponseWriter, r *http.Request) {
@@ -184,6 +190,7 @@ func TestAReplayIsDecidedBeforeConditionsAre(t *testing.T) {
 
 // R48.
 func TestTheKeyForAnotherServiceIsTheSameInEveryTry(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	var got []string
 	fail := true
@@ -210,6 +217,7 @@ func TestTheKeyForAnotherServiceIsTheSameInEveryTry(t *testing.T) {
 
 // C2.
 func TestAReplayHasTheFirstStatusUnlessTheRouteSaysOtherwise(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	h := b.service(b.guard(), b.charge, Route{ReplayStatus: func(status int) int { return map[int]int{201: 200}[status] }})
 	first, second := b.send(h, sent{key: "k"}), b.send(h, sent{key: "k"})
@@ -220,6 +228,7 @@ func TestAReplayHasTheFirstStatusUnlessTheRouteSaysOtherwise(t *testing.T) {
 
 // R5.
 func TestOnlyHeadersThatMeanTheSameLaterAreReplayed(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	h := b.service(b.guard(), func(w http.ResponseWriter, r *http.Request) {
 		for _, name := range []string{"Set-Cookie", "Vary", "X-Request-Id", "Ratelimit", "ETag", "X-Trace"} {

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
@@ -129,6 +130,7 @@ func TestAHandlerInStepsWorksInBothModes(t *testing.T) {
 }
 
 func TestAStepsResultIsTheSameTheFirstTimeAndLater(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	type result struct {
 		Text  string
@@ -176,6 +178,7 @@ func TestAStepsResultIsTheSameTheFirstTimeAndLater(t *testing.T) {
 }
 
 func TestASerializationFailureRunsAStepAgainAndNothingElse(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	pgtest.Exec(t, b.db, "create table balance (id int primary key, cents int)")
 	pgtest.Exec(t, b.db, "insert into balance values (1, 0)")
@@ -229,6 +232,7 @@ func TestStepsOfOneRequestRunOneAtATime(t *testing.T) {
 }
 
 func TestAStepWaitsForTheEndOfOneWhoseCommitIsUnknown(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	// The reply to the step's COMMIT is lost, and its transaction still has the row: another session stands in for it.
 	b := setup(t)
 	g := b.guard()
@@ -277,6 +281,7 @@ func TestAStepWaitsForTheEndOfOneWhoseCommitIsUnknown(t *testing.T) {
 }
 
 func TestAStepIsNotedWithItsWritesOrNotAtAll(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	// Whoever has taken the row away from under the step, by hand: it is not committed without its note.
 	b := setup(t)
 	h := b.stepping(b.guard(), Route{Lease: 10 * time.Second}, func(ctx context.Context) error {

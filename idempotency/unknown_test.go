@@ -7,12 +7,15 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 // What is said of a request of which it is not known whether it was carried out.
 
 // R28.
 func TestAnUnknownOutcomeWithoutAKeyIsNotToBeSentAgain(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	f := &faulty{t: t}
 	h := b.service(b.guardOn(faultyPool(t, b.db.DSN, f)), func(w http.ResponseWriter, r *http.Request) {
@@ -38,6 +41,7 @@ func (failing) Finish(context.Context, StoreKey, int64, StoredAnswer, time.Durat
 
 // R28.
 func TestWithoutPostgresAnUnknownOutcomeIsNotPromisedOnce(t *testing.T) {
+	skip.InShort(t, "it takes 5 s beside the others")
 	b := setup(t)
 	g, err := NewEphemeral(failing{&memory{rows: map[StoreKey]*memoryRow{}}}, b.config())
 	if err != nil {

@@ -9,12 +9,15 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 // What becomes of a request whose key another one has in hand.
 
 // R11.
 func TestOfManyAtOnceOneRunsAndAllGetItsAnswer(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	h := b.service(b.guard(), b.charge)
 	var wg sync.WaitGroup
@@ -67,6 +70,7 @@ func waitsOf(ctx context.Context, g *Guard) <-chan struct{} {
 
 // R11.
 func TestARepeatWhileTheFirstRunsWaitsOrIsAConflict(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	handler, entered, letGo := b.slow()
 	defer letGo()
@@ -107,6 +111,7 @@ func TestARepeatWhileTheFirstRunsWaitsOrIsAConflict(t *testing.T) {
 
 // R11.
 func TestAWaitingRepeatRunsWhenTheFirstFails(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	in, out := make(chan struct{}, 2), make(chan struct{})
 	failed := false
@@ -144,6 +149,7 @@ func TestAWaitingRepeatRunsWhenTheFirstFails(t *testing.T) {
 
 // R11.
 func TestRepeatsThatWaitHoldNoConnection(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	handler, entered, letGo := b.slow()
 	defer letGo()

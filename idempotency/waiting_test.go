@@ -15,6 +15,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
@@ -37,6 +38,7 @@ func (c *counter) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndDat
 // However many requests wait for a key, on the node where the first one runs and on another one, they look at it five times
 // a second at most, all together.
 func TestRequestsThatWaitLookAtTheirKeyTogether(t *testing.T) {
+	skip.InShort(t, "it judges a rate over seconds")
 	type row struct {
 		mode    string
 		waiters int // of each of two nodes
@@ -103,6 +105,7 @@ func TestRequestsThatWaitLookAtTheirKeyTogether(t *testing.T) {
 
 // Those who wait get the answer when the request of their own process ends, not at the next look.
 func TestARequestThatWaitsIsAnsweredWhenTheFirstOneEnds(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	handler, entered, letGo := b.slow()
 	defer letGo()
@@ -125,6 +128,7 @@ func TestARequestThatWaitsIsAnsweredWhenTheFirstOneEnds(t *testing.T) {
 
 // Each one that waits compares its own request with the answer.
 func TestAnotherRequestThatWaitsIsAMismatch(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	handler, entered, letGo := b.slow()
 	defer letGo()
@@ -150,6 +154,7 @@ func TestAnotherRequestThatWaitsIsAMismatch(t *testing.T) {
 
 // A request that stops waiting hands its turn on, and one that panics does, too.
 func TestWhoStopsWaitingHoldsNobodyUp(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	var wg sync.WaitGroup
 	in, out := make(chan struct{}), make(chan struct{})

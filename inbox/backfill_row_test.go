@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
@@ -37,6 +38,7 @@ func (p *past) rows() int64 {
 }
 
 func TestABackfillLeavesARowThatSaysHowFarItGot(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	p := thePast(t, 10, 5, 0)
 	goOn := make(chan struct{})
 	in := p.consumer(func(ctx context.Context, _ holdfast.Event) error {
@@ -72,6 +74,7 @@ func TestABackfillLeavesARowThatSaysHowFarItGot(t *testing.T) {
 
 // A person pauses a consumer for long: the progress says so.
 func TestAPausedBackfillSaysThatItWaits(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	p := thePast(t, 3)
 	pgtest.Exec(t, p.db, "insert into holdfast.pause (consumer, by, reason) values ('billing', 'ann', 'a test')")
 	in := p.consumer(nil)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 // batches is a batch handler that leaves a trace of each event, and remembers how they came.
@@ -47,6 +48,7 @@ func (h *batches) largest() (largest, calls int) {
 }
 
 func TestABatchIsOneTransactionOfUpToBatchEvents(t *testing.T) {
+	skip.InShort(t, "it takes 5 s beside the others")
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.BatchSize = 50 })
 	h := &batches{}
@@ -68,6 +70,7 @@ func TestABatchIsOneTransactionOfUpToBatchEvents(t *testing.T) {
 
 // While a handler has an event of a key, the others of that key are left out of the batches: nobody else waits for it.
 func TestAKeyInHandIsLeftOutOfBatchesAndItsEventsCatchUpInOne(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.BatchSize, c.Timeout = 20, time.Minute })
 	begun, finish := make(chan struct{}), make(chan struct{})
@@ -106,6 +109,7 @@ func TestAKeyInHandIsLeftOutOfBatchesAndItsEventsCatchUpInOne(t *testing.T) {
 }
 
 func TestAnEventThatFailsItsBatchAloneBearsTheFailure(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.BatchSize = 25 })
 	tries := 0
@@ -135,6 +139,7 @@ func TestAnEventThatFailsItsBatchAloneBearsTheFailure(t *testing.T) {
 }
 
 func TestABatchWithKnownAndWaitingEventsAmongItIsTakenApart(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	b := setup(t)
 	failing := true
 	var mu sync.Mutex
@@ -174,6 +179,7 @@ func TestABatchWithKnownAndWaitingEventsAmongItIsTakenApart(t *testing.T) {
 }
 
 func TestBatchesAndSingleEventsOfOneKeyKeepTheirOrder(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.BatchSize = 10 })
 	h := &batches{}
@@ -195,6 +201,7 @@ func TestBatchesAndSingleEventsOfOneKeyKeepTheirOrder(t *testing.T) {
 }
 
 func TestABatchOfAZombieCommitsNothing(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.BatchSize = 10 })
 	h := &batches{}

@@ -11,10 +11,12 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
 func TestABudgetCountsFromTheFirstFailure(t *testing.T) {
+	skip.InShort(t, "it takes 5 s beside the others")
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.Timeout = time.Minute; c.Retry.Budget = 10 * time.Second; c.Retry.Attempts = 5 })
 	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
@@ -94,6 +96,7 @@ func TestAnEventThatIsParkedKeepsWhenItFailedFirst(t *testing.T) {
 
 // While there is no room for the event, or no database, the write of the verdict is tried again and again.
 func TestAnEventParkedLateKeepsWhenItFailedFirst(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	in := b.inbox(func(c *Config) {
 		c.Retry.Budget, c.Retry.Attempts, c.ImmediateRetries, c.MaxStored = time.Hour, 5, -1, 1

@@ -8,6 +8,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
@@ -48,6 +49,7 @@ func (b *kafkaBundle) begins(start, reread int64) {
 
 // Kafka forgets the offsets of a group that has no members for a week. The position shows what was settled.
 func TestAGroupThatLostItsOffsetsGoesOnAtThePosition(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	const n = 50
 	b, start := settledAndCleaned(t, n)
 	b.group.GroupID += " anew"
@@ -67,6 +69,7 @@ func TestAGroupThatLostItsOffsetsGoesOnAtThePosition(t *testing.T) {
 }
 
 func TestARecreatedTopicIsKnownFromOneWhoseOffsetsExpired(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	const n = 50
 	b, start := settledAndCleaned(t, n)
 	if err := b.cluster.Server.DeleteTopic(t.Context(), b.topic); err != nil {
@@ -119,6 +122,7 @@ func TestANewLogDoesNotVouchForAPositionThatItHasNotReached(t *testing.T) {
 }
 
 func TestOffsetsThatAreSetBackAreReadAgainAndSaid(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	const n = 50
 	b, start := settledAndCleaned(t, n)
 	b.resetOffsets(0, n-20)
@@ -134,6 +138,7 @@ func TestOffsetsThatAreSetBackAreReadAgainAndSaid(t *testing.T) {
 // An unclean leader election cuts what was settled off the log. The row must stay then: what is left of the log was handled
 // longer ago than the inbox knows.
 func TestALogCutShortIsReadOnAfterTheStatementInTheError(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	const n, cut = 50, 47
 	b, _ := settledAndCleaned(t, n)
 	if err := b.cluster.Server.DeleteTopic(t.Context(), b.topic); err != nil {

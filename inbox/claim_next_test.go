@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 // storeMany stores n events of a key, named by their places in it.
@@ -34,6 +35,7 @@ func (b *bundle) storeMany(in *Inbox, n int, key string) {
 
 // A worker that has settled an event goes on with the next of its key, without a claim for it, but leaves others their turn.
 func TestAWorkerGoesOnWithAKeyAndLeavesOthersTheirTurn(t *testing.T) {
+	skip.InShort(t, "it takes 5 s beside the others")
 	b := setup(t)
 	const n = 3 * maxInARow
 	in := b.inbox(func(c *Config) { c.Workers = 1 })
@@ -74,6 +76,7 @@ func TestAWorkerGoesOnWithAKeyAndLeavesOthersTheirTurn(t *testing.T) {
 
 // The lease of the next is as long as any: it does not begin before the handler of the one before has ended.
 func TestTheLeaseOfTheNextBeginsWhenItIsClaimed(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.Workers = 1 })
 	var left atomic.Int64 // of the second's lease, in microseconds, counted from the end of the first handler
@@ -124,6 +127,7 @@ func TestAWorkerThatIsToldToStopGivesTheNextBack(t *testing.T) {
 
 // The next of a key is claimed under the conditions of a claim.
 func TestTheNextOfAKeyIsClaimedWhereAClaimWouldTakeIt(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	in := b.inbox()
 	in.Handle("order.placed", effectOf)

@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/retry"
 )
@@ -125,6 +126,7 @@ func (b *kafkaBundle) inOrder() {
 }
 
 func TestANewGroupHandlesEveryEventFromTheFirstInOrder(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	b := setupKafka(t, 3)
 	for p := range 3 {
 		b.produce(p, b.events(p, 100)...)
@@ -152,6 +154,7 @@ func TestANewGroupHandlesEveryEventFromTheFirstInOrder(t *testing.T) {
 }
 
 func TestRedeliveredEventsAreDuplicatesWhenTheOffsetCommitWasLost(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	b := setupKafka(t, 1)
 	b.produce(0, b.events(0, 20)...)
 	in := b.inbox()
@@ -188,6 +191,7 @@ func (b *kafkaBundle) resetOffsets(partition int, offset int64) {
 }
 
 func TestReadingStartsAtThePositionIfTheGroupIsFurther(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	b := setupKafka(t, 1)
 	b.produce(0, b.events(0, 20)...)
 	in := b.inbox()
@@ -213,6 +217,7 @@ func TestReadingStartsAtThePositionIfTheGroupIsFurther(t *testing.T) {
 }
 
 func TestAnEventBelowThePositionThatWasNeverHandledIsStaleAndKept(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	b := setupKafka(t, 1)
 	b.produce(0, b.events(0, 10)...)
 	pgtest.Exec(t, b.db, "insert into holdfast.consumer_position (consumer, topic, partition, position) values ('billing', $1, 0, 7)", b.topic)
@@ -245,6 +250,7 @@ func TestConsumeHoldsAPositionThatTheLogDoesNotHold(t *testing.T) {
 }
 
 func TestAPoisonedEventHoldsItsKeyAndNothingElseOfItsPartition(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	b := setupKafka(t, 1)
 	b.produce(0, b.events(0, 50)...)
 	in := b.inbox(func(c *Config) {
@@ -267,6 +273,7 @@ func TestAPoisonedEventHoldsItsKeyAndNothingElseOfItsPartition(t *testing.T) {
 }
 
 func TestEventsWithoutIdsAndForeignRecordsDoNoHarm(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := setupKafka(t, 1)
 	b.produceRecords(0,
 		kafka.Record{Value: kafka.NewBytes([]byte("no id")), Headers: []kafka.Header{{Key: wire.HeaderType, Value: []byte("order.placed")}}},
@@ -289,6 +296,7 @@ func TestEventsWithoutIdsAndForeignRecordsDoNoHarm(t *testing.T) {
 }
 
 func TestTwoNodesHandPartitionsOverWithoutDuplicateEffects(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	b := setupKafka(t, 4)
 	const each = 60
 	newNode := func() *Inbox {
@@ -339,6 +347,7 @@ func TestPartitionsThatAreAddedArePickedUp(t *testing.T) {
 }
 
 func TestATopicThatDoesNotExistYetKeepsNobodyFromReadingTheOthers(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	b := setupKafka(t, 2)
 	later := b.topic + "-later"
 	b.group.Topics = []string{later, b.topic}
@@ -358,6 +367,7 @@ func TestATopicThatDoesNotExistYetKeepsNobodyFromReadingTheOthers(t *testing.T) 
 }
 
 func TestAHandlerInHandFinishesWhenConsumeIsStopped(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := setupKafka(t, 1)
 	b.produce(0, b.events(0, 1)...)
 	in := b.inbox()
@@ -379,6 +389,7 @@ func TestAHandlerInHandFinishesWhenConsumeIsStopped(t *testing.T) {
 }
 
 func TestAStopRollsBackAHandlerThatDoesNotFinish(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := setupKafka(t, 1)
 	b.produce(0, b.events(0, 2)...)
 	in := b.inbox(func(c *Config) { c.StopTimeout = 10 * time.Millisecond })

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
@@ -79,6 +80,7 @@ func TestAnOldEventOfAnotherNodesTypeIsStaleAndNotStored(t *testing.T) {
 }
 
 func TestWhatOthersWriteForOthersLeavesNoDeadLetters(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	const foreign = "ledger.posted"
 	b := setup(t)
 	in := b.inbox()

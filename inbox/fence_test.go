@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
@@ -154,6 +155,7 @@ func TestAZombieCannotCommitAfterAnotherHasThePartition(t *testing.T) {
 
 // Its session may have ended without its knowing, with nothing in hand whose transaction could be refused.
 func TestANodeWithNothingInHandHearsThatItsPartitionIsAnothers(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	log := logOf(event("1", "k"))
 	lost := b.inbox()
@@ -180,6 +182,7 @@ func TestANodeWithNothingInHandHearsThatItsPartitionIsAnothers(t *testing.T) {
 
 // The new owner waits for the transactions that have looked at the epoch, so that none of them commits after it began.
 func TestTheNextOwnerWaitsForTheHandlersOfTheLast(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	log := logOf(event("1", "k"), event("2", "k"))
 	begun, finish := make(chan struct{}), make(chan struct{})
@@ -215,6 +218,7 @@ func TestTheNextOwnerWaitsForTheHandlersOfTheLast(t *testing.T) {
 }
 
 func TestTheCommittedOffsetStaysBelowAnUnsettledEvent(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	events := []holdfast.Event{event("0", "a"), event("1", "slow"), event("2", "b"), event("3", "c"), event("4", "slow")}
 	begun, finish := make(chan struct{}), make(chan struct{})
@@ -246,6 +250,7 @@ func TestTheCommittedOffsetStaysBelowAnUnsettledEvent(t *testing.T) {
 }
 
 func TestHungHandlersStopConsumeLoudly(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	in := b.inbox(func(c *Config) {
 		c.Timeout, c.Grace, c.MaxHung, c.StopTimeout = 20*time.Millisecond, 20*time.Millisecond, 2, -1
@@ -265,6 +270,7 @@ func TestHungHandlersStopConsumeLoudly(t *testing.T) {
 }
 
 func TestAfterAnUncleanEndStartsCountUntilTheLogsOldEnd(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	pgtest.Exec(t, b.db, "insert into holdfast.consumer_position (consumer, topic, partition, position, clean) values ('billing', 'orders', 0, 0, false)")
 	in := b.inbox()

@@ -18,6 +18,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/lane"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/seed"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/retry"
 )
@@ -118,6 +119,7 @@ func slowToCommit(t *testing.T) *bundle {
 // On a disk on which a COMMIT takes 10 ms, a key that has fallen behind is stored long before it is handled. It was handled no
 // sooner than it was stored, and at half the speed.
 func TestABusyKeyThatFellBehindIsNotHeldUpByItsFollowers(t *testing.T) {
+	skip.InShort(t, "it takes 21 s beside the others")
 	t.Parallel()
 	b := slowToCommit(t)
 	var behind atomic.Bool
@@ -222,6 +224,7 @@ func (b *bundle) followers(in *Inbox, off int64) (ds []*delivery) {
 
 // The worker that removes the head resumes the next one, and has to see it: both have the lock of the key.
 func TestFollowersWaitForWhoeverIsTakingTheHeadAway(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	in := b.inbox()
 	in.Handle("order.placed", effectOf)
@@ -277,6 +280,7 @@ func (a *armer) TraceBatchQuery(ctx context.Context, conn *pgx.Conn, data pgx.Tr
 }
 
 func TestFollowersWhoseCommitGotNoAnswerAreStoredOnceAndSaidToBe(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	b := setup(t)
 	var proxy cutter
 	tracer := &armer{beginnings: beginnings{of: "-- inbox.store_many"}, proxy: &proxy}
@@ -317,6 +321,7 @@ func TestFollowersWhoseCommitGotNoAnswerAreStoredOnceAndSaidToBe(t *testing.T) {
 // Heads that fail now and then, duplicates, queues that come and go, room that runs out: what is stored together comes in its
 // order, and once.
 func TestBusyKeysThatFallBehindAgainAndAgainKeepTheirOrder(t *testing.T) {
+	skip.InShort(t, "it takes 14 s beside the others")
 	b := setup(t)
 	seed := seed.New(t)
 	r := rand.New(rand.NewPCG(seed, 1))

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
@@ -23,6 +24,7 @@ func (in *Inbox) says(reason string) bool {
 func (in *Inbox) healthy() bool { h := in.Health(context.Background()); return h.Live && h.Ready }
 
 func TestHealthFollowsAnOutageOfTheDatabase(t *testing.T) {
+	skip.InShort(t, "it takes 6 s beside the others")
 	b := setup(t)
 	in := b.inbox()
 	in.Handle("order.placed", effectOf)
@@ -46,6 +48,7 @@ func TestHealthFollowsAnOutageOfTheDatabase(t *testing.T) {
 }
 
 func TestHealthFollowsTheGroupAndAnOutageOfKafka(t *testing.T) {
+	skip.InShort(t, "it takes 7 s beside the others")
 	b := setup(t)
 	in := b.inbox()
 	in.Handle("order.placed", effectOf)
@@ -63,6 +66,7 @@ func TestHealthFollowsTheGroupAndAnOutageOfKafka(t *testing.T) {
 }
 
 func TestHealthSaysWhyAnInboxHasEnded(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	in := b.inboxOn(pgtest.New(t).Pool)
 	in.Handle("order.placed", effectOf)
@@ -77,6 +81,7 @@ func TestHealthSaysWhyAnInboxHasEnded(t *testing.T) {
 
 // A database that takes connections and says nothing keeps nobody waiting for long who asks.
 func TestHealthIsBoundedWhileTheDatabaseSaysNothing(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	b := setup(t)
 	config, err := pgxpool.ParseConfig("postgres://nobody@127.0.0.1:1/none?sslmode=disable")
 	if err != nil {

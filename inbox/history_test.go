@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/seed"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -321,6 +322,7 @@ func TestAHistoryCountsEachFailureAsWhatItIs(t *testing.T) {
 
 // What becomes of the event is decided by then. Nothing that keeps it from being written can be the handler's doing.
 func TestDeadlocksUnderAVerdictRunNoHandlerAgain(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	b := setup(t)
 	var runs int
 	in := b.inbox(func(c *Config) { c.ImmediateRetries, c.Retry.Attempts = 5, 10 })

@@ -10,10 +10,12 @@ import (
 	"testing"
 
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
 func TestAnOffsetOutOfRangeHoldsItsPartitionOnly(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	pgtest.Exec(t, b.db, "insert into holdfast.consumer_position (consumer, topic, partition, position) values ('billing', 'orders', 0, 9)")
 	var log bytes.Buffer
@@ -48,6 +50,7 @@ func TestAnOffsetOutOfRangeHoldsItsPartitionOnly(t *testing.T) {
 }
 
 func TestAnOffsetThatGoesWhileItIsReadHoldsItsPartition(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	log := logOf(eventsOf("", 3)...)
 	g, next := newFakeGeneration(log), newFakeGeneration(log)
@@ -74,6 +77,7 @@ func TestAnOffsetThatGoesWhileItIsReadHoldsItsPartition(t *testing.T) {
 }
 
 func TestDeletedRecordsAreSkippedWhereThatIsAsked(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	g := &shortened{fakeGeneration: newFakeGeneration(logOf(eventsOf("", 6)...)), skip: true}
 	in := b.inbox()
@@ -126,6 +130,7 @@ func (s *shortened) Fetch(ctx context.Context, tp TopicPartition, offset, maxByt
 
 // A broker that comes back as the leader has the log that another one did not have yet. ConsumeUntil would wait for a person otherwise.
 func TestAHoldThatEndsByItselfIsNotSaidAnyMore(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	events := eventsOf("", 3)
 	in := b.inbox()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 func TestWhichKeyIsHot(t *testing.T) {
@@ -71,6 +72,7 @@ func TestOtherKeysWait(t *testing.T) {
 
 // The other keys of a partition do not wait until a hot key with a slow handler has made room: what of it waits is stored, in its order.
 func TestAHotKeyThatIsSlowIsStored(t *testing.T) {
+	skip.InShort(t, "it takes 6 s beside the others")
 	b := setup(t)
 	const hot, cold = maxAhead + 500, 40
 	var hotHandled, coldHandled, before atomic.Int64
@@ -106,6 +108,7 @@ func TestAHotKeyThatIsSlowIsStored(t *testing.T) {
 
 // Stored events take longer. A key that holds up no other is handled from the log.
 func TestAKeyWithAPartitionOfItsOwnIsNotStored(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	b := setup(t)
 	const n = maxAhead + 200
 	in := b.inbox()
@@ -154,6 +157,7 @@ func TestAHotKeyIsNotStoredBeyondItsQuota(t *testing.T) {
 
 // One event whose handler takes long does not stop its partition after maxAhead others.
 func TestASlowEventHoldsUpNoOtherKeyForThousands(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	const others = 3 * maxAhead
 	var handled atomic.Int64

@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/internal/test/logtest"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
@@ -92,6 +93,7 @@ func TestEffectsThatAFailoverTookBackHappenAgainWhileTheNodeRuns(t *testing.T) {
 
 // A crash that lost nothing is not distinguished from one that did.
 func TestACrashThatLostNothingCostsOneRejoinAndNoCaution(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	b := setupKafka(t, 1)
 	events := b.events(0, 30)
 	b.produce(0, events[:20]...)

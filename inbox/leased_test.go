@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 // An outage costs no attempt as long as the lease lasts, and a stop does not wait for a database that is away.
@@ -58,6 +60,7 @@ func TestAnEventIsHandedBackForAsLongAsItsLeaseLasts(t *testing.T) {
 
 // A handler that has waited for its connection for too long could not commit: another worker would have the event.
 func TestAWaitForAConnectionGoesBackUnspentWithoutAHandler(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	pool := b.db.PoolOf(t, 1)
 	in := b.inboxOn(pool, func(c *Config) { c.Retry.Attempts = 1 })

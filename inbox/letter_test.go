@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/internal/test/logtest"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/retry"
 )
@@ -227,6 +228,7 @@ func TestALetterThatNoTopicTakesIsALetterNevertheless(t *testing.T) {
 }
 
 func TestAReplayThatFailsAgainIsPublishedAgain(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	in := b.publishing()
 	b.receive(in, event("1", "k"), Dead)
@@ -263,6 +265,7 @@ func TestALetterTopicThatCannotBeIsRefusedAtNew(t *testing.T) {
 
 // A canary of a handler's error, of its payload or of a record's headers must not leave the database when payloads do not.
 func TestALetterThatIsPublishedWithoutItsPayloadHasNoErrorText(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.DeadLetterTopic, c.LetterPayload = "*.dlq", -1 })
 	pgtest.Exec(t, b.db, "create table card (number integer, holder text primary key); insert into card values (1, 'CANARY-4111')")

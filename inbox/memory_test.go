@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
@@ -171,6 +172,7 @@ func TestAStoppedConsumerGivesItsWholeBudgetBack(t *testing.T) {
 }
 
 func TestARecordOverAQuarterOfTheBudgetIsADeadLetter(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	g := &sized{fakeGeneration: newFakeGeneration(sizedLog(300, 5<<20, 300)), partitions: 1}
 	in := b.inbox(func(c *Config) { c.MemoryBudget = 16 << 20 })

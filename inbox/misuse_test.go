@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 // asleep is the statement that the handlers here have when their time is over.
@@ -155,6 +156,7 @@ func TestWhatAHandlerDoesWrongIsItsEventsFailure(t *testing.T) {
 func ignore(error) error { return nil }
 
 func TestWhatIsWaitedForSaysOfWhichEvent(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	b := setup(t)
 	var log strings.Builder
 	in := b.inbox(func(c *Config) { c.Workers, c.Logger = 1, slog.New(slog.NewTextHandler(&log, nil)) })
@@ -280,6 +282,7 @@ func TestAKeyWhoseEventIsCommittedDoesNotWaitForAnothersHandler(t *testing.T) {
 }
 
 func TestABatchLargerThanWhatMayBeInHandIsCutShort(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.BatchSize = 5000 })
 	h := &batches{}
@@ -301,6 +304,7 @@ func TestTheLargestLimitsAreLimits(t *testing.T) {
 }
 
 func TestARecordOfAnImpossibleTimeIsHandledAndParkedLikeOthers(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	in := b.inbox()
 	in.Handle("order.placed", func(context.Context, pgx.Tx, holdfast.Event) error { return errors.New("no") })

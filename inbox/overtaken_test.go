@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -25,6 +26,7 @@ func (b *bundle) enterBefore(id, other string) {
 
 // A claim does not hold the lock of the key: what was committed while it ran may be before what it took.
 func TestAnEventThatWasOvertakenWhileItWasClaimedIsNotStarted(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	in := b.inbox()
 	started := 0
@@ -59,6 +61,7 @@ func TestAnEventThatWasOvertakenWhileItWasClaimedIsNotStarted(t *testing.T) {
 // A replay enters its queue before an event whose handler runs just then: that one cannot commit any more, and both are
 // handled at once afterwards, not when its lease has run out.
 func TestAnEventThatAReplayOvertakesGoesBackAfterItAtOnce(t *testing.T) {
+	skip.InShort(t, "it judges how long something takes")
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.Timeout = 2 * time.Minute }) // A lease is longer.
 	began, goOn, first, broken := make(chan struct{}), make(chan struct{}), true, true

@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
@@ -56,6 +57,7 @@ func (b *bundle) order() []string {
 }
 
 func TestAPausedConsumerHandlesNothingFromKafka(t *testing.T) {
+	skip.InShort(t, "it takes 5 s beside the others")
 	b := setupKafka(t, 2)
 	all := b.events(0, 60)
 	in := b.inbox()
@@ -87,6 +89,7 @@ func TestAPausedConsumerHandlesNothingFromKafka(t *testing.T) {
 
 // Its handler runs when the pause comes, and may finish. The events after it wait.
 func TestAPauseLetsRunningHandlersFinish(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	b := setupKafka(t, 1)
 	begun, finish := make(chan string, 10), make(chan struct{})
 	in := b.inbox(func(c *Config) { c.Workers, c.StopTimeout = 2, time.Minute })
@@ -121,6 +124,7 @@ func TestAPauseLetsRunningHandlersFinish(t *testing.T) {
 }
 
 func TestAPausedConsumerStoresWhatItReceives(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	b := setup(t)
 	in := b.inbox()
 	in.Handle("order.placed", effectOf)
@@ -214,6 +218,7 @@ func TestWhatWasSeenOfPausesCountsForTwoSeconds(t *testing.T) {
 
 // A long queue of one key goes from one event to the next without a claim. A pause ends that.
 func TestAPauseEndsTheWorkOnAQueue(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.Workers = 1 })
 	var runs atomic.Int32
@@ -262,6 +267,7 @@ func TestANodeWithoutTheRightToPausesSaysSo(t *testing.T) {
 
 // A paused node claims nothing. Without an answer from elsewhere one lost connection would be an outage until it declares its types again.
 func TestALostConnectionIsNoOutageWhilePaused(t *testing.T) {
+	skip.InShort(t, "it takes 5 s beside the others")
 	b := setup(t)
 	b.pauses(billing)
 	in := b.inbox()

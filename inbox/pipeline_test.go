@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/seed"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -87,6 +88,7 @@ func TestAFailedCommitDoesNotBlameTheEventsAfterIt(t *testing.T) {
 }
 
 func TestConnectionsKilledAtRandomLoseAndRepeatNothing(t *testing.T) {
+	skip.InShort(t, "it takes 7 s beside the others")
 	b := setup(t)
 	const n, keys = 2000, 40
 	seed := seed.New(t)
@@ -168,6 +170,7 @@ func TestConnectionsKilledAtRandomLoseAndRepeatNothing(t *testing.T) {
 }
 
 func TestAPoolSmallerThanTheWorkersServesThemAll(t *testing.T) {
+	skip.InShort(t, "it takes 8 s beside the others")
 	b := setup(t)
 	pool := b.db.PoolOf(t, 2)
 	in := b.inboxOn(pool, func(c *Config) { c.Workers = 16 })

@@ -14,11 +14,13 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 // A key with many events gives its worker back now and then. What of it comes next was read before most that is ready by then,
 // and must not wait for all of that: it would fall behind as far as there are other keys.
 func TestABusyKeyDoesNotWaitForAllOthersAtEachOfItsEvents(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.Workers = 1 })
 	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
@@ -45,6 +47,7 @@ func TestABusyKeyDoesNotWaitForAllOthersAtEachOfItsEvents(t *testing.T) {
 // What comes behind a stored event is stored in groups, one after the other: another key waits for a few of them, and not
 // for all that its partition has of the key that fails.
 func TestAKeyThatIsPutAsideGivesItsWorkerToOthersNowAndThen(t *testing.T) {
+	skip.InShort(t, "it takes 18 s beside the others")
 	t.Parallel()
 	b := slowToCommit(t)
 	in := b.inbox(func(c *Config) {
@@ -104,6 +107,7 @@ func (p *pagedAt) Fetch(ctx context.Context, tp TopicPartition, offset, maxBytes
 // A server that takes 25 ms for a statement ends a worker's turn after each event. What follows a stored one is stored in groups
 // there too, while other keys wait for the same worker.
 func TestOnASlowServerFollowersAreStoredTogetherToo(t *testing.T) {
+	skip.InShort(t, "it takes 5 s beside the others")
 	b := setup(t)
 	pgtest.Exec(t, b.db, "create function slow() returns trigger language plpgsql as 'begin perform pg_sleep(0.025); return null; end'")
 	pgtest.Exec(t, b.db, "create trigger slow before insert on holdfast.inbox for each statement execute function slow()")

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
@@ -19,6 +20,7 @@ func (b *beginnings) seen() int {
 
 // What does not move is not saved, and asks the database for its incarnation once a second.
 func TestSavingAsksNothingWhileNothingMoves(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	b := setup(t)
 	pool, saves := b.counted("-- inbox.save\n")
 	looking, looks := b.counted("-- inbox.incarnation\n")
@@ -55,6 +57,7 @@ func TestSavingAsksNothingWhileNothingMoves(t *testing.T) {
 
 // A save that takes long is followed by a rest in proportion: else a slow database had one on it all the time.
 func TestSavingRestsAfterASlowSave(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	b := setup(t)
 	pool, saves := b.counted("-- inbox.save\n")
 	in := b.inboxOn(pool)

@@ -13,9 +13,11 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 func TestEveryStatementIsNamedAndFitsTheSchema(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	if err := holdfast.Migrate(b.Context(), b.db.Pool, holdfast.SchemaConfig{Schema: "other_one"}); err != nil {
 		t.Fatal(err)
@@ -75,6 +77,7 @@ func (b *bundle) touched(name, statement string, args ...any) int {
 
 // What is done about the head of a key costs the same with 10,000 events behind it as with none.
 func TestALongQueueCostsItsHeadNothing(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	b := setup(t)
 	in := b.inbox()
 	const followers, keys = 10_000, 20

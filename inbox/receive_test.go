@@ -16,6 +16,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -68,6 +69,7 @@ func TestAnIdWithAnotherPayloadIsAConflict(t *testing.T) {
 }
 
 func TestAFailedHandlerLeavesNothingAndIsRetried(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	in := b.inbox()
 	var tries atomic.Int64
@@ -112,6 +114,7 @@ func TestAQuickRetryHappensInPlace(t *testing.T) {
 }
 
 func TestAPoisonMessageIsADeadLetterWithAllErrors(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	in := b.inbox()
 	var n atomic.Int64
@@ -230,6 +233,7 @@ func (b *bundle) heldKey() *Inbox {
 
 // A held event is dormant, and next resumes none that a letter holds. The claim does not rely on either.
 func TestAHeldEventIsNotClaimedThoughItIsDue(t *testing.T) {
+	skip.InShort(t, "it takes 25 s beside the others")
 	b := setup(t)
 	in := b.heldKey()
 	pgtest.Exec(t, b.db, "update holdfast.stored set next_at = now() - interval '1 hour'")
@@ -245,6 +249,7 @@ func TestAHeldEventIsNotClaimedThoughItIsDue(t *testing.T) {
 }
 
 func TestAHeldKeyGoesOnWhenItsLetterIsDiscarded(t *testing.T) {
+	skip.InShort(t, "it takes 5 s beside the others")
 	b := setup(t)
 	in := b.heldKey()
 	pgtest.Exec(t, b.db, "update holdfast.letter set state = 'discarded'")
@@ -288,6 +293,7 @@ func TestPanicGoexitAndABrokenTransactionAreFailures(t *testing.T) {
 }
 
 func TestAHungHandlerLosesItsConnectionAndTooManyStopTheInbox(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.Timeout, c.Grace, c.MaxHung = 20*time.Millisecond, 20*time.Millisecond, 2 })
 	release := make(chan struct{})

@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 // beginnings counts the statements of a pool that begin with a text.
@@ -115,6 +116,7 @@ func TestWhatIsReadAgainCostsNoTransactionEach(t *testing.T) {
 
 // Nothing is known of an event while the database does not answer: it is asked until it does.
 func TestWhatIsReadAgainWaitsForADatabaseThatDoesNotAnswer(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	log := logOf(event("1", "k"))
 	in := b.inbox()

@@ -10,10 +10,12 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 // Else a payload that kills its process would be started once more, uncounted, after every hand-over.
 func TestAnOwnerThatStopsLeavesTheRestOfAnUncleanEnd(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	pgtest.Exec(t, b.db, `insert into holdfast.consumer_position (consumer, topic, partition, position, clean) values ('billing', 'orders', 0, 0, false)`)
 	log := logOf(event("0", "a"), event("1", "b"), event("2", "c"))
@@ -52,6 +54,7 @@ func TestAnOwnerThatStopsLeavesTheRestOfAnUncleanEnd(t *testing.T) {
 
 // A deploy, or a group that rebalances often, must not make a letter of an event that takes longer than Config.StopTimeout.
 func TestAStartHandedBackInOrderIsNoEndOfTheProcess(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	pgtest.Exec(t, b.db, `insert into holdfast.consumer_position (consumer, topic, partition, position, clean) values ('billing', 'orders', 0, 0, false)`)
 	log := logOf(event("slow", "k"))
@@ -115,6 +118,7 @@ func TestAStartWhoseCountHadNoAnswerBeforeTheStopIsTakenBack(t *testing.T) {
 }
 
 func TestAnEventWithoutRoomIsCountedOnceAfterAnUncleanEnd(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	b := setupRoom(t, func(c *Config) { c.Retry.Attempts = 3 })
 	pgtest.Exec(t, b.db, `insert into holdfast.consumer_position (consumer, topic, partition, position, clean) values ('billing', 'orders', 0, 0, false)`)
 	b.store(b.in, event("before", "full 0"))

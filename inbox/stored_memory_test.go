@@ -10,10 +10,12 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 // Eight workers had eight events in memory, however large, and nothing counted them.
 func TestStoredEventsInMemoryKeepWithinTheirShare(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	b := setup(t)
 	const budget, share = 16 << 20, 2 << 20
 	in := b.inbox(func(c *Config) { c.MemoryBudget = budget })

@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -28,6 +29,7 @@ func (in *Inbox) withoutSweeps(ctx context.Context) error {
 // A partition's sender receives the events of each key one after the other, while Run handles what failed, on two nodes,
 // in the same moments. Each key's effects must come in order, every event once, and nothing may be left dormant.
 func TestFollowersOfAParkedKeyNeitherOvertakeNorAreForgotten(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	b := setup(t)
 	failing := func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
 		if rand.IntN(10) == 0 {
@@ -94,6 +96,7 @@ func TestFollowersOfAParkedKeyNeitherOvertakeNorAreForgotten(t *testing.T) {
 }
 
 func TestTwoNodesShareTheStoredEventsAndKeepEachKeysOrder(t *testing.T) {
+	skip.InShort(t, "it takes 5 s beside the others")
 	b := setup(t)
 	first := b.inbox()
 	first.Handle("order.placed", effectOf)
@@ -115,6 +118,7 @@ func TestTwoNodesShareTheStoredEventsAndKeepEachKeysOrder(t *testing.T) {
 }
 
 func TestAWorkerWhoseLeaseWasTakenWritesNothing(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	b := setup(t)
 	in := b.inbox()
 	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {

@@ -8,9 +8,11 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 func TestStructuredEventsAreHandledAndMalformedOnesSaid(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	in := b.inbox()
 	type got struct{ source, key, payload, contentType, subject string }
@@ -57,6 +59,7 @@ func TestStructuredEventsAreHandledAndMalformedOnesSaid(t *testing.T) {
 
 // The binding for Kafka lets a structured record have the headers of binary mode too, about the same event.
 func TestACloudEventInAnEventIsItsPayload(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	in := b.inbox()
 	payloads := map[string]string{}

@@ -11,11 +11,13 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/lane"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 // Store cannot know what is before an event. A long queue of one key must not make every claim look at all of it: the first
 // event that is settled puts those behind it to sleep, and each is handled in its turn nevertheless.
 func TestALongQueueOfStoreSleepsOnceItsFirstEventIsSettled(t *testing.T) {
+	skip.InShort(t, "it takes 5 s beside the others")
 	b := setup(t)
 	const n = 600
 	in := b.inbox()
@@ -62,6 +64,7 @@ func TestALongQueueOfStoreSleepsOnceItsFirstEventIsSettled(t *testing.T) {
 // Where the first event fails, or a letter holds the key, nothing of it is settled. What Store adds behind is put to sleep by
 // the sweep: a few at a time, so that others get the key's lock, and each is handled once its turn comes.
 func TestALongQueueOfStoreIsDormantWhileItsKeySettlesNothing(t *testing.T) {
+	skip.InShort(t, "it takes 27 s beside the others")
 	b := setup(t)
 	in := b.inbox()
 	var handled atomic.Int64

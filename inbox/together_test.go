@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 // transactions is how many transactions left the effects.
@@ -30,6 +31,7 @@ func (b *bundle) few(change ...func(*Config)) *Inbox {
 }
 
 func TestPlainHandlersShareATransactionWhileManyWait(t *testing.T) {
+	skip.InShort(t, "it counts transactions, of which a busy machine needs more")
 	for name, c := range map[string]struct {
 		group      int
 		keys       int
@@ -67,6 +69,7 @@ func TestPlainHandlersShareATransactionWhileManyWait(t *testing.T) {
 }
 
 func TestAnEventThatFailsItsGroupAloneBearsTheFailure(t *testing.T) {
+	skip.InShort(t, "it counts transactions, of which a busy machine needs more")
 	for name, fail := range map[string]func(ctx context.Context, tx pgx.Tx) error{
 		"an error":                      func(context.Context, pgx.Tx) error { return errors.New("no such customer") },
 		"a panic":                       func(context.Context, pgx.Tx) error { panic("no such customer") },
@@ -140,6 +143,7 @@ func TestAnEventThatFailsItsGroupAloneBearsTheFailure(t *testing.T) {
 
 // A group is put together by what its handlers took before. If all of them become slow at once, others need not wait for their locks that long.
 func TestAGroupThatTakesTooLongIsTakenApart(t *testing.T) {
+	skip.InShort(t, "it takes 6 s beside the others")
 	b := setup(t)
 	in := b.few()
 	in.groups.longest = 50 * time.Millisecond
@@ -174,6 +178,7 @@ func TestAGroupThatTakesTooLongIsTakenApart(t *testing.T) {
 }
 
 func TestAGroupHasKnownAndWaitingEventsAmongIt(t *testing.T) {
+	skip.InShort(t, "it counts transactions, of which a busy machine needs more")
 	b := setup(t)
 	failing := atomic.Bool{}
 	failing.Store(true)
@@ -315,6 +320,7 @@ func TestASettingOfAHandlerReachesNoOtherEvent(t *testing.T) {
 
 // Handlers that lock the same rows in different orders cost nobody an attempt, and do not wait for Postgres to find each deadlock.
 func TestGroupsThatLockTheSameRowsEndInTime(t *testing.T) {
+	skip.InShort(t, "it takes 6 s beside the others")
 	b := setup(t)
 	pgtest.Exec(t, b.db, "create table total (id int primary key, n int); insert into total values (0, 0), (1, 0), (2, 0)")
 	pool := b.db.PoolWith(t, func(c *pgxpool.Config) { // Postgres looks for deadlocks long after a group gives up, also if a machine stands still.
@@ -348,6 +354,7 @@ func TestGroupsThatLockTheSameRowsEndInTime(t *testing.T) {
 
 // A handler that is slow now and then does not keep others' locks: it runs alone for a while.
 func TestATypeThatWasSlowOnceRunsAlone(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	b := setup(t)
 	in := b.few(func(c *Config) { c.Workers = 1 })
 	in.groups.slow = 6 * time.Second // No handler of the other type takes as long, also if the machine stands still for a moment.

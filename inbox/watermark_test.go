@@ -17,6 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/seed"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/retry"
 )
@@ -133,6 +134,7 @@ func TestTheWatermarkIsTakenBackWithTheHandlersTransaction(t *testing.T) {
 }
 
 func TestByItsWatermarkAHandlerDoesNotGoBackWhenALetterIsReplayed(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	in := b.inbox()
 	fixed := false
@@ -220,6 +222,7 @@ func TestTheWatermarkMakesASecondTransactionWaitAndCompare(t *testing.T) {
 }
 
 func TestFiftyHandlersOnOneWatermarkOnlyEverGoUp(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.Timeout = time.Minute })
 	pgtest.Exec(t, b.db, "create table history (n bigint generated always as identity, version bigint)")
@@ -295,6 +298,7 @@ func TestAWatermarkOfABadEntityIsRefusedAndTheTxGoesOn(t *testing.T) {
 }
 
 func TestTheWatermarkUsesTheConfiguredSchema(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	if err := holdfast.Migrate(b.Context(), b.db.Pool, holdfast.SchemaConfig{Schema: "other_one"}); err != nil {
 		t.Fatal(err)

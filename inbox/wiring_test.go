@@ -14,10 +14,12 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
 func TestAConsumerWhoseDatabaseIsNotReadySaysWhatToDoAndEnds(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	b := setup(t)
 	name := "stranger_" + strings.ToLower(rand.Text())
 	pgtest.Exec(t, b.db, "create role "+name)
@@ -87,6 +89,7 @@ func TestAConsumerWhoseDatabaseIsNotReadySaysWhatToDoAndEnds(t *testing.T) {
 // Behind a pooler in transaction pooling, a role that another service sets and leaves is that of whoever gets the connection
 // next.
 func TestARoleThatOthersLeaveBehindAPoolerEndsNoConsumer(t *testing.T) {
+	skip.InShort(t, "it takes 6 s beside the others")
 	b := setup(t)
 	pool := pgtest.BouncerPoolOf(t, b.db)
 	pgtest.LeaveRoles(t, pool)

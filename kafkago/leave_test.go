@@ -19,6 +19,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 // gate is a network that can be cut: what is open is closed then, and what is dialed is refused.
@@ -53,6 +54,7 @@ func (g *gate) set(shut bool) {
 
 // kafka-go forgets its member ID when it cannot reach the coordinator, and the group waited for the old member's session.
 func TestAMemberThatWasCutOffDoesNotWaitForItself(t *testing.T) {
+	skip.InShort(t, "it judges how long something takes")
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		const session = time.Minute
 		net, topic := &gate{}, cluster.Topic(t, 1)

@@ -64,6 +64,7 @@ func startRefuses(t *testing.T, pool *pgxpool.Pool, want error) {
 }
 
 func TestARestoredCopyIsRefusedAndAdoptedWithoutLosingAnEvent(t *testing.T) {
+	skip.InShort(t, "it takes 12 s beside the others")
 	t.Parallel()
 	ctx := t.Context()
 	old := pgtest.Own(t, pgtest.Options{Settings: pgtest.NoSync()})
@@ -149,6 +150,7 @@ func TestTheSameFilesUnderAnotherIdentifierKeepTheirCursors(t *testing.T) {
 
 // A publication FOR ALL TABLES, as CDC tools make it, refuses updates and deletes of a table without a replica identity.
 func TestARestoredCopyWithAPublicationOfAllTablesIsAdopted(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	t.Parallel()
 	pool, b := setup(t, 2), newBroker()
 	pgtest.Exec(t, pool, "create publication everything for all tables")
@@ -170,6 +172,7 @@ func TestACursorInTheFutureIsRefused(t *testing.T) {
 }
 
 func TestAStandbyIsRefusedAndCanBeUsedOnceItIsPromoted(t *testing.T) {
+	skip.InShort(t, "it takes 11 s beside the others")
 	t.Parallel()
 	primary := pgtest.Own(t, pgtest.Options{Settings: pgtest.NoSync()})
 	pool, b := open(t, primary), newBroker()
@@ -205,6 +208,7 @@ func TestAStandbyIsRefusedAndCanBeUsedOnceItIsPromoted(t *testing.T) {
 }
 
 func TestACrashOfPostgresLosesNothingAndTheRelayGoesOn(t *testing.T) {
+	skip.InShort(t, "it takes 13 s beside the others")
 	t.Parallel()
 	server := pgtest.Own(t, pgtest.Options{Settings: pgtest.NoSync()}) // the process crashes, not the machine
 	pool, b := open(t, server), newBroker()

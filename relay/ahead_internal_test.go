@@ -6,12 +6,14 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
 // A cursor ahead of the server speaks of transactions that the server has not begun: a copy of the files was put back, or a
 // crash undid them. Rule 1.
 func TestACursorAheadOfTheServerIsNeitherReadNorSaved(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	pool, r := openLog(t, 1, 10)
 	appendMany(t, pool, "k", 1)
@@ -60,6 +62,7 @@ func TestACursorAheadOfTheServerIsNeitherReadNorSaved(t *testing.T) {
 // While a lane is idle its cursor stays what it was, with all transactions that were in flight then. Each is looked up once,
 // and not for every look (8 ms a look with 300 of them, 39 ms with 1,000).
 func TestAnIdleLaneLooksAnEndedTransactionUpOnce(t *testing.T) {
+	skip.InShort(t, "it takes 7 s beside the others")
 	t.Parallel()
 	pool, r := openLog(t, 1, 10)
 	flying, err := pool.Begin(t.Context())

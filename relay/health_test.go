@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/logtest"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
 )
@@ -27,6 +28,7 @@ func says(r *relay.Relay, reason string) bool {
 
 // Health answers while Postgres is away, while Kafka is, and once they are back, without a restart.
 func TestHealthFollowsOutagesOfPostgresAndKafka(t *testing.T) {
+	skip.InShort(t, "it takes 14 s beside the others")
 	t.Parallel()
 	pool, b := setup(t, 8), newBroker()
 	name := pool.Config().ConnConfig.Database
@@ -90,6 +92,7 @@ func TestHealthSaysWhyARelayHasEnded(t *testing.T) {
 
 // A database that takes connections and says nothing keeps nobody waiting who asks.
 func TestHealthDoesNotWaitForTheDatabase(t *testing.T) {
+	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	config, err := pgxpool.ParseConfig("postgres://nobody@127.0.0.1:1/none?sslmode=disable")
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
@@ -156,6 +157,7 @@ func writeNumbered(t *testing.T, db *pgtest.DB, from, to int) {
 
 // One event is refused at first, and published as a parked one.
 func TestAProducerOfALaneIsToldWhatIsSaved(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	t.Parallel()
 	db := migrated.Lanes(t, 1)
 	var refused atomic.Bool
@@ -211,6 +213,7 @@ func TestAProducerOfALaneIsToldWhatIsSaved(t *testing.T) {
 }
 
 func TestALaneWhoseProducerIsFencedIsClaimedAnew(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	db := migrated.Lanes(t, 1)
 	book := &laneBook{answer: func(l *bookedLane, e holdfast.Event) error {

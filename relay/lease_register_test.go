@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/seed"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 // The row of a lane is a register that claims, saves and releases of several relays share: whatever they do at once must
@@ -77,6 +78,7 @@ var leaseModel = porcupine.Model{
 }
 
 func TestTheLeaseOfALaneIsARegisterThatOnlyItsOwnerWrites(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	t.Parallel()
 	db := migrated.Lanes(t, 1)
 	// A window, so that pos may be anything.

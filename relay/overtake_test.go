@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 	"github.com/holdfast-go/holdfast/internal/test/seed"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 func TestNoisyTenantsAreThoseThatOthersWaitFor(t *testing.T) {
@@ -260,6 +261,7 @@ func windowOf(log []written, done, upto int, pos int64) (events []logEvent) {
 // Writers of many tenants commit in any order, and two readers read: the first in windows that end anywhere, the second ahead of it.
 // Each event is handed out once and each key in order, whatever the turns; and the cursor moves past nothing that was not handed out.
 func TestTwoReadersHandOutEachEventOnceAndEachKeyInOrder(t *testing.T) {
+	skip.InShort(t, "it takes 12 s beside the others")
 	t.Parallel()
 	random := rand.New(rand.NewPCG(seed.New(t), 0))
 	overtaken, turns := 0, 0

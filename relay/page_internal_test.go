@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 // A page of events is in memory, and those of all lanes are. So it ends by its bytes, too: 16,000 events of 100 KB, in pages of
@@ -91,6 +92,7 @@ func (c counting) Query(ctx context.Context, sql string, args ...any) (pgx.Rows,
 
 // Where a backlog has no cuts, every page would sort all of it again. What comes next is listed many pages at a time.
 func TestABacklogWithoutCutsIsListedManyPagesAtATime(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	pool, r := openLog(t, 1, 20)
 	const events = 3000

@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
 	"github.com/holdfast-go/holdfast/retry"
@@ -100,6 +101,7 @@ func TestAPermanentRefusalIsALetterAfterOneLookFromTheTable(t *testing.T) {
 }
 
 func TestChainsOfErrorsStayWithinTwenty(t *testing.T) {
+	skip.InShort(t, "it takes 10 s beside the others")
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
 	var tries atomic.Int32
@@ -140,6 +142,7 @@ func TestParkedEventsSurviveARestartOfTheRelay(t *testing.T) {
 }
 
 func TestAnOutageOfTheBrokerSpendsNoAttemptsAndWritesNothing(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
 	// The outage begins when the head has been refused, however long it takes until it is parked: it has no second attempt before.
@@ -187,6 +190,7 @@ func TestAnOutageOfTheBrokerSpendsNoAttemptsAndWritesNothing(t *testing.T) {
 
 // However many events of a topic are parked: other topics flow.
 func TestOtherTopicsFlowBesideAnyNumberOfParkedEvents(t *testing.T) {
+	skip.InShort(t, "it takes 12 s beside the others")
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
 	b.set(func(e holdfast.Event) error {

@@ -8,11 +8,13 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/plantest"
 	"github.com/holdfast-go/holdfast/internal/test/roletest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 // Every statement that a relay makes while it works finds its rows by an index, on tables that are large: a log of
 // 200,000 events, 20,000 parked ones in 2,000 queues, 20,000 scheduled ones, 5,000 letters.
 func TestTheStatementsOfTheRelayUseTheirIndexesOnLargeTables(t *testing.T) {
+	skip.InShort(t, "it takes 13 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)
 	for _, sql := range []string{
@@ -117,6 +119,7 @@ func TestTheStatementsOfTheRelayUseTheirIndexesOnLargeTables(t *testing.T) {
 // reclaim keeps everybody from reading the log while it looks for what is unread. Its plans are those of a function, so what
 // they read is counted instead.
 func TestASegmentIsReclaimedWithoutReadingItAll(t *testing.T) {
+	skip.InShort(t, "it takes 14 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)
 	const rows = 200_000

@@ -12,6 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 // openLog makes a log with lanes and a reader of lane 0.
@@ -33,6 +34,7 @@ func appendMany(t testing.TB, db pgtest.Querier, name string, n int) {
 }
 
 func TestAPageOfOneHugeTransactionCostsWhatItReturns(t *testing.T) {
+	skip.InShort(t, "it takes 10 s beside the others")
 	t.Parallel()
 	const huge, page = 50_000, 200
 	pool, r := openLog(t, 1, page)

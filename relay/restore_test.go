@@ -89,6 +89,7 @@ func copyData(t *testing.T, pool *pgxpool.Pool) (copied func(), putBack func()) 
 }
 
 func TestAColdCopyPutBackUnderARelayLosesNothing(t *testing.T) {
+	skip.InShort(t, "it takes 19 s beside the others")
 	t.Parallel()
 	server, pool := ownLog(t, 2, nil)
 	b := newBroker()
@@ -276,6 +277,7 @@ func (s *switchboard) through(t *testing.T, dsn string) *pgxpool.Pool {
 
 // A standby that lost the connection to its primary some transactions ago takes over. Its ids begin where it stands.
 func TestAStandbyPromotedBehindLosesNothingThatItHas(t *testing.T) {
+	skip.InShort(t, "it takes 14 s beside the others")
 	t.Parallel()
 	primary, direct := ownLog(t, 2, nil)
 	standby, err := pgtest.InitStandby(t.Context(), primary, pgtest.Options{})
@@ -318,6 +320,7 @@ func TestAStandbyPromotedBehindLosesNothingThatItHas(t *testing.T) {
 
 // A pooler keeps the connections of a relay while the server behind it starts anew, so that the relay sees no error at all.
 func TestEveryStartOfTheServerIsAnotherIncarnation(t *testing.T) {
+	skip.InShort(t, "it takes 10 s beside the others")
 	t.Parallel()
 	server, pool := ownLog(t, 1, nil)
 	token := func() (token string) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
 )
@@ -21,6 +22,7 @@ func scheduled(key, payload string, at time.Time) holdfast.Event {
 }
 
 func TestAScheduledEventTakesItsPlaceWhenItFallsDue(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
 	var now time.Time // the database's clock decides
@@ -56,6 +58,7 @@ func TestAScheduledEventTakesItsPlaceWhenItFallsDue(t *testing.T) {
 }
 
 func TestManyScheduledEventsAreMovedOnceEach(t *testing.T) {
+	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	pool, b := setup(t, 4), newBroker()
 	at := time.Now().Add(time.Hour).Truncate(time.Microsecond)
@@ -98,6 +101,7 @@ func TestManyScheduledEventsAreMovedOnceEach(t *testing.T) {
 
 // However much falls due at once, a transaction moves no more of it than a server has memory for.
 func TestLargeScheduledEventsAreMovedAFewAtATime(t *testing.T) {
+	skip.InShort(t, "it takes 12 s beside the others")
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
 	const events, size = 80, 1_000_000

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/relay/internal/simdb"
 )
 
@@ -218,6 +219,7 @@ func (s *twelve) check(t *testing.T) {
 
 // One partition hurts only itself, whatever is the matter with it.
 func TestAPartitionInTroubleDelaysNoOther(t *testing.T) {
+	skip.InShort(t, "it takes 7 s beside the others")
 	t.Parallel()
 	trouble := 70 * time.Second
 	if testing.Short() {
@@ -313,6 +315,7 @@ func TestAPartitionInTroubleDelaysNoOther(t *testing.T) {
 // A publisher may call what is the matter with one event its partition's trouble. The other keys of that partition go on: each
 // of them has its turn when it is tried.
 func TestAKeyThatIsAlwaysRefusedStopsNoOtherOfItsPartition(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const trouble = 60 * time.Second
@@ -362,6 +365,7 @@ func TestABrokerThatIsSlowAtAllPartitionsHasNoneOfThemHeld(t *testing.T) {
 // When a broker is back one partition answers first. The others have waited as long as the broker was away, which is no fault of
 // theirs: parking them all would be more work for a broker that has just started.
 func TestTheEndOfAnOutageHoldsNoPartition(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a, began := &answering{}, time.Now()

@@ -19,11 +19,13 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/problems"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
 )
 
 func TestAStopHandsTheLanesBackAndNothingIsPublishedTwice(t *testing.T) {
+	skip.InShort(t, "it takes 7 s beside the others")
 	t.Parallel()
 	pool, b := setup(t, 4), newBroker()
 	var warned bytes.Buffer // a stop that could not save, release or leave says so
@@ -53,6 +55,7 @@ func TestAStopHandsTheLanesBackAndNothingIsPublishedTwice(t *testing.T) {
 
 // The lanes that a claim took from the table when the stop came between are handed back, too.
 func TestAStopRightAfterTheStartLeavesNoLaneOwned(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	pool, b := setup(t, 8), newBroker()
 	for i := range 25 {
@@ -88,6 +91,7 @@ func (h hung) Publish(ctx context.Context, events []holdfast.Event) []error {
 }
 
 func TestAStopCutsAPublicationThatDoesNotEnd(t *testing.T) {
+	skip.InShort(t, "it judges how long something takes")
 	t.Parallel()
 	pool, h := setup(t, 1), hung{make(chan struct{}, 1)}
 	r, err := relay.New(pool, h, relay.Config{Logger: quiet, StopTimeout: 300 * time.Millisecond})
@@ -131,6 +135,7 @@ func relayGoroutines() int {
 }
 
 func TestWakePublishesAtOnceWhereThePollIsSlow(t *testing.T) {
+	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	pool, b := setup(t, 2), newBroker()
 	r, err := relay.New(pool, b, relay.Config{Logger: quiet, Lease: time.Hour, PollMin: time.Hour, PollMax: time.Hour})
@@ -218,6 +223,7 @@ func (c *counter) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndDat
 func (c *counter) now() int                                                        { c.mu.Lock(); defer c.mu.Unlock(); return c.n }
 
 func TestAnIdleRelayMakesAtMostFifteenStatementsASecond(t *testing.T) {
+	skip.InShort(t, "it judges a rate over seconds")
 	t.Parallel()
 	pool, b := setup(t, 8), newBroker()
 	c := &counter{}

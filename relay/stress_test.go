@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/seed"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
 )
@@ -17,6 +18,7 @@ import (
 // Everything at once: a broker that refuses at random for every reason there is, writers that commit out of order,
 // relays that come and go, small pages and a small cap.
 func TestABrokerThatRefusesAtRandomLosesAndReordersNothing(t *testing.T) {
+	skip.InShort(t, "it takes 10 s beside the others")
 	t.Parallel()
 	pool, b := setup(t, 4), newBroker()
 	seed := seed.New(t)

@@ -14,9 +14,12 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 func TestThePlaybooksRetryLogComesOutOfARealServerFieldByField(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	release := make(chan struct{})
 	s, _, _ := realServer(t, func(http.ResponseWriter, *http.Request) { <-release }, status(502, "proxy"), status(201, "made"))

@@ -19,6 +19,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/plantest"
 	"github.com/holdfast-go/holdfast/internal/test/roletest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 // ofTenant writes something of the tenant TENANT wherever holdfast keeps something: by its keys, and, where there are headers or a
@@ -203,6 +204,7 @@ func TestAnExportStopsAtTheFirstErrorOfItsReader(t *testing.T) {
 }
 
 func TestEraseTakesAllOfATenantAndNothingElse(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	db, tenants := setup(t)
 	before := map[string][]string{}
@@ -271,6 +273,7 @@ func TestRowsThatRecogniseRepeatsStayUnlessAsked(t *testing.T) {
 
 // Each call is cut off at its first transaction that erased something, and the next one goes on.
 func TestAnErasureThatIsInterruptedGoesOn(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	t.Parallel()
 	db, tenants := setup(t)
 	interrupted := 0
@@ -304,6 +307,7 @@ func TestAnErasureThatIsInterruptedGoesOn(t *testing.T) {
 
 // A row that somebody works on is passed over, and said.
 func TestAnErasurePassesOverWhatIsLocked(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	db, tenants := setup(t)
 	tx, err := db.Begin(t.Context())
@@ -327,6 +331,7 @@ func TestAnErasurePassesOverWhatIsLocked(t *testing.T) {
 }
 
 func TestWhoMayNotSeeAllIsToldSo(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	db, _ := setup(t)
 	pool, _ := roletest.Login(t, db, "", roletest.Make(t, db)+"_operator")
@@ -345,6 +350,7 @@ func TestWhoMayNotSeeAllIsToldSo(t *testing.T) {
 }
 
 func TestWhatIsWrongIsSaidAtOnce(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)
 	_, err := New(nil, Config{Schema: "No", Header: "a\x00", Separator: strings.Repeat("/", 17)})
@@ -382,6 +388,7 @@ func TestPartsCoverATable(t *testing.T) {
 
 // Each part is found by a range of places, and a row that is to be erased by its place: no statement reads a large table for a part.
 func TestEachStatementReadsOnePartOfItsTable(t *testing.T) {
+	skip.InShort(t, "it takes 18 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)
 	write(t, db, `
@@ -425,6 +432,7 @@ insert into holdfast.idempotency_expired (scope, operation, key, fingerprint, cr
 
 // A part larger than one transaction is read to its end.
 func TestALargeLogIsErasedInParts(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	db, tenants := setup(t)
 	write(t, db, `insert into holdfast.event_0 (lane, id, type, topic, key, payload) select 0, n::text, 't', 'orders', case n % 2 when 0 then 'acme/' else 'beta/' end || n, convert_to(repeat('x', 800), 'UTF8') from generate_series(1, 4000) n`)

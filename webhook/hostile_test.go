@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
@@ -45,6 +46,7 @@ func TestARequestThatNoServerHasReadIsRefusedAndNotAPanic(t *testing.T) {
 
 // W13.
 func TestWhatIsSignedIsTakenInWhateverItsBytesAre(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	s := b.shop(func(c *Config) {
 		c.TypeFunc = func(Delivery, []byte) string { return "order.placed" }

@@ -12,11 +12,13 @@ import (
 
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
 // W17.
 func TestADeliveryThatIsStoredIsAcknowledgedBeforeItsHandlerEnds(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	b := setup(t)
 	s := b.shop(func(c *Config) { c.Mode = StoreFirst })
 	b.run()
@@ -63,6 +65,7 @@ func TestWhatKeepsFailingBecomesALetterAndCanBeReplayed(t *testing.T) { // the r
 
 // W20.
 func TestATypeThatNobodyHandlesIsAcknowledgedAndCounted(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	for _, mode := range []Mode{Inline, StoreFirst} {
 		s := b.receiver("github", must(GitHub(githubSecret)), func(c *Config) { c.Mode = mode })
@@ -91,6 +94,7 @@ func TestATypeThatNobodyHandlesIsAcknowledgedAndCounted(t *testing.T) {
 
 // W21.
 func TestAHandlersFailureIsTheInboxesToFixAndNotTheSenders(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	b := setup(t)
 	s := b.shop()
 	b.failWith("1", errors.New("not yet"))

@@ -72,7 +72,7 @@ func judgeLog(holders []holder, patience int64) finding {
 // somebody said, or what pgxpool makes of the connection string. workers is 0 if nobody said.
 func judgePool(workers, size int, said bool) finding {
 	if workers <= 0 {
-		return skip("pool", "holdfast doctor --workers N --pool-size N", "not looked at: doctor sees no service's pool, pass --workers and --pool-size of one")
+		return notMade("pool", "holdfast doctor --workers N --pool-size N", "not looked at: doctor sees no service's pool, pass --workers and --pool-size of one")
 	}
 	of := "a pool of this connection string, as doctor's own, has %d connections (--pool-size says another size)"
 	if said {

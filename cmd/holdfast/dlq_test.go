@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
@@ -33,6 +34,7 @@ func letters(t *testing.T, db *pgtest.DB, consumer, fingerprint string, n int) {
 }
 
 func TestEveryFlagOfAFilterChoosesByItself(t *testing.T) {
+	skip.InShort(t, "it takes 5 s beside the others")
 	db := installed(t)
 	pgtest.Exec(t, db.Pool, `insert into holdfast.letter (origin, consumer, reason, fingerprint, event_id, source, type, topic, key, time, hash, last_at) values
 		('inbox', 'billing', 'r', 'f1', 'e1', 's1', 't1', 'o1', 'k1', now(), '', now() - interval '2 days'), ('relay', '', 'r', 'f2', 'e2', 's2', 't2', 'o2', 'k2', now(), '', now())`)
@@ -108,6 +110,7 @@ func TestADryRunShowsWhichLettersAreMeant(t *testing.T) {
 }
 
 func TestAListThatEndsEarlySaysHowToGoOn(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	db := installed(t)
 	letters(t, db, "billing", "f", 30)
 	wantStatus(t, 0, "there are more: add --after 20", "dlq", "list", "--limit", "20")
@@ -170,6 +173,7 @@ func TestTheVersionsOfALetterCanBeReadBack(t *testing.T) {
 
 // The process gets a signal to stop, is killed, and runs to the end: the same command each time.
 func TestAReplayThatWasInterruptedGoesOnWithTheSameCommand(t *testing.T) {
+	skip.InShort(t, "it takes 6 s beside the others")
 	db := installed(t)
 	letters(t, db, "billing", "f", 60)
 	path, err := binary()

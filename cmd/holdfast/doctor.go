@@ -46,8 +46,8 @@ func ok(check, format string, args ...any) finding {
 	return finding{Check: check, State: stateOK, Says: fmt.Sprintf(format, args...)}
 }
 
-// skip says of a check that was not made which command makes it.
-func skip(check, command, format string, args ...any) finding {
+// notMade says of a check that was not made which command makes it.
+func notMade(check, command, format string, args ...any) finding {
 	return finding{check, stateSkip, fmt.Sprintf(format, args...), command}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/kafkago"
 )
@@ -71,6 +72,7 @@ func TestDoctorNoticesAClockThatIsWrong(t *testing.T) {
 }
 
 func TestDoctorNoticesTopicsThatAreForbidden(t *testing.T) {
+	skip.InShort(t, "it takes 10 s beside the others")
 	db := installed(t)
 	cluster := kafkatest.Own(t, "authorizer.class.name", "org.apache.kafka.metadata.authorizer.StandardAuthorizer", "allow.everyone.if.no.acl.found", "true")
 	secret, closed := cluster.Topic(t, 1), cluster.Topic(t, 1)

@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/kafkago"
 )
@@ -41,6 +42,7 @@ func patientOf(db *pgtest.DB) *patient {
 }
 
 func TestDoctorNoticesASchemaThatHasDrifted(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	db := installed(t)
 	p := patientOf(db)
 	found, err := p.drift(t.Context())
@@ -88,6 +90,7 @@ func TestDoctorNoticesMissingRights(t *testing.T) {
 }
 
 func TestDoctorNoticesWhatHoldsXminAndTheLog(t *testing.T) {
+	skip.InShort(t, "it takes 6 s beside the others")
 	db := installed(t)
 	p := patientOf(db)
 	p.patience = 1
@@ -164,6 +167,7 @@ func TestDoctorNoticesAPoolerAndItsMode(t *testing.T) {
 }
 
 func TestDoctorNoticesTwoRelaysOfOneName(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	db := installed(t)
 	p := patientOf(db)
 	one := startSidecar(t, db, nil, "--brokers", "127.0.0.1:1", "--lease", "1s")
@@ -228,6 +232,7 @@ func TestDoctorNoticesTwoGroupsOfOneConsumer(t *testing.T) {
 }
 
 func TestDoctorNoticesTopicsThatAreSetUpWrong(t *testing.T) {
+	skip.InShort(t, "it takes 20 s beside the others")
 	db := installed(t)
 	p := patientOf(db)
 	cluster := kafkatest.New(t)
@@ -259,6 +264,7 @@ func TestDoctorNoticesTopicsThatAreSetUpWrong(t *testing.T) {
 }
 
 func TestDoctorPrintsEachCheckAndItsCommand(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	db := installed(t)
 	out := wantStatus(t, 0, "the schema has the hash of this build", "doctor", "--pause", "1ms", "--workers", "2", "--pool-size", "5")
 	for _, want := range []string{"add pool_max_conns=6 to the connection string", "the clock of this machine agrees", "connections are used", "each consumer has one consumer group", "no relay claims its own lanes again"} {

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 func TestMain(m *testing.M) {
@@ -38,6 +39,7 @@ func wantStatus(t *testing.T, want int, says string, args ...string) string {
 }
 
 func TestAnOperatorsDay(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	db := pgtest.New(t)
 	t.Setenv("DATABASE_URL", db.DSN)
 	t.Setenv("HOLDFAST_SCHEMA", "events")
@@ -117,6 +119,7 @@ func TestAWrongCommandLineSaysWhatToDo(t *testing.T) {
 }
 
 func TestStatusSaysWhatNeedsAPersonAndWhatToDo(t *testing.T) {
+	skip.InShort(t, "it takes 7 s beside the others")
 	db := pgtest.New(t)
 	t.Setenv("DATABASE_URL", db.DSN)
 	wantStatus(t, 0, "version 2", "migrate")

@@ -14,7 +14,7 @@ import (
 // kafka asks for the topics that consumers read, that events wait for, and that were named.
 func (p *patient) kafka(ctx context.Context, client *kafkaClient, topics []string) ([]finding, error) {
 	if client == nil {
-		return []finding{skip("kafka", "holdfast doctor --brokers HOST:PORT,...", "not asked: pass --brokers")}, nil
+		return []finding{notMade("kafka", "holdfast doctor --brokers HOST:PORT,...", "not asked: pass --brokers")}, nil
 	}
 	known, err := p.topics(ctx)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/certtest"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
@@ -179,6 +180,7 @@ func TestTheExampleOfAFileIsOne(t *testing.T) {
 }
 
 func TestTheSidecarLogsJSONFromALevelOn(t *testing.T) {
+	skip.InShort(t, "it takes 13 s beside the others")
 	db := migrated.New(t)
 	for format, want := range map[string]string{"json": `"msg":"relay started"`, "text": `msg="relay started"`} {
 		s := startSidecar(t, db, []string{"HOLDFAST_LOG_FORMAT=" + format}, "--brokers", "127.0.0.1:1")

@@ -20,6 +20,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/test/logtest"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
@@ -106,6 +107,7 @@ func TestTheSidecarRunsUntilItHasToStop(t *testing.T) {
 
 // A broker that takes requests and never answers keeps a stop waiting for the publisher's own bound.
 func TestASecondSignalEndsTheSidecarAtOnce(t *testing.T) {
+	skip.InShort(t, "it takes 2 s beside the others")
 	db := pgtest.New(t)
 	migrate(t, db)
 	mute, err := net.Listen("tcp", "127.0.0.1:0")
@@ -150,6 +152,7 @@ func TestASecondSignalEndsTheSidecarAtOnce(t *testing.T) {
 
 // The password's file is wrong at first, and then right: the relay goes on trying, says why, and needs no restart.
 func TestTheSidecarPublishesToABrokerThatAsksForTLSAndAPassword(t *testing.T) {
+	skip.InShort(t, "it takes 12 s beside the others")
 	authority := certtest.New(t)
 	server, ca := authority.Issue(t, "a broker", time.Hour, "127.0.0.1"), certtest.File(t, "ca.pem", authority.PEM)
 	for _, mechanism := range []string{"plain", "scram-sha-256", "scram-sha-512"} {

@@ -24,6 +24,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
@@ -43,7 +44,7 @@ func (s *sidecarProcess) address(t *testing.T) string {
 // get asks a sidecar. The status is 0 where nobody answers.
 func get(t *testing.T, address, path string) (status int, body string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit())
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, nil)
 	if err != nil {
@@ -99,6 +100,7 @@ func of(families map[string]*dto.MetricFamily, name, database string, labels ...
 }
 
 func TestProbesAndMetricsOfTheSidecarFollowTheDatabase(t *testing.T) {
+	skip.InShort(t, "it takes 7 s beside the others")
 	server := pgtest.Own(t, pgtest.Options{Settings: pgtest.NoSync()})
 	db := pgtest.On(t, server.DSN)
 	migrate(t, db)
@@ -265,6 +267,7 @@ func TestProfilesAreServedWhenAskedFor(t *testing.T) {
 
 // One server is taken away, and one database has no schema yet. Neither costs the third anything.
 func TestADatabaseThatFailsDoesNotStopTheOthers(t *testing.T) {
+	skip.InShort(t, "it takes 7 s beside the others")
 	server := pgtest.Own(t, pgtest.Options{Settings: pgtest.NoSync()})
 	shop, billing, late := migrated.New(t), pgtest.On(t, server.DSN), pgtest.New(t)
 	migrate(t, billing)

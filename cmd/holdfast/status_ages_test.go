@@ -12,11 +12,13 @@ import (
 
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
 // With Kafka away and 500 events waiting for 75 s, and with an hour of stored events, status said that nothing needs a person.
 func TestStatusNeverSaysAllIsWellWhileEventsWait(t *testing.T) {
+	skip.InShort(t, "it takes 7 s beside the others")
 	db := installed(t)
 	const write = `select holdfast.write('orders', 'k' || n, 'order.placed', '{}', "time" => now() - interval '%s') from generate_series(1, 500) n`
 	const stored = `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, next_at, first_at, errors)
@@ -53,6 +55,7 @@ func TestStatusNeverSaysAllIsWellWhileEventsWait(t *testing.T) {
 }
 
 func TestStatusSaysWhatAnOutageOfKafkaHolds(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	db := installed(t)
 	pgtest.Exec(t, db.Pool, `select holdfast.write('orders', 'k' || n, 'order.placed', '{}', "time" => now() - interval '75 seconds') from generate_series(1, 500) n`)
 	s := startSidecar(t, db, nil, "--brokers", "127.0.0.1:1")
@@ -68,6 +71,7 @@ func TestStatusSaysWhatAnOutageOfKafkaHolds(t *testing.T) {
 }
 
 func TestStatusShowsTheLagOfConsumers(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	db := installed(t)
 	cluster := kafkatest.Imitate(t, kafkatest.Imitation{Topics: map[string]int{"orders": 2}})
 	produce(t, cluster.Brokers, "orders", 1, 7)

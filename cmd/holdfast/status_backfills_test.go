@@ -7,9 +7,11 @@ import (
 
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 func TestStatusShowsABackfill(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	db := migrated.New(t)
 	t.Setenv("DATABASE_URL", db.DSN)
 	pgtest.Exec(t, db, `insert into holdfast.consumer_backfill (consumer, node, began_at, partitions, partitions_left, done, remaining, per_second)

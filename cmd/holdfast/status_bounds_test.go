@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/plantest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 var (
@@ -54,6 +55,7 @@ func fill(t *testing.T, db *pgtest.DB, n int, insert string) {
 // another; stored events are those of one consumer on many keys and of another on one key. The command of docs/performance.md
 // gives it the sizes of an outage, and logs how long each statement takes.
 func TestStatusReadsFewRowsHoweverManyThereAre(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	db := installed(t)
 	fill(t, db, *logEvents/2, `insert into holdfast.event_0 (xid, lane, id, type, topic, key, time)
 		select (1000 + n / 10)::text::xid8, n % 7, n::text, 't', 'orders', (n % 5000)::text, now() - interval '2 hours' from generate_series($1::integer, $2::integer) n where $3 > 0`)

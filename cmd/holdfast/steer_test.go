@@ -15,9 +15,11 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 func TestATopicAConsumerAndAKeyArePausedAndResumed(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	db := installed(t)
 	wantStatus(t, 2, "missing flags: --topic=TOPIC or --consumer=NAME", "pause", "--reason", "r")
 	wantStatus(t, 2, "missing flags: --reason=WHY: it is kept with what was done", "pause", "--topic", "orders")

@@ -30,6 +30,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/kafkago"
 	"github.com/holdfast-go/holdfast/outbox"
@@ -96,6 +97,7 @@ func consuming(t *testing.T, db *pgtest.DB, cluster *kafkatest.Cluster, tracer t
 }
 
 func TestOneTraceFromTheRequestToTheLastConsumer(t *testing.T) {
+	skip.InShort(t, "it takes 6 s beside the others")
 	t.Parallel()
 	db, cluster := migrated.New(t), kafkatest.New(t)
 	orders, invoices := cluster.Topic(t, 2), cluster.Topic(t, 2)
@@ -240,6 +242,7 @@ func TestOneTraceFromTheRequestToTheLastConsumer(t *testing.T) {
 }
 
 func TestAWebhooksSpanIsAboveItsHandlersAlsoLater(t *testing.T) {
+	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	spans, tracer := traced()
 	in, err := inbox.New(migrated.New(t).Pool, inbox.Config{Consumer: "hooks", Logger: slog.New(slog.DiscardHandler), PollMin: time.Millisecond, PollMax: 10 * time.Millisecond,

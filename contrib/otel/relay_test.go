@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
@@ -46,6 +47,7 @@ func relayOf(t *testing.T, db *pgtest.DB, observer relay.Observer) *relay.Relay 
 }
 
 func TestWhatARelayDoesAndWhatItHasNotDoneAreMeasured(t *testing.T) {
+	skip.InShort(t, "it takes 7 s beside the others")
 	t.Parallel()
 	reader := metric.NewManualReader()
 	meter := metric.NewMeterProvider(metric.WithReader(reader)).Meter("test")
@@ -100,6 +102,7 @@ func TestWhatARelayDoesAndWhatItHasNotDoneAreMeasured(t *testing.T) {
 }
 
 func TestWhatWaitsForAConsumerIsMeasured(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	reader := metric.NewManualReader()
 	meter := metric.NewMeterProvider(metric.WithReader(reader)).Meter("test")

@@ -18,6 +18,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/kafkago"
 	"github.com/holdfast-go/holdfast/metrics"
@@ -43,6 +44,7 @@ func running(t *testing.T, what string, f func(context.Context) error) (stop fun
 }
 
 func TestWhatIsDoneOnRealServersIsMeasured(t *testing.T) {
+	skip.InShort(t, "it takes 6 s beside the others")
 	t.Parallel()
 	db, cluster := migrated.New(t), kafkatest.New(t)
 	orders, small := cluster.Topic(t, 2), cluster.Topic(t, 1, "max.message.bytes", "1000")

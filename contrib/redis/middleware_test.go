@@ -21,6 +21,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/contrib/redis/internal/redistest"
 	"github.com/holdfast-go/holdfast/idempotency"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 // The middleware on Redis, as its users have it.
@@ -194,6 +195,7 @@ func TestOnRedisThatIsAwayNothingRuns(t *testing.T) {
 
 // R28.
 func TestARedisLostWhileAHandlerRunsMakesTheOutcomeUnknown(t *testing.T) {
+	skip.InShort(t, "it takes 5 s beside the others")
 	b := setup(t, "--appendonly", "yes", "--appendfsync", "always")
 	var runs atomic.Int32
 	h := guardedBy(t, b.store, func(w http.ResponseWriter, _ *http.Request) {
@@ -249,6 +251,7 @@ func TestOnRedisALongAnswerIsNotKeptAndNotMadeAgain(t *testing.T) {
 
 // R11.
 func TestOnRedis10000RepeatsAtOnceHaveOneEffect(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	b := setup(t)
 	handlers := make([]http.Handler, 4) // as many processes
 	for i := range handlers {

@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/examples/internal/exampletest"
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
@@ -26,6 +27,7 @@ func telling(c config) exampletest.Story {
 }
 
 func TestWithoutAnyServerTheStoryIsToldToItsEnd(t *testing.T) {
+	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	text := exampletest.ToItsEnd(t, telling(config{}), 4,
 		"an imitation inside this process",
@@ -43,6 +45,7 @@ func TestWithoutAnyServerTheStoryIsToldToItsEnd(t *testing.T) {
 }
 
 func TestServersThatAreNamedAreUsedAndLeftAsTheyWere(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	db, kafka := pgtest.New(t), exampletest.Cluster(t)
 	text := exampletest.OnNamedServer(t, db, "orders", telling(config{DatabaseURL: db.DSN, Brokers: strings.Join(kafka.Brokers, ",")}))

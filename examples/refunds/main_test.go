@@ -9,6 +9,7 @@ import (
 	"github.com/holdfast-go/holdfast/examples/internal/exampletest"
 	"github.com/holdfast-go/holdfast/examples/internal/stories"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 // telling is the story as a config has it.
@@ -18,6 +19,7 @@ func telling(c config) exampletest.Story {
 }
 
 func TestWithoutAnyServerTheStoryOfTheRefundsIsToldToItsEnd(t *testing.T) {
+	skip.InShort(t, "it takes 15 s beside the others")
 	t.Parallel()
 	text := exampletest.ToItsEnd(t, telling(config{}), len(promises),
 		"409  another amount under its key: idempotency.payload_mismatch",
@@ -30,6 +32,7 @@ func TestWithoutAnyServerTheStoryOfTheRefundsIsToldToItsEnd(t *testing.T) {
 }
 
 func TestADatabaseThatIsNamedIsUsedAndLeftAsItWas(t *testing.T) {
+	skip.InShort(t, "it takes 10 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
 	exampletest.OnNamedServer(t, db, "refunds", telling(config{DatabaseURL: db.DSN}))

@@ -23,6 +23,7 @@ import (
 	"github.com/holdfast-go/holdfast/examples/routers"
 	"github.com/holdfast-go/holdfast/idempotency"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 func TestMain(m *testing.M) {
@@ -140,6 +141,7 @@ func each(guard *idempotency.Guard) map[string]http.Handler {
 }
 
 func TestEveryRouterKeepsWhatIsAnsweredAndNothingElse(t *testing.T) {
+	skip.InShort(t, "it takes 15 s beside the others")
 	db := shop.New(t)
 	guard, err := idempotency.New(db.Pool, idempotency.Config{
 		Principal: func(r *http.Request) (string, error) { return r.Header.Get("Account"), nil }, Logger: slog.New(slog.DiscardHandler),

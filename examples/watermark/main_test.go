@@ -8,6 +8,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/examples/internal/exampletest"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 func TestMain(m *testing.M) { exampletest.Main(m, main) }
@@ -18,6 +19,7 @@ func telling(c config) exampletest.Story {
 }
 
 func TestWithoutAnyServerTheStoryIsToldToItsEnd(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	exampletest.ToItsEnd(t, telling(config{}), len(promises),
 		"careful  shop: 24.00, version 2", "careless shop: 19.00, version 1",

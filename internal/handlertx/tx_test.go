@@ -10,12 +10,14 @@ import (
 
 	"github.com/holdfast-go/holdfast/internal/handlertx"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 
 // A statement is refused, or found out after it was sent, or neither.
 func TestAHandlerThatEndsItsTransactionIsRefusedOrFoundOut(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
 	refusal := errors.New("no")
@@ -92,6 +94,7 @@ func TestAHandlerThatEndsItsTransactionIsRefusedOrFoundOut(t *testing.T) {
 }
 
 func TestWhatEndsTheTransactionIsRefusedHoweverItIsSent(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
 	refusal := errors.New("no")
@@ -129,6 +132,7 @@ func TestWhatEndsTheTransactionIsRefusedHoweverItIsSent(t *testing.T) {
 
 // What needs a transaction of its own is found out in one, and refused where others share it: nothing is sent.
 func TestWhatNeedsATransactionOfItsOwnIsRefusedInASharedOne(t *testing.T) {
+	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
 	for sql, want := range map[string]bool{
@@ -182,6 +186,7 @@ func TestWhatNeedsATransactionOfItsOwnIsRefusedInASharedOne(t *testing.T) {
 
 // On the connection itself nothing is refused, so a handler that shares its transaction does not get it.
 func TestTheConnectionOfASharedTransactionIsNotGiven(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
 	tx, err := db.Begin(t.Context())

@@ -61,6 +61,7 @@ func connect(t *testing.T, dsn string) *pgx.Conn {
 }
 
 func TestClientsShareAsManySessionsAsThePoolHas(t *testing.T) {
+	skip.InShort(t, "it takes 6 s beside the others")
 	t.Parallel()
 	s, through := setup(t, func(o *bouncer.Options) { o.PoolSize = 2 })
 	if s.Address() == "" || strings.HasSuffix(s.Address(), ":0") {
@@ -136,6 +137,7 @@ func waiting(t *testing.T, through string) (clients, sessions int) {
 }
 
 func TestRestartBringsAKilledBouncerBackAtItsAddress(t *testing.T) {
+	skip.InShort(t, "it takes 6 s beside the others")
 	t.Parallel()
 	s, through := setup(t, nil)
 	conn, address := connect(t, through), s.Address()
@@ -164,6 +166,7 @@ func TestRestartBringsAKilledBouncerBackAtItsAddress(t *testing.T) {
 }
 
 func TestAPausedOneHoldsItsConnectionsAndGoesOnWithThem(t *testing.T) {
+	skip.InShort(t, "it takes 6 s beside the others")
 	t.Parallel()
 	s, through := setup(t, nil)
 	conn := connect(t, through)

@@ -16,10 +16,12 @@ import (
 	"github.com/chromedp/chromedp/kb"
 
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 // Somebody who is paged has an id: a key of the keyboard, the id, and the way of the event is there; then its letter, and a replay.
 func TestFromAnIdToAReplayByKeyboard(t *testing.T) {
+	skip.InShort(t, "it takes 16 s beside the others")
 	t.Parallel()
 	b := setup(t)
 	id := b.letter("order-1", "k", "the bank is closed", `{"amount":1}`)
@@ -58,6 +60,7 @@ var hostile = []string{
 
 // Every text of an event may be an attacker's.
 func TestHostileTextsAreShownAsTheyAre(t *testing.T) {
+	skip.InShort(t, "it takes 20 s beside the others")
 	t.Parallel()
 	b := setup(t)
 	var ids []int64
@@ -92,6 +95,7 @@ func TestHostileTextsAreShownAsTheyAre(t *testing.T) {
 
 // What got into a page in spite of that does nothing: no inline code, no other origin, no frame.
 func TestThePolicyOfThePagesIsKeptByTheBrowser(t *testing.T) {
+	skip.InShort(t, "it takes 13 s beside the others")
 	t.Parallel()
 	b := setup(t)
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -125,6 +129,7 @@ func TestThePolicyOfThePagesIsKeptByTheBrowser(t *testing.T) {
 
 // A page of another origin sends the form of a replay from the same browser, with its cookies.
 func TestAnotherSiteCannotSendAForm(t *testing.T) {
+	skip.InShort(t, "it takes 13 s beside the others")
 	t.Parallel()
 	b := setup(t)
 	id := b.letter("order-1", "k", "the bank is closed", `{}`)
@@ -147,6 +152,7 @@ func TestAnotherSiteCannotSendAForm(t *testing.T) {
 
 // The rates come by themselves, and the page does not change until they do.
 func TestTheOverviewShowsRates(t *testing.T) {
+	skip.InShort(t, "it takes 15 s beside the others")
 	t.Parallel()
 	b := setup(t)
 	pgtest.Exec(t, b.Pool, "insert into holdfast.consumer_position (consumer, topic, partition, position) values ('billing', 'orders', 0, 3)")
@@ -162,6 +168,7 @@ func TestTheOverviewShowsRates(t *testing.T) {
 
 // On a phone nothing is wider than the screen but tables, which scroll by themselves. In the dark the page is dark.
 func TestPagesFitAPhoneAndTheDark(t *testing.T) {
+	skip.InShort(t, "it takes 16 s beside the others")
 	t.Parallel()
 	b := setup(t)
 	long := strings.Repeat("long", 60)

@@ -13,9 +13,11 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/internal/test/endtoend"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 func TestARollingDeployWithANewEventTypeLosesAndReordersNothing(t *testing.T) {
+	skip.InShort(t, "it takes 6 s beside the others")
 	t.Parallel()
 	s := setupConsumers(t, 4)
 	lasting := 2500 * time.Millisecond
@@ -75,6 +77,7 @@ func TestARollingDeployWithANewEventTypeLosesAndReordersNothing(t *testing.T) {
 }
 
 func TestAPayloadThatEndsEveryProcessBecomesADeadLetter(t *testing.T) {
+	skip.InShort(t, "it takes 20 s beside the others")
 	t.Parallel()
 	s := setupConsumers(t, 2)
 	const attempts = 3

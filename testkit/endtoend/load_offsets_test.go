@@ -17,9 +17,11 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/endtoend"
 	"github.com/holdfast-go/holdfast/internal/test/oracle"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 func TestOffsetsSetBackRepeatAndOffsetsSetForwardSkipNothing(t *testing.T) {
+	skip.InShort(t, "it takes 10 s beside the others")
 	t.Parallel()
 	s := setupConsumers(t, 1)
 	back, late := int64(1000), 300
@@ -123,6 +125,7 @@ func (s *consumers) logEnds() map[int]int64 {
 }
 
 func TestRecordsDeletedUnhandledStopTheConsumerUntilSkipped(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	s := setupConsumers(t, 1)
 	const half = 100
@@ -217,6 +220,7 @@ func TestANodeThatFallsBehindRetentionWhileItRunsStopsAloud(t *testing.T) {
 }
 
 func TestPartitionsThatAreAddedAreReadFromTheirFirstRecord(t *testing.T) {
+	skip.InShort(t, "it takes 10 s beside the others")
 	t.Parallel()
 	const few, many = 2, 6
 	s := setupConsumers(t, few)

@@ -12,6 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/endtoend"
 	"github.com/holdfast-go/holdfast/internal/test/oracle"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 // recreate deletes the topic and makes it again, empty. The truth about its old events goes with them.
@@ -58,6 +59,7 @@ func (s *consumers) remedyHolds() {
 }
 
 func TestATopicMadeAgainShorterIsRefusedWithItsRemedy(t *testing.T) {
+	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	s := setupConsumers(t, 1)
 	s.publish(s.some(100, 10, "")...)
@@ -76,6 +78,7 @@ func TestATopicMadeAgainShorterIsRefusedWithItsRemedy(t *testing.T) {
 // The position is an offset of the new log, too: nothing but the group's committed offset, which Kafka forgets with the
 // topic, tells the two apart.
 func TestATopicMadeAgainLongerLosesNothingInSilence(t *testing.T) {
+	skip.InShort(t, "it takes 7 s beside the others")
 	t.Parallel()
 	s := setupConsumers(t, 1)
 	s.publish(s.some(100, 10, "")...)
@@ -113,6 +116,7 @@ func (s *consumers) staleAreReplayed(want int) {
 
 // The new log is longer than the position before the node has looked: to read on would skip what lies below.
 func TestATopicMadeAgainWhileConsumedLosesNothingInSilence(t *testing.T) {
+	skip.InShort(t, "it takes 11 s beside the others")
 	t.Parallel()
 	s := setupConsumers(t, 1)
 	s.publish(s.some(20, 10, "")...)
@@ -136,6 +140,7 @@ func TestATopicMadeAgainWhileConsumedLosesNothingInSilence(t *testing.T) {
 }
 
 func TestATopicMadeAgainUnderARunningConsumerIsNoticed(t *testing.T) {
+	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	s := setupConsumers(t, 1)
 	s.publish(s.some(100, 10, "")...)
@@ -152,6 +157,7 @@ func TestATopicMadeAgainUnderARunningConsumerIsNoticed(t *testing.T) {
 }
 
 func TestATopicThatIsMissingForAWhileIsReadWhenItIsThere(t *testing.T) {
+	skip.InShort(t, "it takes 7 s beside the others")
 	t.Parallel()
 	s := setupConsumers(t, 1)
 	stop := s.Consume("billing", endtoend.EffectOf("billing"), nil)

@@ -19,6 +19,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/test/oracle"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/kafkago"
 	"github.com/holdfast-go/holdfast/relay"
 	"github.com/holdfast-go/holdfast/retry"
@@ -65,6 +66,7 @@ func (p *path) replay(d *dlq.DLQ) {
 }
 
 func TestAnEventOneByteTooLargeBecomesALetterAndHoldsBackNobody(t *testing.T) {
+	skip.InShort(t, "it takes 8 s beside the others")
 	t.Parallel()
 	const limit = "20000"
 	p := setupPath(t, pgtest.Container(t, pgtest.Image), kafkatest.Container(t), 2)
@@ -164,6 +166,7 @@ func TestAnEventOneByteTooLargeBecomesALetterAndHoldsBackNobody(t *testing.T) {
 }
 
 func TestEventsOfAMissingTopicWaitAndNobodyWaitsForThem(t *testing.T) {
+	skip.InShort(t, "it takes 13 s beside the others")
 	t.Parallel()
 	p := setupPath(t, pgtest.Container(t, pgtest.Image), kafkatest.Container(t), 2)
 	later := p.Topic() + "-later"

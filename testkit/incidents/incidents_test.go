@@ -6,6 +6,8 @@ import (
 	"net"
 	"slices"
 	"testing"
+
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 // dialer is what kafkago.Connection has as Dial.
@@ -53,6 +55,7 @@ var making = map[string]func(*scene) (over func()){
 }
 
 func TestEachIncidentShowsAsThePageSays(t *testing.T) {
+	skip.InShort(t, "it makes each incident on real servers, for minutes")
 	var titles []string
 	for _, i := range incidentsOf(t, read(t, operations+"/runbooks.md")) {
 		titles = append(titles, i.title)

@@ -30,6 +30,7 @@ import (
 	"github.com/getkin/kin-openapi/routers/legacy"
 	"github.com/holdfast-go/holdfast/idempotency"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -159,6 +160,7 @@ func TestEveryHeaderOfOursIsDescribedAndExposedToBrowsers(t *testing.T) {
 
 // R35.
 func TestWhatIsReallyAnsweredIsAsItIsDescribed(t *testing.T) {
+	skip.InShort(t, "it takes 7 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)
 	_, router := description(t)
@@ -306,6 +308,7 @@ func TestWhatIsReallyAnsweredIsAsItIsDescribed(t *testing.T) {
 
 // R36.
 func TestTheListOfIdempotentRoutesIsAsItIsDescribed(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	_, router := description(t)
 	g, err := idempotency.New(migrated.New(t).Pool, idempotency.Config{Principal: func(*http.Request) (string, error) { return "a", nil }})

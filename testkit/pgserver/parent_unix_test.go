@@ -16,6 +16,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/testkit/pgserver"
 )
@@ -36,6 +37,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestTheServerAndItsFolderGoWhenTheProgramIsKilled(t *testing.T) {
+	skip.InShort(t, "it takes 12 s beside the others")
 	t.Parallel()
 	start(t, pgserver.Options{Settings: pgserver.NoSync()}) // skips where there is no PostgreSQL
 	cmd := osexec.Command(os.Args[0])
@@ -75,6 +77,7 @@ func TestTheServerAndItsFolderGoWhenTheProgramIsKilled(t *testing.T) {
 // runtime would end it together with a goroutine that ends while locked to it, and the kernel
 // would shoot the server.
 func TestTheServerOutlivesTheThreadsOfOtherGoroutines(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	s := start(t, pgserver.Options{Settings: pgserver.NoSync()})
 	done := make(chan struct{})

@@ -8,10 +8,12 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/testkit/pgserver"
 )
 
 func TestAPausedServerAnswersNothingUntilItGoesOn(t *testing.T) {
+	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	s := start(t, pgserver.Options{Password: "known"})
 	conn, err := pgx.Connect(t.Context(), s.DSN)

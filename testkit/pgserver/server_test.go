@@ -63,6 +63,7 @@ func exec(t *testing.T, s *pgserver.Server, sql string) {
 }
 
 func TestSettingsReachTheServerAndWinOverTheDefaults(t *testing.T) {
+	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	s := start(t, pgserver.Options{Settings: map[string]string{
 		"fsync": "off", "max_connections": "37", "cluster_name": "it's mine",
@@ -83,6 +84,7 @@ func TestSettingsReachTheServerAndWinOverTheDefaults(t *testing.T) {
 }
 
 func TestCommitsAreOnDiskByDefault(t *testing.T) {
+	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	s := start(t, pgserver.Options{})
 	if got := value(t, s, "show fsync"); got != "on" {
@@ -106,6 +108,7 @@ func TestASettingThatWouldMoveTheServerIsRefused(t *testing.T) {
 }
 
 func TestARefusedSettingIsReportedWithTheServersLog(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	dir := openDir(t)
 	s, err := pgserver.Start(t.Context(), pgserver.Options{
@@ -141,6 +144,7 @@ func openDir(t *testing.T) string {
 }
 
 func TestWhatWasCommittedIsThereAfterKillAndRestart(t *testing.T) {
+	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	s := start(t, pgserver.Options{})
 	before := s.DSN
@@ -177,6 +181,7 @@ func TestWhatWasCommittedIsThereAfterKillAndRestart(t *testing.T) {
 }
 
 func TestRestartOfARunningServerStopsItInGoodOrderFirst(t *testing.T) {
+	skip.InShort(t, "it takes 7 s beside the others")
 	t.Parallel()
 	s := start(t, pgserver.Options{Settings: pgserver.NoSync()})
 	first := value(t, s, "select pg_postmaster_start_time()::text")
@@ -192,6 +197,7 @@ func TestRestartOfARunningServerStopsItInGoodOrderFirst(t *testing.T) {
 }
 
 func TestStopFastTellsConnectionsWhyAndRestartBringsTheServerBack(t *testing.T) {
+	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	s := start(t, pgserver.Options{Settings: pgserver.NoSync()})
 	conn, err := pgx.Connect(t.Context(), s.DSN)
@@ -215,6 +221,7 @@ func TestStopFastTellsConnectionsWhyAndRestartBringsTheServerBack(t *testing.T) 
 }
 
 func TestStopRemovesTheServerAndItsFolder(t *testing.T) {
+	skip.InShort(t, "it takes 6 s beside the others")
 	t.Parallel()
 	s := start(t, pgserver.Options{Settings: pgserver.NoSync()})
 	s.Stop()

@@ -3,11 +3,13 @@ package pgserver_test
 import (
 	"testing"
 
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/testkit/pgserver"
 )
 
 func TestAStandbyFollowsItsPrimaryReadOnlyUntilItIsPromoted(t *testing.T) {
+	skip.InShort(t, "it takes 8 s beside the others")
 	t.Parallel()
 	primary := start(t, pgserver.Options{Settings: pgserver.NoSync()})
 	exec(t, primary, "create table followed (n int)")

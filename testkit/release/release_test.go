@@ -41,6 +41,7 @@ var mayHave = map[string]*regexp.Regexp{
 
 // What a user gets who asks for the modules of a release: nobody else's go.work, replacements or sums.
 func TestEveryPublicPackageCanBeHadAloneFromARelease(t *testing.T) {
+	skip.InShort(t, "it takes 129 s beside the others")
 	needProxy(t)
 	work := t.TempDir()
 	// The machine's own modules: those of others are compiled already. What is packed here does not stay in it.

@@ -81,6 +81,7 @@ func smallOn(t *testing.T, ctx context.Context, broker *kafkaserver.Server, o Op
 
 // Somebody ends a long run: what it has shown until then is not lost.
 func TestARunThatIsInterruptedIsJudgedUpToThere(t *testing.T) {
+	skip.InShort(t, "it runs the fault suite")
 	t.Parallel()
 	ctx, interrupt := context.WithCancel(t.Context())
 	defer interrupt()
@@ -104,6 +105,7 @@ type writerFunc func([]byte) (int, error)
 func (f writerFunc) Write(line []byte) (int, error) { return f(line) }
 
 func TestWithoutABugAllOraclesAgree(t *testing.T) {
+	skip.InShort(t, "it runs the fault suite")
 	t.Parallel()
 	if r := small(t, Options{Seed: 1}); !r.Holds() {
 		t.Error("an oracle finds something although there is nothing to find")
@@ -111,6 +113,7 @@ func TestWithoutABugAllOraclesAgree(t *testing.T) {
 }
 
 func TestEveryOracleSeesTheBugThatIsInjectedForIt(t *testing.T) {
+	skip.InShort(t, "it runs the fault suite")
 	t.Parallel()
 	seen := make(map[oracle.Oracle]bool)
 	for _, bug := range []struct {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/testkit/internal/faultproxy"
 )
 
@@ -53,6 +54,7 @@ func TestEveryAlarmIsALineThatTheLibraryLogs(t *testing.T) {
 }
 
 func TestAStepOfTheClockMovesEveryTimeThatIsComparedWithIt(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	pool := pgtest.New(t).Pool
 	if err := holdfast.Migrate(t.Context(), pool, holdfast.SchemaConfig{}); err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/endtoend"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 // outboxTable is the table in mapping.sql's first lines.
@@ -56,6 +57,7 @@ func fromTable(db *pgtest.DB, sender *kafka.Writer) func(context.Context) error 
 }
 
 func TestAHandWrittenOutboxTableMovesWhileWritersGoOn(t *testing.T) {
+	skip.InShort(t, "it takes 12 s beside the others")
 	t.Parallel()
 	s := setup(t, pgtest.New(t), "outbox-table")
 	pgtest.Exec(t, s.Db, outboxTable)
@@ -127,6 +129,7 @@ func TestAHandWrittenOutboxTableMovesWhileWritersGoOn(t *testing.T) {
 }
 
 func TestAServiceNeedsNoRightsToHoldfast(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	s := setup(t, pgtest.New(t), "outbox-table")
 	pgtest.Exec(t, s.Db, outboxTable)
@@ -147,6 +150,7 @@ func TestAServiceNeedsNoRightsToHoldfast(t *testing.T) {
 }
 
 func TestASwitchWithTooMuchToMoveChangesNothing(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	s := setup(t, pgtest.New(t), "outbox-table")
 	pgtest.Exec(t, s.Db, outboxTable)

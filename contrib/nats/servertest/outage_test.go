@@ -13,12 +13,14 @@ import (
 	natsjs "github.com/holdfast-go/holdfast/contrib/nats"
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/internal/test/logtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
 )
 
 // The relay and the inbox do not know which broker they have: what they say of one that is away must not name another.
 func TestAServerThatIsAwayIsNotCalledKafka(t *testing.T) {
+	skip.InShort(t, "it takes 20 s beside the others")
 	t.Parallel()
 	s := newShop(t, 1)
 	log := &logtest.Log{}

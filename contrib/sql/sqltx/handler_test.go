@@ -18,9 +18,11 @@ import (
 	"github.com/holdfast-go/holdfast/idempotency"
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 func TestAHandlersWorkAndItsEventAreOneCommit(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	b := setup(t)
 	h := func(ctx context.Context, tx *sql.Tx, e holdfast.Event) error {
 		if err := insert(ctx, tx, e.ID); err != nil {
@@ -88,6 +90,7 @@ func TestAHandlerThatEndsTheTransactionIsADeadLetter(t *testing.T) {
 // A request to cancel that overtakes its statement is lost. The backend then sleeps on, with the lock on the event's row, and must be
 // done before those who wait for that give up.
 func TestATimeOutEndsAStatementWithoutAContext(t *testing.T) {
+	skip.InShort(t, "it judges how long something takes")
 	b := setup(t)
 	short := func(c *inbox.Config) { c.Timeout = 300 * time.Millisecond }
 	for name, sleep := range map[string]func(ctx context.Context, tx *sql.Tx) error{
@@ -203,6 +206,7 @@ func TestABatchHandlerGetsItsEventsInOneTransaction(t *testing.T) {
 
 // A route's work, its answer and its key are one commit.
 func TestAnIdempotentRouteWorksInALentTransaction(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	b := setup(t)
 	guard, err := idempotency.New(b.pool, idempotency.Config{Principal: func(*http.Request) (string, error) { return "alice", nil }})
 	if err != nil {

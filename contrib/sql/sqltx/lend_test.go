@@ -18,6 +18,7 @@ import (
 	"github.com/holdfast-go/holdfast/contrib/sql/sqltx"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
@@ -86,6 +87,7 @@ func TestValuesAreThoseOfPgxsOwnDriver(t *testing.T) {
 }
 
 func TestArgumentsAndResultsGoThrough(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	b := setup(t)
 	at := time.Date(2026, 2, 3, 4, 5, 6, 0, time.UTC)
 	err := b.lend(func(tx *sql.Tx) error {
@@ -145,6 +147,7 @@ func TestArgumentsAndResultsGoThrough(t *testing.T) {
 }
 
 func TestWhatTheFunctionLeftOpenIsClosed(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	b := setup(t)
 	var kept *sql.Tx
 	err := b.lend(func(tx *sql.Tx) error {
@@ -177,6 +180,7 @@ func TestWhatTheFunctionLeftOpenIsClosed(t *testing.T) {
 }
 
 func TestTheLenderEndsTheTransaction(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	b := setup(t)
 	for name, f := range map[string]func(tx *sql.Tx) error{"commit": (*sql.Tx).Commit, "rollback": (*sql.Tx).Rollback} {
 		var open bool
@@ -203,6 +207,7 @@ func TestTheLenderEndsTheTransaction(t *testing.T) {
 
 // The context of Lend bounds statements, not the loan: what the function does without the database goes on.
 func TestAContextThatEndsFailsStatementsNotTheLoan(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	b := setup(t)
 	ctx, cancel := context.WithCancel(b.Context())
 	err := pgx.BeginFunc(b.Context(), b.pool, func(tx pgx.Tx) error {
@@ -226,6 +231,7 @@ func TestAContextThatEndsFailsStatementsNotTheLoan(t *testing.T) {
 }
 
 func TestALoanLeavesNothingRunning(t *testing.T) {
+	skip.InShort(t, "it counts what the whole process does meanwhile")
 	b := setup(t)
 	before := runtime.NumGoroutine()
 	for range 200 {

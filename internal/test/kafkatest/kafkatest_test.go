@@ -8,6 +8,7 @@ import (
 	"github.com/segmentio/kafka-go"
 
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 func TestMain(m *testing.M) { os.Exit(kafkatest.Main(m)) }
@@ -81,6 +82,7 @@ func TestATopicTakesItsConfigs(t *testing.T) {
 
 // Not parallel: one broker at a time is enough for a small machine.
 func TestABrokerOfOnesOwnTakesSettings(t *testing.T) {
+	skip.InShort(t, "it takes 18 s beside the others")
 	c := kafkatest.Own(t, "message.max.bytes", "20000")
 	topic := c.Topic(t, 1)
 	w := &kafka.Writer{

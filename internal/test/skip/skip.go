@@ -1,4 +1,5 @@
-// Package skip is the one place that skips a test: always with a reason, and never where REQUIRE_SERVICES=1.
+// Package skip is the one place that skips a test: always with a reason. What a machine lacks is a failure where
+// REQUIRE_SERVICES=1; what takes long is left out by -short alone.
 package skip
 
 import (
@@ -6,7 +7,7 @@ import (
 	"testing"
 )
 
-// Allowed says whether a test may be skipped: REQUIRE_SERVICES=1, as in CI, forbids it.
+// Allowed says whether a test may be skipped for what the machine lacks: REQUIRE_SERVICES=1, as in CI, forbids it.
 func Allowed() bool { return os.Getenv("REQUIRE_SERVICES") != "1" }
 
 // Without ends a test that cannot get what it needs: skipped, or failed where that is not allowed. remedy is what to do
@@ -19,11 +20,11 @@ func Without(t testing.TB, need, remedy string, err error) {
 	t.Skipf("needs %s, so %s: %v", need, remedy, err)
 }
 
-// InShort skips a test that takes long under -short, and lets it run where skipping is not allowed. why is what takes
-// long.
+// InShort skips a test under -short, wherever it runs. why says what takes long, or what of the test depends on how busy
+// the machine is. docs/testing.md says where such a test runs.
 func InShort(t testing.TB, why string) {
 	t.Helper()
-	if testing.Short() && Allowed() {
+	if testing.Short() {
 		t.Skipf("-short: %s", why)
 	}
 }

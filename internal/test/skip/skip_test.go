@@ -30,7 +30,7 @@ func TestASkipHasAReasonAndFailsWhereServicesAreRequired(t *testing.T) {
 		{"services are required", "1", "false", without, ending.Ending{Failed: "a broker is required by REQUIRE_SERVICES=1, so start one: none answers"}},
 		{"short", "", "true", inShort, ending.Ending{Skipped: "-short: a broker takes long to start"}},
 		{"not short", "", "false", inShort, ending.Ending{}},
-		{"short, and services are required", "1", "true", inShort, ending.Ending{}},
+		{"short, and services are required", "1", "true", inShort, ending.Ending{Skipped: "-short: a broker takes long to start"}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Setenv("REQUIRE_SERVICES", row.required)

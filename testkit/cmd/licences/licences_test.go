@@ -17,6 +17,7 @@ import (
 const root = "../../.."
 
 func TestTheListOfLicencesIsComplete(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
 	all, err := requirements(root)
 	if err != nil {
 		t.Fatal(err)
@@ -58,6 +59,7 @@ of MERCHANTABILITY or FITNESS FOR A PARTICULAR PURPOSE. See the GNU General Publ
 `
 
 func TestALicenceThatIsUnknownOrNotPermissiveIsRefused(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	mpl := map[string]exception{"example.com/m": {licence: "MPL-2.0", by: []string{"bench"}}}
 	for name, c := range map[string]struct {
 		texts   []string
@@ -119,6 +121,7 @@ func TestOneModuleThatMayNotBeRequiredFailsTheList(t *testing.T) {
 
 // What an exception rests on: tests import it, or nobody but the benchmark of other libraries.
 func TestNoProgramLinksAnException(t *testing.T) {
+	skip.InShort(t, "it takes 5 s beside the others")
 	all, err := requirements(root)
 	if err != nil {
 		t.Fatal(err)

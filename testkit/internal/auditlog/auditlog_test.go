@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/oracle"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/testkit/internal/auditlog"
 )
@@ -35,6 +36,7 @@ func as(t *testing.T, db *pgtest.DB, name string) *pgxpool.Pool {
 }
 
 func TestTheAuditLogSaysWhoChangedWhat(t *testing.T) {
+	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	db := setup(t)
 	one, two, run := as(t, db, "one"), as(t, db, "two"), as(t, db, "run")
@@ -75,6 +77,7 @@ func TestTheAuditLogSaysWhoChangedWhat(t *testing.T) {
 }
 
 func TestALookFindsWhatACursorHasSkipped(t *testing.T) {
+	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	db := setup(t)
 	look := func(inKafka ...string) oracle.CursorSample {

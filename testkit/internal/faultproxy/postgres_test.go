@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 // through gives a proxy before the database, and a pool through it.
@@ -145,6 +146,7 @@ func idle(t *testing.T, db *pgtest.DB, name string) bool {
 }
 
 func TestTextsThatSpeakOfCommitAreNotCut(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
 	pgtest.Exec(t, db, "create table things (id text primary key)")
@@ -160,6 +162,7 @@ func TestTextsThatSpeakOfCommitAreNotCut(t *testing.T) {
 }
 
 func TestCommitsAreCutWithTheChanceThatTheSeedDraws(t *testing.T) {
+	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
 	var runs [2][]bool

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
 // arrow is a line of doc.go's drawing: a package, in brackets what it is, and what it imports.
@@ -200,6 +202,7 @@ const kafkaPackage = "kafkago"
 var ofKafka = regexp.MustCompile(`^(kafkago(/.*)?|contrib/mskiam|contrib/franz)$`)
 
 func TestNoPackageButKafkagoLinksAKafkaClient(t *testing.T) {
+	skip.InShort(t, "it takes 7 s beside the others")
 	for _, pkg := range library(t) {
 		links := slices.ContainsFunc(linksOf(t, pkg), kafkaClient.MatchString)
 		switch {
