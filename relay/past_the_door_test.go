@@ -135,7 +135,7 @@ func TestARowPastTheDoorStopsNoLane(t *testing.T) {
 				t.Parallel()
 				db := migrated.Lanes(t, 1)
 				rows := strangeRows()
-				if refuses || mode != pgx.QueryExecModeCacheStatement { // the large ones take long, and are alike
+				if refuses || mode != pgx.QueryExecModeCacheStatement || testing.Short() { // the large ones take long, and are alike
 					rows = slices.DeleteFunc(rows, func(s strange) bool { return strings.Contains(s.name, " MB") })
 				}
 				pass(t, db.PoolWith(t, func(c *pgxpool.Config) { c.ConnConfig.DefaultQueryExecMode = mode }), rows, refuses, relay.Config{})
@@ -236,7 +236,7 @@ func pass(t testing.TB, pool *pgxpool.Pool, rows []strange, refuses bool, c rela
 		return arrived, pgtest.Count(t, pool, `select count(*) from holdfast.letter where event_id = $1::text or octet_length(payload) < 100 and payload = convert_to($1::text, 'UTF8')`, fmt.Sprintf("strange-%d", i)) > 0
 	}
 	passed := 0 // all before it have
-	wait.For(passesWithin, func() bool {
+	wait.For(wait.Limit()/2, func() bool {
 		for ; passed < len(rows); passed++ {
 			if arrived, dead := done(passed); !b.has(want[key(passed)][0]) || !b.has(want[key(passed)][1]) || !arrived && !dead {
 				return false
@@ -292,9 +292,6 @@ func (l *lines) last(n int) string {
 	defer l.mu.Unlock()
 	return strings.Join(l.all[max(0, len(l.all)-n):], "\n")
 }
-
-// passesWithin is for a lane that stops for good. The rows are many, and the machine may be slow.
-const passesWithin = 5 * time.Minute
 
 // What Postgres refuses to park, for whatever reason that the relay cannot know, becomes a dead letter alone.
 func TestAnEventThatPostgresDoesNotParkBecomesALetter(t *testing.T) {

@@ -34,6 +34,7 @@ func TestPromtoolTakesTheRules(t *testing.T) {
 }
 
 func TestPromtoolsTestsOfTheRulesPass(t *testing.T) {
+	skip.InShort(t, "promtool takes 25 s for them")
 	t.Parallel()
 	promtool(t, append([]string{"test", "rules"}, testsOfRules...)...)
 }
