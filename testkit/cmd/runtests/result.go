@@ -94,9 +94,7 @@ func (r *result) take(line []byte) {
 		if e.Action != "fail" {
 			delete(p.output, e.Test)
 		}
-		if !strings.Contains(e.Test, "/") {
-			r.slow = append(r.slow, e)
-		}
+		r.slow = append(r.slow, e)
 	}
 }
 
@@ -226,7 +224,8 @@ func (r *result) count(outcome string) (n int) {
 	return n
 }
 
-// printSlow lists the tests that took longer than limit, the longest first.
+// printSlow lists the tests that took longer than limit, the longest first, and subtests too: the time of a test is without that
+// of its subtests that run side by side.
 func (r *result) printSlow(out io.Writer, limit time.Duration) {
 	slices.SortFunc(r.slow, func(a, b event) int { return int(1000 * (b.Elapsed - a.Elapsed)) })
 	for _, e := range r.slow {
