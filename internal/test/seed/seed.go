@@ -16,8 +16,8 @@ import (
 // variable is the seed of a run, a number, or "new" for one that each test draws.
 const variable = "HOLDFAST_TEST_SEED"
 
-// Fixed is the seed where nothing else is asked for.
-const Fixed = 1
+// fixed is the seed where nothing else is asked for.
+const fixed = 1
 
 // New returns the seed of a test, and logs the command that repeats it. A test that runs goroutines repeats what they
 // choose, though not their order.
@@ -31,13 +31,10 @@ func New(t testing.TB) uint64 {
 	return seed
 }
 
-// Drawn says whether this run draws its seeds.
-func Drawn() bool { return os.Getenv(variable) == "new" }
-
 func chosen(text string) (uint64, error) {
 	switch text {
 	case "":
-		return Fixed, nil
+		return fixed, nil
 	case "new":
 		return rand.Uint64(), nil
 	}
