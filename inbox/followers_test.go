@@ -27,7 +27,12 @@ import (
 // take the key's lock in turns, and a busy key that had fallen behind would stay so.
 func TestFollowersOfAKeyAreStoredTogetherDormantAndInTheirOrder(t *testing.T) {
 	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
-		t.Run(mode.String(), func(t *testing.T) { followersAreStoredTogether(t, mode) })
+		t.Run(mode.String(), func(t *testing.T) {
+			if mode != pgx.QueryExecModeCacheStatement && mode != pgx.QueryExecModeSimpleProtocol {
+				skip.InShort(t, "each mode takes 5 s beside the others; -short has the default and the one that differs most")
+			}
+			followersAreStoredTogether(t, mode)
+		})
 	}
 }
 
