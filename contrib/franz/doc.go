@@ -16,7 +16,7 @@
 //
 // publisher.go carries out a call of Publish; topics.go knows the topics, partitioner.go and route.go say which partition an event goes to;
 // queue.go decides what of a partition is sent next; sequence.go sends it under a producer's number, and again until it is known
-// what became of it; line.go puts what many partitions have into one request; batch.go writes a batch; faults.go says what an
+// what became of it; written.go remembers what was found written; line.go puts what many partitions have into one request; batch.go writes a batch; faults.go says what an
 // error means. transactional.go, lane.go and transaction.go publish a lane in transactions; ledger.go decides which of its events are in Kafka
 // already, by the marks of marks.go, which marks_read.go reads. group.go joins a consumer group, generation.go is what of it a node has, fetch.go reads records.
 package franz

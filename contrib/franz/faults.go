@@ -140,10 +140,10 @@ func neverSent(err error) bool {
 	return errors.Is(err, errWaited) || errors.As(err, &op) && op.Op == "dial"
 }
 
-// forgotten are the answers of a broker that knows nothing of what this producer wrote before, or of its identity. The partition gets
-// another one.
+// forgotten are the answers of a broker that knows nothing of what this producer wrote before, or of its identity, or that has records
+// under numbers that we have not used. The partition gets another identity.
 func forgotten(err error) bool {
-	for _, code := range []*kerr.Error{kerr.OutOfOrderSequenceNumber, kerr.UnknownProducerID, kerr.InvalidProducerEpoch,
+	for _, code := range []*kerr.Error{kerr.OutOfOrderSequenceNumber, kerr.DuplicateSequenceNumber, kerr.UnknownProducerID, kerr.InvalidProducerEpoch,
 		kerr.InvalidProducerIDMapping, kerr.ProducerFenced} {
 		if errors.Is(err, code) {
 			return true

@@ -143,8 +143,10 @@ func (l *line) send(loads []*load) {
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
 	resp, err := l.ask(ctx, l.broker, req)
-	if produced, ok := resp.(*kmsg.ProduceResponse); ok && err == nil {
-		err = errUnnamed
+	if produced, ok := resp.(*kmsg.ProduceResponse); err == nil {
+		if err = errUnnamed; !ok {
+			produced = kmsg.NewPtrProduceResponse()
+		}
 		for _, t := range produced.Topics {
 			if produced.Version >= 13 { // topics have ids only
 				t.Topic = names[t.TopicID]

@@ -23,9 +23,10 @@ import (
 // and have no order between them. What follows a refused event of a key does not leave.
 //
 // Writes are idempotent. A batch that got no answer is sent again as it was, in the same call or in the next one for its partition,
-// and a broker that has it does not write it again. So a time-out, a lost connection or a new leader repeats nothing as long as
-// this Publisher lives. When its process ends, the next one cannot know what became of the last batches: their events are
-// published again, and the inbox drops them by their ids.
+// and a broker that has it does not write it again. So a time-out, a lost connection or a new leader repeats nothing, if this Publisher
+// lives and what failed is published again within five minutes. An event is taken for one that is written if all of its record is the
+// same, in the topic of the same id; with a Kafka before 2.8, which has no ids, it is written again. When the process ends, the next
+// one cannot know what became of the last batches: their events are published again, and the inbox drops them by their ids.
 //
 // It sends Produce requests of its own, through the client's connections: franz-go's producer pipelines the batches of a partition, and
 // what follows a refused record would be written before anybody knows.
@@ -43,6 +44,8 @@ type Publisher struct {
 
 	mu        sync.Mutex
 	sequences map[place]*sequence
+	sweptAt   time.Time // when sequences that are idle were removed
+	removed   bool      // some were: their numbers under the shared identity are taken
 	lines     map[lineOf]*line
 
 	identifying sync.Mutex
@@ -163,15 +166,26 @@ func (k *Publisher) each(queues []*queue, do func(i int)) {
 	others.Wait()
 }
 
-// sequence returns that of a partition.
+// sequence returns that of a partition. Those that are idle are removed once in a while.
 func (k *Publisher) sequence(at place) *sequence {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	now := time.Now()
+	if now.Sub(k.sweptAt) >= rememberedFor {
+		k.sweptAt = now
+		for at, s := range k.sequences {
+			if s.idle(now) {
+				delete(k.sequences, at)
+				k.removed = true
+			}
+		}
+	}
 	s := k.sequences[at]
 	if s == nil {
-		s = &sequence{place: at}
+		s = &sequence{place: at, renew: k.removed}
 		k.sequences[at] = s
 	}
+	s.used(now)
 	return s
 }
 

@@ -15,11 +15,6 @@ import (
 	"github.com/holdfast-go/holdfast/relay"
 )
 
-// eventID is what an event is recognised by.
-type eventID struct{ source, id string }
-
-func idOf(e *holdfast.Event) eventID { return eventID{e.Source, e.ID} }
-
 // sequence is what we have sent to a partition. A broker takes a batch under the number that follows the last one's, and recognises one
 // that it has. So a batch of which we do not know what became of it, open, is sent again as it was, before anything else is sent to the
 // partition, by whatever call of Publish comes next: it is written once. Nothing else may have its numbers: the broker would take
@@ -29,17 +24,17 @@ type sequence struct {
 
 	mu      sync.Mutex
 	waiting []*call
-	busy    bool // run is there
+	busy    bool      // run is there
+	usedAt  time.Time // when it was last asked for, or ended
 
 	// Owned by run, from here on.
 
-	by    *identity // nil before the first batch, and after forget
-	next  int32     // the number of the next record
-	renew bool      // by has to be another than that of all partitions
-	open  *sentBatch
-
-	// written are events whose batch was open, and that turned out to be written. Who publishes them again has his answer.
-	written map[eventID]struct{}
+	id      [16]byte  // of the topic: of one that is made again nothing is known
+	by      *identity // nil before the first batch, and after forget
+	next    int32     // the number of the next record
+	renew   bool      // by has to be another than that of all partitions
+	open    *sentBatch
+	written written // under by, in the topic with id
 
 	// slow says that the partition did not answer a shared request in time. It has requests of its own until it answers promptly.
 	slow bool
@@ -49,36 +44,38 @@ type sequence struct {
 type sentBatch struct {
 	bytes   []byte
 	records int
-	ids     []eventID
+	failed  []recordHash // what calls were told had failed
 }
-
-// writtenMost bounds sequence.written. Most of it is forgotten when another relay has taken the lane, and asks for nothing.
-const writtenMost = 50_000
 
 // settled notes that a batch was written, and that nothing of the partition is open.
-func (s *sequence) settled(b *sentBatch) {
-	s.next = after(s.next, b.records)
-	if s.open == nil {
-		return
-	}
-	if s.written == nil || len(s.written)+len(b.ids) > writtenMost {
-		s.written = make(map[eventID]struct{}, len(b.ids))
-	}
-	for _, id := range b.ids {
-		s.written[id] = struct{}{}
-	}
-	s.open = nil
-}
+func (s *sequence) settled(b *sentBatch) { s.next, s.open = after(s.next, b.records), nil }
 
 // forget gives the sequence up: another identity begins a new one. An open batch may be written twice then, which the inbox finds by
 // the events' ids.
-func (s *sequence) forget() { s.by, s.next, s.renew, s.open = nil, 0, true, nil }
+func (s *sequence) forget() { s.by, s.next, s.renew, s.open, s.written = nil, 0, true, nil, nil }
 
-// wasWritten says that an event was written by an open batch, once.
-func (s *sequence) wasWritten(e *holdfast.Event) bool {
-	_, ok := s.written[idOf(e)]
-	delete(s.written, idOf(e))
-	return ok
+// in notes which topic it is that calls have events for. A topic that was made again has none of what we sent.
+func (s *sequence) in(id [16]byte) {
+	if id == s.id {
+		return
+	}
+	if s.by != nil {
+		s.forget()
+	}
+	s.id = id
+}
+
+// idle says that nobody has published to the partition for so long that all of it may be forgotten.
+func (s *sequence) idle(now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.busy && now.Sub(s.usedAt) >= rememberedFor
+}
+
+func (s *sequence) used(now time.Time) {
+	s.mu.Lock()
+	s.usedAt = now
+	s.mu.Unlock()
 }
 
 // call is what one call of Publish has for the partition.
@@ -140,7 +137,7 @@ func (k *Publisher) run(s *sequence) {
 	for {
 		s.mu.Lock()
 		calls, s.waiting = append(calls, s.waiting...), nil
-		s.busy = len(calls) > 0
+		s.busy, s.usedAt = len(calls) > 0, time.Now()
 		s.mu.Unlock()
 		if len(calls) == 0 {
 			return
@@ -166,8 +163,13 @@ func (k *Publisher) round(s *sequence, calls []*call) {
 			c.q.Abandon(nil, notSent(s.place, err))
 		}
 	}
+	s.in(calls[0].q.info.id)
 	if b := s.open; b != nil {
-		if err, _ := k.send(calls[0].q, s, b, k.deadline(nil)); err != nil && s.open != nil {
+		err, _ := k.send(calls[0].q, s, b, k.deadline(nil))
+		switch {
+		case err == nil:
+			s.written.add(b.failed, time.Now())
+		case s.open != nil:
 			for _, c := range calls {
 				c.q.Abandon(nil, err)
 			}
@@ -176,9 +178,7 @@ func (k *Publisher) round(s *sequence, calls []*call) {
 		}
 	}
 	if len(s.written) > 0 {
-		for _, c := range calls {
-			c.q.Drop(s.wasWritten)
-		}
+		k.dropWritten(s, calls)
 	}
 	parts := k.parts(calls)
 	if len(parts) == 0 {
@@ -205,6 +205,57 @@ func (k *Publisher) round(s *sequence, calls []*call) {
 	}
 }
 
+// dropWritten answers for events that are written. Before the first of them it asks the leader whether the topic is still the one that
+// they were written to: the answer that we have may be older than that.
+func (k *Publisher) dropWritten(s *sequence, calls []*call) {
+	w := k.writers.Get().(*batchWriter)
+	defer k.writers.Put(w)
+	now, asked, same := time.Now(), false, false
+	var failed *relay.PublishError
+	for _, c := range calls {
+		found := false
+		c.q.Drop(func(e *holdfast.Event) bool {
+			h := w.hashOf(e)
+			if !s.written.has(h, now) {
+				return false
+			}
+			if found = true; !asked {
+				asked = true
+				same, failed = k.stillIn(s, c.q)
+			}
+			if same {
+				delete(s.written, h)
+			}
+			return same
+		})
+		if found && failed != nil {
+			c.q.Abandon(nil, failed)
+		}
+	}
+	if asked && !same && failed == nil {
+		s.forget()
+		k.topics.expire(s.topic)
+	}
+}
+
+// stillIn asks the leader whether the topic is the one that a sequence has written to.
+func (k *Publisher) stillIn(s *sequence, q *queue) (bool, *relay.PublishError) {
+	leader, began := q.info.leaders[q.Partition], time.Now()
+	if leader < 0 {
+		return false, notSent(s.place, kerr.LeaderNotAvailable)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), k.config.ProduceTimeout)
+	defer cancel()
+	found, err := describe(ctx, k.client.Broker(int(leader)), []string{s.topic})
+	if err != nil {
+		e := k.failure(s.place, leader, began, err)
+		e.NotSent = true
+		return false, e
+	}
+	d := found[s.topic]
+	return d.err == nil && d.id == s.id && s.id != [16]byte{}, nil
+}
+
 func (k *Publisher) settle(p part, err *relay.PublishError, records map[int]error) {
 	p.q.Settle(p.batch, err, records)
 	if err != nil && err.Fault != relay.FaultRecord {
@@ -216,7 +267,7 @@ func (k *Publisher) settle(p part, err *relay.PublishError, records map[int]erro
 func (k *Publisher) parts(calls []*call) (parts []part) {
 	size := 0
 	for _, c := range calls {
-		if len(parts) > 0 && c.q.alone {
+		if len(parts) > 0 && (c.q.alone || c.q.info.id != parts[0].q.info.id) {
 			continue
 		}
 		batch := c.q.Next()
@@ -263,19 +314,34 @@ func (k *Publisher) produce(s *sequence, parts []part) (err *relay.PublishError,
 		w := k.writers.Get().(*batchWriter)
 		w.begin()
 		for _, p := range parts {
+			b.records += len(p.batch)
 			for _, i := range p.batch {
-				e := &p.q.Events[i]
-				w.append(e)
-				b.ids = append(b.ids, idOf(e))
+				w.append(&p.q.Events[i])
 			}
 		}
-		b.records, b.bytes = len(b.ids), w.write(*s.by, s.next, time.Now(), k.codec)
+		b.bytes = w.write(*s.by, s.next, time.Now(), k.codec)
 		k.writers.Put(w)
-		if err, records = k.send(parts[0].q, s, b, k.deadline(parts)); err == nil || !forgotten(err) {
+		err, records = k.send(parts[0].q, s, b, k.deadline(parts))
+		if s.open == b {
+			b.failed = k.hashes(parts)
+		}
+		if err == nil || !forgotten(err) {
 			return err, records
 		}
 	}
 	return err, records
+}
+
+// hashes are those of the records of some parts.
+func (k *Publisher) hashes(parts []part) (all []recordHash) {
+	w := k.writers.Get().(*batchWriter)
+	defer k.writers.Put(w)
+	for _, p := range parts {
+		for _, i := range p.batch {
+			all = append(all, w.hashOf(&p.q.Events[i]))
+		}
+	}
+	return all
 }
 
 // send sends a batch until its fate is known, or its time is over: then the batch stays open. Nothing else ends it once it has begun, so
@@ -289,7 +355,7 @@ func (k *Publisher) send(q *queue, s *sequence, b *sentBatch, deadline time.Time
 		}
 		tried := time.Now()
 		a := k.line(leader, s.slow).exchange(&load{place: q.place(), id: q.info.id, bytes: b.bytes, deadline: deadline})
-		if a.err == nil || errors.Is(a.err, kerr.DuplicateSequenceNumber) {
+		if a.err == nil || s.open == b && errors.Is(a.err, kerr.DuplicateSequenceNumber) {
 			s.settled(b)
 			k.ackedAt.Store(int64(time.Since(k.start)))
 			if time.Since(tried) < promptly {
@@ -309,12 +375,17 @@ func (k *Publisher) send(q *queue, s *sequence, b *sentBatch, deadline time.Time
 				continue
 			}
 		}
-		err := publishError(q.place(), a.err)
-		if err.Fault == relay.FaultBroker && unanswered(a.err) && k.leaderAway(leader, began) {
-			err.Fault = relay.FaultPartition // it is this partition's leader that is away, not the cluster
-		}
-		return err, a.records
+		return k.failure(q.place(), leader, began, a.err), a.records
 	}
+}
+
+// failure is the answer for an event that is not acknowledged because of err, which a leader gave to a request that began at some time.
+func (k *Publisher) failure(at place, leader int32, began time.Time, err error) *relay.PublishError {
+	e := publishError(at, err)
+	if e.Fault == relay.FaultBroker && unanswered(err) && k.leaderAway(leader, began) {
+		e.Fault = relay.FaultPartition // it is this partition's leader that is away, not the cluster
+	}
+	return e
 }
 
 // identify returns an identity: the one that all partitions share, or, for a partition whose broker has forgotten that, another.

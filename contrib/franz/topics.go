@@ -155,8 +155,8 @@ type described struct {
 	err     error
 }
 
-// describe asks the cluster for topics. It makes none.
-func describe(ctx context.Context, client *kgo.Client, names []string) (map[string]described, error) {
+// describe asks a cluster, or one of its brokers, for topics. It makes none.
+func describe(ctx context.Context, client kmsg.Requestor, names []string) (map[string]described, error) {
 	req := kmsg.NewPtrMetadataRequest()
 	req.AllowAutoTopicCreation = false
 	for _, name := range names {
