@@ -183,7 +183,7 @@ func (k *generation) Fetch(ctx context.Context, tp inbox.TopicPartition, offset,
 	case errors.Is(err, kerr.OffsetOutOfRange):
 		return inbox.Page{}, fmt.Errorf("%w: %w", inbox.ErrOffsetOutOfRange, err)
 	case err != nil:
-		k.s.topics.expire(tp.Topic)
+		k.s.topics.expire(place{tp.Topic, tp.Partition})
 		return inbox.Page{}, k.meets(err)
 	}
 	records, next, err := unpacked(p, tp, offset, 2*maxBytes, k.s.fetcher.committed)
@@ -199,12 +199,12 @@ func (k *generation) Fetch(ctx context.Context, tp inbox.TopicPartition, offset,
 
 // leaderOf is who has a partition, and the id of its topic.
 func (k *generation) leaderOf(ctx context.Context, tp inbox.TopicPartition) (leader int32, id [16]byte, err error) {
-	info, err := k.s.topic(ctx, tp.Topic)
+	info, err := k.s.topic(ctx, place{tp.Topic, tp.Partition})
 	if err != nil {
 		return 0, id, k.meets(err)
 	}
 	if tp.Partition >= len(info.leaders) || info.leaders[tp.Partition] < 0 {
-		k.s.topics.expire(tp.Topic)
+		k.s.topics.expire(place{tp.Topic, tp.Partition})
 		return 0, id, fmt.Errorf("%s/%d: %w", tp.Topic, tp.Partition, kerr.LeaderNotAvailable)
 	}
 	return info.leaders[tp.Partition], k.idOf(tp.Topic, info.id), nil
@@ -222,7 +222,7 @@ func (k *generation) Bounds(ctx context.Context, tp inbox.TopicPartition) (first
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
 	if first, end, err = boundsOf(ctx, k.s.client, leader, place{tp.Topic, tp.Partition}); err != nil {
-		k.s.topics.expire(tp.Topic)
+		k.s.topics.expire(place{tp.Topic, tp.Partition})
 		return 0, 0, fmt.Errorf("ask for the bounds of %s/%d: %w", tp.Topic, tp.Partition, k.meets(err))
 	}
 	return first, end, nil

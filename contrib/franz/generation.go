@@ -318,7 +318,7 @@ func (k *generation) commit(ctx context.Context, offsets map[inbox.TopicPartitio
 	for tp, offset := range offsets {
 		n, ok := at[tp.Topic]
 		if !ok {
-			info, err := k.s.topic(ctx, tp.Topic)
+			info, err := k.s.topic(ctx, place{tp.Topic, tp.Partition})
 			if err != nil {
 				return k.meets(err)
 			}

@@ -58,7 +58,7 @@ func (g *Group) Open(_ context.Context, handover time.Duration) (inbox.Session, 
 	if s.client, err = kgo.NewClient(opts...); err != nil {
 		return nil, fmt.Errorf("kafka group: %w", err)
 	}
-	s.topics = topics{client: s.client, ttl: config.WatchInterval, timeout: fetchTimeout}
+	s.topics = topicsOf(s.client, config.WatchInterval, fetchTimeout)
 	s.fetcher = &fetcher{client: s.client, committed: !config.ReadUncommitted}
 	return s, nil
 }
@@ -234,7 +234,7 @@ func (s *session) starts(ctx context.Context, of []inbox.TopicPartition) (map[in
 	names := map[[16]byte]string{}
 	for topic, partitions := range byTopic {
 		t := kmsg.NewOffsetFetchRequestGroupTopic()
-		info, err := s.topic(ctx, topic)
+		info, err := s.topic(ctx, place{topic, nowhere})
 		if err != nil {
 			return nil, err
 		}
@@ -275,11 +275,11 @@ func (s *session) starts(ctx context.Context, of []inbox.TopicPartition) (map[in
 	return all, nil
 }
 
-// topic is what is known of one of the topics.
-func (s *session) topic(ctx context.Context, name string) (*topicInfo, error) {
-	a := s.topics.lookup(ctx, []string{name})[name]
+// topic is what is known of the topic of a partition.
+func (s *session) topic(ctx context.Context, at place) (*topicInfo, error) {
+	a := s.topics.at(ctx, at)
 	if a.err != nil {
-		return nil, fmt.Errorf("topic %s: %w", name, a.err.Err)
+		return nil, fmt.Errorf("topic %s: %w", at.topic, a.err.Err)
 	}
 	return a.info, nil
 }

@@ -55,6 +55,9 @@ func (l *laneProducer) Publish(ctx context.Context, events []holdfast.Event) []e
 	answers := make([]error, len(events))
 	c := &laneCall{ctx: ctx, deadline: time.Now().Add(callRounds * l.k.config.ProduceTimeout), ended: make(chan struct{})}
 	c.queues = l.k.router().route(ctx, events, answers)
+	for _, q := range c.queues {
+		q.renew(ctx, &l.k.topics)
+	}
 	if len(c.queues) == 0 {
 		return answers
 	}
@@ -195,7 +198,7 @@ func (l *laneProducer) parts(calls []*laneCall) (parts []*lanePart) {
 		for _, q := range c.queues {
 			if len(q.Runs) > 0 && q.info.leaders[q.Partition] < 0 {
 				q.Abandon(nil, notSent(q.place(), kerr.LeaderNotAvailable))
-				l.k.topics.expire(q.Topic)
+				l.k.topics.expire(q.place())
 				continue
 			}
 			if alone, shared := taken[q.place()]; size >= roundBytes || shared && (alone || q.alone) {

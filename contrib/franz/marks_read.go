@@ -35,7 +35,7 @@ func (m *marks) last(ctx context.Context, partition int, key string) (*mark, err
 	}
 	first, end, err := boundsOf(ctx, m.fetcher.client, leader, at)
 	if err != nil {
-		return nil, m.failed("ask for the end of the marks", err)
+		return nil, m.failed(partition, "ask for the end of the marks", err)
 	}
 	for tail := int64(markTail); ; tail *= 8 {
 		from := max(first, end-tail)
@@ -65,11 +65,11 @@ func (m *marks) values(ctx context.Context, leader int32, w *want, from, end int
 			err = kerr.ErrorForCode(p.ErrorCode)
 		}
 		if err != nil {
-			return nil, m.failed("read the marks", err)
+			return nil, m.failed(w.partition, "read the marks", err)
 		}
 		records, next, err := unpacked(p, inbox.TopicPartition{Topic: w.topic, Partition: w.partition}, offset, markBytes, true)
 		if err != nil {
-			return nil, m.failed("read the marks", err)
+			return nil, m.failed(w.partition, "read the marks", err)
 		}
 		for _, r := range records {
 			if string(r.Key) == key && r.Offset < end {
@@ -78,26 +78,26 @@ func (m *marks) values(ctx context.Context, leader int32, w *want, from, end int
 		}
 		offset = max(next, offset) // It stays where it is while a transaction is open there. A fetch waits a while for that.
 		if ctx.Err() != nil {
-			return nil, m.failed("wait for the transactions of other lanes", ctx.Err())
+			return nil, m.failed(w.partition, "wait for the transactions of other lanes", ctx.Err())
 		}
 	}
 	return values, nil
 }
 
 func (m *marks) leaderOf(ctx context.Context, partition int) (leader int32, id [16]byte, err error) {
-	t := m.topics.lookup(ctx, []string{m.topic})[m.topic]
+	t := m.topics.at(ctx, place{m.topic, partition})
 	switch {
 	case t.err != nil:
-		return 0, id, m.failed("look for the marks topic", t.err.Err)
+		return 0, id, m.failed(partition, "look for the marks topic", t.err.Err)
 	case partition >= len(t.info.leaders):
-		return 0, id, m.failed("look for the marks topic", fmt.Errorf("it has %d partitions and lane %d needs its own: add partitions", len(t.info.leaders), partition))
+		return 0, id, m.failed(partition, "look for the marks topic", fmt.Errorf("it has %d partitions and lane %d needs its own: add partitions", len(t.info.leaders), partition))
 	case t.info.leaders[partition] < 0:
-		return 0, id, m.failed("look for the marks topic", kerr.LeaderNotAvailable)
+		return 0, id, m.failed(partition, "look for the marks topic", kerr.LeaderNotAvailable)
 	}
 	return t.info.leaders[partition], t.info.id, nil
 }
 
-func (m *marks) failed(what string, err error) error {
-	m.topics.expire(m.topic)
+func (m *marks) failed(partition int, what string, err error) error {
+	m.topics.expire(place{m.topic, partition})
 	return fmt.Errorf("%s (%s): %w", what, m.topic, err)
 }

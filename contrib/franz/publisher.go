@@ -48,11 +48,10 @@ type Publisher struct {
 	removed   bool      // some were: their numbers under the shared identity are taken
 	lines     map[lineOf]*line
 
-	identifying sync.Mutex
-	shared      *identity // of all partitions, unless a broker has forgotten it
+	shared atomic.Pointer[identity] // of all partitions, unless a broker has forgotten it
 
 	// ackedAt is when a broker last acknowledged anything, in nanoseconds since start, and asking are the questions under way whether
-	// another leader answers. They tell a broker that is away from a cluster that is.
+	// another leader answers: they tell a broker that is away from a cluster that is. And that for the shared identity.
 	start   time.Time
 	ackedAt atomic.Int64
 	asking  singleflight.Group
@@ -89,7 +88,7 @@ func NewPublisher(client *kgo.Client, c PublisherConfig) (*Publisher, error) {
 	if err := errors.Join(problems...); err != nil {
 		return nil, fmt.Errorf("kafka publisher: %w", err)
 	}
-	k.topics = topics{client: client, ttl: c.MetadataTTL, timeout: c.ProduceTimeout}
+	k.topics = topicsOf(client, c.MetadataTTL, c.ProduceTimeout)
 	k.ask, k.askSlow = by(client), by(k.slow)
 	k.writers.New = func() any { return new(batchWriter) }
 	return k, nil

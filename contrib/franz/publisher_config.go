@@ -38,8 +38,8 @@ type PublisherConfig struct {
 	// this is sent alone, and the broker decides. Between 1 KiB and 100 MiB. Defaults to 1 MiB less 4 KiB.
 	MaxRequestBytes int
 
-	// MetadataTTL is how long a topic's number of partitions is believed; it is asked for again after every failure as well. Between
-	// 10 ms and 1 min. Defaults to 5 s.
+	// MetadataTTL is after how long a topic's partitions are asked for again; after every failure they are, too. What is known serves until
+	// there is an answer; only a partition that failed waits for it. Between 10 ms and 1 min. Defaults to 5 s.
 	MetadataTTL time.Duration
 }
 

@@ -94,6 +94,9 @@ type part struct {
 
 // drain has one partition's events sent, together with what other calls have for it.
 func (k *Publisher) drain(ctx context.Context, q *queue) {
+	if q.renew(ctx, &k.topics); len(q.Runs) == 0 {
+		return
+	}
 	s := k.sequence(q.place())
 	c := &call{ctx: ctx, q: q, limit: q.Limit, ended: make(chan struct{})}
 	s.mu.Lock()
@@ -173,7 +176,7 @@ func (k *Publisher) round(s *sequence, calls []*call) {
 			for _, c := range calls {
 				c.q.Abandon(nil, err)
 			}
-			k.topics.expire(s.topic)
+			k.topics.expire(s.place)
 			return
 		}
 	}
@@ -234,7 +237,7 @@ func (k *Publisher) dropWritten(s *sequence, calls []*call) {
 	}
 	if asked && !same && failed == nil {
 		s.forget()
-		k.topics.expire(s.topic)
+		k.topics.expire(s.place)
 	}
 }
 
@@ -259,7 +262,7 @@ func (k *Publisher) stillIn(s *sequence, q *queue) (bool, *relay.PublishError) {
 func (k *Publisher) settle(p part, err *relay.PublishError, records map[int]error) {
 	p.q.Settle(p.batch, err, records)
 	if err != nil && err.Fault != relay.FaultRecord {
-		k.topics.expire(p.q.Topic)
+		k.topics.expire(p.q.place())
 	}
 }
 
@@ -388,13 +391,30 @@ func (k *Publisher) failure(at place, leader int32, began time.Time, err error) 
 	return e
 }
 
-// identify returns an identity: the one that all partitions share, or, for a partition whose broker has forgotten that, another.
+// identify returns an identity: the one that all partitions share, or, for a partition whose broker has forgotten that, another. Who asks
+// for another holds up nobody who shares.
 func (k *Publisher) identify(another bool) (*identity, error) {
-	k.identifying.Lock()
-	defer k.identifying.Unlock()
-	if k.shared != nil && !another {
-		return k.shared, nil
+	if another {
+		return k.newIdentity()
 	}
+	if by := k.shared.Load(); by != nil {
+		return by, nil
+	}
+	shared, err, _ := k.asking.Do("identity", func() (any, error) {
+		if by := k.shared.Load(); by != nil {
+			return by, nil
+		}
+		by, err := k.newIdentity()
+		if err == nil {
+			k.shared.Store(by)
+		}
+		return by, err
+	})
+	return shared.(*identity), err
+}
+
+// newIdentity asks any broker for an identity that nobody has.
+func (k *Publisher) newIdentity() (*identity, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), k.config.ProduceTimeout)
 	defer cancel()
 	req := kmsg.NewPtrInitProducerIDRequest()
@@ -406,9 +426,5 @@ func (k *Publisher) identify(another bool) (*identity, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ask for a producer id: %w", err)
 	}
-	by := &identity{resp.ProducerID, resp.ProducerEpoch}
-	if !another {
-		k.shared = by
-	}
-	return by, nil
+	return &identity{resp.ProducerID, resp.ProducerEpoch}, nil
 }

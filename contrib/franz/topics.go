@@ -31,22 +31,45 @@ type topicInfo struct {
 	leaders []int32 // of each partition, nowhere if it has none. Invariant: at least 1.
 	readAt  time.Time
 
-	// expired is set by a failure: the next call asks again, and until then it is good enough for Partition.
+	// expired is set by a failure: it is time to ask again. doubted, of each partition, is set by a failure of that one.
 	expired atomic.Bool
+	doubted []atomic.Bool
 
 	// limit is the longest batch that is worth trying, learned from refusals; 0 when nothing was refused yet.
 	limit atomic.Int64
 }
 
+// doubts says that a partition has failed since the answer.
+func (i *topicInfo) doubts(partition int) bool {
+	return partition >= 0 && partition < len(i.doubted) && i.doubted[partition].Load()
+}
+
 // topics keeps what the cluster says of topics. Safe for use by many goroutines.
+//
+// What is old is asked for beside the calls, and serves until there is an answer: a broker that hangs may be the one that is asked, and
+// the partitions of all others go on. Only who knows nothing of a topic waits, and who has met a failure of his partition.
 type topics struct {
-	client  *kgo.Client
+	ask     func(ctx context.Context, names []string) (map[string]described, error)
 	ttl     time.Duration
 	timeout time.Duration
 
-	asking sync.Mutex // one question at a time
 	mu     sync.RWMutex
 	known  map[string]*topicInfo
+	asking map[string]*question // by topic, those under way
+}
+
+// question is one about some topics.
+type question struct {
+	answered chan struct{}
+	failed   map[string]*relay.PublishError // why topics cannot be written to. Read it when answered is closed.
+}
+
+// topicsOf are those of a client's cluster.
+func topicsOf(client *kgo.Client, ttl, timeout time.Duration) topics {
+	ask := func(ctx context.Context, names []string) (map[string]described, error) {
+		return describe(ctx, client, names)
+	}
+	return topics{ask: ask, ttl: ttl, timeout: timeout, known: map[string]*topicInfo{}, asking: map[string]*question{}}
 }
 
 // get returns what is known of a topic without asking; nil when nothing is.
@@ -56,15 +79,19 @@ func (t *topics) get(topic string) *topicInfo {
 	return t.known[topic]
 }
 
-// expire makes the next call ask for the topic again.
-func (t *topics) expire(topic string) {
-	if info := t.get(topic); info != nil {
-		info.expired.Store(true)
+// expire makes the next call for the topic ask again, and those for the partition wait for the answer.
+func (t *topics) expire(at place) {
+	info := t.get(at.topic)
+	if info == nil {
+		return
+	}
+	info.expired.Store(true)
+	if at.partition >= 0 && at.partition < len(info.doubted) {
+		info.doubted[at.partition].Store(true)
 	}
 }
 
-func (t *topics) stale(topic string) bool {
-	info := t.get(topic)
+func (t *topics) stale(info *topicInfo) bool {
 	return info == nil || info.expired.Load() || time.Since(info.readAt) >= t.ttl
 }
 
@@ -74,68 +101,110 @@ type topicAnswer struct {
 	err  *relay.PublishError
 }
 
-// lookup answers for some topics. It asks once for those that it does not know or no longer believes. When that fails, the old answer
-// is used where there is one, since partitions hardly ever change, and the others cannot be written to for now.
+// lookup answers for some topics. It waits for those of which nothing is known.
 func (t *topics) lookup(ctx context.Context, names []string) map[string]topicAnswer {
 	answers := make(map[string]topicAnswer, len(names))
-	var failed map[string]*relay.PublishError
-	if slices.ContainsFunc(names, t.stale) {
-		failed = t.refresh(ctx, names)
+	var questions map[string]*question
+	if slices.ContainsFunc(names, func(name string) bool { return t.stale(t.get(name)) }) {
+		questions = t.inquire(names)
 	}
 	for _, name := range names {
-		switch info := t.get(name); {
-		case info != nil:
-			answers[name] = topicAnswer{info: info}
-		case failed[name] != nil:
-			answers[name] = topicAnswer{err: failed[name]}
-		default: // somebody else has found it missing since
-			answers[name] = topicAnswer{err: missing(name, kerr.UnknownTopicOrPartition)}
+		info := t.get(name)
+		if q := questions[name]; info == nil && q != nil {
+			answers[name] = t.await(ctx, q, name)
+			continue
 		}
+		answers[name] = answerFor(name, info)
 	}
 	return answers
 }
 
-// refresh asks for those of some topics that are stale, and says which cannot be written to.
-func (t *topics) refresh(ctx context.Context, names []string) map[string]*relay.PublishError {
-	t.asking.Lock()
-	defer t.asking.Unlock()
-	failed := map[string]*relay.PublishError{}
-	var ask []string
-	for _, name := range names {
-		if t.stale(name) {
-			ask = append(ask, name)
+// at answers for the topic of a partition. It waits if nothing is known of the topic, or the partition has failed since.
+func (t *topics) at(ctx context.Context, at place) topicAnswer {
+	a := t.lookup(ctx, []string{at.topic})[at.topic]
+	if a.info == nil || !a.info.doubts(at.partition) {
+		return a
+	}
+	if q := t.inquire([]string{at.topic})[at.topic]; q != nil {
+		return t.await(ctx, q, at.topic)
+	}
+	return answerFor(at.topic, t.get(at.topic))
+}
+
+// await answers for a topic when a question about it is answered. If that failed the old answer is used where there is one, since
+// partitions hardly ever change.
+func (t *topics) await(ctx context.Context, q *question, name string) topicAnswer {
+	select {
+	case <-q.answered:
+	case <-ctx.Done():
+		if info := t.get(name); info != nil {
+			return topicAnswer{info: info}
 		}
+		return topicAnswer{err: notSent(place{name, nowhere}, ctx.Err())}
 	}
-	if len(ask) == 0 {
-		return nil
+	info := t.get(name)
+	if err := q.failed[name]; info == nil && err != nil {
+		return topicAnswer{err: err}
 	}
-	ctx, cancel := context.WithTimeout(ctx, t.timeout)
-	defer cancel()
-	found, err := describe(ctx, t.client, ask)
-	if err != nil {
-		for _, name := range ask {
-			failed[name] = notSent(place{name, nowhere}, err)
-		}
-		return failed
+	return answerFor(name, info)
+}
+
+// answerFor is what is known of a topic. It is missing if nothing is: somebody has just found that.
+func answerFor(name string, info *topicInfo) topicAnswer {
+	if info == nil {
+		return topicAnswer{err: missing(name, kerr.UnknownTopicOrPartition)}
 	}
+	return topicAnswer{info: info}
+}
+
+// inquire returns the questions about those of some topics that are stale. It begins one where none is under way.
+func (t *topics) inquire(names []string) map[string]*question {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.known == nil {
-		t.known = map[string]*topicInfo{}
-	}
-	for _, name := range ask {
-		d, ok := found[name]
-		if err = d.err; !ok || err == nil && len(d.leaders) == 0 {
-			err = kerr.UnknownTopicOrPartition
-		}
-		if err != nil {
-			delete(t.known, name)
-			failed[name] = missing(name, err)
+	questions := make(map[string]*question, len(names))
+	begun := &question{answered: make(chan struct{}), failed: map[string]*relay.PublishError{}}
+	var about []string
+	for _, name := range names {
+		if !t.stale(t.known[name]) {
 			continue
 		}
-		t.known[name] = &topicInfo{id: d.id, leaders: d.leaders, readAt: time.Now()}
+		if t.asking[name] == nil {
+			t.asking[name] = begun
+			about = append(about, name)
+		}
+		questions[name] = t.asking[name]
 	}
-	return failed
+	if len(about) > 0 {
+		go t.answer(begun, about)
+	}
+	return questions
+}
+
+// answer asks the cluster, and answers a question.
+func (t *topics) answer(q *question, about []string) {
+	ctx, cancel := context.WithTimeout(context.Background(), t.timeout)
+	defer cancel()
+	found, err := t.ask(ctx, about)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, name := range about {
+		delete(t.asking, name)
+		if err != nil {
+			q.failed[name] = notSent(place{name, nowhere}, err)
+			continue
+		}
+		d, ok := found[name]
+		if !ok || d.err == nil && len(d.leaders) == 0 {
+			d.err = kerr.UnknownTopicOrPartition
+		}
+		if d.err != nil {
+			delete(t.known, name)
+			q.failed[name] = missing(name, d.err)
+			continue
+		}
+		t.known[name] = &topicInfo{id: d.id, leaders: d.leaders, readAt: time.Now(), doubted: make([]atomic.Bool, len(d.leaders))}
+	}
+	close(q.answered)
 }
 
 // missing is the error for a topic that the cluster answers err for. Whatever the code, it concerns the topic and no partition of it,

@@ -107,7 +107,7 @@ func (l *laneProducer) transact(parts []*lanePart) {
 		default:
 			blamed = true
 			p.Settle(p.batch, e, nil)
-			l.k.topics.expire(p.Topic)
+			l.k.topics.expire(p.place())
 			l.disown() // What the client knows of the topic may be old.
 		}
 	}

@@ -56,7 +56,7 @@ func NewTransactionalPublisher(opts []kgo.Opt, c TransactionalConfig) (*Transact
 		return nil, fmt.Errorf("kafka transactional publisher: %w", err)
 	}
 	k := &TransactionalPublisher{config: c, opts: slices.Clone(opts), client: client}
-	k.topics = topics{client: client, ttl: c.MetadataTTL, timeout: c.ProduceTimeout}
+	k.topics = topicsOf(client, c.MetadataTTL, c.ProduceTimeout)
 	k.marks = marks{topic: c.MarksTopic, topics: &k.topics, fetcher: &fetcher{client: client, committed: true}}
 	return k, nil
 }
