@@ -2,8 +2,8 @@ package natsjs
 
 import (
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
-	"io"
 	"strings"
 	"time"
 
@@ -149,19 +149,26 @@ func unescape(s string) string {
 	return string(b)
 }
 
-// messageID is an event's Nats-Msg-Id: its id, readable if that can be, and a hash of what the inbox recognises an event by. Two
-// sources may use the same id. And an event under an id that another one has must reach the inbox, which makes it a dead letter; the
-// server would drop it in silence.
+// messageID is an event's Nats-Msg-Id: its id, readable if that can be, and a hash of all that is in its record. Two sources may use the
+// same id. And an event under an id that another one has must reach the inbox, which makes it a dead letter; the server would drop it
+// in silence.
 func messageID(e holdfast.Event) string {
 	h := sha256.New()
-	for _, part := range []string{e.Source, e.ID, e.Type, e.Key} {
-		_, _ = io.WriteString(h, part)
+	add := func(part []byte) {
+		_, _ = h.Write(binary.AppendUvarint(nil, uint64(len(part))))
+		_, _ = h.Write(part)
+	}
+	r := relay.RecordOf(e)
+	add([]byte{byte(len(r.Headers)), byte(len(r.Headers) >> 8)})
+	for _, header := range r.Headers { // in the same order each time
+		add([]byte(header.Key))
+		add(header.Value)
+	}
+	add(r.Key)
+	if r.Value == nil {
 		_, _ = h.Write([]byte{0})
 	}
-	if e.Payload == nil {
-		_, _ = h.Write([]byte{0})
-	}
-	_, _ = h.Write(e.Payload)
+	add(r.Value)
 	sum := hex.EncodeToString(h.Sum(nil)[:16])
 	for i := range len(e.ID) {
 		if e.ID[i] <= ' ' || e.ID[i] > '~' {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -72,6 +73,8 @@ func TestOnlyARepeatHasTheSameMessageID(t *testing.T) {
 	for _, change := range []func(e *holdfast.Event){
 		func(*holdfast.Event) {}, func(e *holdfast.Event) { e.ID = "2" }, func(e *holdfast.Event) { e.Source = "other" }, func(e *holdfast.Event) { e.Type = "u" },
 		func(e *holdfast.Event) { e.Key = "l" }, func(e *holdfast.Event) { e.Payload = []byte("q") }, func(e *holdfast.Event) { e.Payload = nil }, func(e *holdfast.Event) { e.Payload = []byte{} },
+		func(e *holdfast.Event) { e.Headers = map[string]string{"tenant": "a"} }, func(e *holdfast.Event) { e.Headers = map[string]string{"tenant": "b"} },
+		func(e *holdfast.Event) { e.Time = time.Unix(1, 0) }, func(e *holdfast.Event) { e.Headers = map[string]string{"tenan": "ta"} },
 		func(e *holdfast.Event) { e.ID = "line\nbreak" }, func(e *holdfast.Event) { e.ID = strings.Repeat("x", 255) },
 	} {
 		changed := e

@@ -151,7 +151,11 @@ func (p *Publisher) send(ctx context.Context, info *topicInfo, partition int, e 
 	if most := nc.MaxPayload(); int64(len(m.Data)) > most {
 		return fail(ofRecord, fmt.Errorf("the payload has %d bytes: it must be at most the server's max_payload, %d", len(m.Data), most))
 	}
-	_, err := p.js.PublishMsg(bounded, m, jetstream.WithMsgID(messageID(e)), jetstream.WithExpectStream(info.stream))
+	id := messageID(e)
+	ack, err := p.js.PublishMsg(bounded, m, jetstream.WithMsgID(id), jetstream.WithExpectStream(info.stream))
+	if err == nil && ack.Duplicate && !p.has(bounded, info.stream, ack.Sequence, subject, id) {
+		_, err = p.js.PublishMsg(bounded, MessageOf(subject, relay.RecordOf(e)), jetstream.WithExpectStream(info.stream))
+	}
 	if err == nil {
 		return nil
 	}
@@ -171,4 +175,20 @@ func (p *Publisher) send(ctx context.Context, info *topicInfo, partition int, e 
 		meant, err = silence(nc, subject, err)
 	}
 	return fail(meant, err)
+}
+
+// has says whether a stream has a message that the server called a message of ours a repeat of. It remembers ids for the duplicate window,
+// also of messages that have been deleted since. Half of the time is left for sending it again.
+func (p *Publisher) has(ctx context.Context, stream string, seq uint64, subject, id string) bool {
+	if end, ok := ctx.Deadline(); ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Until(end)/2)
+		defer cancel()
+	}
+	s, err := p.js.Stream(ctx, stream)
+	if err != nil {
+		return false
+	}
+	m, err := s.GetMsg(ctx, seq)
+	return err == nil && m.Subject == subject && m.Header.Get(jetstream.MsgIDHeader) == id
 }

@@ -126,6 +126,32 @@ func TestAnEventWhoseAcknowledgementWasLostIsStoredOnce(t *testing.T) {
 	}
 }
 
+// The server remembers message ids that it has no messages of any more.
+func TestARepeatOfWhatWasDeletedIsStoredAgain(t *testing.T) {
+	t.Parallel()
+	n := startServer(t)
+	js := n.connect()
+	topic := n.topic(js, 1)
+	p := publisherOn(t, js, natsjs.PublisherConfig{})
+	events := []holdfast.Event{eventOf(topic, "1", "k"), eventOf(topic, "2", "k"), eventOf(topic, "3", "other")}
+	publishAll(t, p, events)
+	publishAll(t, p, events)
+	if got := idsByKey(t, js, topic); len(got["k"]) != 2 || len(got["other"]) != 1 {
+		t.Errorf("after a repeat the stream has %q", got)
+	}
+	s, err := js.Stream(t.Context(), natsjs.StreamName(topic))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Purge(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	publishAll(t, p, events)
+	if got := idsByKey(t, js, topic); !slices.Equal(got["k"], []string{"1", "2"}) || !slices.Equal(got["other"], []string{"3"}) {
+		t.Errorf("after a repeat of what was deleted the stream has %q", got)
+	}
+}
+
 // Connections are cut again and again while many lanes publish, and no key's order breaks.
 func TestLostConnectionsBreakNoOrder(t *testing.T) {
 	skip.InShort(t, "it takes 7 s beside the others")
