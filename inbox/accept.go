@@ -136,6 +136,7 @@ func (rec *receiver) receiveTx(ctx context.Context, tx pgx.Tx, e holdfast.Event)
 	}
 	out, failed, err := rec.underSavepoint(ctx, tx, first)
 	if err != nil {
+		rec.queues.quota.leave(d)
 		return "", fmt.Errorf("receive event: %w", err)
 	}
 	if failed == nil {

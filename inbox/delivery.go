@@ -19,6 +19,7 @@ type delivery struct {
 	manner  manner
 	inDoubt bool            // a COMMIT got no answer: if the event is known now, that COMMIT was carried out
 	start   int32           // which start of its handler is counted; 0 if none is
+	counted bool            // among the stored events, by quota.enter
 	suspect bool            // its handler was started before, and the process ended
 	took    time.Duration   // of its handler, in the last group that it was in
 	after   func()          // what to report once the last step has committed

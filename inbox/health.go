@@ -15,7 +15,7 @@ type Health struct {
 	Live bool
 
 	// Ready says that events are handled. It is false while Postgres or the broker cannot be reached, before this node has joined the
-	// consumer group, and after Run, Consume or ConsumeUntil.
+	// consumer group, while a partition has waited for memory for long, and after Run, Consume or ConsumeUntil.
 	Ready bool
 
 	// Reasons says why it is not live or not ready, a sentence each. They have no payloads and no secrets.
@@ -29,8 +29,8 @@ type Health struct {
 // also while the database or the broker is away. An inbox that only receives (Receive) has no loops: for it the database is asked
 // whether the schema fits, for two seconds at most. Many goroutines may ask.
 //
-// A restart brings neither Postgres nor the broker back, so their outages leave the inbox live. What waits, and partitions that are
-// held, do not count: holdfast status shows them.
+// A restart brings neither Postgres nor the broker back, so their outages leave the inbox live. Events that wait, and partitions that
+// are held, do not count: holdfast status shows them.
 func (in *Inbox) Health(ctx context.Context) Health {
 	seen := in.vitals.read()
 	if !seen.begun {
@@ -47,7 +47,8 @@ const (
 	// healthTimeout bounds the question to the database.
 	healthTimeout = 2 * time.Second
 
-	// awayAfter is how long the database or the broker is away before the inbox is not ready. A lost connection is no outage.
+	// awayAfter is how long the database or the broker is away, or a partition waits for memory, before the inbox is not ready. A lost
+	// connection is no outage.
 	awayAfter = 5 * time.Second
 
 	// joinAfter is how long joining the group again may take. Each rebalance does it.
@@ -83,6 +84,10 @@ func judgeHealth(s seen, now time.Time) Health {
 		h.Reasons = append(h.Reasons, "this node has not joined the consumer group yet")
 	case waited >= joinAfter:
 		h.Reasons = append(h.Reasons, fmt.Sprintf("this node has been joining the consumer group for %s", waited.Round(time.Second)))
+	}
+	if waited := now.Sub(s.starvedSince); !s.starvedSince.IsZero() && waited >= awayAfter {
+		h.Reasons = append(h.Reasons, fmt.Sprintf("partition %d of %s has waited for memory for %s: events that are not settled take all of it: see what they wait for (holdfast status), or raise MemoryBudget",
+			s.starved.Partition, s.starved.Topic, waited.Round(time.Second)))
 	}
 	h.Ready = len(h.Reasons) == 0
 	return h

@@ -52,6 +52,7 @@ func (rec *receiver) receive(ctx context.Context, t *intake, failed error) (Outc
 			rec.report(d, out, time.Since(t.begun))
 			return out, nil
 		}
+		rec.queues.quota.leave(d)
 		if errors.Is(err, errUnqueued) {
 			continue
 		}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -169,6 +170,89 @@ func TestAStoppedConsumerGivesItsWholeBudgetBack(t *testing.T) {
 	if !m.room.TryAcquire(m.bytes/8*5) || !m.large.TryAcquire(m.bytes/4) {
 		t.Error("a part of the budget was not given back")
 	}
+}
+
+// lateSource answers some fetches only when their partition has ended, as a broker may.
+type lateSource struct {
+	*sized
+	late  func(maxBytes int64) bool
+	asked chan struct{} // a fetch that will be late
+}
+
+func (s lateSource) Next(ctx context.Context) (Generation, error) { return giveOnce(ctx, &s.given, s) }
+
+func (s lateSource) Fetch(ctx context.Context, tp TopicPartition, offset, maxBytes int64) (Page, error) {
+	if s.late(maxBytes) {
+		s.asked <- struct{}{}
+		<-ctx.Done()
+	}
+	return s.sized.Fetch(context.WithoutCancel(ctx), tp, offset, maxBytes)
+}
+
+func TestAPageThatComesAfterItsPartitionEndedGivesItsMemoryBack(t *testing.T) {
+	const budget, partitions = 16 << 20, 2
+	page := newMemory(budget).bytes / 8 / partitions
+	for _, row := range []struct {
+		name string
+		size int
+		late func(maxBytes int64) bool
+	}{
+		{"a page", 300, func(int64) bool { return true }},
+		{"a page for one large event", 3 << 19, func(maxBytes int64) bool { return maxBytes > page }},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			b := setup(t)
+			in := b.inbox(func(c *Config) { c.MemoryBudget = budget })
+			in.Handle("order.placed", effectOf)
+			source := lateSource{&sized{fakeGeneration: newFakeGeneration(sizedLog(row.size)), partitions: partitions}, row.late, make(chan struct{}, partitions)}
+			stop := b.run(func(ctx context.Context) error { in.registry.start(); return in.consume(ctx, source) })
+			for range partitions {
+				<-source.asked
+			}
+			stop()
+			m := in.consumer.memory
+			if !m.room.TryAcquire(m.bytes/8*5) || !m.large.TryAcquire(m.bytes/4) {
+				t.Error("a part of the budget was not given back")
+			}
+		})
+	}
+}
+
+// Nothing is logged and nothing fails while a reader waits for memory: only Health can say that the partition stands still.
+func TestHealthSaysWhichReaderHasWaitedLongForMemory(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		in := newInbox(nil, Config{Consumer: "billing", MemoryBudget: 16 << 20}.withDefaults())
+		in.vitals.begin(false)
+		in.vitals.reached()
+		m := in.consumer.memory
+		m.room.TryAcquire(m.bytes / 8 * 5)
+		var readers sync.WaitGroup
+		read := func(number int) {
+			p := in.consumer.newPartition(nil, newFakeGeneration(sizedLog(300)), TopicPartition{"orders", number}, Start{})
+			readers.Go(func() {
+				_, memory, err := p.fetch(t.Context(), 0)
+				if memory.give(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		read(7)
+		time.Sleep(awayAfter - time.Second)
+		read(8)
+		if !in.healthy() {
+			t.Errorf("a reader has waited for %s: %v", awayAfter-time.Second, in.Health(t.Context()).Reasons)
+		}
+		time.Sleep(time.Second)
+		if h := in.Health(t.Context()); !in.says("partition 7 of orders has waited for memory for 5s") || len(h.Reasons) != 1 {
+			t.Errorf("two readers have waited for memory, one of them for %s: %+v", awayAfter, h)
+		}
+		m.room.Release(m.bytes / 8 * 5)
+		readers.Wait()
+		if !in.healthy() {
+			t.Errorf("no reader waits any more: %v", in.Health(t.Context()).Reasons)
+		}
+	})
 }
 
 func TestARecordOverAQuarterOfTheBudgetIsADeadLetter(t *testing.T) {

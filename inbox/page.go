@@ -15,7 +15,7 @@ import (
 func (p *partition) fetch(ctx context.Context, offset int64) (Page, reservation, error) {
 	bytes, must := max(p.wants, p.memory.page()), false
 	for {
-		h, err := p.memory.take(ctx, bytes, must)
+		h, err := p.takeMemory(ctx, bytes, must)
 		if err != nil {
 			return Page{}, reservation{}, err
 		}
@@ -44,6 +44,12 @@ func (p *partition) fetch(ctx context.Context, offset int64) (Page, reservation,
 		}
 		return pg, *h, nil
 	}
+}
+
+// takeMemory waits for memory. Health says so while that takes long.
+func (p *partition) takeMemory(ctx context.Context, bytes int64, must bool) (*reservation, error) {
+	defer p.vitals.waits(p.tp)()
+	return p.memory.take(ctx, bytes, must)
 }
 
 // tooLarge is why a partition is held whose next batch cannot be unpacked.

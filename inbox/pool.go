@@ -288,7 +288,7 @@ func (w *worker) work(j *job) {
 			return
 		}
 		if j.kind == jobFollowers {
-			if _, room := w.workers.receiver.queues.quota.usage.add(len(j.ds), w.workers.receiver.c.MaxStored); !room {
+			if w.workers.receiver.queues.quota.enter(j.ds...) != nil {
 				w.redo(j, errOneByOne)
 				return
 			}
@@ -314,9 +314,6 @@ func (w *worker) work(j *job) {
 			w.noteAlone(j, out, time.Since(ran))
 		}
 		if err != nil {
-			if j.kind == jobFollowers {
-				w.workers.receiver.queues.quota.usage.leave(len(j.ds))
-			}
 			w.redo(j, err)
 			return
 		}
@@ -366,6 +363,7 @@ func (w *worker) committed(err error, next *job) bool {
 // redo continues with a job that failed. The events of a job of several are tried one by one. The failure spends no attempt of
 // theirs: only one of them, or none, is to blame.
 func (w *worker) redo(j *job, failed error) {
+	w.workers.receiver.queues.quota.leave(j.ds...)
 	if len(j.ds) == 1 {
 		w.finish(j, failed)
 		return

@@ -120,7 +120,7 @@ func (qs *queues) queue(ctx context.Context, tx pgx.Tx, d *delivery, p past, del
 	if err := qs.quota.count(ctx, tx); err != nil {
 		return "", err
 	}
-	if err := qs.quota.enter(); err != nil {
+	if err := qs.quota.enter(d); err != nil {
 		return "", qs.unrecorded(ctx, tx, d, err)
 	}
 	locks := d.e.Key != "" && d.manner != mannerCallers
@@ -149,7 +149,7 @@ func (qs *queues) queue(ctx context.Context, tx pgx.Tx, d *delivery, p past, del
 		err = qs.quota.checkLength(d.e.Topic, d.e.Key, *length)
 	}
 	if err != nil {
-		qs.quota.usage.leave(1)
+		qs.quota.leave(d)
 		return "", qs.unrecorded(ctx, tx, d, err)
 	}
 	failpoint.Hit(failpoint.InboxParking)

@@ -92,7 +92,7 @@ func (s *usage) found(events int, now time.Time, err error) {
 	}
 }
 
-// leave takes back what add counted, if it was not stored.
+// leave takes back what add counted.
 func (s *usage) leave(events int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -163,15 +163,29 @@ func (qu *quota) roomy(ctx context.Context, events int) bool {
 	return qu.count(ctx, qu.pool) == nil && qu.usage.roomy(events, qu.c.MaxStored, time.Now())
 }
 
-// enter counts one event in. It returns an error that wraps ErrFull when too many are stored.
-func (qu *quota) enter() error {
+// enter counts events in, all or none. It returns an error that wraps ErrFull when too many are stored. leave takes back those whose
+// transaction did not commit. A transaction of the caller may still be rolled back: then the next count is right again.
+func (qu *quota) enter(ds ...*delivery) error {
 	limit := qu.c.MaxStored
 	if limit < 0 {
 		return nil
 	}
-	if events, ok := qu.usage.add(1, limit); !ok {
+	if events, ok := qu.usage.add(len(ds), limit); !ok {
 		return fmt.Errorf("%w: %d events of the consumer wait, and MaxStored is %d: look at what fails (holdfast status), or raise the limit",
 			ErrFull, events, limit)
 	}
+	for _, d := range ds {
+		d.counted = true
+	}
 	return nil
+}
+
+// leave ends enter for events that were not stored. It does nothing for others.
+func (qu *quota) leave(ds ...*delivery) {
+	for _, d := range ds {
+		if d.counted {
+			d.counted = false
+			qu.usage.leave(1)
+		}
+	}
 }

@@ -141,7 +141,7 @@ func oneCountsWhatIsStored(t *testing.T) {
 		if err := in.receiver.queues.quota.count(t.Context(), tx); err != nil {
 			return err
 		}
-		return in.receiver.queues.quota.enter()
+		return in.receiver.queues.quota.enter(&delivery{})
 	}
 
 	// 1. The first counts; the others neither count nor wait for it.
@@ -184,6 +184,50 @@ func oneCountsWhatIsStored(t *testing.T) {
 		t.Errorf("%d counted, want 2", begun.Load())
 	}
 }
+
+// A COMMIT that failed stored nothing. Counted all the same, it would keep others out until the next count.
+func TestAnEventWhoseCommitFailsIsNotCountedAsStored(t *testing.T) {
+	b := setup(t)
+	pgtest.Exec(t, b.db, `create function refuse() returns trigger language plpgsql as 'begin raise exception ''no''; end'`)
+	pgtest.Exec(t, b.db, `create constraint trigger refuse after insert on holdfast.stored deferrable initially deferred for each row when (new.event_id >= '3') execute function refuse()`)
+	in := b.inbox(func(c *Config) { c.MaxStored = 1000; c.Retry.Base, c.Retry.Cap = time.Hour, time.Hour })
+	in.Handle("order.placed", func(context.Context, pgx.Tx, holdfast.Event) error { return errors.New("not yet") })
+	counted := func() int {
+		in.receiver.queues.quota.usage.mu.Lock()
+		defer in.receiver.queues.quota.usage.mu.Unlock()
+		return in.receiver.queues.quota.usage.events
+	}
+	b.receive(in, event("1", "k"), Retrying)
+	b.receive(in, event("2", "k"), Stored)
+	if out, err := in.Receive(t.Context(), event("3", "other")); err == nil {
+		t.Fatalf("its COMMIT failed, and it is %s", out)
+	}
+	if n := counted(); n != 2 {
+		t.Errorf("%d events are counted as stored one by one, and 2 are", n)
+	}
+	ds := []*delivery{in.registry.newDelivery(event("4", "k")), in.registry.newDelivery(event("5", "k"))}
+	j := &job{owner: &splitting{}, ctx: t.Context(), ds: ds, kind: jobFollowers}
+	f := b.raise(in, "", 0).fence
+	for i, d := range ds {
+		d.from = &origin{f, int64(i)}
+	}
+	w := &worker{workers: newWorkerPool(in.receiver), pipeline: pipeline{admission: in.receiver.admission}}
+	if w.work(j); w.last == nil || counted() != 4 {
+		t.Fatalf("two that follow are not stored together up to their COMMIT: %d are counted", counted())
+	}
+	if w.commit(nil); counted() != 2 || j.owner.(*splitting).n != 1 {
+		t.Errorf("%d events are counted as stored together, and 2 are", counted())
+	}
+}
+
+// splitting is the owner of a job that comes one by one after a failure.
+type splitting struct {
+	jobOwner
+	n int
+}
+
+func (s *splitting) stopped() bool { return false }
+func (s *splitting) split(*job)    { s.n++ }
 
 func TestALongQueueIsNotMeasuredForEveryEventThatJoinsIt(t *testing.T) {
 	const limit = 10_000

@@ -56,6 +56,7 @@ func (p *partition) read(ctx, jobs context.Context) error {
 		var large *TooLargeError
 		switch {
 		case ctx.Err() != nil:
+			memory.give() // The source may have answered all the same.
 			return nil
 		case errors.Is(err, ErrOffsetOutOfRange):
 			next, held := p.outOfRange(ctx, offset)

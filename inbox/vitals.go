@@ -21,6 +21,9 @@ type seen struct {
 	joining   time.Time // since when it does not
 	everIn    bool      // it was a member before
 
+	starved      TopicPartition // whose reader has waited longest for memory
+	starvedSince time.Time      // zero: none waits
+
 	backfill *Progress // of ConsumeUntil; nil: none has begun
 	full     string    // why the last event that found no room did not; "": the backfill has moved since
 }
@@ -40,14 +43,36 @@ func (o outage) over(now time.Time) bool { return now.Sub(o.last) >= calmAfter }
 
 // vitals keeps what the loops see. Many goroutines may use it at once. The zero value is ready.
 type vitals struct {
-	mu   sync.Mutex
-	seen seen
+	mu      sync.Mutex
+	seen    seen
+	waiting map[TopicPartition]time.Time // since when readers wait for memory
 }
 
 func (v *vitals) read() seen {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.seen
+	s := v.seen
+	for tp, since := range v.waiting {
+		if s.starvedSince.IsZero() || since.Before(s.starvedSince) {
+			s.starved, s.starvedSince = tp, since
+		}
+	}
+	return s
+}
+
+// waits records that the reader of a partition waits for memory, until the caller calls done.
+func (v *vitals) waits(tp TopicPartition) (done func()) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.waiting == nil {
+		v.waiting = map[TopicPartition]time.Time{}
+	}
+	v.waiting[tp] = time.Now()
+	return func() {
+		v.mu.Lock()
+		defer v.mu.Unlock()
+		delete(v.waiting, tp)
+	}
 }
 
 func (v *vitals) set(change func(*seen)) {

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -51,6 +52,50 @@ func TestWhatFollowsARefusedEventThatWasParkedSpendsNoAttempt(t *testing.T) {
 			if want := map[string]int{"refused": 1, "follows": 0}[row.ID]; row.Attempts != want {
 				t.Errorf("%s has spent %d attempts, want %d (why: %s)", row.ID, row.Attempts, want, row.Why)
 			}
+		}
+	})
+}
+
+// An event that was parked while it was in a call has its share of the budget itself. If the outcomes of its call cannot be written, the
+// lane ends, and gives back what is to be sent again too.
+func TestALaneThatEndsWithACallItCannotSettleGivesItsBudgetBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newTwelve(t, &answering{})
+		away := errors.New("connection reset")
+		tx := s.db.Begin()
+		for i, id := range []string{"taken", "not taken"} {
+			tx.Append(0, simdb.Event{ID: id, Topic: "orders", Key: fmt.Sprint(i * partitionsOfTest)})
+		}
+		if err := tx.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		s.l.r.budget = newBudget(budgetOfTest, inMemory*pageBytes)
+		p, err := s.l.readPage(t.Context())
+		if err != nil || len(p.events) != 2 {
+			t.Fatalf("a page of %d events, %v", len(p.events), err)
+		}
+		s.l.accept(p)
+		d := s.l.destinationOf(&logEvent{Event: holdfast.Event{Topic: "orders", Key: "0"}})
+		batch := d.take(2, callBytes)
+		events := eventsOf(batch)
+		d.begin(batch, nil, time.Now(), time.Second)
+		s.l.calls++
+		s.l.holdPartition(d, 0, time.Now())
+		if err := s.l.flush(t.Context(), true); err != nil {
+			t.Fatal(err)
+		}
+		if n := len(s.db.Parked()); n != 2 || batch[1].kept == 0 {
+			t.Fatalf("%d events are parked, want both; the second keeps %d bytes", n, batch[1].kept)
+		}
+		s.db.Refuse = func(string, string) error { return away }
+		delete(s.l.holds, d.spot) // The partition takes events again.
+		unreachable := &PublishError{Topic: "orders", Fault: FaultBroker, Err: errors.New("no broker")}
+		if err := s.l.settle(t.Context(), answered{to: d, events: events, errs: []error{nil, unreachable}, at: time.Now()}); !errors.Is(err, away) {
+			t.Fatalf("settle: %v", err)
+		}
+		s.l.giveBack()
+		if !s.l.r.budget.room.TryAcquire(budgetOfTest) {
+			t.Error("a part of the budget was not given back")
 		}
 	})
 }

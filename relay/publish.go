@@ -295,10 +295,10 @@ func (l *lane) settle(ctx context.Context, c answered) error {
 		}
 	}
 	rows, err := l.settleParked(ctx, parked, now)
+	d.putBack(append(back, rows...)) // after an error for giveBack
 	if err != nil {
 		return err
 	}
-	d.putBack(append(back, rows...))
 	said := summarize(all)
 	if !shared {
 		l.r.gather.judge(d.spot, now.Sub(d.began), said.trouble.acknowledged(), false)
