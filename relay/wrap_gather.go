@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -27,7 +28,17 @@ func (w wrappedGatherer) PublishTogether(ctx context.Context, batches [][]holdfa
 	for i, events := range batches {
 		all.Go(func() {
 			var begun atomic.Bool
-			answers := w.call(ctx, events, func(ctx context.Context, part []holdfast.Event) []error {
+			var answers []error
+			defer func() { // The others do not wait for it, whatever it does.
+				if answers == nil {
+					answers = refuseAll(events, errors.New("a publish middleware ended its goroutine (runtime.Goexit)"))
+				}
+				if begun.CompareAndSwap(false, true) {
+					t.leave()
+				}
+				answered(i, answers)
+			}()
+			answers = w.call(ctx, events, func(ctx context.Context, part []holdfast.Event) []error {
 				if begun.CompareAndSwap(false, true) {
 					if answers, joined := t.join(ctx, part); joined {
 						return answers
@@ -35,10 +46,6 @@ func (w wrappedGatherer) PublishTogether(ctx context.Context, batches [][]holdfa
 				}
 				return w.publisher.Publish(ctx, part)
 			})
-			if begun.CompareAndSwap(false, true) {
-				t.leave()
-			}
-			answered(i, answers)
 		})
 	}
 	t.run(ctx, w.gatherer)
@@ -152,11 +159,16 @@ func (t *gathering) run(ctx context.Context, g Gatherer) {
 	for i, j := range t.joined {
 		batches[i] = j.events
 	}
-	g.PublishTogether(ctx, batches, func(batch int, answers []error) { t.joined[batch].answers <- answers })
+	g.PublishTogether(ctx, batches, func(batch int, answers []error) { t.joined[batch].answer(answers) })
 	for _, j := range t.joined {
-		select {
-		case j.answers <- nil: // Nobody waits for what the publisher has left out.
-		default:
-		}
+		j.answer(nil) // Nobody waits for what the publisher has left out.
+	}
+}
+
+// answer answers a batch. The first answer counts: nobody takes a second one, and a publisher that gives it must not wait for that.
+func (j *member) answer(answers []error) {
+	select {
+	case j.answers <- answers:
+	default:
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -176,6 +177,47 @@ func TestABatchThatThePublisherForgetsIsAnswered(t *testing.T) {
 		}
 		if published != 1 || forgotten != 2 {
 			t.Errorf("%d published, %d forgotten", published, forgotten)
+		}
+	})
+}
+
+// repetitive is a publisher that answers for each batch several times.
+type repetitive struct{ *togetherBroker }
+
+func (r repetitive) PublishTogether(ctx context.Context, batches [][]holdfast.Event, answered func(int, []error)) {
+	for i, events := range batches {
+		errs := r.Memory.Publish(ctx, events)
+		for range 3 {
+			answered(i, errs)
+			synctest.Wait() // Its middleware has taken the first answer, and waits for no other.
+		}
+	}
+}
+
+// It may not, but then it must not wait for ever for somebody to take the others.
+func TestABatchThatIsAnsweredAgainKeepsItsFirstAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for i, errs := range publishTogether(t.Context(), relay.Wrap(repetitive{&togetherBroker{Memory: memory()}}), oneEach(3)) {
+			if !slices.Equal(errs, []error{nil}) {
+				t.Errorf("batch %d: answers %v", i, errs)
+			}
+		}
+	})
+}
+
+// A middleware that ends its goroutine, as a failing test does in its own fake, sends nothing: the others do not wait for it.
+func TestAMiddlewareThatEndsItsGoroutineHoldsNobodyUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := relay.Wrap(&togetherBroker{Memory: memory()}, func(next relay.PublishFunc) relay.PublishFunc {
+			return func(ctx context.Context, events []holdfast.Event) []error {
+				runtime.Goexit()
+				return nil
+			}
+		})
+		for i, errs := range publishTogether(t.Context(), p, oneEach(2)) {
+			if len(errs) > 1 || len(errs) == 1 && errs[0] == nil {
+				t.Errorf("batch %d: answers %v", i, errs)
+			}
 		}
 	})
 }
