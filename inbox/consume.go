@@ -71,7 +71,7 @@ func (co *consumer) run(ctx context.Context, src Session) error {
 		}
 		wait = 0
 		co.sayMissing(gen)
-		err = co.generation(ctx, gen, workers, boundOf(src))
+		err = co.generation(ctx, gen, workers, newHeld(boundOf(src)))
 		gen.Leave()
 		switch {
 		case fatal(err):
@@ -87,8 +87,8 @@ func (co *consumer) run(ctx context.Context, src Session) error {
 }
 
 // generation runs the assigned partitions until the group wants them back, and then releases them. A pause of the consumer ends it
-// too. While that lasts this node stays in the group, and reads nothing.
-func (co *consumer) generation(ctx context.Context, gen Generation, workers *workerPool, until *bound) error {
+// too. While that lasts this node stays in the group, and reads nothing. h holds nothing yet.
+func (co *consumer) generation(ctx context.Context, gen Generation, workers *workerPool, h *held) error {
 	running, change := co.pauses.running()
 	if !running {
 		co.vitals.joined(true)
@@ -112,7 +112,6 @@ func (co *consumer) generation(ctx context.Context, gen Generation, workers *wor
 		}
 	}()
 	g := newGroup(ctx)
-	h := &held{until: until, of: map[TopicPartition]*heldPartition{}}
 	co.vitals.joined(true)
 	defer co.vitals.joined(false)
 	co.hold(g, h, gen, gen.Assigned(), workers)

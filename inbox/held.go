@@ -16,6 +16,10 @@ type held struct {
 	of map[TopicPartition]*heldPartition
 }
 
+func newHeld(until *bound) *held {
+	return &held{until: until, of: map[TopicPartition]*heldPartition{}}
+}
+
 type heldPartition struct {
 	*partition
 	stop  context.CancelFunc
