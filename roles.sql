@@ -8,6 +8,9 @@
 
 begin;
 
+-- Nothing is looked up in a schema in which others may create: their function would run as you.
+set local search_path = pg_catalog, pg_temp;
+
 do $$
 declare
     name text;

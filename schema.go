@@ -106,7 +106,7 @@ func installSQL(c SchemaConfig) string {
 		lanes = defaultLanes
 	}
 	schema := strings.Replace(schemaSQL, lanesBody, fmt.Sprintf("$$ select %d $$", lanes), 1)
-	return sqlschema.In(c.Schema, withMaxPayload(schema, c)+fmt.Sprintf(`
+	return plainPath(sqlschema.In(c.Schema, withMaxPayload(schema, c)+fmt.Sprintf(`
 -- ---------------------------------------------------------------------------------------------------------------------
 -- The rows that a new installation starts with, and who may do what.
 
@@ -117,7 +117,19 @@ insert into holdfast.incarnation default values;
 insert into holdfast.segments default values;
 insert into holdfast.lane (lane, done) select n, pg_current_snapshot() from generate_series(0, %d) n;
 
-`, SchemaVersion, lanes, compatibleFrom, lanes-1)+grantsSQL)
+`, SchemaVersion, lanes, compatibleFrom, lanes-1)+grantsSQL))
+}
+
+// plainPath runs a script that finds functions and operators among Postgres' own only: whoever may create in another schema of the
+// session's search path could make one that fits a call better, and it would run as whoever runs the script. Afterwards the path is
+// what it was, because a tool for migrations writes to tables of its own in the same transaction.
+func plainPath(script string) string {
+	return `select pg_catalog.set_config('migration.search_path', pg_catalog.current_setting('search_path'), true);
+select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+
+` + script + `
+select pg_catalog.set_config('search_path', pg_catalog.current_setting('migration.search_path'), true);
+`
 }
 
 // compatibleFrom is the oldest build that may run on a schema of SchemaVersion, by its own SchemaVersion. Raise it only in a

@@ -59,7 +59,7 @@ func Migrate(ctx context.Context, pool *pgxpool.Pool, c SchemaConfig) error {
 
 // migrate is one attempt of Migrate.
 func migrate(ctx context.Context, pool *pgxpool.Pool, c SchemaConfig) error {
-	return pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{BeginQuery: "begin isolation level read committed"}, func(tx pgx.Tx) error {
+	return pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{BeginQuery: beginMigration}, func(tx pgx.Tx) error {
 		// A lock of the transaction, not of the session: it works through a pooler and ends with a crash.
 		if _, err := tx.Exec(ctx, lockMigrations, c.Schema); err != nil {
 			return fmt.Errorf("wait for other migrations: %w", err)
@@ -168,7 +168,7 @@ update holdfast.installation set version = %d, migrated_at = now();
 
 `, version-1, version-1, text, version)
 	}
-	return sqlschema.In(c.Schema, withMaxPayload(script.String(), c)+grantsSQL)
+	return plainPath(sqlschema.In(c.Schema, withMaxPayload(script.String(), c)+grantsSQL))
 }
 
 // blocked says whether a transaction of others was in the way: lock_not_available, deadlock_detected.

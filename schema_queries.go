@@ -2,6 +2,9 @@ package holdfast
 
 // This file holds the statements of Migrate and Check.
 
+// beginMigration keeps what others have created in the session's search path from running as the owner: see plainPath.
+const beginMigration = `begin isolation level read committed; set local search_path = pg_catalog, pg_temp`
+
 const lockMigrations = `-- holdfast.migrate_lock
 select pg_advisory_xact_lock(1751541606, hashtext('migrate ' || $1::text))`
 

@@ -2,5 +2,5 @@
 -- with the rows that are written; if none are, write one.
 select slot.confirmed_flush_lsn >= mark.lsn as confirmed
   from pg_replication_slots slot
- cross join outbox_switch mark
+ cross join public.outbox_switch mark
  where slot.slot_name = 'debezium';

@@ -2,9 +2,10 @@
 -- events whose time has not come stay with holdfast: a relay must run until then.
 begin isolation level read committed;
 set local lock_timeout = '3s';
+set local search_path = pg_catalog, pg_temp;
 
-lock table river_job in access exclusive mode;
-drop trigger holdfast_mark on river_job;
-drop trigger holdfast_forward on river_job;
+lock table public.river_job in access exclusive mode;
+drop trigger holdfast_mark on public.river_job;
+drop trigger holdfast_forward on public.river_job;
 
 commit;

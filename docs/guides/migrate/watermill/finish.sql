@@ -2,10 +2,11 @@
 -- AutoInitializeSchema makes the table again, without the trigger, and nobody reads it.
 begin isolation level read committed;
 set local lock_timeout = '3s';
+set local search_path = pg_catalog, pg_temp;
 
-drop function watermill_event;
-drop table watermill_forwarder_topic;
-drop table watermill_offsets_forwarder_topic;
-drop function watermill_forward;
+drop function public.watermill_event;
+drop table public.watermill_forwarder_topic;
+drop table public.watermill_offsets_forwarder_topic;
+drop function public.watermill_forward;
 
 commit;

@@ -2,8 +2,9 @@
 -- true, not before.
 begin isolation level read committed;
 set local lock_timeout = '3s';
+set local search_path = pg_catalog, pg_temp;
 
-lock table watermill_forwarder_topic in access exclusive mode;
-drop trigger holdfast_forward on watermill_forwarder_topic;
+lock table public.watermill_forwarder_topic in access exclusive mode;
+drop trigger holdfast_forward on public.watermill_forwarder_topic;
 
 commit;
