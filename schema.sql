@@ -177,7 +177,7 @@ create table holdfast.scheduled (
     id       text collate "C" not null constraint id_at_most_255_bytes check (octet_length(id) between 1 and 255),
     source   text collate "C" not null default '' constraint source_at_most_255_bytes check (octet_length(source) <= 255),
     type     text collate "C" not null constraint type_1_to_255_bytes check (octet_length(type) between 1 and 255),
-    topic    text collate "C" not null constraint topic_is_a_kafka_name check (octet_length(topic) between 1 and 249 and topic !~ '[^a-zA-Z0-9._-]' and topic not in ('.', '..')),
+    topic    text collate "C" not null constraint topic_is_a_kafka_name check (octet_length(topic) >= 1 and octet_length(topic) <= 249 and topic !~ '[^a-zA-Z0-9._-]' and topic not in ('.', '..')),
     key      text collate "C" not null default '' constraint key_at_most_1024_bytes check (octet_length(key) <= 1024),
     time     timestamptz not null constraint time_in_the_years_1_to_9999 check (time >= '0001-01-01 00:00:00+00' and time < '10000-01-01 00:00:00+00'),
     headers  jsonb constraint headers_are_an_object check (jsonb_typeof(headers) = 'object'),

@@ -24,7 +24,8 @@ var catalogText string
 
 // Check says what is missing or changed so that holdfast cannot work in this database, and how to fix it: all problems at
 // once. It compares tables, columns, types, collations, constraints, indexes, views and functions with those that Migrate
-// makes. What you may tune or add is not compared: storage parameters, privileges, further tables, indexes and triggers.
+// makes. What you may tune or add is not compared: storage parameters, how columns are compressed and stored, privileges, further
+// tables, indexes and triggers.
 // Nil means that Migrate has nothing to do.
 //
 // A schema that is newer than the build is fine if the build may run on it; then its objects are not compared.
@@ -189,7 +190,7 @@ func bindings(ctx context.Context, tx pgx.Tx, schema string) error {
 	return errors.Join(problems...)
 }
 
-// catalogOf reads the schema's objects. It changes settings until the transaction ends.
+// catalogOf reads the schema's objects, each in one form for all texts that mean the same to Postgres. It changes settings until the transaction ends.
 func catalogOf(ctx context.Context, tx pgx.Tx, schema string, lanes int) ([]object, error) {
 	if _, err := tx.Exec(ctx, plainCatalog, quoted(schema)); err != nil {
 		return nil, err
@@ -198,7 +199,11 @@ func catalogOf(ctx context.Context, tx pgx.Tx, schema string, lanes int) ([]obje
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, pgx.RowToStructByPos[object])
+	objects, err := pgx.CollectRows(rows, pgx.RowToStructByPos[object])
+	for i := range objects {
+		objects[i].Is = ungrouped(objects[i].Is)
+	}
+	return objects, err
 }
 
 // SchemaHashes identify a schema by its tables, columns, types, constraints, indexes, views and functions, as Check compares them:

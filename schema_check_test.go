@@ -59,6 +59,11 @@ func TestCheckLeavesTuningAndAdditionsAlone(t *testing.T) {
 	for _, change := range []string{
 		"alter table holdfast.inbox set (autovacuum_vacuum_scale_factor = 0.01)",
 		"alter table holdfast.inbox replica identity full",
+		"alter table holdfast.stored alter column payload set compression pglz, alter column payload set storage external",
+		"alter table holdfast.stored alter column payload set statistics 0, alter column key set (n_distinct = -1)",
+		"alter index holdfast.letter_event set (fillfactor = 70, deduplicate_items = off)",
+		"alter index holdfast.inbox_pkey set (fillfactor = 70)",
+		"cluster holdfast.inbox using inbox_pkey",
 		"create index mine_by_age on holdfast.watermark (updated_at)",
 		"create table holdfast.mine (a text primary key)",
 		"create function holdfast.mine() returns trigger language plpgsql as 'begin return new; end'",

@@ -97,7 +97,7 @@ alter table holdfast.scheduled
     alter column type type text collate "C",
     alter column topic type text collate "C",
     alter column key type text collate "C",
-    add constraint topic_is_a_kafka_name check (octet_length(topic) between 1 and 249 and topic !~ '[^a-zA-Z0-9._-]' and topic not in ('.', '..'));
+    add constraint topic_is_a_kafka_name check (octet_length(topic) >= 1 and octet_length(topic) <= 249 and topic !~ '[^a-zA-Z0-9._-]' and topic not in ('.', '..'));
 
 alter table holdfast.relay
     alter column name type text collate "C",

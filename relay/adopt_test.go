@@ -84,6 +84,9 @@ func TestARestoredCopyIsRefusedAndAdoptedWithoutLosingAnEvent(t *testing.T) {
 	fresh := pgtest.Own(t, pgtest.Options{Settings: pgtest.NoSync()})
 	copyInto(t, old, fresh)
 	pool, b := open(t, fresh), newBroker()
+	if err := errors.Join(holdfast.Check(ctx, pool, holdfast.SchemaConfig{}), holdfast.Migrate(ctx, pool, holdfast.SchemaConfig{})); err != nil {
+		t.Errorf("the schema of the copy: %v", err)
+	}
 	startRefuses(t, pool, relay.ErrRestored)
 
 	// Written after the restore, before Adopt: their small new xids look long done.
