@@ -47,9 +47,12 @@ const (
 	// healthTimeout bounds the question to the database.
 	healthTimeout = 2 * time.Second
 
-	// awayAfter is how long the database or the broker is away, or a partition waits for memory, before the inbox is not ready. A lost
-	// connection is no outage.
+	// awayAfter is how long the database or the broker is away before the inbox is not ready. A lost connection is no outage.
 	awayAfter = 5 * time.Second
+
+	// starvedAfter is how long a partition waits for memory before the inbox is not ready. Slow handlers behind a backlog make it wait,
+	// and that is well: the memory comes as they end, and by default none runs for more than 30 s.
+	starvedAfter = time.Minute
 
 	// joinAfter is how long joining the group again may take. Each rebalance does it.
 	joinAfter = 30 * time.Second
@@ -85,7 +88,7 @@ func judgeHealth(s seen, now time.Time) Health {
 	case waited >= joinAfter:
 		h.Reasons = append(h.Reasons, fmt.Sprintf("this node has been joining the consumer group for %s", waited.Round(time.Second)))
 	}
-	if waited := now.Sub(s.starvedSince); !s.starvedSince.IsZero() && waited >= awayAfter {
+	if waited := now.Sub(s.starvedSince); !s.starvedSince.IsZero() && waited >= starvedAfter {
 		h.Reasons = append(h.Reasons, fmt.Sprintf("partition %d of %s has waited for memory for %s: events that are not settled take all of it: see what they wait for (holdfast status), or raise MemoryBudget",
 			s.starved.Partition, s.starved.Topic, waited.Round(time.Second)))
 	}

@@ -34,8 +34,8 @@ func TestTheHealthOfAnInboxIsJudgedByWhatItSawLast(t *testing.T) {
 		{"it joins for the first time", with(func(s *seen) { s.joined, s.everIn, s.joining = false, false, ago(time.Second) }), true, false, []string{"this node has not joined the consumer group yet"}},
 		{"a rebalance", with(func(s *seen) { s.joined, s.joining = false, ago(29*time.Second) }), true, true, nil},
 		{"a rebalance without end", with(func(s *seen) { s.joined, s.joining = false, ago(30*time.Second) }), true, false, []string{"this node has been joining the consumer group for 30s"}},
-		{"a reader waits for memory", with(func(s *seen) { s.starved, s.starvedSince = TopicPartition{"orders", 3}, ago(5*time.Second) }), true, false, []string{"partition 3 of orders has waited for memory for 5s: "}},
-		{"a reader has just begun to wait for memory", with(func(s *seen) { s.starvedSince = ago(5*time.Second - 1) }), true, true, nil},
+		{"a reader waits for memory", with(func(s *seen) { s.starved, s.starvedSince = TopicPartition{"orders", 3}, ago(time.Minute) }), true, false, []string{"partition 3 of orders has waited for memory for 1m0s: "}},
+		{"a reader has just begun to wait for memory", with(func(s *seen) { s.starvedSince = ago(time.Minute - 1) }), true, true, nil},
 	} {
 		h := judgeHealth(c.seen, now)
 		if h.Live != c.live || h.Ready != c.ready || !slices.EqualFunc(h.Reasons, c.reasons, strings.HasPrefix) {

@@ -238,14 +238,14 @@ func TestHealthSaysWhichReaderHasWaitedLongForMemory(t *testing.T) {
 			})
 		}
 		read(7)
-		time.Sleep(awayAfter - time.Second)
+		time.Sleep(starvedAfter - time.Second)
 		read(8)
 		if !in.healthy() {
-			t.Errorf("a reader has waited for %s: %v", awayAfter-time.Second, in.Health(t.Context()).Reasons)
+			t.Errorf("a reader has waited for %s: %v", starvedAfter-time.Second, in.Health(t.Context()).Reasons)
 		}
 		time.Sleep(time.Second)
-		if h := in.Health(t.Context()); !in.says("partition 7 of orders has waited for memory for 5s") || len(h.Reasons) != 1 {
-			t.Errorf("two readers have waited for memory, one of them for %s: %+v", awayAfter, h)
+		if h := in.Health(t.Context()); !in.says("partition 7 of orders has waited for memory for 1m0s") || len(h.Reasons) != 1 {
+			t.Errorf("two readers have waited for memory, one of them for %s: %+v", starvedAfter, h)
 		}
 		m.room.Release(m.bytes / 8 * 5)
 		readers.Wait()
