@@ -13,6 +13,21 @@ import (
 	"github.com/holdfast-go/holdfast/relay/internal/simdb"
 )
 
+// parkedUnderWay begins a call of so many events, the first of partition 0, and holds the partition: the lane parks its events beside the call.
+func (s *twelve) parkedUnderWay(t *testing.T, n int) (d *destination, batch []*pending, events []holdfast.Event) {
+	t.Helper()
+	d = s.l.destinationOf(&logEvent{Event: holdfast.Event{Topic: "orders", Key: "0"}})
+	batch = d.take(n, callBytes)
+	events = eventsOf(batch)
+	d.begin(batch, nil, time.Now(), time.Second)
+	s.l.calls++
+	s.l.holdPartition(d, 0, time.Now())
+	if err := s.l.flush(t.Context(), true); err != nil {
+		t.Fatal(err)
+	}
+	return d, batch, events
+}
+
 // Of a call that is under way the first event may be parked and the second not yet. If the first is refused then, the second was not
 // sent, and has its error: it follows, and has spent no attempt.
 func TestWhatFollowsARefusedEventThatWasParkedSpendsNoAttempt(t *testing.T) {
@@ -27,15 +42,7 @@ func TestWhatFollowsARefusedEventThatWasParkedSpendsNoAttempt(t *testing.T) {
 			t.Fatal(err)
 		}
 		takeAll(t, s.l)
-		d := s.l.destinationOf(&logEvent{Event: holdfast.Event{Topic: "orders", Key: "0"}})
-		batch := d.take(2, callBytes)
-		events := eventsOf(batch)
-		d.begin(batch, nil, time.Now(), time.Second)
-		s.l.calls++
-		s.l.holdPartition(d, 0, time.Now())
-		if err := s.l.flush(t.Context(), true); err != nil {
-			t.Fatal(err)
-		}
+		d, _, events := s.parkedUnderWay(t, 2)
 		if n := len(s.db.Parked()); n != 1 {
 			t.Fatalf("%d events are parked, want the first one", n)
 		}
@@ -75,15 +82,7 @@ func TestALaneThatEndsWithACallItCannotSettleGivesItsBudgetBack(t *testing.T) {
 			t.Fatalf("a page of %d events, %v", len(p.events), err)
 		}
 		s.l.accept(p)
-		d := s.l.destinationOf(&logEvent{Event: holdfast.Event{Topic: "orders", Key: "0"}})
-		batch := d.take(2, callBytes)
-		events := eventsOf(batch)
-		d.begin(batch, nil, time.Now(), time.Second)
-		s.l.calls++
-		s.l.holdPartition(d, 0, time.Now())
-		if err := s.l.flush(t.Context(), true); err != nil {
-			t.Fatal(err)
-		}
+		d, batch, events := s.parkedUnderWay(t, 2)
 		if n := len(s.db.Parked()); n != 2 || batch[1].kept == 0 {
 			t.Fatalf("%d events are parked, want both; the second keeps %d bytes", n, batch[1].kept)
 		}
@@ -122,15 +121,7 @@ func TestAnAnswerForAnEventThatIsALetterChangesNothing(t *testing.T) {
 					t.Fatal(err)
 				}
 				takeAll(t, s.l)
-				d := s.l.destinationOf(&logEvent{Event: holdfast.Event{Topic: "orders", Key: "0"}})
-				batch := d.take(1, callBytes)
-				events := eventsOf(batch)
-				d.begin(batch, nil, time.Now(), time.Second)
-				s.l.calls++
-				s.l.holdPartition(d, 0, time.Now())
-				if err := s.l.flush(t.Context(), true); err != nil {
-					t.Fatal(err)
-				}
+				d, _, events := s.parkedUnderWay(t, 1)
 				if err := s.l.settle(t.Context(), answered{to: d, events: events, errs: []error{answer}, at: time.Now()}); err != nil {
 					t.Fatal(err)
 				}

@@ -246,6 +246,18 @@ func TestAPartitionWithLateReplicasDelaysNoOther(t *testing.T) {
 	}
 }
 
+// refuseOnce has broker 0 answer the next request with code, and write nothing of it.
+func refuseOnce(k *Publisher, topic string, code *kerr.Error) {
+	once := false
+	k.line(0, false).ask = func(ctx context.Context, broker int32, req *kmsg.ProduceRequest) (kmsg.Response, error) {
+		if once {
+			return k.ask(ctx, broker, req)
+		}
+		once = true
+		return answerWith(topic, code), nil
+	}
+}
+
 func TestABrokerThatForgotTheProducerIsGivenAnother(t *testing.T) {
 	t.Parallel()
 	cluster := kafkatest.InProcess(t)
@@ -253,15 +265,8 @@ func TestABrokerThatForgotTheProducerIsGivenAnother(t *testing.T) {
 	k := publisherOn(t, clientOf(t, cluster.Brokers), PublisherConfig{})
 	publishAll(t, k, numbered(topic, 1, 3))
 	for n, code := range []*kerr.Error{kerr.OutOfOrderSequenceNumber, kerr.UnknownProducerID, kerr.InvalidProducerEpoch, kerr.ProducerFenced} {
-		ask, once := k.ask, false
 		before := k.sequence(place{topic, 0}).by
-		k.line(0, false).ask = func(ctx context.Context, broker int32, req *kmsg.ProduceRequest) (kmsg.Response, error) {
-			if once {
-				return ask(ctx, broker, req)
-			}
-			once = true
-			return answerWith(topic, code), nil
-		}
+		refuseOnce(k, topic, code)
 		for i, err := range k.Publish(t.Context(), numbered(topic, 4+3*n, 6+3*n)) {
 			if err != nil {
 				t.Errorf("%v, event %d: %v", code, i, err)

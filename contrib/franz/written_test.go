@@ -169,14 +169,7 @@ func TestABatchWhoseNumbersAreTakenIsSentUnderOthers(t *testing.T) {
 	topic := cluster.Topic(t, 1)
 	k := publisherOn(t, clientOf(t, cluster.Brokers), PublisherConfig{})
 	publishAll(t, k, numbered(topic, 1, 1))
-	ask, once := k.ask, false
-	k.line(0, false).ask = func(ctx context.Context, broker int32, req *kmsg.ProduceRequest) (kmsg.Response, error) {
-		if once {
-			return ask(ctx, broker, req)
-		}
-		once = true
-		return answerWith(topic, kerr.DuplicateSequenceNumber), nil
-	}
+	refuseOnce(k, topic, kerr.DuplicateSequenceNumber)
 	for i, err := range k.Publish(t.Context(), numbered(topic, 2, 3)) {
 		if err != nil {
 			t.Errorf("event %d: %v", i, err)
