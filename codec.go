@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"strings"
+
+	"github.com/holdfast-go/holdfast/internal/foreign"
 )
 
 // Codec turns values into payloads and back, for outbox.Typed, inbox.On and inbox.OnBatch. JSON is one; contrib/schemaregistry has
@@ -60,7 +62,7 @@ func (e *PayloadError) Error() string {
 	if e.Err == nil {
 		return e.Reason()
 	}
-	return e.Reason() + ": " + e.Err.Error()
+	return e.Reason() + ": " + foreign.Text(e.Err)
 }
 
 func (e *PayloadError) Unwrap() error { return e.Err }

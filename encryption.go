@@ -10,6 +10,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+
+	"github.com/holdfast-go/holdfast/internal/foreign"
 )
 
 // Encryptor encrypts the payloads of events before outbox.Config.Encryptor's outbox writes them, so that they are nowhere in
@@ -70,7 +72,7 @@ const aesGCM = "aes-256-gcm"
 func (a *AESGCM) Encrypt(ctx context.Context, e Event) (Sealed, error) {
 	id, key, err := a.keys.KeyOf(ctx, e)
 	if err != nil {
-		return Sealed{}, fmt.Errorf("get the key of an event of type %q: %w", e.Type, err)
+		return Sealed{}, fmt.Errorf("get the key of an event of type %q: %w", e.Type, foreign.Error(err))
 	}
 	if id == "" {
 		return Sealed{}, nil
@@ -94,7 +96,7 @@ func (a *AESGCM) Decrypt(ctx context.Context, e Event, s Sealed) ([]byte, error)
 	}
 	key, err := a.keys.Key(ctx, s.Key)
 	if err != nil {
-		return nil, fmt.Errorf("get the key %q: %w", s.Key, err)
+		return nil, fmt.Errorf("get the key %q: %w", s.Key, foreign.Error(err))
 	}
 	seal, _, err := ciphers(key)
 	if err != nil {

@@ -25,6 +25,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/internal/foreign"
 	"github.com/holdfast-go/holdfast/internal/lane"
 	"github.com/holdfast-go/holdfast/relay"
 	"github.com/holdfast-go/holdfast/retry"
@@ -144,7 +145,7 @@ func (p *Publisher) store(ctx context.Context, e holdfast.Event) error {
 		bounded, cancel := context.WithTimeout(ctx, p.c.Timeout)
 		_, err := s.Store(bounded, e)
 		cancel()
-		if err != nil {
+		if err = foreign.Error(err); err != nil {
 			return &relay.PublishError{Topic: e.Topic, Partition: -1, Fault: faultOf(err, p.one), Err: err}
 		}
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/direct"
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/internal/test/badly"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
@@ -186,6 +187,21 @@ func TestAnInboxThatIsAwayHoldsItsTopicsAlone(t *testing.T) {
 	full := &storeFunc{func(holdfast.Event) error { return fmt.Errorf("store event: %w", inbox.ErrFull) }}
 	if got := relay.FaultOf(newPublisher(t, map[string][]direct.Store{"o": {full}}, direct.Config{}).Publish(t.Context(), []holdfast.Event{{ID: "1", Topic: "o"}})[0]); got != relay.FaultTopic {
 		t.Errorf("a full inbox is the fault of %q", got)
+	}
+}
+
+func TestAStoreWhoseErrorMayPanicRefuses(t *testing.T) {
+	t.Parallel()
+	for _, bad := range badly.Errors() {
+		p := newPublisher(t, map[string][]direct.Store{"o": {&storeFunc{func(holdfast.Event) error { return bad.Err }}}}, direct.Config{})
+		want := relay.FaultBroker
+		if retry.IsPermanent(bad.Err) {
+			want = relay.FaultRecord
+		}
+		answers := p.Publish(t.Context(), []holdfast.Event{{ID: "1", Topic: "o", Key: "k"}, {ID: "2", Topic: "o", Key: "k"}})
+		if text := fmt.Sprint(answers[1]); relay.FaultOf(answers[0]) != want || !strings.Contains(text, bad.Says) {
+			t.Errorf("%s: the fault of %q, %q; want %q and %q", bad.Name, relay.FaultOf(answers[0]), text, want, bad.Says)
+		}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/foreign"
 	"github.com/holdfast-go/holdfast/internal/private"
 )
 
@@ -134,7 +135,8 @@ func (rt *route) claimLease(req *request) (Claimed, error) {
 	if rt.o.Complete != nil {
 		return rt.g.pg().claim(req.Context(), req.key(), req.fingerprint, rt.o.Lease, rt.o.TTL, rt.keep(req), rt.g.c.Completion.Base)
 	}
-	return rt.g.store.Claim(req.Context(), req.key(), req.fingerprint, rt.o.Lease, rt.o.TTL)
+	c, err := rt.g.store.Claim(req.Context(), req.key(), req.fingerprint, rt.o.Lease, rt.o.TTL)
+	return c, foreign.Error(err)
 }
 
 // keep returns the stored form of a request, nil if Route.CompleteQuery does not allow it to be stored.
@@ -243,7 +245,7 @@ func (l *lease) finish(req *request, a StoredAnswer) (expires time.Time, mine bo
 			mine, err = store.Finish(ctx, l.key, l.fence, a, ttl)
 		}
 		if err == nil || !pause(ctx, spread(try, l.rt.g.random())) {
-			return expires, mine, err
+			return expires, mine, foreign.Error(err)
 		}
 	}
 }
@@ -299,7 +301,7 @@ func (l *lease) renew(ctx context.Context) error {
 	}
 	begun := time.Now()
 	mine, err := l.rt.g.store.Renew(ctx, l.key, l.fence, l.rt.o.Lease)
-	if err == nil && mine {
+	if err = foreign.Error(err); err == nil && mine {
 		l.extended(begun)
 	}
 	if gaveUp := l.renewed(); gaveUp && err != nil {

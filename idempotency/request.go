@@ -18,6 +18,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/holdfast-go/holdfast/internal/foreign"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -173,6 +174,7 @@ func (rt *route) read(w http.ResponseWriter, req *request) *problem {
 		}
 	}
 	principal, perr := g.c.Principal(r)
+	perr = foreign.Error(perr)
 	if class := retry.Classify(perr); class == retry.Timeout || class == retry.Unavailable { // The caller is not to blame.
 		req.err = fmt.Errorf("principal: %w", perr)
 		return refuse(storeUnavailable)
@@ -188,7 +190,7 @@ func (rt *route) read(w http.ResponseWriter, req *request) *problem {
 	}
 	if req.body, err = readBody(http.MaxBytesReader(w, body, rt.o.MaxRequest), min(r.ContentLength, rt.o.MaxRequest)); err != nil {
 		var tooLarge *http.MaxBytesError
-		if errors.As(err, &tooLarge) {
+		if errors.As(foreign.Error(err), &tooLarge) {
 			return refuse(requestTooLarge.with(fmt.Sprintf("Its body must have at most %d bytes.", tooLarge.Limit))) // of code in front of us, or ours
 		}
 		return refuse(requestUnread)
@@ -205,12 +207,12 @@ func (rt *route) read(w http.ResponseWriter, req *request) *problem {
 			err = invalidKey("it cannot be made from this request")
 		}
 		if err != nil {
-			return refuse(keyInvalid.with(err.Error()))
+			return refuse(keyInvalid.with(foreign.Text(err)))
 		}
 	}
 	if key != "" && rt.o.KeyFormat != nil {
 		if err := rt.o.KeyFormat(key); err != nil {
-			return refuse(keyInvalid.with(err.Error()))
+			return refuse(keyInvalid.with(foreign.Text(err)))
 		}
 	}
 	req.info.Key = key
@@ -234,7 +236,7 @@ func (rt *route) read(w http.ResponseWriter, req *request) *problem {
 	}
 	if rt.o.Fingerprint != nil {
 		if s.body, err = rt.o.Fingerprint(req.whole(r.Context()), req.body); err != nil {
-			return refuse(requestUnfit.with(err.Error()))
+			return refuse(requestUnfit.with(foreign.Text(err)))
 		}
 		s.mediaType += ";selected"
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/holdfast-go/holdfast/internal/foreign"
 	"github.com/holdfast-go/holdfast/internal/handlertx"
 )
 
@@ -49,7 +50,7 @@ func Step[T any](ctx context.Context, name string, fn func(ctx context.Context, 
 	text, err := step(ctx, name, func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
 		value, err := fn(ctx, tx)
 		if err != nil {
-			return nil, err
+			return nil, foreign.Error(err)
 		}
 		text, err := json.Marshal(value)
 		if err == nil { // Check now: a result that cannot be read later would be useless.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/failpoint"
+	"github.com/holdfast-go/holdfast/internal/foreign"
 )
 
 // This file claims a partition in Postgres and chooses where to read it from.
@@ -17,6 +18,7 @@ func (p *partition) assign(ctx context.Context) error {
 	held := 0
 	for wait := 0; ; wait++ {
 		first, end, err := p.gen.Bounds(ctx, p.tp)
+		err = foreign.Error(err)
 		if err != nil && ctx.Err() == nil {
 			p.brokerTransient("asking for the log's bounds", err)
 		}

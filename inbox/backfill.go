@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/foreign"
 )
 
 // This file consumes up to a bound, and returns.
@@ -162,7 +164,7 @@ func (b *backfill) begin(ctx context.Context, u Until) error {
 	b.began = time.Now()
 	for wait := 1; ; wait++ {
 		there, err := b.Extents(ctx, u.At)
-		if err == nil {
+		if err = foreign.Error(err); err == nil {
 			b.bound.all, err = u.stretches(there)
 			return err
 		}

@@ -3,6 +3,8 @@ package inbox
 import (
 	"context"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/foreign"
 )
 
 // This file joins the consumer group and runs the partitions that the group assigns.
@@ -52,6 +54,7 @@ func (co *consumer) run(ctx context.Context, src Session) error {
 	}
 	for wait := 0; ; {
 		gen, err := src.Next(ctx)
+		err = foreign.Error(err)
 		if ctx.Err() != nil {
 			if gen != nil {
 				gen.Leave()

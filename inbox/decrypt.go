@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/foreign"
 	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/retry"
 )
@@ -54,7 +55,7 @@ func (env *env) decrypt(ctx context.Context, e holdfast.Event, s holdfast.Sealed
 		return nil, fmt.Errorf("the payload is encrypted (%s, key %s): set inbox.Config.Decryptor", excerpt(s.Algorithm), excerpt(s.Key))
 	}
 	payload, err := env.c.Decryptor.Decrypt(ctx, e, s)
-	switch {
+	switch err = foreign.Error(err); {
 	case errors.Is(err, holdfast.ErrKeyErased), errors.Is(err, holdfast.ErrSealBroken):
 		return nil, retry.Permanent(fmt.Errorf("decrypt the payload (key %s): %w", excerpt(s.Key), err))
 	case err != nil:

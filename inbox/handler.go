@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/foreign"
 	"github.com/holdfast-go/holdfast/internal/handlertx"
 )
 
@@ -59,13 +60,13 @@ func (rn *runner) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []hold
 	var q *question
 	go func() {
 		err := errGoexit // unless it returns or panics
+		defer func() { done <- err }()
 		defer func() {
 			if p := recover(); p != nil {
-				err = &panicError{panicMessage(p), trimmedStack()}
+				err = &panicError{foreign.Text(p), trimmedStack()}
 			}
-			done <- err
 		}()
-		err = h(hctx, given, es)
+		err = foreign.Error(h(hctx, given, es))
 	}()
 	returned := func(err error) error {
 		if given.NeedsItsOwn() {
@@ -120,18 +121,6 @@ func (rn *runner) tooManyHung() error {
 		return fmt.Errorf("%w: %d of at most %d have not returned: restart the process, and find what they wait for", ErrHungHandlers, n, rn.c.MaxHung)
 	}
 	return nil
-}
-
-// panicMessage is the message of a panic. A value that is no message may be the event itself: only its type is reported.
-func panicMessage(p any) string {
-	switch p := p.(type) {
-	case error:
-		return p.Error()
-	case string:
-		return p
-	default:
-		return fmt.Sprintf("a value of type %T", p)
-	}
 }
 
 // trimmedStack is the stack below the panic, without arguments. Above the panic are only the runtime and this package.

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/internal/foreign"
 )
 
 // This file holds a partition whose log does not hold the next offset to read. Other partitions go on. The hold ends when a person
@@ -95,7 +97,7 @@ func (p *partition) outOfRange(ctx context.Context, offset int64) (int64, error)
 	var refused error
 	for tries, wait := 1, 1; ; wait++ {
 		first, end, err := p.gen.Bounds(ctx, p.tp)
-		if err != nil {
+		if err = foreign.Error(err); err != nil {
 			if ctx.Err() == nil {
 				p.brokerTransient("asking for the log's bounds", err)
 			}

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/foreign"
 )
 
 // This file puts middleware around handlers, and watches how it calls them.
@@ -37,7 +38,7 @@ func wrapped(h Handler, around []func(Handler) Handler) BatchHandler {
 				continue
 			}
 			watch := newCalls(e)
-			if err := watch.verdict(one(context.WithValue(ctx, callsKey{}, watch), tx, e)); err != nil {
+			if err := watch.verdict(foreign.Error(one(context.WithValue(ctx, callsKey{}, watch), tx, e))); err != nil {
 				return err
 			}
 		}
@@ -58,7 +59,7 @@ func wrappedBatch(h BatchHandler, around []func(BatchHandler) BatchHandler) Batc
 	}
 	return func(ctx context.Context, tx pgx.Tx, events []holdfast.Event) error {
 		watch := newCalls(events...)
-		return watch.verdict(all(context.WithValue(ctx, callsKey{}, watch), tx, events))
+		return watch.verdict(foreign.Error(all(context.WithValue(ctx, callsKey{}, watch), tx, events)))
 	}
 }
 
@@ -112,7 +113,7 @@ func (c *calls) run(h func() error, events ...holdfast.Event) (err error) {
 	}
 	err = errors.New("the handler panicked, or ended its goroutine") // unless it returns
 	defer func() { c.end(events, err) }()
-	err = h()
+	err = foreign.Error(h())
 	return err
 }
 

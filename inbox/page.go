@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/holdfast-go/holdfast/internal/foreign"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
 
@@ -21,6 +22,7 @@ func (p *partition) fetch(ctx context.Context, offset int64) (Page, reservation,
 		}
 		had := h.bytes
 		pg, err := p.gen.Fetch(ctx, p.tp, offset, had)
+		err = foreign.Error(err)
 		var large *TooLargeError
 		needs := int64(0)
 		switch {

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/internal/failpoint"
+	"github.com/holdfast-go/holdfast/internal/foreign"
 )
 
 // This file saves positions in Postgres, commits the same offsets to the group, and releases partitions.
@@ -103,7 +104,7 @@ func (co *consumer) commit(ctx context.Context, gen Generation, parts []*partiti
 		return
 	}
 	failpoint.Hit(failpoint.InboxCommittingOffset)
-	if err := gen.Commit(ctx, offsets); err != nil {
+	if err := foreign.Error(gen.Commit(ctx, offsets)); err != nil {
 		// Events above the last committed offset come again as duplicates.
 		co.brokerTransient("committing offsets", err)
 		return

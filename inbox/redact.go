@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/holdfast-go/holdfast/internal/foreign"
 	"github.com/holdfast-go/holdfast/internal/private"
 )
 
@@ -27,7 +28,11 @@ func ErrorKind(err error) string { return private.Kind(private.Text(err)) }
 // cause is why a handler failed, in one line of at most maxLogged bytes; "" if nothing may be said.
 func (env *env) cause(err error) string {
 	if redact := env.c.RedactErrorFunc; redact != nil {
-		return oneLine(redact(handlersError(err)))
+		said, ok := foreign.Try(func() string { return redact(handlersError(err)) })
+		if !ok {
+			said = "RedactErrorFunc panicked"
+		}
+		return oneLine(said)
 	}
 	return oneLine(ownCause(err))
 }
@@ -56,7 +61,9 @@ func ownCause(err error) string {
 	var dns *net.DNSError
 	var network *net.OpError
 	var payload interface{ reason() string }
-	switch {
+	switch broken := foreign.Broken(err); {
+	case broken != "":
+		return broken
 	case errors.As(err, &payload):
 		return payload.reason()
 	case errors.As(err, new(*panicError)):
@@ -72,13 +79,7 @@ func ownCause(err error) string {
 	case errors.Is(err, context.Canceled):
 		return context.Canceled.Error()
 	}
-	for inner := err; ; {
-		if inner = errors.Unwrap(inner); inner == nil {
-			break
-		}
-		err = inner
-	}
-	switch kind := fmt.Sprintf("%T", err); kind {
+	switch kind := fmt.Sprintf("%T", foreign.Innermost(err)); kind {
 	case "*errors.errorString", "*errors.joinError", "*fmt.wrapError", "*fmt.wrapErrors", "*inbox.handlerError", "<nil>":
 		return ""
 	default:

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"github.com/holdfast-go/holdfast/internal/foreign"
 )
 
 // This file has the methods that run until their context ends.
@@ -76,7 +78,7 @@ func open(ctx context.Context, in *Inbox, s Source) (Session, error) {
 	}
 	src, err := s.Open(ctx, in.c.StopTimeout+in.c.Grace)
 	if err != nil {
-		return nil, fmt.Errorf("open source: %w", err)
+		return nil, fmt.Errorf("open source: %w", foreign.Error(err))
 	}
 	system := systemOf(s)
 	in.system.Store(&system)

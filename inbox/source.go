@@ -3,6 +3,8 @@ package inbox
 import (
 	"context"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/foreign"
 )
 
 // NoOffset stands for the committed offset of a partition if the group has none.
@@ -148,7 +150,7 @@ type TooLargeError struct {
 	Err   error
 }
 
-func (e *TooLargeError) Error() string { return e.Err.Error() }
+func (e *TooLargeError) Error() string { return foreign.Text(e.Err) }
 
 func (e *TooLargeError) Unwrap() error { return e.Err }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/foreign"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -102,7 +103,7 @@ func decoded(ctx context.Context, codec holdfast.Codec, t reflect.Type, from ver
 		of = of.Elem()
 	}
 	target := reflect.New(of)
-	if err := codec.Decode(ctx, e, target.Interface()); err != nil {
+	if err := foreign.Error(codec.Decode(ctx, e, target.Interface())); err != nil {
 		if ctx.Err() != nil || mayPass(err) {
 			return nil, fmt.Errorf("decode payload: %w", err)
 		}
@@ -115,6 +116,7 @@ func decoded(ctx context.Context, codec holdfast.Codec, t reflect.Type, from ver
 	for _, u := range from.steps {
 		var err error
 		if v, err = u.to(v); err != nil {
+			err = foreign.Error(err)
 			return nil, undecodable(&holdfast.PayloadError{Problem: fmt.Sprintf("it is a %s, of the type %q, and cannot become a %s", u.in, u.from, u.out), Err: err})
 		}
 	}
@@ -131,7 +133,11 @@ func mayPass(err error) bool {
 		return true
 	}
 	var own interface{ RetryClass() retry.Class }
-	return errors.As(err, &own) && own.RetryClass().Retryable()
+	if !errors.As(err, &own) {
+		return false
+	}
+	class, _ := foreign.Try(own.RetryClass)
+	return class.Retryable()
 }
 
 // undecodable is the failure of a payload that no other attempt can read.

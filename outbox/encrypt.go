@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/foreign"
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
@@ -49,7 +50,7 @@ func (o *Outbox) encrypt(ctx context.Context, events []holdfast.Event) ([]holdfa
 func (o *Outbox) seal(ctx context.Context, e *holdfast.Event) error {
 	s, err := o.encryptor.Encrypt(ctx, *e)
 	if err != nil {
-		return fmt.Errorf("encrypt the payload: %w", err)
+		return fmt.Errorf("encrypt the payload: %w", foreign.Error(err))
 	}
 	if s.Algorithm == "" {
 		return nil

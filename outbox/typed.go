@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/foreign"
 )
 
 // Typed is a type of event together with the Go type of its payload. Declare it once, for instance as a variable of the package, and
@@ -57,7 +58,7 @@ func (t Typed[T]) Event(ctx context.Context, v T) (holdfast.Event, error) {
 	}
 	e, err := codec.Encode(ctx, holdfast.Event{Topic: t.Topic, Type: t.Type}, v)
 	if err != nil {
-		return holdfast.Event{}, fmt.Errorf("event of the type %q: %w", t.Type, err)
+		return holdfast.Event{}, fmt.Errorf("event of the type %q: %w", t.Type, foreign.Error(err))
 	}
 	if t.KeyFunc != nil {
 		e.Key = t.KeyFunc(v)

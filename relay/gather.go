@@ -239,7 +239,7 @@ func (g *gatherer) publish(c *together, batches [][]holdfast.Event, places []int
 	g.publisher.PublishTogether(ctx, batches, func(batch int, errs []error) {
 		answered.Add(1)
 		checkAnswers(errs, len(batches[batch]))
-		g.deliver(c, places[batch], errs)
+		g.deliver(c, places[batch], readAll(errs))
 	})
 	failpoint.Hit(failpoint.RelayProduced)
 	if n := int(answered.Load()); n != len(batches) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
+	"github.com/holdfast-go/holdfast/internal/foreign"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -226,11 +227,20 @@ func (l *lane) publish(ctx context.Context, events []holdfast.Event, observed be
 	}
 	failpoint.Hit(failpoint.RelayProducing)
 	ctx, ended := observed(ctx)
-	errs := l.publisher().Publish(ctx, events)
+	errs := readAll(l.publisher().Publish(ctx, events))
 	ended(errs)
 	failpoint.Hit(failpoint.RelayProduced)
 	checkAnswers(errs, len(events))
 	return errs
+}
+
+// readAll is what a publisher answered, safe to be read.
+func readAll(errs []error) []error {
+	read := make([]error, len(errs)) // A publisher may keep its own.
+	for i, err := range errs {
+		read[i] = foreign.Error(err)
+	}
+	return read
 }
 
 // checkAnswers panics if a publisher does not keep to its first promise.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/foreign"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -111,9 +112,9 @@ func (e *PublishError) Error() string {
 		place = fmt.Sprintf("topic %s, partition %d", e.Topic, e.Partition)
 	}
 	if e.NotSent {
-		return fmt.Sprintf("not sent to %s: %v", place, e.Err)
+		return fmt.Sprintf("not sent to %s: %s", place, foreign.Text(e.Err))
 	}
-	return fmt.Sprintf("publish to %s: %v", place, e.Err)
+	return fmt.Sprintf("publish to %s: %s", place, foreign.Text(e.Err))
 }
 
 func (e *PublishError) Unwrap() error { return e.Err }
@@ -142,12 +143,16 @@ func (e *PublishError) RetryClass() retry.Class {
 // the rest we know only that the event is not acknowledged. Holding a lane loses nothing; giving up events because of a
 // broker's trouble does.
 func FaultOf(err error) Fault {
-	var says interface{ PublishFault() Fault }
-	switch {
-	case err == nil:
+	if err == nil {
 		return ""
-	case errors.As(err, &says):
-		return says.PublishFault()
+	}
+	var says interface{ PublishFault() Fault }
+	if err = foreign.Error(err); errors.As(err, &says) {
+		if fault, ok := foreign.Try(says.PublishFault); ok {
+			return fault
+		}
+	}
+	switch {
 	case retry.IsPermanent(err):
 		return FaultRecord
 	}

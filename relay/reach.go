@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/holdfast-go/holdfast/internal/foreign"
 	"github.com/holdfast-go/holdfast/internal/private"
 )
 
@@ -36,7 +37,7 @@ func (r *Relay) reachBroker(ctx context.Context) {
 	}
 	for tries := 1; ctx.Err() == nil; tries++ {
 		asking, cancel := context.WithTimeout(ctx, reachTimeout)
-		err := p.Ping(asking)
+		err := foreign.Error(p.Ping(asking))
 		cancel()
 		if err == nil || ctx.Err() != nil {
 			return

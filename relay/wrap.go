@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/foreign"
 )
 
 // PublishFunc is Publisher.Publish as a function.
@@ -177,7 +178,7 @@ func (c *wrappedCall) publish(ctx context.Context, events []holdfast.Event) []er
 	for i, e := range may {
 		err := error(&PublishError{Topic: e.Topic, Partition: -1, Fault: FaultPartition, Err: errors.New("the publisher gave too few answers")})
 		if i < len(got) {
-			err = got[i]
+			err = foreign.Error(got[i])
 		}
 		if answers[at[i]] = err; err == nil {
 			c.order.ack(e)
@@ -193,7 +194,7 @@ func (w *wrapper) call(ctx context.Context, events []holdfast.Event, send Publis
 		switch v := recover().(type) {
 		case nil:
 		case runtime.Error:
-			answers = refuseAll(events, fmt.Errorf("a publish middleware panicked: %w", v))
+			answers = refuseAll(events, fmt.Errorf("a publish middleware panicked: %w", foreign.Error(v)))
 		default: // Its text may be an event's.
 			answers = refuseAll(events, fmt.Errorf("a publish middleware panicked with a value of type %T", v))
 		}
@@ -210,6 +211,7 @@ func (c *wrappedCall) verdict(answers []error) []error {
 	if len(answers) != len(c.events) {
 		return refuseAll(c.events, fmt.Errorf("a publish middleware gave %d answers for %d events", len(answers), len(c.events)))
 	}
+	answers = readAll(answers)
 	for i, e := range c.events {
 		if answers[i] == nil && !c.order.acked[identify(e)] {
 			answers[i] = &PublishError{Topic: e.Topic, Partition: -1, Fault: FaultPartition,

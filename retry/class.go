@@ -12,6 +12,8 @@ import (
 	"syscall"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/holdfast-go/holdfast/internal/foreign"
 )
 
 // Class is the kind of a failure. It says whether another attempt can succeed, and what a caller is answered.
@@ -50,6 +52,7 @@ func Classify(err error) Class {
 	if err == nil {
 		return ""
 	}
+	err = foreign.Error(err)
 	for _, row := range classTable {
 		if class, ok := row(err); ok {
 			return class
@@ -66,7 +69,7 @@ var classTable = []func(error) (Class, bool){
 		if !errors.As(err, &own) {
 			return "", false
 		}
-		class := own.RetryClass()
+		class, _ := foreign.Try(own.RetryClass)
 		return class, class.known() // an error that answers "" leaves it to the other rows
 	},
 	func(err error) (Class, bool) {
@@ -80,7 +83,11 @@ var classTable = []func(error) (Class, bool){
 	func(err error) (Class, bool) {
 		// Not net.Error: that also requires the deprecated Temporary, which many timeouts lack.
 		var timed interface{ Timeout() bool }
-		return Timeout, errors.As(err, &timed) && timed.Timeout()
+		if !errors.As(err, &timed) {
+			return "", false
+		}
+		is, _ := foreign.Try(timed.Timeout)
+		return Timeout, is
 	},
 	as[*pgconn.ParseConfigError](Validation),
 	as[*tls.CertificateVerificationError](Auth),
@@ -108,10 +115,18 @@ func classifyBroker(err error) (Class, bool) {
 		Title() string
 		Description() string
 	}
-	if !errors.As(err, &broker) || broker.Temporary() {
+	if !errors.As(err, &broker) {
 		return "", false
 	}
-	switch title := strings.ToLower(broker.Title()); {
+	title, ok := foreign.Try(func() string {
+		if broker.Temporary() {
+			return ""
+		}
+		return strings.ToLower(broker.Title())
+	})
+	switch {
+	case !ok:
+		return "", false
 	case title == "", title == "unknown", title == "broker not available", title == "rebalance in progress":
 		return "", false
 	case strings.Contains(title, "authoriz"), strings.Contains(title, "authentication"), strings.Contains(title, "sasl"):

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
+
+	"github.com/holdfast-go/holdfast/internal/foreign"
 )
 
 // Do calls fn until it returns nil, and then returns nil. Zero fields of p are taken from [Defaults].
@@ -50,7 +52,7 @@ func (e *GaveUpError) Error() string {
 	if e.Attempts == 1 {
 		noun = "attempt"
 	}
-	return fmt.Sprintf("gave up after %d %s, %s: %v", e.Attempts, noun, e.Reason, e.Err)
+	return fmt.Sprintf("gave up after %d %s, %s: %s", e.Attempts, noun, e.Reason, foreign.Text(e.Err))
 }
 
 // Unwrap returns Err, so that errors.Is, errors.As, [Classify], [IsPermanent] and [AfterOf] see the last cause.
@@ -62,7 +64,9 @@ func (e *GaveUpError) Timeout() bool { return Classify(e.Err) == Timeout }
 // endedError is the end of a context together with the error of the last attempt.
 type endedError struct{ ended, last error }
 
-func (e *endedError) Error() string   { return fmt.Sprintf("%v; last error: %v", e.ended, e.last) }
+func (e *endedError) Error() string {
+	return fmt.Sprintf("%v; last error: %s", e.ended, foreign.Text(e.last))
+}
 func (e *endedError) Unwrap() []error { return []error{e.last, e.ended} }
 
 // run is one sequence of attempts. backoff.Retry runs the loop, with run as its backoff.BackOff and its backoff.Timer.
@@ -106,7 +110,7 @@ func (r *run) do(try func() error, beforeWait func(wait time.Duration)) error {
 			return backoff.Permanent(errAgain)
 		}
 		r.attempt++
-		if r.err = try(); r.err != nil {
+		if r.err = foreign.Error(try()); r.err != nil {
 			return errAgain
 		}
 		succeeded = true

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
+
+	"github.com/holdfast-go/holdfast/internal/foreign"
 )
 
 // Permanent marks err as an error that no further attempt can fix, whatever its class. It returns nil for nil.
@@ -23,12 +25,13 @@ func Permanent(err error) error {
 func IsPermanent(err error) bool {
 	var ours *permanentError
 	var theirs *backoff.PermanentError
+	err = foreign.Error(err)
 	return errors.As(err, &ours) || errors.As(err, &theirs)
 }
 
 type permanentError struct{ err error }
 
-func (e *permanentError) Error() string { return e.err.Error() }
+func (e *permanentError) Error() string { return foreign.Text(e.err) }
 func (e *permanentError) Unwrap() error { return e.err }
 
 // After marks err as worth another attempt after d, but not sooner. A negative d counts as 0. It returns nil for nil.
@@ -47,7 +50,7 @@ func After(err error, d time.Duration) error {
 // there is none, and for nil.
 func AfterOf(err error) (d time.Duration, ok bool) {
 	var after *afterError
-	if !errors.As(err, &after) {
+	if !errors.As(foreign.Error(err), &after) {
 		return 0, false
 	}
 	return after.after, true
@@ -58,7 +61,7 @@ type afterError struct {
 	after time.Duration // Invariant: after >= 0.
 }
 
-func (e *afterError) Error() string { return e.err.Error() }
+func (e *afterError) Error() string { return foreign.Text(e.err) }
 func (e *afterError) Unwrap() error { return e.err }
 
 // Retryable reports whether another attempt may succeed after err. It is false for nil.

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/http"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/foreign"
 )
 
 // exchange is one request and its attempts.
@@ -110,7 +112,7 @@ func (x *exchange) send(first bool) (code string, failed error) {
 	// 2. Send it. Once the headers have arrived, and the body if it decides about a 409, the limit no longer applies:
 	//    overdue stops its timer.
 	resp, err := x.base.RoundTrip(out)
-	if err == nil {
+	if err = foreign.Error(err); err == nil {
 		code, err = problemCode(resp)
 	}
 	if late := overdue(); late && x.req.Context().Err() == nil {

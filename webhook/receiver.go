@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/internal/correlation"
+	"github.com/holdfast-go/holdfast/internal/foreign"
 	"github.com/holdfast-go/holdfast/internal/private"
 	"github.com/holdfast-go/holdfast/internal/quiet"
 	"github.com/holdfast-go/holdfast/retry"
@@ -92,7 +93,7 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	}
 	now := r.c.NowFunc()
 	d, err := r.v.Verify(req.Header, body, now)
-	if err != nil {
+	if err = foreign.Error(err); err != nil {
 		r.refused(w, req, err)
 		return
 	}
@@ -134,7 +135,7 @@ func (r *receiver) read(w http.ResponseWriter, req *http.Request) ([]byte, error
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, r.c.MaxBody))
 	var large *http.MaxBytesError
-	switch {
+	switch err = foreign.Error(err); {
 	case errors.As(err, &large):
 		return nil, refuse(ReasonSize, "the body must be at most %d bytes", r.c.MaxBody)
 	case err != nil:

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"slices"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/foreign"
 )
 
 // Tolerance is the largest accepted difference, before or after, between the time of a signature and our clock. Five
@@ -103,7 +105,7 @@ func (vs anyOf) Verify(h http.Header, body []byte, now time.Time) (Delivery, err
 	before := 0
 	for i, v := range vs {
 		d, failed := v.Verify(h, body, now)
-		if failed == nil {
+		if failed = foreign.Error(failed); failed == nil {
 			d.Secret += before
 			return d, nil
 		}

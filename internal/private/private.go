@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/holdfast-go/holdfast/internal/foreign"
 )
 
 // Text returns err's text for a log. The message of an error of Postgres that is about values (SQLSTATE classes 22, 23, 44 and
@@ -18,7 +20,7 @@ func Text(err error) string {
 	if err == nil {
 		return ""
 	}
-	if errors.As(err, new(*pgconn.ParseConfigError)) {
+	if err = foreign.Error(err); errors.As(err, new(*pgconn.ParseConfigError)) {
 		return "the connection string cannot be parsed"
 	}
 	text := err.Error()
@@ -56,16 +58,9 @@ func ofValues(code string) bool {
 
 // postgresErrors are all errors of Postgres that err wraps, joined ones included.
 func postgresErrors(err error) (all []*pgconn.PgError) {
-	switch e := err.(type) {
-	case *pgconn.PgError:
-		all = append(all, e)
-	case interface{ Unwrap() error }:
-		if inner := e.Unwrap(); inner != nil {
-			all = postgresErrors(inner)
-		}
-	case interface{ Unwrap() []error }:
-		for _, inner := range e.Unwrap() {
-			all = append(all, postgresErrors(inner)...)
+	for e := range foreign.All(err) {
+		if pg, ok := e.(*pgconn.PgError); ok {
+			all = append(all, pg)
 		}
 	}
 	return all
