@@ -2,6 +2,7 @@ package console
 
 import (
 	"bytes"
+	"crypto/rand"
 	"embed"
 	"errors"
 	"fmt"
@@ -44,6 +45,10 @@ type Config struct {
 	// Schema is the Postgres schema. Defaults to "holdfast".
 	Schema string
 
+	// Secret is what the tokens of forms are made with. Many nodes that serve one console must have the same, of 32 random bytes or more.
+	// Defaults to a new one: then a form goes to the process that showed it only.
+	Secret []byte
+
 	// Ends says where partitions end, for the lag of consumers; kafkago.Offsets has one. It is called for each look at the overview.
 	// Defaults to none: then the overview shows no lag.
 	Ends metrics.Ends
@@ -82,6 +87,12 @@ func New(pool *pgxpool.Pool, c Config) (*Console, error) {
 	}
 	if c.Prefix != "" && (!strings.HasPrefix(c.Prefix, "/") || strings.HasSuffix(c.Prefix, "/") || strings.ContainsAny(c.Prefix, "{}?#\"' ")) {
 		problems = append(problems, fmt.Errorf("prefix is %q: it must be empty, or a path that begins with / and does not end with one", c.Prefix))
+	}
+	if c.Secret == nil {
+		c.Secret = []byte(rand.Text() + rand.Text())
+	}
+	if len(c.Secret) < 32 {
+		problems = append(problems, fmt.Errorf("secret is %d bytes long: it must be at least 32, or nil for a new one", len(c.Secret)))
 	}
 	if err := sqlschema.Validate(c.Schema); err != nil {
 		problems = append(problems, err)

@@ -1,6 +1,7 @@
 package console_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -489,6 +490,72 @@ func TestTopicsConsumersAndKeysArePausedAndResumed(t *testing.T) {
 	wantIn(t, user.post(422, "/paused", url.Values{"token": {token}, "does": {"stop"}, "topic": {"orders"}, "reason": {"r"}}), "it must be pause or resume")
 }
 
+// Who plants a cookie, or knows the token of another user, has no token that the console takes.
+func TestATokenIsMadeByTheConsoleOnly(t *testing.T) {
+	t.Parallel()
+	secret := bytes.Repeat([]byte{7}, 32)
+	b := setup(t, func(c *console.Config) { c.Secret = secret })
+	id := b.letter(t, "e1", `{}`)
+	path := fmt.Sprint("/letters/", id)
+	send := func(to, cookie, token string) int {
+		form := url.Values{"token": {token}, "does": {"discard"}, "id": {fmt.Sprint(id)}, "reason": {"r"}, "sure": {"yes"}}
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, to+"/letters", strings.NewReader(form.Encode()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		request.AddCookie(&http.Cookie{Name: "holdfast_console", Value: cookie})
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response.Body.Close()
+		return response.StatusCode
+	}
+	cookieOf := func(user browser) string {
+		at, err := url.Parse(b.url + "/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return user.Jar.Cookies(at)[0].Value
+	}
+	mallory := b.browser(t)
+	b.user.Name = "mallory"
+	planted := mallory.token(mallory.get(200, path))
+	b.user.Name = "ann"
+	ann := b.browser(t)
+	token := ann.token(ann.get(200, path))
+	own := strings.Repeat("a", 24)
+	for name, made := range map[string][2]string{
+		"a self-made cookie as its token": {own, own},
+		"another's cookie and token":      {cookieOf(mallory), planted},
+		"a token of another cookie":       {own, token},
+		"the cookie as its token":         {cookieOf(ann), cookieOf(ann)},
+	} {
+		if got := send(b.url, made[0], made[1]); got != 403 {
+			t.Errorf("%s: answered with %d, want 403", name, got)
+		}
+	}
+	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.letter where state = 'open'"); n != 1 {
+		t.Error("the letter is changed")
+	}
+	for name, shared := range map[string][]byte{"of another secret": nil, "of the same secret": secret} {
+		node, err := console.New(b.Pool, console.Config{Prefix: "/ops/holdfast", Secret: shared, Logger: slog.New(slog.DiscardHandler), UserFunc: func(*http.Request) (console.User, error) { return b.user, nil }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		server := httptest.NewServer(node)
+		t.Cleanup(server.Close)
+		want := http.StatusForbidden
+		if shared != nil {
+			want = http.StatusOK // after the redirect to what was done
+		}
+		if got := send(server.URL+"/ops/holdfast", cookieOf(ann), token); got != want {
+			t.Errorf("a node %s answers with %d, want %d", name, got, want)
+		}
+	}
+}
+
 // A stranger, a user who only reads, one who sees no payload, a form of another site.
 func TestOnlyWhoMayChangesOrSees(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
@@ -621,8 +688,8 @@ func TestTheConsoleHasNoCodeInItsPages(t *testing.T) {
 
 func TestEveryProblemOfAConfigurationIsNamed(t *testing.T) {
 	t.Parallel()
-	_, err := console.New(nil, console.Config{Prefix: "ops/", Schema: "Not A Name"})
-	for _, want := range []string{"pool is nil", "user func is nil", `prefix is "ops/"`, "Not A Name"} {
+	_, err := console.New(nil, console.Config{Prefix: "ops/", Schema: "Not A Name", Secret: []byte("short")})
+	for _, want := range []string{"pool is nil", "user func is nil", `prefix is "ops/"`, "secret is 5 bytes long: it must be at least 32", "Not A Name"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("the error is %v, want %q in it", err, want)
 		}

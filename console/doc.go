@@ -13,9 +13,10 @@
 // # What it does with power
 //
 // A User says what may be done: see payloads, change things. Every change needs a reason, says first how much it would change, and is
-// kept with the user's name, as those of holdfast dlq, stored and parked are. It has no state of its own: several nodes may serve it.
+// kept with the user's name, as those of holdfast dlq, stored and parked are. It has no state of its own: several
+// nodes may serve it, if they have one Config.Secret.
 //
-// Forms carry a token that is compared with a cookie, and requests from other origins are refused (http.CrossOriginProtection). The
+// Forms carry a token that the console has made of a cookie and the user's name with a secret of its own, and requests from other origins are refused (http.CrossOriginProtection). The
 // content security policy allows nothing but the console's own files: no inline code, no frame around it. What events say is escaped by
 // html/template. Pages are not cached.
 //

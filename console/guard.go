@@ -1,9 +1,13 @@
 package console
 
 import (
+	"crypto/hmac"
 	"crypto/rand"
-	"crypto/subtle"
+	"crypto/sha256"
+	"encoding/base64"
 	"net/http"
+
+	"github.com/holdfast-go/holdfast/internal/foreign"
 )
 
 const (
@@ -37,11 +41,19 @@ func (c *Console) guarded(next http.Handler) http.Handler {
 	})
 }
 
-// visit says who asks, and gives the browser its token. A request that changes something must bring it twice: in the cookie, and in
-// the form, where no other site can put it. The visit is never nil.
+// tokenOf is the token of a user's forms in one browser. Only the console can make it: who plants a cookie has no token for it.
+func (c *Console) tokenOf(user, cookie string) string {
+	mac := hmac.New(sha256.New, c.c.Secret)
+	mac.Write([]byte(cookie + "\x00" + user)) // A cookie has no NUL.
+	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
+}
+
+// visit says who asks, and gives the browser a cookie. A request that changes something must bring it, and in its form the token that the
+// console made of it and of the user. The visit is never nil.
 func (c *Console) visit(w http.ResponseWriter, r *http.Request) (*visit, error) {
 	v := &visit{Request: r}
 	user, err := c.c.UserFunc(r)
+	err = foreign.Error(err)
 	if err == nil && user.Name == "" {
 		err = refusal{http.StatusForbidden, "the user has no name"}
 	}
@@ -55,7 +67,7 @@ func (c *Console) visit(w http.ResponseWriter, r *http.Request) (*visit, error) 
 		cookie = &http.Cookie{Name: tokenCookie, Value: rand.Text(), Path: c.c.Prefix + "/", HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: r.TLS != nil}
 		http.SetCookie(w, cookie)
 	}
-	v.Token = cookie.Value
+	v.Token = c.tokenOf(user.Name, cookie.Value)
 	if r.Method != http.MethodPost {
 		return v, nil
 	}
@@ -63,7 +75,7 @@ func (c *Console) visit(w http.ResponseWriter, r *http.Request) (*visit, error) 
 	if err := r.ParseForm(); err != nil {
 		return v, refusal{http.StatusBadRequest, "the form cannot be read: " + err.Error()}
 	}
-	if subtle.ConstantTimeCompare([]byte(r.PostForm.Get(tokenField)), []byte(v.Token)) != 1 {
+	if !hmac.Equal([]byte(r.PostForm.Get(tokenField)), []byte(v.Token)) {
 		c.c.Logger.Warn("console request refused", "path", r.URL.Path, "user", user.Name, "error", "its token is wrong")
 		return v, refusal{http.StatusForbidden, "the form is too old, or is not from here: load the page again"}
 	}

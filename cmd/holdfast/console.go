@@ -2,13 +2,17 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
+	"crypto/subtle"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"os/user"
+	"path"
 	"time"
 
 	"github.com/holdfast-go/holdfast/console"
@@ -16,7 +20,8 @@ import (
 
 type consoleCmd struct {
 	Listen   string `help:"Loopback address and port of the page; port 0 is any that is free." default:"127.0.0.1:7413" placeholder:"ADDRESS"`
-	ReadOnly bool   `help:"Change nothing."`
+	Change   bool   `help:"Allow changes: replay, edit, discard, release, skip, pause and the like."`
+	ReadOnly bool   `hidden:"" help:"Change nothing, which is the default."`
 	Payloads bool   `help:"Show payloads, and whole errors of handlers."`
 	By       string `help:"Your name, which is kept with what you do. Defaults to your login name." placeholder:"NAME"`
 
@@ -29,7 +34,7 @@ func (c *consoleCmd) Run(p *program) error {
 	if err := loopback(c.Listen); err != nil {
 		return usageError{err}
 	}
-	who := console.User{Name: c.By, MayChange: !c.ReadOnly, SeesPayload: c.Payloads}
+	who := console.User{Name: c.By, MayChange: c.Change && !c.ReadOnly, SeesPayload: c.Payloads}
 	if who.Name == "" {
 		login, err := user.Current()
 		if err != nil {
@@ -56,28 +61,63 @@ func (c *consoleCmd) Run(p *program) error {
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
-	server := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
+	key := newDoorKey(listener.Addr())
+	server := &http.Server{Handler: key.guard(h), ReadHeaderTimeout: 10 * time.Second}
 	ended := context.AfterFunc(p.ctx, func() {
 		last, cancel := context.WithTimeout(context.WithoutCancel(p.ctx), 5*time.Second)
 		defer cancel()
 		_ = server.Shutdown(last)
 	})
 	defer ended()
-	fmt.Fprintf(p.out, "http://%s/ until you press ctrl-C\n", listener.Addr())
+	fmt.Fprintf(p.out, "http://%s/?key=%s until you press ctrl-C\n", listener.Addr(), key.key)
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil
 }
 
-// loopback refuses addresses that others can reach: the command asks nobody who they are.
+// doorKey lets in who has read the address that the command printed: any user of the machine reaches a loopback address.
+type doorKey struct {
+	key    string // in that address
+	cookie string // its name: browsers send cookies to every port of a host
+	pass   string // its value, for who has shown the key
+}
+
+func newDoorKey(address net.Addr) doorKey {
+	_, port, _ := net.SplitHostPort(address.String())
+	return doorKey{key: rand.Text(), cookie: "holdfast_console_" + port, pass: rand.Text()}
+}
+
+// guard exchanges the key for the cookie, and refuses requests that have neither.
+func (d doorKey) guard(next http.Handler) http.Handler {
+	same := func(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		query := r.URL.Query()
+		if r.Method == http.MethodGet && same(query.Get("key"), d.key) {
+			http.SetCookie(w, &http.Cookie{Name: d.cookie, Value: d.pass, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode})
+			w.Header().Set("Cache-Control", "no-store")
+			w.Header().Set("Referrer-Policy", "no-referrer")
+			query.Del("key")
+			http.Redirect(w, r, (&url.URL{Path: path.Join("/", r.URL.Path), RawQuery: query.Encode()}).String(), http.StatusSeeOther)
+			return
+		}
+		if cookie, err := r.Cookie(d.cookie); err != nil || !same(cookie.Value, d.pass) {
+			w.Header().Set("Cache-Control", "no-store")
+			http.Error(w, "This page is for the user who started holdfast console: open the address that the command has printed, with its key.", http.StatusForbidden)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// loopback refuses addresses that others can reach: the command knows nobody but who started it.
 func loopback(address string) error {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
 		return fmt.Errorf("--listen is %s: it must be an address and a port, as 127.0.0.1:7413", address)
 	}
 	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return fmt.Errorf("--listen is %s: it must be a loopback address, because the console asks nobody who they are; elsewhere mount package console behind your own authentication", address)
+		return fmt.Errorf("--listen is %s: it must be a loopback address, because the console knows nobody but you; elsewhere mount package console behind your own authentication", address)
 	}
 	return nil
 }

@@ -177,12 +177,13 @@ Example:
 
 func (consoleCmd) Help() string {
 	return `A page that finds an event by its id, shows what waits, and works on dead letters, for you alone: it listens on a loopback
-address. What you change there is kept with your name. To give it to others, mount package console in a service
+address, and answers only to the key in the address that it prints, or to the cookie that a browser gets for it. It changes nothing
+without --change. What you change there is kept with your name. To give it to others, mount package console in a service
 behind your own authentication. It runs until it is stopped.
 
 Example:
 
-    holdfast console --payloads`
+    holdfast console --change --payloads`
 }
 
 func (dlqReplayCmd) Help() string {
