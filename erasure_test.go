@@ -22,6 +22,8 @@ with l as (insert into holdfast.letter (origin, consumer, reason, fingerprint, s
 	values ('inbox', 'billing', 'no SAID', 't SAID', 'discarded', 'l-KEY', 's', 't', 'orders', 'KEY', now(), '{"mail": "SAID"}', 'SAID', '', '{"no SAID"}') returning id)
 	insert into holdfast.letter_action (letter, action, by, reason, payload, hash, version) select id, 'edit', 'op', 'as SAID asked', 'SAID', '', 1 from l;
 insert into holdfast.stored_action (action, consumer, source, event_id, type, topic, key, by, reason) values ('skip', 'billing', 's', 's-KEY', 't', 'orders', 'KEY', 'op', 'as SAID asked');
+insert into holdfast.pause (consumer, topic, key, by, reason) values ('billing', 'orders', 'KEY', 'op', 'as SAID asked'), ('of-KEY', '', '', 'op', 'as SAID asked');
+insert into holdfast.pause_action (action, consumer, topic, key, by, reason) values ('pause', 'billing', 'orders', 'KEY', 'op', 'as SAID asked'), ('pause', 'of-KEY', '', '', 'op', 'as SAID asked');
 insert into holdfast.letter_replay (name, filter, upto, by, reason, ended_at) values ('for SAID', '{"Key": "KEY"}', 1, 'op', 'as SAID asked', now());
 insert into holdfast.watermark (consumer, entity, version) values ('billing', 'KEY', 1);
 insert into holdfast.written_once (dedupe_key, topic, type, event_id, source, key, expires_at) values ('mail SAID', 'orders', 't', 'o-KEY', 's', 'KEY', now());
@@ -90,7 +92,7 @@ func TestTheGuideFindsAndErasesAPersonEverywhere(t *testing.T) {
 		return places, ""
 	}
 	before, _ := find()
-	for place, want := range map[string]int{"log": 2, "scheduled": 1, "parked": 2, "stored": 2, "letter": 2, "edit": 1, "action": 2, "replay": 1, "watermark": 1, "dedupe": 1, "inbox": 1, "answer": 2, "request": 1, "step": 1, "expired": 1} {
+	for place, want := range map[string]int{"log": 2, "scheduled": 1, "parked": 2, "stored": 2, "letter": 2, "edit": 1, "action": 2, "pause": 2, "paused": 2, "replay": 1, "watermark": 1, "dedupe": 1, "inbox": 1, "answer": 2, "request": 1, "step": 1, "expired": 1} {
 		if before[place] != want {
 			t.Errorf("%d of %s are found, want %d", before[place], place, want)
 		}
@@ -102,11 +104,14 @@ func TestTheGuideFindsAndErasesAPersonEverywhere(t *testing.T) {
 	if _, err := db.Exec(t.Context(), blocks[2], pgx.QueryExecModeSimpleProtocol); err != nil {
 		t.Fatal(err)
 	}
-	if after, _ := find(); len(after) != 1 || after["inbox"] != 1 {
+	if after, _ := find(); len(after) != 2 || after["inbox"] != 1 || after["paused"] != 1 { // a paused key has its name until it goes on
 		t.Errorf("after the erasure these are found: %v", after)
 	}
 	if ann := found(t, db, "ann@example.com"); len(ann) != 1 || ann["holdfast.inbox"] != 1 {
 		t.Errorf("after the erasure ann is in %v, want her event's id in the inbox alone", ann)
+	}
+	if n := pgtest.Count(t, db, "select count(*) from holdfast.pause where consumer in ('billing', 'of-ann') and reason = 'erased'"); n != 2 {
+		t.Errorf("%d of 2 pauses are left without their reason: to delete one resumes it", n)
 	}
 	if still := found(t, db, "bob@example.com"); len(still) != len(bob) || still["holdfast.letter"] != bob["holdfast.letter"] || still["holdfast.event_1"] != bob["holdfast.event_1"] {
 		t.Errorf("bob was in %v, and is in %v", bob, still)

@@ -490,6 +490,55 @@ func TestTopicsConsumersAndKeysArePausedAndResumed(t *testing.T) {
 	wantIn(t, user.post(422, "/paused", url.Values{"token": {token}, "does": {"stop"}, "topic": {"orders"}, "reason": {"r"}}), "it must be pause or resume")
 }
 
+func TestAFormGivesAPayloadBackAsItWas(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	user := b.browser(t)
+	box := regexp.MustCompile(`(?s)<textarea name="payload"[^>]*>\n(.*?)</textarea>`)
+	edit := func(status int, id int64, change func(shown string) string) (offered bool) {
+		path := fmt.Sprint("/letters/", id)
+		page := user.get(200, path)
+		shown := box.FindStringSubmatch(page)
+		if shown == nil {
+			shown = []string{"", ""}
+		} else {
+			offered = true
+		}
+		sent := strings.ReplaceAll(change(html.UnescapeString(shown[1])), "\n", "\r\n") // as a browser does
+		user.post(status, path+"/edit", url.Values{"token": {user.token(page)}, "version": {"1"}, "payload": {sent}, "reason": {"r"}})
+		return offered
+	}
+	stored := func(id int64, want string) {
+		t.Helper()
+		if pgtest.Count(t, b.Pool, "select count(*) from holdfast.letter where id = $1 and payload = $2", id, []byte(want)) != 1 {
+			t.Errorf("letter %d has another payload than %q", id, want)
+		}
+	}
+	same := func(shown string) string { return shown }
+	two := func(shown string) string { return strings.Replace(shown, "1", "2", 1) }
+	for i, c := range []struct {
+		payload string
+		change  func(string) string
+		want    string
+	}{
+		{`{"amount": 1,"to":"shop"}`, same, `{"amount": 1,"to":"shop"}`},
+		{`{"amount": 1,"to":"shop"}`, two, `{"amount": 2,"to":"shop"}`},
+		{"amount 1\r\nto shop\r\n", two, "amount 2\r\nto shop\r\n"},
+		{"\namount 1\nto shop", two, "\namount 2\nto shop"},
+	} {
+		id := b.letter(t, fmt.Sprint("e", i), c.payload)
+		edit(200, id, c.change)
+		stored(id, c.want)
+	}
+	for i, payload := range []string{"{\"a\":\"\xff1\"}", "1\xff", "1\x00", "1\r\n2\n", "1\r2"} {
+		id := b.letter(t, fmt.Sprint("f", i), payload)
+		if edit(422, id, two) {
+			t.Errorf("%q is offered for editing as text", payload)
+		}
+		stored(id, payload)
+	}
+}
+
 // Who plants a cookie, or knows the token of another user, has no token that the console takes.
 func TestATokenIsMadeByTheConsoleOnly(t *testing.T) {
 	t.Parallel()

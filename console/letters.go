@@ -99,7 +99,8 @@ type version struct {
 type letterPage struct {
 	dlq.Letter
 	Payload   payload
-	Editable  string // the payload as text; "" if it is not
+	Editable  string // the payload as a form has it
+	IsText    bool   // it may be edited in one
 	Errors    []string
 	Headers   map[string]string
 	Actions   []version
@@ -130,9 +131,7 @@ func (c *Console) letter(v *visit) (answer, error) {
 	now := payloadOf(l.Event.Payload)
 	if p.Sees {
 		p.Payload, p.Headers = now, l.Event.Headers
-		if now.Kind == "JSON" || now.Kind == "text" {
-			p.Editable = now.Text
-		}
+		p.Editable, _, p.IsText = editable(l.Event.Payload)
 	}
 	after := now
 	p.Actions = make([]version, len(actions))
@@ -218,12 +217,14 @@ func (c *Console) editLetter(v *visit) (answer, error) {
 	if v.PostForm.Get("version") != strconv.Itoa(l.Version) {
 		return answer{}, refusal{http.StatusConflict, fmt.Sprintf("somebody edited it meanwhile: it is at version %d, and you edited version %s. Load it again", l.Version, v.PostForm.Get("version"))}
 	}
-	// A browser sends line breaks as CR LF.
-	text := strings.ReplaceAll(v.PostForm.Get("payload"), "\r\n", "\n")
-	if err := l.CheckPayload([]byte(text)); err != nil && v.PostForm.Get("raw") == "" {
+	payload, err := edited(l.Event.Payload, v.PostForm.Get("payload"))
+	if err != nil {
+		return answer{}, err
+	}
+	if err := l.CheckPayload(payload); err != nil && v.PostForm.Get("raw") == "" {
 		return answer{}, refusal{http.StatusUnprocessableEntity, err.Error() + ". Go back and correct it, or tick the box that stores it as it is"}
 	}
-	if err := c.dlq.Edit(v.Context(), id, []byte(text), v.User.Name, reason); err != nil {
+	if err := c.dlq.Edit(v.Context(), id, payload, v.User.Name, reason); err != nil {
 		return answer{}, err
 	}
 	c.c.Logger.Info("console change", "user", v.User.Name, "does", "edit", "letter", id, "reason", reason)

@@ -65,6 +65,53 @@ func TestLongTextsAreComparedInABoundedTime(t *testing.T) {
 	if want := 2 * (50_001 - mostCompared); changed != want || len(lines) != want+mostCompared {
 		t.Errorf("%d of %d lines are shown as changed, want %d", changed, len(lines), want)
 	}
+	// Each text has the bound: a line of the short one is looked for in so many lines of the long one, and no further.
+	long := strings.Repeat("a\n", mostCompared) + "z"
+	for _, texts := range [][2]string{{"z", long}, {long, "z"}} {
+		for _, l := range compare(texts[0], texts[1]) {
+			if l.Sign == " " {
+				t.Errorf("line %d of one text is compared: %q is found", mostCompared+1, l.Text)
+			}
+		}
+	}
+}
+
+func TestAnEditChangesNoByteThatNobodyEdited(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		payload, edit, want string // edit is made of the text that the form shows
+		refused             bool
+	}{
+		"nothing is edited":             {`{"a": 1,"b":2}`, "", `{"a": 1,"b":2}`, false},
+		"JSON on one line":              {`{"a": 1,"b":2}`, "2>3", `{"a": 1,"b":3}`, false},
+		"JSON of several lines":         {"{\n \"a\":1\n}\n", "1>2", "{\n \"a\":2\n}\n", false},
+		"line breaks of Windows":        {"a\r\nb\r\n", "b>c", "a\r\nc\r\n", false},
+		"one more of them":              {"a\r\nb", "b>b\nc", "a\r\nb\r\nc", false},
+		"a line break at the beginning": {"\n\na", "a>b", "\n\nb", false},
+		"JSON that is not UTF-8":        {"{\"a\":\"\xff\"}", "a>b", "", true},
+		"text that is not UTF-8":        {"a\xff", "a>b", "", true},
+		"a NUL":                         {"a\x00b", "a>b", "", true},
+		"line breaks of both kinds":     {"a\r\nb\n", "a>b", "", true},
+		"a CR alone":                    {"a\rb", "a>b", "", true},
+		"what is too large":             {strings.Repeat("a", mostShown+1), "a>b", "", true},
+	} {
+		shown, _, ok := editable([]byte(c.payload))
+		if ok == c.refused {
+			t.Errorf("%s: offered as text: %v", name, ok)
+		}
+		from, to, _ := strings.Cut(c.edit, ">")
+		sent := strings.ReplaceAll(strings.Replace(shown, from, to, 1), "\n", "\r\n") // as a browser does
+		got, err := edited([]byte(c.payload), sent)
+		if string(got) != c.want || (err != nil) != c.refused {
+			t.Errorf("%s: %q became %q (%v), want %q", name, c.payload, got, err, c.want)
+		}
+	}
+	if got, err := edited(nil, ""); got != nil || err != nil {
+		t.Errorf("a tombstone became %q (%v)", got, err)
+	}
+	if _, err := edited([]byte("a"), "\xff"); err == nil {
+		t.Error("bytes that are not UTF-8 are taken from a form")
+	}
 }
 
 func TestPayloadsAreShownAsWhatTheyAre(t *testing.T) {
@@ -73,12 +120,13 @@ func TestPayloadsAreShownAsWhatTheyAre(t *testing.T) {
 		bytes      []byte
 		kind, text string
 	}{
-		"a tombstone": {nil, "tombstone", ""},
-		"JSON":        {[]byte(`{"b":1,"a":[2]}`), "JSON", "{\n  \"b\": 1,\n  \"a\": [\n    2\n  ]\n}"},
-		"text":        {[]byte("{not JSON"), "text", "{not JSON"},
-		"bytes":       {[]byte{0xff}, "bytes", "00000000  ff                                                |.|\n"},
-		"nothing":     {[]byte{}, "text", ""},
-		"a large one": {make([]byte, mostShown+1), "too large", "it has 256.0 KiB: read it with holdfast dlq show --payload"},
+		"a tombstone":                        {nil, "tombstone", ""},
+		"JSON":                               {[]byte(`{"b":1,"a":[2]}`), "JSON", "{\n  \"b\": 1,\n  \"a\": [\n    2\n  ]\n}"},
+		"text":                               {[]byte("{not JSON"), "text", "{not JSON"},
+		"JSON with bytes that are not UTF-8": {[]byte("{\"a\":\"\xff\"}"), "bytes", "00000000  7b 22 61 22 3a 22 ff 22  7d                       |{\"a\":\".\"}|\n"},
+		"bytes":                              {[]byte{0xff}, "bytes", "00000000  ff                                                |.|\n"},
+		"nothing":                            {[]byte{}, "text", ""},
+		"a large one":                        {make([]byte, mostShown+1), "too large", "it has 256.0 KiB: read it with holdfast dlq show --payload"},
 	} {
 		if p := payloadOf(c.bytes); p.Kind != c.kind || p.Text != c.text || p.Size != len(c.bytes) {
 			t.Errorf("%s is shown as %+v", name, p)

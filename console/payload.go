@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -30,7 +31,7 @@ func payloadOf(b []byte) payload {
 		p.Kind = "tombstone"
 	case len(b) > mostShown:
 		p.Kind, p.Text = "too large", fmt.Sprintf("it has %s: read it with holdfast dlq show --payload", bytesOf(int64(len(b))))
-	case json.Indent(&indented, b, "", "  ") == nil:
+	case utf8.Valid(b) && json.Indent(&indented, b, "", "  ") == nil: // json takes any bytes in a string
 		p.Kind, p.Text = "JSON", indented.String()
 	case utf8.Valid(b):
 		p.Kind, p.Text = "text", string(b)
@@ -38,6 +39,33 @@ func payloadOf(b []byte) payload {
 		p.Kind, p.Text = "bytes", hex.Dump(b)
 	}
 	return p
+}
+
+// editable is a payload as a form shows it, and its line breaks. ok is false for what a browser does not give back as it was: it replaces
+// bytes that are not UTF-8 and NUL, and it has one kind of line break only.
+func editable(b []byte) (text, lineEnd string, ok bool) {
+	lineEnd = "\n"
+	if bytes.Contains(b, []byte("\r\n")) {
+		lineEnd = "\r\n"
+	}
+	text = strings.ReplaceAll(string(b), lineEnd, "\n")
+	ok = len(b) <= mostShown && utf8.Valid(b) && !strings.ContainsAny(text, "\r\x00") && strings.ReplaceAll(text, "\n", lineEnd) == string(b)
+	return text, lineEnd, ok
+}
+
+// edited is a payload as a form gave it back. What nobody changed has its bytes.
+func edited(old []byte, form string) ([]byte, error) {
+	shown, lineEnd, ok := editable(old)
+	text := strings.ReplaceAll(form, "\r\n", "\n") // A browser sends line breaks as CR LF.
+	switch {
+	case !ok:
+		return nil, refusal{http.StatusUnprocessableEntity, "a browser would change bytes that you do not edit: use holdfast dlq edit"}
+	case !utf8.ValidString(text):
+		return nil, refusal{http.StatusUnprocessableEntity, "the new payload is not UTF-8: use holdfast dlq edit"}
+	case text == shown:
+		return old, nil
+	}
+	return []byte(strings.ReplaceAll(text, "\n", lineEnd)), nil
 }
 
 func firstLine(s string) string {
