@@ -10,6 +10,9 @@
 // as they are when Kafka comes: give the relay a kafkago.Publisher, and call Consume in place of Run. Events that arrived in both
 // ways are recognised.
 //
+// There is no log to read again. So an event of a type that no node of a consumer handles is not skipped by default: it waits, and what is
+// after it in its topic too, for a node that does. A consumer of some types of a topic says so by inbox.UnknownSkip.
+//
 // What Kafka has and this has not: events are kept until they are handled, and no longer, so that a new consumer begins with new events;
 // and the relay must reach the databases of all consumers.
 package direct
@@ -26,12 +29,14 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/internal/foreign"
+	"github.com/holdfast-go/holdfast/internal/hook"
 	"github.com/holdfast-go/holdfast/internal/lane"
 	"github.com/holdfast-go/holdfast/relay"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
-// Store takes an event in, durably, and leaves its handler to somebody else: *inbox.Inbox does.
+// Store takes an event in, durably, and leaves its handler to somebody else: *inbox.Inbox does. An event whose outcome is inbox.Skipped is
+// not acknowledged, and holds its topic, unless the Store is an *inbox.Inbox whose Config.UnknownType says UnknownSkip.
 type Store interface {
 	Store(ctx context.Context, e holdfast.Event) (inbox.Outcome, error)
 }
@@ -143,13 +148,42 @@ func (p *Publisher) store(ctx context.Context, e holdfast.Event) error {
 	}
 	for _, s := range stores {
 		bounded, cancel := context.WithTimeout(ctx, p.c.Timeout)
-		_, err := s.Store(bounded, e)
+		stored, err := put(bounded, s, e)
 		cancel()
 		if err = foreign.Error(err); err != nil {
 			return &relay.PublishError{Topic: e.Topic, Partition: -1, Fault: faultOf(err, p.one), Err: err}
 		}
+		if !stored { // It waits in its topic for somebody who wants it: there is no log to read it from again.
+			return &relay.PublishError{Topic: e.Topic, Partition: -1, Fault: relay.FaultTopic, Err: unknownType(s, e)}
+		}
 	}
 	return nil
+}
+
+// put stores an event in an inbox. stored is false if no node handles its type, and nobody has asked to skip such events.
+func put(ctx context.Context, s Store, e holdfast.Event) (stored bool, err error) {
+	store, maySkip := s.Store, false
+	if in, ok := s.(interface {
+		Hooks() hook.Inbox[inbox.Outcome]
+	}); ok {
+		if hooks := in.Hooks(); hooks.SkipAsked {
+			maySkip = true
+		} else {
+			store = hooks.StoreKept
+		}
+	}
+	out, err := store(ctx, e)
+	return out != inbox.Skipped || maySkip, err
+}
+
+// unknownType says what to do about an event that an inbox would skip.
+func unknownType(s Store, e holdfast.Event) error {
+	consumer := "the inbox"
+	if in, ok := s.(interface{ Config() inbox.Config }); ok {
+		consumer = "consumer " + in.Config().Consumer
+	}
+	return fmt.Errorf("no node of %s handles the type %q, so that its events of topic %s wait: start a node with a handler for it, "+
+		"set inbox.Config.UnknownType to inbox.UnknownStore to take them in, or to inbox.UnknownSkip to drop them", consumer, e.Type, e.Topic)
 }
 
 // faultOf says what an inbox's error means. An inbox that is full or away holds what goes to it, and nothing else.

@@ -163,28 +163,29 @@ func (storesOf) Store(context.Context, holdfast.Event) (inbox.Outcome, error) {
 
 // storeFunc is a Store of a function.
 type storeFunc struct {
-	f func(e holdfast.Event) error
+	f   func(e holdfast.Event) error
+	out inbox.Outcome // Stored if it is ""
 }
 
 func (s *storeFunc) Store(_ context.Context, e holdfast.Event) (inbox.Outcome, error) {
-	return inbox.Stored, s.f(e)
+	return cmp.Or(s.out, inbox.Stored), s.f(e)
 }
 
 // Of several inboxes one that is full or away holds its own topics.
 func TestAnInboxThatIsAwayHoldsItsTopicsAlone(t *testing.T) {
 	t.Parallel()
 	var took []string
-	works := &storeFunc{func(e holdfast.Event) error { took = append(took, e.ID); return nil }}
+	works := &storeFunc{f: func(e holdfast.Event) error { took = append(took, e.ID); return nil }}
 	for fault, err := range map[relay.Fault]error{relay.FaultTopic: errors.New("no route to host"), relay.FaultRecord: retry.Permanent(errors.New("no"))} {
 		took = nil
-		fails := &storeFunc{func(holdfast.Event) error { return err }}
+		fails := &storeFunc{f: func(holdfast.Event) error { return err }}
 		p := newPublisher(t, map[string][]direct.Store{"both": {works, fails}, "one": {works}}, direct.Config{})
 		answers := p.Publish(t.Context(), []holdfast.Event{{ID: "1", Topic: "both", Key: "k"}, {ID: "2", Topic: "one", Key: "k"}, {ID: "3", Topic: "both", Key: "k"}})
 		if relay.FaultOf(answers[0]) != fault || answers[1] != nil || !errors.Is(answers[2], answers[0]) || !slices.Equal(took, []string{"1", "2"}) {
 			t.Errorf("%s: answers %v, and %q are stored", fault, answers, took)
 		}
 	}
-	full := &storeFunc{func(holdfast.Event) error { return fmt.Errorf("store event: %w", inbox.ErrFull) }}
+	full := &storeFunc{f: func(holdfast.Event) error { return fmt.Errorf("store event: %w", inbox.ErrFull) }}
 	if got := relay.FaultOf(newPublisher(t, map[string][]direct.Store{"o": {full}}, direct.Config{}).Publish(t.Context(), []holdfast.Event{{ID: "1", Topic: "o"}})[0]); got != relay.FaultTopic {
 		t.Errorf("a full inbox is the fault of %q", got)
 	}
@@ -193,7 +194,7 @@ func TestAnInboxThatIsAwayHoldsItsTopicsAlone(t *testing.T) {
 func TestAStoreWhoseErrorMayPanicRefuses(t *testing.T) {
 	t.Parallel()
 	for _, bad := range badly.Errors() {
-		p := newPublisher(t, map[string][]direct.Store{"o": {&storeFunc{func(holdfast.Event) error { return bad.Err }}}}, direct.Config{})
+		p := newPublisher(t, map[string][]direct.Store{"o": {&storeFunc{f: func(holdfast.Event) error { return bad.Err }}}}, direct.Config{})
 		want := relay.FaultBroker
 		if retry.IsPermanent(bad.Err) {
 			want = relay.FaultRecord
@@ -205,12 +206,93 @@ func TestAStoreWhoseErrorMayPanicRefuses(t *testing.T) {
 	}
 }
 
+// A consumer that does not know a type yet must not lose its events: nobody else keeps them.
+func TestAnEventOfAnUnknownTypeIsNotAcknowledged(t *testing.T) {
+	t.Parallel()
+	db := migrated.New(t)
+	e := holdfast.Event{ID: "1", Source: "shop", Topic: "orders", Type: "order.placed", Key: "k", Time: time.Now()}
+	rows := func() int64 { return pgtest.Count(t, db.Pool, "select count(*) from holdfast.stored") }
+	handling := func(c inbox.Config, types ...string) *inbox.Inbox {
+		in := newInbox(t, db.Pool, c)
+		for _, name := range types {
+			in.Handle(name, func(context.Context, pgx.Tx, holdfast.Event) error { return nil })
+		}
+		return in
+	}
+	publish := func(s direct.Store) error {
+		return newPublisher(t, map[string][]direct.Store{"orders": {s}}, direct.Config{}).Publish(t.Context(), []holdfast.Event{e})[0]
+	}
+	skipped := 0
+	observed := inbox.Observer{OnUnknownType: func(string, string) { skipped++ }, OnReceive: func(inbox.Received) { skipped++ }}
+	unaware := handling(inbox.Config{Observer: observed}, "order.paid")
+	for name, s := range map[string]direct.Store{"an inbox": unaware, "a store around one": &storeFunc{out: inbox.Skipped, f: func(holdfast.Event) error { return nil }}} {
+		err := publish(s)
+		if relay.FaultOf(err) != relay.FaultTopic || rows() != 0 || skipped != 0 {
+			t.Errorf("%s: %v, %d rows, %d reports; want the topic's fault, and that nothing is stored or told as skipped", name, err, rows(), skipped)
+		}
+		for _, want := range []string{`the type "order.placed"`, "topic orders", "start a node with a handler", "inbox.UnknownStore", "inbox.UnknownSkip"} {
+			if !strings.Contains(fmt.Sprint(err), want) {
+				t.Errorf("%s: it says %v, want %q", name, err, want)
+			}
+		}
+		if name == "an inbox" && !strings.Contains(fmt.Sprint(err), "consumer billing") {
+			t.Errorf("it says %v, and not whose inbox", err)
+		}
+	}
+	if err := publish(handling(inbox.Config{UnknownType: inbox.UnknownSkip, Observer: observed}, "order.paid")); err != nil || rows() != 0 || skipped != 2 {
+		t.Errorf("with UnknownSkip set: %v, %d rows, %d reports", err, rows(), skipped)
+	}
+	if err := publish(handling(inbox.Config{UnknownType: inbox.UnknownStore}, "order.paid")); err != nil || rows() != 1 {
+		t.Errorf("with UnknownStore set: %v, %d rows", err, rows())
+	}
+	e.ID = "2"
+	if err := publish(handling(inbox.Config{}, "order.placed")); err != nil || rows() != 2 {
+		t.Errorf("with a handler: %v, %d rows", err, rows())
+	}
+}
+
+// The producer is deployed with a new type, and its consumer later.
+func TestAProducerBeforeItsConsumerLosesNothing(t *testing.T) {
+	t.Parallel()
+	s := newShop(t) // which handles order.placed
+	stop := s.relay()
+	if err := pgx.BeginFunc(t.Context(), s.producer.Pool, func(tx pgx.Tx) error {
+		return outbox.Write(t.Context(), tx, holdfast.Event{Topic: "orders", Type: "order.refunded", Key: "bob", Source: "shop"}, holdfast.Event{Topic: "orders", Type: "order.placed", Key: "bob", Source: "shop", Payload: []byte("after")})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if !wait.For(wait.Limit(), func() bool { return s.held.Load() > 0 }) {
+		t.Fatal("the topic is not held")
+	}
+	if n := pgtest.Count(t, s.consumer.Pool, "select count(*) from holdfast.inbox"); n != 0 {
+		t.Errorf("%d events are in the inbox", n)
+	}
+	stop()
+	billing := newInbox(t, s.consumer.Pool, inbox.Config{Consumer: "billing of a later version"})
+	for _, name := range []string{"order.refunded", "order.placed"} {
+		billing.Handle(name, func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+			_, err := tx.Exec(ctx, "insert into invoice (key, what) values ($1, $2)", e.Key, e.Type)
+			return err
+		})
+	}
+	s.publisher = newPublisher(t, map[string][]direct.Store{"orders": {billing}}, direct.Config{Timeout: 10 * time.Second})
+	s.runs("the later consumer", billing.Run)
+	s.relay()
+	if got := s.invoices(2, "bob"); !slices.Equal(got, []string{"order.refunded", "order.placed"}) {
+		t.Errorf("handled are %q", got)
+	}
+	if n := pgtest.Count(t, s.producer.Pool, "select count(*) from holdfast.letter"); n != 0 {
+		t.Errorf("%d dead letters", n)
+	}
+}
+
 // shop is a producer's database, and a consumer's in another one.
 type shop struct {
 	*testing.T
 	producer, consumer *pgtest.DB
 	publisher          *direct.Publisher
 	refused            atomic.Int64 // answers of the inbox that were errors
+	held               atomic.Int64 // calls of the publisher with an answer that holds a topic
 }
 
 // watched counts the errors of a Store.
@@ -268,7 +350,11 @@ func (s *shop) relay() (stop func()) {
 			if p.System != "holdfast" {
 				s.Errorf("what is published without a broker is of the system %q", p.System)
 			}
-			return ctx, func([]error) {}
+			return ctx, func(errs []error) {
+				if slices.ContainsFunc(errs, func(err error) bool { return relay.FaultOf(err) == relay.FaultTopic }) {
+					s.held.Add(1)
+				}
+			}
 		},
 	}})
 	if err != nil {

@@ -14,8 +14,9 @@ import (
 
 // This file takes in events that come alone, in a transaction of their own or in the caller's.
 
-// storeAlone is TryStore (try) and Store: it stores an event in a transaction of its own. hash is as in newDeliveryOf.
-func (rec *receiver) storeAlone(ctx context.Context, e holdfast.Event, hash []byte, try bool) (Outcome, error) {
+// storeAlone is TryStore (try) and Store: it stores an event in a transaction of its own. hash is as in newDeliveryOf. kept says that the
+// sender keeps an event that is Skipped: then it is neither counted nor reported.
+func (rec *receiver) storeAlone(ctx context.Context, e holdfast.Event, hash []byte, try, kept bool) (Outcome, error) {
 	if err := rec.registry.start(); err != nil {
 		return "", err
 	}
@@ -35,8 +36,11 @@ func (rec *receiver) storeAlone(ctx context.Context, e holdfast.Event, hash []by
 		if err != nil {
 			return "", fmt.Errorf("store event: %w", err)
 		}
-		if skip {
+		if skip && !kept {
+			rec.skips.note(e)
 			rec.report(d, Skipped, 0)
+		}
+		if skip {
 			return Skipped, nil
 		}
 		s = other
@@ -82,6 +86,7 @@ func (rec *receiver) receiveAlone(ctx context.Context, e holdfast.Event, hash []
 			return "", fmt.Errorf("receive event: %w", err)
 		}
 		if skip {
+			rec.skips.note(e)
 			rec.report(d, Skipped, 0)
 			return Skipped, nil
 		}
@@ -128,6 +133,7 @@ func (rec *receiver) receiveTx(ctx context.Context, tx pgx.Tx, e holdfast.Event)
 			return "", fmt.Errorf("receive event: %w", err)
 		}
 		if skip {
+			rec.skips.note(e)
 			return Skipped, nil
 		}
 		first = s
@@ -238,9 +244,7 @@ func (rec *receiver) unhandled(ctx context.Context, db rowsQuerier, d *delivery)
 	if err != nil {
 		return nil, false, err
 	}
-	if s = rec.unknown(d, declared[d.e.Type]); s == nil {
-		rec.skips.note(d.e)
-	}
+	s = rec.unknown(d, declared[d.e.Type])
 	return s, s == nil, nil
 }
 

@@ -14,15 +14,20 @@ import (
 
 // This file is what other packages of this module need of an Inbox. Programs cannot use it.
 
-// Hooks is for packages webhook and holdfasttest of this module. Programs cannot name the type that it returns.
+// Hooks is for packages webhook, direct and holdfasttest of this module. Programs cannot name the type that it returns.
 func (in *Inbox) Hooks() hook.Inbox[Outcome] {
 	return hook.Inbox[Outcome]{
 		TryReceive: func(ctx context.Context, e holdfast.Event, hash []byte) (Outcome, error) {
 			return in.receiver.receiveAlone(ctx, e, hash, true)
 		},
 		TryStore: func(ctx context.Context, e holdfast.Event, hash []byte) (Outcome, error) {
-			return in.receiver.storeAlone(ctx, e, hash, true)
+			return in.receiver.storeAlone(ctx, e, hash, true, false)
 		},
+		StoreKept: func(ctx context.Context, e holdfast.Event) (Outcome, error) {
+			return in.receiver.storeAlone(ctx, e, nil, false, true)
+		},
+		SkipAsked: in.skipAsked,
+
 		Handle:  in.receiver.tryTx,
 		Timeout: func(eventType string) time.Duration { return in.of(eventType).Timeout },
 	}

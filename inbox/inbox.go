@@ -20,10 +20,13 @@ type Inbox struct {
 	retention    *retention
 	consumer     *consumer
 	pauses       *pauses
+
+	skipAsked bool // Config.UnknownType is UnknownSkip, and not by default
 }
 
 // New checks the whole configuration and makes an Inbox. It does not touch the database.
 func New(pool *pgxpool.Pool, c Config) (*Inbox, error) {
+	asked := c.UnknownType == UnknownSkip
 	c = c.withDefaults()
 	err := c.validate()
 	if pool == nil {
@@ -32,7 +35,9 @@ func New(pool *pgxpool.Pool, c Config) (*Inbox, error) {
 	if err != nil {
 		return nil, fmt.Errorf("inbox config: %w", err)
 	}
-	return newInbox(pool, c), nil
+	in := newInbox(pool, c)
+	in.skipAsked = asked
+	return in, nil
 }
 
 // newInbox puts the parts together. Each part gets the parts that it uses. No part knows the Inbox.

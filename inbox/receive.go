@@ -35,7 +35,7 @@ func (in *Inbox) ReceiveTx(ctx context.Context, tx pgx.Tx, e holdfast.Event) (Ou
 // Store takes an event in, in a transaction of its own, and leaves its handler to Run. The outcome is durable. Config.UnknownType
 // says what becomes of a type that no node handles. An inbox without handlers stores every type, for the nodes that have them.
 func (in *Inbox) Store(ctx context.Context, e holdfast.Event) (Outcome, error) {
-	return in.receiver.storeAlone(ctx, e, nil, false)
+	return in.receiver.storeAlone(ctx, e, nil, false, false)
 }
 
 // StoreTx stores an event in the caller's transaction, whatever Config.UnknownType says: the node need not have a handler for the type.
@@ -55,5 +55,5 @@ func (in *Inbox) TryReceive(ctx context.Context, e holdfast.Event) (Outcome, err
 // TryStore is Store for a sender that waits for the answer and sends again. While another TryReceive or TryStore has the same event
 // in progress, it returns ErrInFlight at once.
 func (in *Inbox) TryStore(ctx context.Context, e holdfast.Event) (Outcome, error) {
-	return in.receiver.storeAlone(ctx, e, nil, true)
+	return in.receiver.storeAlone(ctx, e, nil, true, false)
 }

@@ -1,4 +1,4 @@
-// Package hook is what packages webhook and holdfasttest need of an Inbox, and no other package gets. The method Hooks of
+// Package hook is what packages webhook, direct and holdfasttest need of an Inbox, and no other package gets. The method Hooks of
 // an Inbox returns it.
 package hook
 
@@ -18,6 +18,12 @@ type Inbox[Outcome any] struct {
 	// means the SHA-256 of the payload.
 	TryReceive func(ctx context.Context, e holdfast.Event, hash []byte) (Outcome, error)
 	TryStore   func(ctx context.Context, e holdfast.Event, hash []byte) (Outcome, error)
+
+	// StoreKept is Store for a sender that keeps an event whose outcome is skipped: it is neither counted nor reported.
+	StoreKept func(ctx context.Context, e holdfast.Event) (Outcome, error)
+
+	// SkipAsked says that Config.UnknownType was set to UnknownSkip, and not by default.
+	SkipAsked bool
 
 	// Handle records an event and runs its handler in tx, under a savepoint. If the handler failed, failure is what it
 	// returned, outcome is what Receive would make of that, and tx keeps none of its writes. err is any other error.
