@@ -29,7 +29,8 @@ select current_setting('server_version_num')::int, current_setting('server_encod
 // $1 the schema's name, quoted.
 const plainCatalog = `-- holdfast.plain_catalog
 select set_config('search_path', $1::text, true), set_config('timezone', 'UTC', true), set_config('datestyle', 'ISO', true),
-       set_config('intervalstyle', 'postgres', true), set_config('bytea_output', 'hex', true), set_config('quote_all_identifiers', 'off', true)`
+       set_config('intervalstyle', 'postgres', true), set_config('bytea_output', 'hex', true), set_config('quote_all_identifiers', 'off', true),
+       set_config('standard_conforming_strings', 'on', true)`
 
 // readCatalog reads what Postgres knows of the schema's objects: a name and a description of each. It reads catalogs only,
 // which every role may. The answer is the same for every schema name, number of lanes, limit of payloads, current segment and

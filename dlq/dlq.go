@@ -28,6 +28,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/plain"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
 
@@ -153,7 +154,7 @@ type Config struct {
 //
 // Its database role needs only the rights that docs/operations.md lists for work on dead letters, or for parked events.
 type DLQ struct {
-	pool   *pgxpool.Pool
+	pool   plain.Pool
 	schema string
 	sql    statements
 	now    func() time.Time
@@ -175,7 +176,7 @@ func New(pool *pgxpool.Pool, c Config) (*DLQ, error) {
 	if c.Schema == "" {
 		c.Schema = sqlschema.Default
 	}
-	return &DLQ{pool: pool, schema: c.Schema, sql: newStatements(c.Schema), now: time.Now, pause: pause}, nil
+	return &DLQ{pool: plain.Of(pool), schema: c.Schema, sql: newStatements(c.Schema), now: time.Now, pause: pause}, nil
 }
 
 // List returns a page of letters in the order of their ids, the oldest first. Set After to the last id to get the next

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/plain"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
 
@@ -162,7 +163,7 @@ func (q Query) validate(pool *pgxpool.Pool) error {
 func search(ctx context.Context, pool *pgxpool.Pool, q Query, place Place, statement string) ([]Sighting, error) {
 	var sightings []Sighting
 	begin := pgx.TxOptions{AccessMode: pgx.ReadOnly}
-	err := pgx.BeginTxFunc(ctx, pool, begin, func(tx pgx.Tx) error {
+	err := pgx.BeginTxFunc(ctx, plain.Of(pool), begin, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, limitSearch, fmt.Sprint(q.Within.Milliseconds())); err != nil {
 			return err
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/holdfast-go/holdfast/internal/plain"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
 
@@ -67,7 +68,7 @@ func Keys(ctx context.Context, pool *pgxpool.Pool, q KeyQuery) (uses []KeyUse, u
 	if q.Scope != "" && q.Operation != "" {
 		statement = findKey
 	}
-	err = pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+	err = pgx.BeginTxFunc(ctx, plain.Of(pool), pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, limitSearch, fmt.Sprint(q.Within.Milliseconds())); err != nil {
 			return err
 		}

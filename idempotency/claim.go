@@ -12,6 +12,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast/internal/plain"
 )
 
 // errPoolExhausted says that no connection became free in time.
@@ -63,8 +65,8 @@ func readRow(rows pgx.Rows) (*stored, error) {
 		var status int16
 		var headers string
 		var owner pgtype.UUID
-		if err := row.Scan(&s.Fingerprint, &s.Version, &s.State, &status, &headers, &s.Answer.Body, &s.Answer.BodyHash, &s.Answer.ResultRef, &owner,
-			&s.Fence, &s.Attempt, &s.Live, &s.CreatedAt, &s.ExpiresAt, &s.Expired); err != nil {
+		if err := row.Scan((*plain.Bytes)(&s.Fingerprint), &s.Version, &s.State, &status, &headers, (*plain.Bytes)(&s.Answer.Body), (*plain.Bytes)(&s.Answer.BodyHash), &s.Answer.ResultRef, &owner,
+			&s.Fence, &s.Attempt, &s.Live, (*plain.Micros)(&s.CreatedAt), (*plain.Micros)(&s.ExpiresAt), &s.Expired); err != nil {
 			return nil, err
 		}
 		s.Owner, s.Answer.Status = owner.Bytes, int(status)

@@ -15,6 +15,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/internal/private"
+
+	"github.com/holdfast-go/holdfast/internal/plain"
 )
 
 // This file completes requests that were begun, have no answer, and that no client repeats (Route.Complete).
@@ -104,7 +106,7 @@ func (g *Guard) abandon(ctx context.Context, routes []string) error {
 	}
 	given, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (a Abandoned, err error) {
 		var k StoreKey
-		err = row.Scan(&k.Scope, &k.Operation, &k.Key, &a.Operation, &a.Attempts, &a.CreatedAt, &a.Steps)
+		err = row.Scan(&k.Scope, &k.Operation, &k.Key, &a.Operation, &a.Attempts, (*plain.Micros)(&a.CreatedAt), &a.Steps)
 		a.KeyHash = hashName(lockNumber(g.c.Schema, k.Scope, k.Operation, k.Key))
 		return a, err
 	})
@@ -129,8 +131,8 @@ func (g *Guard) due(ctx context.Context, routes []string) ([]abandonedRequest, e
 	due, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (a abandonedRequest, err error) {
 		var tries int
 		var values, headers string
-		if err = row.Scan(&a.run, &tries, &a.key.Scope, &a.key.Operation, &a.key.Key, &a.route, &a.principal, &a.method, &a.host, &a.url, &a.pattern, &values, &headers, &a.body,
-			&a.fingerprint, &a.attempt); err != nil {
+		if err = row.Scan(&a.run, &tries, &a.key.Scope, &a.key.Operation, &a.key.Key, &a.route, &a.principal, &a.method, &a.host, &a.url, &a.pattern, &values, &headers, (*plain.Bytes)(&a.body),
+			(*plain.Bytes)(&a.fingerprint), &a.attempt); err != nil {
 			return a, err
 		}
 		a.unreadable = a.read(values, headers)

@@ -10,6 +10,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/holdfast-go/holdfast/internal/plain"
 )
 
 // postgres is the Store of a Guard that has a pool. Each call is one statement that commits by itself.
@@ -139,13 +141,13 @@ func (p postgres) FinishUntil(ctx context.Context, k StoreKey, fence int64, a St
 	if a.Omitted {
 		state = stateOmitted
 	}
-	var done *time.Time
-	err = p.g.pool.QueryRow(ctx, p.g.sql.finish, k.Scope, k.Operation, k.Key, fence, state, int16(a.Status), headers, a.Body, a.BodyHash, a.ResultRef, ttl.Microseconds()).Scan(&done)
+	var done time.Time
+	err = p.g.pool.QueryRow(ctx, p.g.sql.finish, k.Scope, k.Operation, k.Key, fence, state, int16(a.Status), headers, a.Body, a.BodyHash, a.ResultRef, ttl.Microseconds()).Scan((*plain.Micros)(&done))
 	if err != nil {
 		return expiresAt, false, fmt.Errorf("store answer: %w", err)
 	}
-	if done != nil {
-		return *done, true, nil
+	if !done.IsZero() {
+		return done, true, nil
 	}
 	s, err := p.g.lookup(ctx, p.g.pool, k) // An earlier attempt may have succeeded although its reply was lost.
 	if err != nil {

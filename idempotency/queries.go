@@ -7,11 +7,12 @@ import "github.com/holdfast-go/holdfast/internal/sqlschema"
 // An index cannot be searched by it. So statements that look for due rows, each in a transaction of its own, use
 // statement_timestamp().
 
-// Reads a key's row. It only reads, so many repeats at once lock and write nothing.
+// Reads a key's row. Moments are numbers here, because the settings of a user's session may have pgx get texts that it cannot
+// read. It only reads, so many repeats at once lock and write nothing.
 const lookupSQL = `-- idempotency.lookup
 select k.fingerprint, k.fingerprint_version, k.state, coalesce(k.status, 0::smallint), coalesce(k.headers::text, '{}'), k.body, k.body_hash,
        coalesce(k.result_ref, ''), k.owner, coalesce(k.fence, 0), k.attempt, coalesce(k.lease_until > clock_timestamp(), false),
-       k.created_at, k.expires_at, k.expires_at <= clock_timestamp()
+       (extract(epoch from k.created_at) * 1000000)::bigint, (extract(epoch from k.expires_at) * 1000000)::bigint, k.expires_at <= clock_timestamp()
   from holdfast.idempotency k
  where k.scope = $1::text and k.operation = $2::text and k.key = $3::text`
 
@@ -43,7 +44,7 @@ const storeSQL = `-- idempotency.store
 insert into holdfast.idempotency (scope, operation, key, fingerprint, fingerprint_version, state, status, headers, body, body_hash, result_ref, owner, expires_at)
 values ($1::text, $2::text, $3::text, $4::bytea, $5::smallint, $6::text, $7::smallint, $8::text::jsonb, $9::bytea, $10::bytea, nullif($11::text, ''), $12::uuid,
         clock_timestamp() + $13::bigint * interval '1 microsecond')
-returning expires_at`
+returning (extract(epoch from expires_at) * 1000000)::bigint`
 
 // Removes an expired row with its steps and request, under the lock of its key, before the new answer is stored. $4
 // keeps a copy for audits.
@@ -178,7 +179,7 @@ with done as (
 ), requests as (
   delete from holdfast.idempotency_request r using done d where r.run = d.run
 )
-select (select d.expires_at from done d)`
+select (select (extract(epoch from d.expires_at) * 1000000)::bigint from done d)`
 
 // Locks the row of a fence in the transaction that releases it. So it waits for a step that is committing, and release
 // sees that step with a newer snapshot.
@@ -287,7 +288,7 @@ update holdfast.idempotency_request r
  where k.scope = r.scope and k.operation = r.operation and k.key = r.key and k.run = r.run
    and r.due_at <= statement_timestamp() and r.route = any ($1::text[]) and r.tries >= $2::int
    and k.state = 'pending' and k.lease_until <= clock_timestamp()
-returning r.scope, r.operation, r.key, r.route, k.attempt, k.created_at,
+returning r.scope, r.operation, r.key, r.route, k.attempt, (extract(epoch from k.created_at) * 1000000)::bigint,
           (select count(*) from holdfast.idempotency_step s where s.run = r.run)`
 
 // statements holds the statements above for the configured schema.

@@ -13,6 +13,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-go/holdfast/internal/handlertx"
+
+	"github.com/holdfast-go/holdfast/internal/plain"
 )
 
 // This file runs a handler in a request's transaction and ends the transaction.
@@ -213,7 +215,7 @@ func (rt *route) commit(ctx context.Context, h *held, f disposition, hd *handlin
 		}
 		owner = uuid.New()
 		b.Queue(rt.g.sql.store, req.scope, req.operation, req.info.Key, req.fingerprint[1:], int16(req.fingerprint[0]), state, int16(a.Status), headers,
-			a.Body, a.BodyHash, a.ResultRef, owner.String(), rt.o.TTL.Microseconds()).QueryRow(func(row pgx.Row) error { return row.Scan(&expires) })
+			a.Body, a.BodyHash, a.ResultRef, owner.String(), rt.o.TTL.Microseconds()).QueryRow(func(row pgx.Row) error { return row.Scan((*plain.Micros)(&expires)) })
 	}
 	var ended pgconn.CommandTag
 	b.Queue(commitSQL).Exec(func(tag pgconn.CommandTag) error { ended = tag; return nil })

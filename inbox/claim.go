@@ -13,6 +13,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-go/holdfast/internal/failpoint"
+
+	"github.com/holdfast-go/holdfast/internal/plain"
 )
 
 // This file claims stored events: heads that are due, and the next event of a key together with the end of the one before.
@@ -105,8 +107,8 @@ func scanClaimed(row pgx.CollectableRow, token string, until time.Time) (*claime
 	var headers *string
 	var age, overdue int64
 	var attempts, losses int32
-	err := row.Scan(&s.e.Topic, &s.e.Key, &s.place, &s.e.Source, &s.e.ID, &s.e.Type, &s.e.Time, &headers, &s.e.Payload, &s.hash,
-		&s.partition, &s.offset, &attempts, &losses, &s.errors, &s.letter, &age, &s.nextAt, &overdue)
+	err := row.Scan(&s.e.Topic, &s.e.Key, &s.place, &s.e.Source, &s.e.ID, &s.e.Type, (*plain.Micros)(&s.e.Time), &headers, (*plain.Bytes)(&s.e.Payload), (*plain.Bytes)(&s.hash),
+		&s.partition, &s.offset, &attempts, &losses, &s.errors, &s.letter, &age, (*plain.Micros)(&s.nextAt), &overdue)
 	if err != nil {
 		return nil, err
 	}

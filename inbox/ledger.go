@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/internal/failpoint"
+	"github.com/holdfast-go/holdfast/internal/plain"
 )
 
 // This file writes the inbox row of an event, and reads the row of an event that came before.
@@ -91,7 +92,7 @@ func (led *ledger) letterAlone(ctx context.Context, tx pgx.Tx, d *delivery, l le
 func (led *ledger) known(ctx context.Context, tx pgx.Tx, d *delivery) (Outcome, error) {
 	var hash []byte
 	var result string
-	if err := tx.QueryRow(ctx, led.sql.known, led.c.Consumer, d.e.Source, d.e.ID).Scan(&hash, &result); err != nil {
+	if err := tx.QueryRow(ctx, led.sql.known, led.c.Consumer, d.e.Source, d.e.ID).Scan((*plain.Bytes)(&hash), &result); err != nil {
 		return "", fmt.Errorf("read inbox row: %w", err)
 	}
 	if !d.is(hash) {

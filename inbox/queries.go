@@ -209,8 +209,8 @@ with head as (
      where s.consumer = $1::text and s.key <> ''
      order by s.topic, s.key, s.place
 )
-select h.topic, h.key, h.events, h.first_at, (extract(epoch from now() - h.first_at) * 1000000)::bigint, h.source, h.event_id, h.type,
-       h.attempts, coalesce(h.errors[cardinality(h.errors)], ''), nullif(h.next_at, 'infinity'),
+select h.topic, h.key, h.events, (extract(epoch from h.first_at) * 1000000)::bigint, (extract(epoch from now() - h.first_at) * 1000000)::bigint, h.source, h.event_id, h.type,
+       h.attempts, coalesce(h.errors[cardinality(h.errors)], ''), (extract(epoch from nullif(h.next_at, 'infinity')) * 1000000)::bigint,
        coalesce((select min(l.letter) from holdfast.consumer_hold l
                   where l.consumer = $1::text and l.topic = h.topic and l.key = h.key and l.after < h.place), 0)
   from head h
@@ -284,9 +284,10 @@ update holdfast.stored s
    and (d.total <= $7::bigint or $8::boolean and d.total = d.bytes)
 returning ` + claimedColumns
 
-// The columns that scanClaimed reads.
-const claimedColumns = `s.topic, s.key, s.place, s.source, s.event_id, s.type, s.time, s.headers::text, s.payload, s.hash, s.partition,
-       s."offset", s.attempts, s.losses, s.errors, s.letter, coalesce((extract(epoch from now() - s.failed_at) * 1000000)::bigint, 0), s.next_at,
+// The columns that scanClaimed reads. Moments are numbers, because inbox.next is in the transaction of a handler, whose settings may
+// have pgx get texts that it cannot read.
+const claimedColumns = `s.topic, s.key, s.place, s.source, s.event_id, s.type, (extract(epoch from s.time) * 1000000)::bigint, s.headers::text, s.payload, s.hash, s.partition,
+       s."offset", s.attempts, s.losses, s.errors, s.letter, coalesce((extract(epoch from now() - s.failed_at) * 1000000)::bigint, 0), (extract(epoch from s.next_at) * 1000000)::bigint,
        (extract(epoch from now() - s.next_at) * 1000000)::bigint`
 
 // Removes a stored event in the transaction of its handler. No row comes back if the lease was lost, or if a replay has entered

@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 	"github.com/holdfast-go/holdfast/internal/lane"
+	"github.com/holdfast-go/holdfast/internal/plain"
 )
 
 // This file puts events into the queue of their key, one or many at once. Those who store and those who handle what is stored take
@@ -44,6 +45,7 @@ func (qs *queues) queueFollowers(b *pgx.Batch, ds []*delivery) {
 	}
 	b.Queue(qs.sql.recordMany, qs.c.Consumer, first.e.Topic, first.partition(), first.epoch(), sources, ids, offsets, hashes)
 	b.Queue(qs.sql.lock, int32(lane.KeyClass), qs.keyNumber(first.e.Topic, first.e.Key))
+	b.Queue(plain.Nulls) // No handler runs in this transaction any more.
 	b.Queue(qs.sql.storeMany, qs.c.Consumer, first.e.Topic, first.e.Key, sources, ids, types, times, headers, payloads, hashes,
 		first.partition(), offsets, qs.quota.measures(first.e.Topic, first.e.Key, n))
 }
@@ -54,8 +56,10 @@ func (qs *queues) readFollowers(br pgx.BatchResults, ds []*delivery) error {
 	var follows bool
 	var length *int
 	err := br.QueryRow().Scan(&fresh)
-	if err == nil {
-		_, err = br.Exec() // the lock
+	for range 2 { // the lock, and the setting
+		if err == nil {
+			_, err = br.Exec()
+		}
 	}
 	if err == nil {
 		err = br.QueryRow().Scan(&follows, &length)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/holdfast-go/holdfast/internal/plain"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -34,7 +35,7 @@ func (p *partition) recognise(ctx context.Context, ds []*delivery, dispositions 
 		}
 		var n int32
 		var hash []byte
-		_, err = pgx.ForEachRow(rows, []any{&n, &hash}, func() error {
+		_, err = pgx.ForEachRow(rows, []any{&n, (*plain.Bytes)(&hash)}, func() error {
 			if i := looked[n-1]; ds[i].is(hash) {
 				dispositions[i] = disposeKnown
 			}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/holdfast-go/holdfast/internal/plain"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -44,7 +45,7 @@ func (st *starts) countAll(ctx context.Context, ds []*delivery) error {
 func (st *starts) count(ctx context.Context, d *delivery) (starts int, known bool, err error) {
 	var hash []byte
 	var result string
-	err = st.pool.QueryRow(ctx, st.sql.known, st.c.Consumer, d.e.Source, d.e.ID).Scan(&hash, &result)
+	err = st.pool.QueryRow(ctx, st.sql.known, st.c.Consumer, d.e.Source, d.e.ID).Scan((*plain.Bytes)(&hash), &result)
 	if err == nil {
 		return 0, true, nil
 	}

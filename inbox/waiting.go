@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/internal/plain"
 )
 
 // BlockedKey is a key with events in the table `stored`. They wait for one that failed, for a node that handles their type, or for a
@@ -39,12 +41,8 @@ func (in *Inbox) Blocked(ctx context.Context, limit int) ([]BlockedKey, error) {
 	}
 	keys, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (k BlockedKey, err error) {
 		var micros int64
-		var next *time.Time
-		err = row.Scan(&k.Topic, &k.Key, &k.Events, &k.Since, &micros, &k.Source, &k.ID, &k.Type, &k.Attempts, &k.LastError, &next, &k.Letter)
+		err = row.Scan(&k.Topic, &k.Key, &k.Events, (*plain.Micros)(&k.Since), &micros, &k.Source, &k.ID, &k.Type, &k.Attempts, &k.LastError, (*plain.Micros)(&k.NextAt), &k.Letter)
 		k.For = time.Duration(micros) * time.Microsecond
-		if next != nil {
-			k.NextAt = *next
-		}
 		return k, err
 	})
 	if err != nil {

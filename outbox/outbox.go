@@ -283,5 +283,14 @@ func (o *Outbox) columns(events []holdfast.Event) (columns, error) {
 
 // explain adds a remedy to errors that an operator can fix.
 func explain(err error) error {
+	var failed interface{ SQLState() string }
+	if errors.As(err, &failed) {
+		switch failed.SQLState() {
+		case "2201B": // invalid_regular_expression: those of the schema's functions have backslashes
+			return fmt.Errorf("standard_conforming_strings is off for this role or database: it must be on: %w", err)
+		case "22007", "22P02": // A value that cannot be read is a null in an array: all others are ours.
+			return fmt.Errorf("array_nulls is off for this role or database: it must be on where arguments are texts, as in pgx's modes exec and simple_protocol: %w", err)
+		}
+	}
 	return sqlschema.Explain(err, "grant usage on the schema, and execute on its functions append, append_one, write_once and lock, to this role (docs/operations.md)")
 }

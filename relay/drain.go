@@ -326,7 +326,7 @@ func (l *lane) readParked(ctx context.Context, statement string, args ...any) ([
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (parkedEvent, error) {
+	events, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (parkedEvent, error) {
 		var p parkedEvent
 		var headers, malformed *string
 		var at pgtype.Timestamptz
@@ -335,4 +335,5 @@ func (l *lane) readParked(ctx context.Context, statement string, args ...any) ([
 		p.examine([]byte(text(headers)), text(malformed))
 		return p, err
 	})
+	return events, sessionsOr(ctx, l.r.pool, err)
 }

@@ -7,12 +7,12 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/holdfast-go/holdfast/internal/plain"
 	"github.com/holdfast-go/holdfast/internal/rights"
 )
 
-// database is what a relay uses of a pgxpool.Pool: single statements, and transactions.
+// database is what a relay uses of a plain.Pool: single statements, and transactions.
 type database interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
@@ -45,8 +45,8 @@ type env struct {
 func envOf(r *Relay) env {
 	e := env{now: time.Now, chance: rand.Float64, start: r.start, call: func(_ *lane, publish func()) { r.working.Go(publish) },
 		after: func(d time.Duration, do func()) { time.AfterFunc(d, do) }, await: awaitAnswer, limit: context.WithTimeout}
-	if pool, ok := r.pool.(*pgxpool.Pool); ok {
-		e.lacking = (&rights.Checks{Pool: pool, Schema: r.c.Schema, Rights: rights.Of["relay"], Logger: r.c.Logger}).Lacking
+	if pool, ok := r.pool.(plain.Pool); ok {
+		e.lacking = (&rights.Checks{Pool: pool.Pool, Schema: r.c.Schema, Rights: rights.Of["relay"], Logger: r.c.Logger}).Lacking
 	}
 	return e
 }

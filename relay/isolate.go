@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/holdfast-go/holdfast/internal/plain"
 	"github.com/holdfast-go/holdfast/internal/private"
 )
 
@@ -49,6 +50,20 @@ func blameOf(err error) blame {
 		return unclear
 	}
 	return elsewhere
+}
+
+// sessionsOr is an error of reading a row, or the session's in its place: if values that are right cannot be read either, the settings
+// of the session or the types of the pool are the reason, and no row is.
+func sessionsOr(ctx context.Context, db database, err error) error {
+	var scan pgx.ScanArgError
+	if !errors.As(err, &scan) {
+		return err
+	}
+	if plain.Reads(ctx, db) {
+		return err
+	}
+	return fmt.Errorf("times or bytes cannot be read in this session, so no row is to blame: look for a type that the pool registers, "+
+		"and for a proxy that changes DateStyle or bytea_output: %v", err) // Without the cause: it would be a row's.
 }
 
 // raised says that an error is the exception of somebody's trigger.
@@ -96,6 +111,7 @@ func (r *logReader) read(ctx context.Context, at reading) (events []logEvent, up
 	for {
 		limit := r.most.of(r.limit)
 		events, upto, full, err = r.readUpTo(ctx, at, limit)
+		err = sessionsOr(ctx, r.pool, err)
 		switch {
 		case err == nil:
 			r.most = r.most.read(r.limit)

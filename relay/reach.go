@@ -4,9 +4,8 @@ import (
 	"context"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/holdfast-go/holdfast/internal/foreign"
+	"github.com/holdfast-go/holdfast/internal/plain"
 	"github.com/holdfast-go/holdfast/internal/private"
 )
 
@@ -56,7 +55,7 @@ func (r *Relay) reachBroker(ctx context.Context) {
 
 // sayPool warns of a pool that is too small for a relay.
 func (r *Relay) sayPool() {
-	pool, ok := r.pool.(*pgxpool.Pool)
+	pool, ok := r.pool.(plain.Pool)
 	if !ok {
 		return
 	}

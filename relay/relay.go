@@ -33,6 +33,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
+	"github.com/holdfast-go/holdfast/internal/plain"
 	"github.com/holdfast-go/holdfast/internal/private"
 	"github.com/holdfast-go/holdfast/internal/quiet"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
@@ -97,8 +98,8 @@ func New(pool *pgxpool.Pool, p Publisher, c Config) (*Relay, error) {
 	if err := errors.Join(append(problems, c.validate())...); err != nil {
 		return nil, fmt.Errorf("relay config: %w", err)
 	}
-	r := newRelay(pool, p, c, sqlschema.For(c.Schema))
-	r.log = interpreted{pool}
+	r := newRelay(plain.Of(pool), p, c, sqlschema.For(c.Schema))
+	r.log = interpreted{plain.Of(pool)}
 	return r, nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/dlq"
+	"github.com/holdfast-go/holdfast/internal/plain"
 	"github.com/holdfast-go/holdfast/internal/rights"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
@@ -31,7 +32,7 @@ type Config struct {
 //
 // Its database role must own the schema, or have all rights to its tables: no role of roles.sql may read payloads of the log.
 type Tenants struct {
-	pool    *pgxpool.Pool
+	pool    plain.Pool
 	c       Config
 	sql     *sqlschema.Statements
 	letters *dlq.DLQ
@@ -68,7 +69,7 @@ func New(pool *pgxpool.Pool, c Config) (*Tenants, error) {
 	if err != nil {
 		return nil, fmt.Errorf("tenant config: %w", err)
 	}
-	return &Tenants{pool: pool, c: c, sql: sqlschema.For(c.Schema), letters: letters}, nil
+	return &Tenants{pool: plain.Of(pool), c: c, sql: sqlschema.For(c.Schema), letters: letters}, nil
 }
 
 // Place is a table, and what it has of a tenant.
