@@ -353,3 +353,36 @@ func TestASessionThatReadsNoTimesGivesNoEventUp(t *testing.T) {
 	}
 	run(db.Pool, func() bool { return len(p.all()) == 9 })
 }
+
+// Without array_nulls Postgres takes the null of a text array for a text, which is a payload.
+func TestATombstoneIsWrittenAsSuchOrRefused(t *testing.T) {
+	t.Parallel()
+	db := migrated.New(t)
+	event := holdfast.Event{Topic: "orders", Type: "placed", Time: time.Now(), Headers: map[string]string{"a": "b"}}
+	full := event
+	full.Payload = []byte("NULL")
+	for _, mode := range modes {
+		for _, nulls := range []string{"on", "off"} {
+			pool := db.PoolWith(t, func(c *pgxpool.Config) {
+				c.ConnConfig.RuntimeParams["array_nulls"], c.ConnConfig.DefaultQueryExecMode = nulls, mode
+			})
+			err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return outbox.Write(t.Context(), tx, event, event) })
+			if err == nil {
+				err = pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+					some := full
+					some.Payload = []byte("some")
+					return outbox.Write(t.Context(), tx, event, some)
+				})
+			}
+			if err != nil && (nulls == "on" || !strings.Contains(err.Error(), "array_nulls is off") || !strings.Contains(err.Error(), "it must be on")) {
+				t.Errorf("array_nulls %s, mode %v: %v", nulls, mode, err)
+			}
+		}
+	}
+	if err := pgx.BeginFunc(t.Context(), db.Pool, func(tx pgx.Tx) error { return outbox.Write(t.Context(), tx, full, full) }); err != nil {
+		t.Errorf("the payload NULL with array_nulls on: %v", err)
+	}
+	if n := pgtest.Count(t, db.Pool, "select count(*) from holdfast.event where payload = 'NULL'"); n != 2 {
+		t.Errorf("%d events have the payload NULL, want 2", n)
+	}
+}
