@@ -11,7 +11,7 @@ type storedMemory struct {
 
 	mu   sync.Mutex
 	used int64
-	more bool // a claim may have left events because of their bytes
+	more bool // a claim since the last give may have left events because of their bytes
 }
 
 // leastStored is what a claimed event counts at least.
@@ -26,7 +26,7 @@ func (m *storedMemory) room() (bytes int64, alone bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	bytes, alone = max(m.bytes-m.used, 0)/2, m.used == 0
-	m.more = bytes < m.bytes/4
+	m.more = m.more || !alone // The first event that is due may be larger than any part of the memory.
 	return bytes, alone
 }
 

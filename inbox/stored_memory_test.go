@@ -2,7 +2,9 @@ package inbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -68,6 +70,35 @@ func TestStoredEventsInMemoryKeepWithinTheirShare(t *testing.T) {
 	}
 }
 
+// An event may be larger than what is free though most of the memory is. It must not wait for the next poll when that has become free.
+func TestAnEventThatWasTooLargeIsClaimedWhenThereIsRoom(t *testing.T) {
+	b := setup(t)
+	claimed := make(chan struct{}, 100)
+	in := b.inbox(func(c *Config) {
+		c.MemoryBudget = 16 << 20 // The stored events have 2 MiB of it, and each counts twice.
+		c.PollMin, c.PollMax, c.Retry.Base, c.Retry.Cap = time.Hour, time.Hour, time.Hour, time.Hour
+		c.Observer.OnPolled = func(int, time.Duration) { claimed <- struct{}{} }
+	})
+	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		if e.ID == "small" {
+			for range 2 { // The second claim is made beside this event, and leaves the other.
+				<-claimed
+			}
+			return errors.New("not yet") // It is stored anew: no event is handled, and none stored, whose end would wake the next claim.
+		}
+		return nil
+	})
+	large := event("large", "other")
+	large.Payload = []byte(strings.Repeat("x", 5<<18))
+	other := b.inbox() // so that the one under test hears of nothing that is stored
+	other.Handle("order.placed", effectOf)
+	b.store(other, event("small", "key"))
+	b.store(other, large)
+	stop := b.run(in.Run)
+	b.awaitOutcome("large", Handled)
+	stop()
+}
+
 func TestAClaimTakesAsManyEventsAsThereIsMemoryFor(t *testing.T) {
 	m := newStoredMemory(100_000, 1)
 	want := func(bytes int64, alone bool) {
@@ -93,13 +124,33 @@ func TestAClaimTakesAsManyEventsAsThereIsMemoryFor(t *testing.T) {
 		t.Error("nobody is told that a claim may find more")
 	}
 	if m.give(small) {
-		t.Error("a claim that was not short is repeated")
+		t.Error("no claim was made since one was repeated, and it is repeated again")
 	}
 	large := of(70_000)
 	want(0, false)
 	m.give(large)
 	m.give(large)
 	want(50_000, true)
+
+	// An event of 60,000 bytes is left while a small one is in memory, though most of it is free; beside it a claim of one type asks.
+	small = of(300)
+	want((100_000-leastStored)/2, false)
+	if !m.give(small) {
+		t.Error("nobody is told that a claim may find more, though one may have left what is larger than what was free")
+	}
+	large = of(49_000)
+	want(1000, false)
+	other := of(300)
+	m.give(large)
+	want((100_000-leastStored)/2, false)
+	if !m.give(other) {
+		t.Error("a later claim, which had more room, has forgotten what an earlier one may have left")
+	}
+	want(50_000, true)
+	small = of(300)
+	if m.give(small) {
+		t.Error("a claim is repeated that found all memory free: whatever its first event is, it takes it")
+	}
 	if got := newStoredMemory(1, 1000).bytes; got != 2*1000*leastStored {
 		t.Errorf("a thousand workers have %d bytes", got)
 	}
