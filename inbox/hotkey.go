@@ -21,7 +21,7 @@ const (
 	// hotAfter is how long the next event of a hot key has waited, at least.
 	hotAfter = 250 * time.Millisecond
 
-	// hotEvery is how often one looks for a hot key.
+	// hotEvery is how often one looks for a hot key, at most: whenever something is settled, and after hotAfter.
 	hotEvery = 50 * time.Millisecond
 )
 

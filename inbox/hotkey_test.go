@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -68,6 +69,42 @@ func TestOtherKeysWait(t *testing.T) {
 	if otherKey([]*delivery{hot, hot}, "hot") || !otherKey([]*delivery{hot, other}, "hot") {
 		t.Error("an event without a key is one of another key, and those of the key are not")
 	}
+}
+
+// While the handler of a hot key's first event runs, nothing settles that would let the reader look: it has to look by itself.
+func TestAHotKeyIsNoticedWhileNothingSettles(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		in := newInbox(nil, Config{Consumer: "billing", MaxStored: -1, MaxStoredKey: -1}.withDefaults())
+		p := in.consumer.newPartition(newWorkerPool(in.receiver), nil, TopicPartition{"orders", 0}, Start{})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		p.reading, p.track = ctx, newTracker(0)
+		for i := range int64(maxAhead) {
+			p.track.begin(i, 1, reservation{}, 0)
+			p.dispatch(&job{owner: p, ctx: ctx, stop: ctx.Done(), ds: []*delivery{{e: event(fmt.Sprint(i), "hot"), from: &origin{offset: i}}}, first: "order.placed"})
+		}
+		ended := make(chan bool)
+		go func() { ended <- p.awaitCapacity(ctx, []*delivery{{e: event("other", "other")}}) }()
+		noticed := func() bool {
+			synctest.Wait()
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			return p.scheduler.keys["hot"].waiting[0].intake != nil
+		}
+		time.Sleep(hotAfter - 1)
+		if noticed() {
+			t.Errorf("its next event is to be stored before it has waited for %s", hotAfter)
+		}
+		time.Sleep(hotEvery)
+		if !noticed() {
+			t.Errorf("its next event has waited for %s, and is not to be stored", hotAfter+hotEvery)
+		}
+		cancel()
+		if <-ended {
+			t.Error("more may begin in a partition that is full")
+		}
+	})
 }
 
 // The other keys of a partition do not wait until a hot key with a slow handler has made room: what of it waits is stored, in its order.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
@@ -120,7 +121,11 @@ func (p *partition) read(ctx, jobs context.Context) error {
 // awaitCapacity waits until few enough events are in progress to begin more. Those of next were read, and are the first to begin. It
 // returns false when ctx ends.
 func (p *partition) awaitCapacity(ctx context.Context, next []*delivery) bool {
-	return p.awaitProgress(ctx, func() bool {
+	every := time.Duration(0)
+	if len(next) > 0 {
+		every = hotAfter // A key becomes hot by waiting, while nothing is settled.
+	}
+	return p.awaitProgress(ctx, every, func() bool {
 		full := p.full()
 		if full {
 			p.storeHotKey(ctx, next)
@@ -129,15 +134,21 @@ func (p *partition) awaitCapacity(ctx context.Context, next []*delivery) bool {
 	})
 }
 
-// awaitProgress waits while a condition holds that settled events may end.
-func (p *partition) awaitProgress(ctx context.Context, holds func() bool) bool {
+// awaitProgress waits while a condition holds that settled events may end. It looks at the condition when something was settled, and if
+// every is not 0 so often besides. It returns false when ctx ends.
+func (p *partition) awaitProgress(ctx context.Context, every time.Duration, holds func() bool) bool {
 	for {
 		if !holds() {
 			return ctx.Err() == nil
 		}
 		p.gathered() // Open batches have to begin before there can be room.
+		var again <-chan time.Time
+		if every > 0 {
+			again = time.After(every)
+		}
 		select {
 		case <-p.freed:
+		case <-again:
 		case <-ctx.Done():
 			return false
 		}
@@ -216,7 +227,7 @@ func (p *partition) begin(ctx, jobs context.Context, pg *Page, memory reservatio
 				return false
 			}
 		}
-		if d.suspect && !p.awaitProgress(ctx, p.busy) {
+		if d.suspect && !p.awaitProgress(ctx, 0, p.busy) {
 			return false
 		}
 		p.mu.Lock()
