@@ -266,16 +266,22 @@ func (g *gatherer) deliver(c *together, place int, errs []error) {
 	}
 }
 
-// answered says that a call has no more to do with a partition.
+// answered says that a call has no more to do with a partition. What waited for that is sent with what else waits: when the call ends or
+// is late, and at once if it is late already.
 func (g *gatherer) answered(c *together, place int) {
 	g.mu.Lock()
-	defer g.mu.Unlock()
 	s := c.spots[place]
-	if s.call = nil; len(s.waiting) > 0 {
+	s.call = nil
+	some := len(s.waiting) > 0
+	if some {
 		g.order = append(g.order, s)
-		return
+	} else {
+		delete(g.spots, s.spot)
 	}
-	delete(g.spots, s.spot)
+	g.mu.Unlock()
+	if some && g.env.now().Sub(c.began) >= promptly {
+		g.start()
+	}
 }
 
 // answer gives a lane its answers.

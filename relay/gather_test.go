@@ -235,6 +235,69 @@ func TestALateSharedCallKeepsNoOthers(t *testing.T) {
 	})
 }
 
+// oneByOne is a publisher that answers for each partition of a call by itself. It notes when each call had which events.
+type oneByOne struct {
+	*crowd
+	takes map[int]time.Duration // by partition
+	mu    sync.Mutex
+	began time.Time
+	calls []string
+}
+
+func (o *oneByOne) PublishTogether(_ context.Context, batches [][]holdfast.Event, answered func(batch int, answers []error)) {
+	call := time.Since(o.began).String()
+	for _, b := range batches {
+		for _, e := range b {
+			call += " " + e.ID
+		}
+	}
+	o.mu.Lock()
+	o.calls = append(o.calls, call)
+	o.mu.Unlock()
+	var all sync.WaitGroup
+	for i, b := range batches {
+		all.Go(func() {
+			time.Sleep(o.takes[o.partOf(b[0])]) // sleep: this is how long the broker takes, by the bubble's clock
+			answered(i, make([]error, len(b)))
+		})
+	}
+	all.Wait()
+}
+
+// What another lane has for a partition waits for the answer of that partition, and not for the others of its call.
+func TestAPortionWaitsForTheAnswerOfItsPartitionOnly(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		takes time.Duration // the partition that both lanes have events for
+		want  string
+	}{
+		{"it answers promptly, and the call is late soon", promptly / 2, "250ms b"},
+		{"it answers when the call is late", 2 * promptly, "500ms b"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				_, l := wideLane(t, &wideCrowd{}, 0, 0)
+				o := &oneByOne{takes: map[int]time.Duration{1: c.takes, 2: 30 * time.Second}, began: time.Now()}
+				o.crowd = &crowd{partOf: func(e holdfast.Event) int { n := 0; _, _ = fmt.Sscan(e.Key, &n); return n }}
+				l.r.gather.publisher = o
+				portionOf := func(of *lane, partition int, id string) *portion {
+					to := &destination{spot: spot{"orders", partition}, route: &topicRoute{}}
+					return of.portion(t.Context(), to, nil, []holdfast.Event{{ID: id, Topic: "orders", Key: fmt.Sprint(partition)}})
+				}
+				other := newLane(l.r, "", l.leaseUntil)
+				l.r.gather.add([]*portion{portionOf(l, 1, "a"), portionOf(l, 2, "hangs")})
+				synctest.Wait()
+				l.r.gather.add([]*portion{portionOf(other, 1, "b")})
+				time.Sleep(time.Minute) // the bubble's clock: let all end
+				synctest.Wait()
+				if want := []string{"0s a hangs", c.want}; !slices.Equal(o.calls, want) {
+					t.Errorf("the calls were %q, want %q", o.calls, want)
+				}
+			})
+		})
+	}
+}
+
 // What a lane gave before it was lost is not sent after it.
 func TestNothingOfALostLaneIsSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
