@@ -163,7 +163,7 @@ func (r *Relay) claimOne(writing context.Context, token string, except []int16) 
 		Scan(&l.number, &l.epoch, &l.cursor.done, &l.cursor.upto, &l.cursor.pos)
 	none := errors.Is(err, pgx.ErrNoRows)
 	if err != nil && !none {
-		return nil, fmt.Errorf("claim a lane: %w", err)
+		return nil, fmt.Errorf("claim a lane: %w", explain(err))
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

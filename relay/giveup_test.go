@@ -28,15 +28,18 @@ func TestRunEndsWhereARightOrAPartOfTheSchemaIsMissing(t *testing.T) {
 		want         error
 		says         string
 		due          bool // only an event shows it
+		first        bool // before the relay starts
 	}{
-		{"a lane may not read the log", "revoke select on holdfast.event from %[1]s", sqlschema.ErrNoRights, noRights, true},
-		{"the saver may not save", "revoke update on holdfast.lane from %[1]s", sqlschema.ErrNoRights, noRights, false},
-		{"a lane may not park", "revoke insert on holdfast.parked from %[1]s", sqlschema.ErrNoRights, noRights, true},
-		{"the poller may not look at what is scheduled", "revoke select on holdfast.scheduled from %[1]s", sqlschema.ErrNoRights, noRights, false},
-		{"a column of the log is missing", "alter table holdfast.event rename column letter to letter_of_later", holdfast.ErrSchemaMissing, noSchema, true},
-		{"a table is missing", "alter table holdfast.parked rename to parked_of_later", holdfast.ErrSchemaMissing, noSchema, false},
-		{"a function is missing", "drop function holdfast.reclaim(integer, uuid, integer); update holdfast.segments set current = 1", holdfast.ErrSchemaMissing, noSchema, true},
-		{"the schema is older than the build", "update holdfast.installation set version = 0", holdfast.ErrSchemaVersion, noSchema, false},
+		{"a lane may not read the log", "revoke select on holdfast.event from %[1]s", sqlschema.ErrNoRights, noRights, true, false},
+		{"the saver may not save", "revoke update on holdfast.lane from %[1]s", sqlschema.ErrNoRights, noRights, false, false},
+		{"a lane may not park", "revoke insert on holdfast.parked from %[1]s", sqlschema.ErrNoRights, noRights, true, false},
+		{"the poller may not look at what is scheduled", "revoke select on holdfast.scheduled from %[1]s", sqlschema.ErrNoRights, noRights, false, false},
+		{"a column of the log is missing", "alter table holdfast.event rename column letter to letter_of_later", holdfast.ErrSchemaMissing, noSchema, true, false},
+		{"a table is missing", "alter table holdfast.parked rename to parked_of_later", holdfast.ErrSchemaMissing, noSchema, false, false},
+		{"a function is missing", "drop function holdfast.reclaim(integer, uuid, integer); update holdfast.segments set current = 1", holdfast.ErrSchemaMissing, noSchema, true, false},
+		{"it may not claim from the start", "revoke update on holdfast.lane from %[1]s", sqlschema.ErrNoRights, noRights, false, true},
+		{"a column of the lanes is missing from the start", "alter table holdfast.lane rename column epoch to epoch_of_later", holdfast.ErrSchemaMissing, noSchema, false, true},
+		{"the schema is older than the build", "update holdfast.installation set version = 0", holdfast.ErrSchemaVersion, noSchema, false, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -66,15 +69,21 @@ func TestRunEndsWhereARightOrAPartOfTheSchemaIsMissing(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), wait.Limit())
 			defer cancel()
 			done := make(chan error, 1)
-			go func() { done <- r.Run(ctx) }()
-			write(t, pool, event("k", "1"))
-			arrives(t, b, "1")
+			run := func() { go func() { done <- r.Run(ctx) }() }
+			if !c.first {
+				run()
+				write(t, pool, event("k", "1"))
+				arrives(t, b, "1")
+			}
 			broken := c.breaks
 			if strings.Contains(broken, "%") {
 				broken = fmt.Sprintf(broken, role)
 			}
 			for _, sql := range strings.Split(broken, "; ") {
 				pgtest.Exec(t, pool, sql)
+			}
+			if c.first {
+				run()
 			}
 			if c.due {
 				_, _ = pool.Exec(t.Context(), `insert into holdfast.event_0 (lane, id, type, topic, key, payload) values (0, 'x', 't', 'orders', 'k', 'refused')`)
