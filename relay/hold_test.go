@@ -293,6 +293,40 @@ func TestAMissingTopicIsHeldByItselfAndThenComesInOrder(t *testing.T) {
 	}
 }
 
+// The oldest events of a topic that comes back may be those of a partition that is down: an event is tried about once a second, and each of
+// them says no more than the first, that the topic is there.
+func TestATopicIsBackThoughThePartitionOfItsOldestEventsIsDown(t *testing.T) {
+	t.Parallel()
+	pool, b := setup(t, 1), newBroker()
+	b.set(func(holdfast.Event) error { return refusal(relay.FaultTopic) })
+	const oldest = 1000 // by one a second that is longer than any test may take
+	for i := range oldest / 100 {
+		var events []holdfast.Event
+		for n := range 100 {
+			events = append(events, holdfast.Event{Topic: "orders", Type: "down", Payload: fmt.Appendf(nil, "old %d %d", i, n)})
+		}
+		write(t, pool, events...)
+	}
+	write(t, pool, event("up", "1"))
+	run(t, pool, b, relay.Config{Retry: retry.Policy{Attempts: 1}})
+	wait.Until(t, "the topic's events are parked", func() bool { return parked(t, pool) == oldest+1 })
+	b.set(func(e holdfast.Event) error {
+		if e.Type == "down" {
+			return refusal(relay.FaultPartition)
+		}
+		return nil
+	})
+	arrives(t, b, "1")
+	write(t, pool, event("up", "2"))
+	arrives(t, b, "2")
+	wait.Until(t, "the partition's events wait for it", func() bool {
+		return pgtest.Count(t, pool, "select count(*) from holdfast.parked where partition = 1") == oldest
+	})
+	b.set(nil)
+	wait.Until(t, "all arrive", func() bool { return parked(t, pool) == 0 })
+	wantOnce(t, b)
+}
+
 func TestAnUnavailablePartitionDelaysNoOtherAndIsParked(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()

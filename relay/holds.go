@@ -270,7 +270,7 @@ func (l *lane) afterCall(d *destination, batch []*pending, all []answer, said su
 			h.probing = false
 		case said.topic != nil:
 			l.again(h, d, answer{FaultTopic, said.topic}, now)
-		case said.answers:
+		case said.answers, said.trouble.fault == FaultPartition: // Who says that of a partition has found its topic.
 			h.resume(false)
 		case h.probing:
 			h.probing, h.nextAt = false, now.Add(l.slowAfter())
