@@ -239,7 +239,7 @@ func (c *Console) fail(w http.ResponseWriter, v *visit, err error) {
 		status, text = refused.status, refused.text
 	case errors.Is(err, dlq.ErrNotFound):
 		status, text = http.StatusNotFound, err.Error()
-	case errors.Is(err, dlq.ErrNotOpen), errors.Is(err, dlq.ErrWaiting), errors.Is(err, dlq.ErrLeftOut), errors.Is(err, dlq.ErrMalformed),
+	case errors.Is(err, dlq.ErrNotOpen), errors.Is(err, dlq.ErrWaiting), errors.Is(err, dlq.ErrHandled), errors.Is(err, dlq.ErrLeftOut), errors.Is(err, dlq.ErrMalformed),
 		errors.Is(err, dlq.ErrEncrypted), errors.Is(err, dlq.ErrHeld), errors.Is(err, dlq.ErrNotParked), errors.Is(err, dlq.ErrNotScheduled):
 		status, text = http.StatusConflict, err.Error()
 	default:

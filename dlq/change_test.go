@@ -48,6 +48,35 @@ func TestWhatIsDoneToAConflictLeavesTheFirstPayloadsRowAlone(t *testing.T) {
 	}
 }
 
+// A letter may have no row in the inbox, if a trigger refused that. When its event comes again and is handled, the letter is still open.
+func TestALetterWhoseEventWasHandledMeanwhileIsNotReplayed(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	id, other := b.letter(t, "billing", "k", "e"), b.letter(t, "billing", "k", "f")
+	pgtest.Exec(t, b.Pool, "update holdfast.inbox set result = 'handled' where event_id = 'e'")
+	conflict := b.conflict(t, "e") // Its payload was not handled.
+	n, err := b.d.Replay(t.Context(), dlq.Filter{IDs: []int64{id, other, conflict}}, dlq.ReplayOptions{By: "ann", Reason: "r"})
+	if !errors.Is(err, dlq.ErrHandled) || n != 2 {
+		t.Errorf("replayed %d, %v, want the others, and ErrHandled", n, err)
+	}
+	const states = "select string_agg(l.event_id || ' ' || l.state || ' ' || i.result, ', ' order by l.id) from holdfast.letter l join holdfast.inbox i using (event_id)"
+	if got := b.text(t, states); got != "e open handled, f replaying stored, e replaying handled" {
+		t.Errorf("the letters are %s", got)
+	}
+	if err := b.d.Edit(t.Context(), id, []byte("third"), "ann", ""); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.text(t, "select (hash = sha256('{}'))::text from holdfast.inbox where event_id = 'e'"); got != "true" {
+		t.Error("an edit has changed by which payload the handled event is recognised")
+	}
+	if err := b.d.Discard(t.Context(), id, "ann", "it was handled"); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.text(t, states); got != "e discarded handled, f replaying stored, e replaying handled" {
+		t.Errorf("the letters are %s", got)
+	}
+}
+
 func TestADiscardReleasesTheEventsThatItsLetterHeld(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

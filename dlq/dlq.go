@@ -42,6 +42,10 @@ var ErrNotOpen = errors.New("the letter is not open")
 // finish first. The error of Replay wraps it.
 var ErrWaiting = errors.New("an event with the same id is already waiting to be handled")
 
+// ErrHandled says that the event of a letter was handled after all, when it came again, so that its handler must not run once more. Discard
+// the letter. The error of Replay wraps it.
+var ErrHandled = errors.New("the event was handled when it came again: discard the letter")
+
 // ErrLeftOut says that the letter is of a record that was too large to be taken in (inbox.Config.MemoryBudget): its value is in
 // Kafka only, and a replay would give the handler none. Edit gives the letter a payload. The error of Replay wraps it.
 var ErrLeftOut = errors.New("the record was too large to be taken in, and its value is in the topic only: read it there and edit the letter, or discard it")

@@ -186,6 +186,14 @@ on conflict (consumer, source, event_id) do update
    set result = 'stored', processed_at = null
  where inbox.hash = excluded.hash and inbox.result <> 'handled'`
 
+// letterUnhandled returns no row if the letter's very event was handled after all: it came again before it had a row in the inbox. It runs
+// after storeResult, which has the row.
+const letterUnhandled = `-- dlq.unhandled
+select l.id from holdfast.letter l
+ where l.id = $1::bigint
+   and not exists (select from holdfast.inbox i
+                    where i.consumer = l.consumer and i.source = l.source and i.event_id = l.event_id and i.hash = l.hash and i.result = 'handled')`
+
 // replayLetter marks an open letter of a relay, and sends its event through the log once more. Only this function names a
 // letter in the log.
 const replayLetter = `-- dlq.replay
@@ -342,7 +350,7 @@ values ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8
 
 // statements holds the statements above for the configured schema.
 type statements struct {
-	list, count, last, address, unfit, lock, take, whole, mark, record, store, storeResult, replay,
+	list, count, last, address, unfit, lock, take, whole, mark, record, store, storeResult, unhandled, replay,
 	unstore, discardResult, wake, keepVersion, editResult, edit, actions,
 	groups, walk, close, findReplay, beginReplay, endReplay, purge, countPurge,
 	listStored, showStored, releaseStored, giveUpStored, reopen, recordStored,
@@ -355,7 +363,7 @@ func newStatements(schema string) statements {
 	return statements{
 		list: in(listLetters), count: in(countLetters), last: in(lastLetter), address: in(readAddress),
 		unfit: in(readUnfit), lock: in(lockQueue), take: in(takeLetter), whole: in(wholeLetter), mark: in(markLetter), record: in(recordAction),
-		store: in(storeLetter), storeResult: in(storeResult), replay: in(replayLetter),
+		store: in(storeLetter), storeResult: in(storeResult), unhandled: in(letterUnhandled), replay: in(replayLetter),
 		unstore: in(unstoreLetter), discardResult: in(discardResult), wake: in(wakeQueue),
 		keepVersion: in(keepVersion), editResult: in(editResult), edit: in(editLetter), actions: in(listActions),
 		groups: in(groupLetters), walk: in(walkLetters), close: in(closeLetter),

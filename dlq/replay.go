@@ -90,7 +90,7 @@ func (d *DLQ) Replay(ctx context.Context, f Filter, o ReplayOptions) (int, error
 			return fmt.Errorf("stopped before letter %d: %w", v.id, err)
 		}
 		switch ok, err := d.replay(ctx, v, r.id, o); {
-		case errors.Is(err, ErrWaiting), errors.Is(err, ErrLeftOut), errors.Is(err, ErrMalformed):
+		case errors.Is(err, ErrWaiting), errors.Is(err, ErrHandled), errors.Is(err, ErrLeftOut), errors.Is(err, ErrMalformed):
 			if problems = append(problems, err); len(problems) > maxProblems {
 				return errTooMany
 			}
@@ -146,8 +146,9 @@ func (d *DLQ) replay(ctx context.Context, v visited, named int64, o ReplayOption
 			steps = append(steps,
 				step{"look for its payload", d.sql.whole, []any{id}, ErrLeftOut},
 				step{"mark it", d.sql.mark, []any{id, StateReplaying}, errGone},
-				step{"store its event", d.sql.store, []any{id}, ErrWaiting},
-				step{what: "change the inbox row", sql: d.sql.storeResult, args: []any{id}})
+				step{what: "change the inbox row", sql: d.sql.storeResult, args: []any{id}},
+				step{"look whether its event was handled", d.sql.unhandled, []any{id}, ErrHandled},
+				step{"store its event", d.sql.store, []any{id}, ErrWaiting})
 		} else {
 			var unfit *string
 			if err := tx.QueryRow(ctx, d.sql.unfit, id).Scan(&unfit); err != nil {
