@@ -122,9 +122,8 @@ type Config struct {
 	MaxAnswer int64
 
 	// MaxKeys is how many keys of a principal may be in the table, those that have expired and were not removed yet included. A
-	// request with one more is answered with 429 (idempotency.too_many_keys); those with known keys get their answers. The keys are
-	// counted every 30 s at most for each principal and process, so some more may get in. It holds for ScopePrincipal, and not
-	// with NewEphemeral. Choose it well above what an honest client needs in a TTL. Defaults to 0, no limit.
+	// request with one more is answered with 429 (idempotency.too_many_keys); those with known keys get their answers. Each process
+	// believes a count of them for 30 s, so some more may get in. It holds for ScopePrincipal, and not with NewEphemeral. Choose it well above what an honest client needs in a TTL. Defaults to 0, no limit.
 	MaxKeys int
 
 	// ShowExpiry adds the header "Idempotency-Key-Expires", a date, to stored and replayed answers. Defaults to false.

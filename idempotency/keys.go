@@ -10,7 +10,8 @@ import (
 )
 
 // This file bounds how many keys a principal has (Config.MaxKeys). A count is kept in the process for a while, and new keys are
-// added to it: so the table is read seldom, and what other nodes store is seen a little later.
+// added to it: so the table is read seldom, and what other nodes store is seen a little later. Nobody is refused for keys that were
+// added, since their requests may have stored nothing: then the table is read again.
 
 const (
 	// countEvery is how long a count of a principal's keys is believed.
@@ -27,8 +28,9 @@ type keyCounts struct {
 }
 
 type keyCount struct {
-	keys int
-	at   time.Time // when they were counted
+	keys  int
+	at    time.Time // when they were counted
+	begun int       // new keys since; a request that stores nothing leaves none
 }
 
 // take takes room for one more key of a scope. known is false if the keys have to be counted first.
@@ -42,7 +44,10 @@ func (kc *keyCounts) take(scope string, most int, now time.Time) (room, known bo
 	if c.keys >= most {
 		return false, true
 	}
-	c.keys++
+	if c.keys+c.begun >= most {
+		return false, false
+	}
+	c.begun++
 	kc.of[scope] = c
 	return true, true
 }
@@ -64,7 +69,7 @@ func (kc *keyCounts) counted(scope string, keys int, now time.Time) {
 	if kc.of == nil {
 		kc.of = map[string]keyCount{}
 	}
-	kc.of[scope] = keyCount{keys, now}
+	kc.of[scope] = keyCount{keys: keys, at: now}
 }
 
 type rowQuerier interface {

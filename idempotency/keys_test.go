@@ -49,6 +49,31 @@ func TestAPrincipalHasNoMoreKeysThanItMay(t *testing.T) {
 	}
 }
 
+func TestRequestsThatStoreNothingTakeNoRoom(t *testing.T) {
+	for mode, o := range modes {
+		t.Run(mode, func(t *testing.T) {
+			b := setup(t)
+			status := http.StatusNotFound
+			h := b.service(b.guard(func(c *Config) { c.MaxKeys = 2 }), func(w http.ResponseWriter, r *http.Request) {
+				if status == http.StatusNotFound {
+					DoNotStore(r.Context())
+				}
+				w.WriteHeader(status)
+			}, o)
+			for i := range 5 {
+				if w := b.send(h, sent{key: fmt.Sprint("not-there", i)}); w.Code != status {
+					t.Fatalf("request %d got %d %s", i, w.Code, w.Body)
+				}
+			}
+			status = http.StatusCreated
+			for _, key := range []string{"one", "two"} {
+				b.is(b.send(h, sent{key: key}), http.StatusCreated, "")
+			}
+			b.is(b.send(h, sent{key: "three"}), http.StatusTooManyRequests, CodeTooManyKeys)
+		})
+	}
+}
+
 func TestCountsOfKeysAreBelievedForAWhile(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -63,8 +88,10 @@ func TestCountsOfKeysAreBelievedForAWhile(t *testing.T) {
 	kc.counted("a", 1, now)
 	take(now, 3, true, true)
 	take(now.Add(countEvery-1), 3, true, true)
-	take(now.Add(countEvery-1), 3, false, true)
+	take(now.Add(countEvery-1), 3, false, false) // Two were begun since: have they stored anything?
 	take(now.Add(countEvery-1), 4, true, true)
+	kc.counted("a", 3, now)
+	take(now.Add(countEvery-1), 3, false, true)
 	take(now.Add(countEvery), 4, false, false)
 	for i := range maxCounts + 10 { // Counts that are old make room, and never are there more.
 		kc.counted(fmt.Sprint("b", i), 1, now.Add(time.Duration(i)*time.Second))
