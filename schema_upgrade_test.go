@@ -284,6 +284,39 @@ func TestAnUpgradeGivesWayToATransaction(t *testing.T) {
 	}
 }
 
+// Whoever set a lock_timeout knows how long writers may wait.
+func TestTheLockTimeoutOfAConnectionGoesBeforeThatOfAnUpgrade(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	for own, want := range map[string]string{"50ms": "50ms", "0": "5s"} {
+		schema := "own_" + own
+		script(t, db.Pool, schema, "1.sql")
+		text, err := holdfast.UpgradeSQL(holdfast.SchemaConfig{Schema: schema}, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Where the upgrade ends, before COMMIT: its bound is that of its transaction.
+		text, whole := strings.CutSuffix(strings.TrimSpace(text), "commit;")
+		if !whole {
+			t.Fatalf("the script does not end with COMMIT: %q", text[max(0, len(text)-100):])
+		}
+		pool := db.PoolWith(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["lock_timeout"] = own })
+		conn, err := pool.Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Release()
+		if err := conn.Conn().PgConn().Exec(t.Context(), text).Close(); err != nil {
+			t.Fatal(err)
+		}
+		var got string
+		if err := conn.QueryRow(t.Context(), "show lock_timeout").Scan(&got); err != nil || got != want {
+			t.Errorf("with lock_timeout %s the upgrade waits for %s, %v, want %s", own, got, err, want)
+		}
+		pgtest.Exec(t, conn, "rollback")
+	}
+}
+
 func TestOnlyTheOwnerCanUpgrade(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

@@ -12,10 +12,10 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
-// expire makes every key's time run out.
+// expire makes every key's time run out, a moment ago.
 func (b *bundle) expire() {
 	b.Helper()
-	pgtest.Exec(b, b.db, "update holdfast.idempotency set expires_at = clock_timestamp() - interval '1 second'")
+	pgtest.Exec(b, b.db, "update holdfast.idempotency set expires_at = clock_timestamp()")
 }
 
 // R23, R24, R26.
@@ -61,6 +61,41 @@ func (b *bundle) expiry() (at time.Time) {
 		b.Fatal(err)
 	}
 	return at
+}
+
+// R23. A key that is in use cannot expire: another request would begin beside it.
+func TestAKeyDoesNotExpireWhileItsLeaseIsRenewed(t *testing.T) {
+	b := setup(t)
+	store, k := b.guard().pg(), StoreKey{Scope: "s", Operation: "o", Key: "k"}
+	c, err := store.Claim(t.Context(), k, []byte{1, 2}, time.Second, time.Second)
+	if err != nil || !c.Mine {
+		t.Fatalf("it was claimed: %t, %v", c.Mine, err)
+	}
+	if mine, err := store.Renew(t.Context(), k, c.Fence, time.Hour); err != nil || !mine {
+		t.Fatalf("it is ours: %t, %v", mine, err)
+	}
+	if n := pgtest.Count(t, b.db, "select count(*) from holdfast.idempotency where lease_until > clock_timestamp() + interval '30 minutes' and expires_at >= lease_until"); n != 1 {
+		t.Error("it expires before its lease ends")
+	}
+}
+
+// R40. Whoever looks for abandoned requests may find one that the client repeats before it is resumed.
+func TestARequestWhoseLeaseRunsIsNotResumed(t *testing.T) {
+	b := openTill(t)
+	g := b.guard(soon(10))
+	b.abandonAt(g, "after the call", completed())
+	pgtest.Exec(t, b.db, "update holdfast.idempotency_request set due_at = clock_timestamp()")
+	pgtest.Exec(t, b.db, "update holdfast.idempotency set lease_until = clock_timestamp() + interval '1 hour'")
+	resume := func() int64 {
+		return pgtest.Exec(t, b.db, g.sql.resume, pgtest.Count(t, b.db, "select run from holdfast.idempotency_request"), "00000000-0000-4000-8000-000000000000", 1, 1, 1)
+	}
+	if n := resume(); n != 0 {
+		t.Error("it was resumed beside the one that runs")
+	}
+	b.lapse()
+	if n := resume(); n != 1 {
+		t.Errorf("%d requests were resumed when the lease had ended", n)
+	}
 }
 
 // R23.

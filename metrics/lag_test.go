@@ -80,7 +80,13 @@ func TestTheLagIsTheDistanceToTheEndsOfPartitions(t *testing.T) {
 
 func TestTheLagIsNotObservedWithoutItsSources(t *testing.T) {
 	t.Parallel()
-	if _, err := metrics.ObserveLag(newLedger(), nil, nil); err == nil {
-		t.Error("it was taken")
+	ends := func(context.Context, []inbox.TopicPartition) (map[inbox.TopicPartition]int64, error) { return nil, nil }
+	for name, try := range map[string]struct {
+		d    *metrics.Database
+		ends metrics.Ends
+	}{"neither": {}, "no database": {nil, ends}, "no ends": {&metrics.Database{}, nil}} {
+		if _, err := metrics.ObserveLag(newLedger(), try.d, try.ends); err == nil {
+			t.Errorf("%s: it was taken", name)
+		}
 	}
 }

@@ -259,3 +259,13 @@ func TestTheLimitOfPayloadsIsTheInstallations(t *testing.T) {
 		}
 	}
 }
+
+// A writer's own now() is not in the future: the event is written, and once.
+func TestAnEventThatIsDueAtTheTimeOfItsTransactionIsInTheLog(t *testing.T) {
+	t.Parallel()
+	db := setup(t)
+	pgtest.Exec(t, db.Pool, "select holdfast.write('orders', 'k', 't', '', not_before => now())")
+	if log, scheduled := pgtest.Count(t, db.Pool, "select count(*) from holdfast.event"), pgtest.Count(t, db.Pool, "select count(*) from holdfast.scheduled"); log != 1 || scheduled != 0 {
+		t.Errorf("the log has %d events, and %d are scheduled", log, scheduled)
+	}
+}

@@ -91,6 +91,7 @@ func TestAClaimTakesWhatIsFreeAndNothingElse(t *testing.T) {
 		want     int64
 	}{
 		{"another's lease runs", "owner = 'other', lease_until = now() + interval '4 seconds'", nil, r.token, 0},
+		{"another's lease ends in a moment", "owner = 'other', lease_until = now() + interval '300 milliseconds'", nil, r.token, 0},
 		{"another's lease ran out", "owner = 'other', lease_until = now() - interval '1 second'", nil, r.token, 1},
 		{"another's lease is further away than a clock can have given it", "owner = 'other', lease_until = now() + interval '11 seconds'", nil, r.token, 1},
 		{"handed back", "owner = null, lease_until = '-infinity'", nil, r.token, 1},

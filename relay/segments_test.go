@@ -177,6 +177,47 @@ func TestWhatIsUnreadIsNeverTruncated(t *testing.T) {
 	}
 }
 
+// The segment is looked at once more when it is locked: the lock waits for the writer, whose event is unread.
+func TestASegmentIsLookedAtOnceMoreWhenItIsLocked(t *testing.T) {
+	t.Parallel()
+	pool := setup(t, 2)
+	pgtest.Exec(t, pool, "update holdfast.segments set current = 2")
+	writer := begin(t, pool)
+	pgtest.Exec(t, writer.tx, "insert into holdfast.event_1 (lane, id, type, topic, key) values (1, 'late', 't', 'orders', 'k')")
+	answer := make(chan string)
+	go func() {
+		var result string
+		if err := pool.QueryRow(t.Context(), "select holdfast.reclaim(1, (select token from holdfast.incarnation), 600000)").Scan(&result); err != nil {
+			result = err.Error()
+		}
+		answer <- result
+	}()
+	wait.Until(t, "the segment is asked for", func() bool {
+		return pgtest.Count(t, pool, "select count(*) from pg_locks where relation = 'holdfast.event_1'::regclass and mode = 'AccessExclusiveLock' and not granted") == 1
+	})
+	writer.commit()
+	if got := <-answer; got != "unread" {
+		t.Errorf("it says %q", got)
+	}
+	if n := pgtest.Count(t, pool, "select count(*) from holdfast.event"); n != 1 {
+		t.Errorf("the log has %d events, want the one that was committed", n)
+	}
+}
+
+// A cursor has not read the transaction at which its snapshot ends.
+func TestTheTransactionAtTheEndOfACursorIsUnread(t *testing.T) {
+	t.Parallel()
+	pool := setup(t, 1)
+	pgtest.Exec(t, pool, "insert into holdfast.event_1 (lane, id, type, topic, key) values (0, 'e', 't', 'orders', 'k')")
+	for end, want := range []bool{true, false} {
+		pgtest.Exec(t, pool, "update holdfast.lane set done = (select format('%1$s:%1$s:', e.xid::text::bigint + $1)::pg_snapshot from holdfast.event e)", end)
+		var unread bool
+		if err := pool.QueryRow(t.Context(), "select holdfast.unread(1)").Scan(&unread); err != nil || unread != want {
+			t.Errorf("with a cursor that ends %d behind it, unread is %t, %v", end, unread, err)
+		}
+	}
+}
+
 // A transaction that writes while the log turns once around has events in every segment, and some in segments that were left: they
 // are published in its order, no segment is emptied before, and each is emptied after.
 func TestATransactionAcrossRotationsIsPublishedInItsOrder(t *testing.T) {
