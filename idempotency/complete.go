@@ -14,9 +14,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/holdfast-go/holdfast/internal/private"
-
 	"github.com/holdfast-go/holdfast/internal/plain"
+	"github.com/holdfast-go/holdfast/internal/private"
 )
 
 // This file completes requests that were begun, have no answer, and that no client repeats (Route.Complete).

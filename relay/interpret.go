@@ -12,9 +12,9 @@ import (
 // anew, and beside a backlog of many millions of events it expects that of every page: a tenth of a second for one that takes
 // milliseconds.
 
-// interpretReads is for the transaction that reads. It has what plain.Settings has, too.
+// interpretReads is for the transaction that reads.
 const interpretReads = `-- relay.interpret
-select set_config('jit', 'off', true), set_config('datestyle', 'ISO', true), set_config('bytea_output', 'hex', true), set_config('array_nulls', 'on', true)`
+select set_config('jit', 'off', true), ` + plain.Forms
 
 // interpreted makes each query in one round trip with interpretReads. What others make on the connection keeps their settings.
 type interpreted struct{ plain.Pool }

@@ -55,7 +55,7 @@ func run(ctx context.Context, out io.Writer, c config) (err error) {
 	}()
 	first := "Two servers"
 	if c.DatabaseURL == "" {
-		first += " (PostgreSQL is downloaded where there is none)"
+		first += " (PostgreSQL is downloaded if this machine has none)"
 	}
 	return s.tell(ctx, []chapter{
 		{first, s.startServers},

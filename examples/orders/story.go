@@ -217,7 +217,7 @@ func (s *story) poison(ctx context.Context) error {
 	s.page.say("carol orders from Iceland, then %d times more; dave orders %d times", later, later)
 	s.page.say("dead letter %d of %s after %d attempts: %s", letter.ID, letter.Event.Key, letter.Attempts, letter.Errors[len(letter.Errors)-1])
 	s.page.say("dave's %d orders have their invoices: a bad event holds up its own key at most", later)
-	s.page.say("carol's %d wait for it, which keeps their order (HoldKey; by default they go on)", later)
+	s.page.say("carol's %d wait for it, which keeps their order: billing sets HoldKey, and without it they would go on", later)
 	return nil
 }
 

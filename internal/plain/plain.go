@@ -21,7 +21,10 @@ import (
 // Settings is for the transaction of a statement of ours, before it: date style and bytes for what is read, nulls of arrays for
 // what is sent.
 const Settings = `-- plain.settings
-select set_config('datestyle', 'ISO', true), set_config('bytea_output', 'hex', true), set_config('array_nulls', 'on', true)`
+select ` + Forms
+
+// Forms is what Settings selects, for a statement that sets more.
+const Forms = `set_config('datestyle', 'ISO', true), set_config('bytea_output', 'hex', true), set_config('array_nulls', 'on', true)`
 
 // Nulls is for a statement with arrays that may have nulls, before it in a transaction in which nothing of users follows.
 const Nulls = `-- plain.nulls
