@@ -20,24 +20,31 @@ import (
 )
 
 // conflict makes a letter of an event whose id came with another payload before.
-func (b bundle) conflict(t testing.TB, id string) int64 {
+func (b bundle) conflict(t testing.TB, id, payload string) int64 {
 	t.Helper()
 	return pgtest.Count(t, b.Pool, `insert into holdfast.letter (origin, consumer, reason, event_id, source, type, topic, key, time, payload, hash)
-		values ('inbox', 'billing', 'conflict', $1, 'shop', 'order.placed', 'orders', 'k', now(), 'other', sha256('other')) returning id`, id)
+		values ('inbox', 'billing', 'conflict', $1, 'shop', 'order.placed', 'orders', 'k', now(), $2::text::bytea, sha256($2::text::bytea)) returning id`, id, payload)
 }
 
 func TestWhatIsDoneToAConflictLeavesTheFirstPayloadsRowAlone(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.letter(t, "billing", "k", "e")
-	edited, discarded := b.conflict(t, "e"), int64(0)
 	before := b.text(t, "select i::text from holdfast.inbox i")
+	edited := b.conflict(t, "e", "other")
 	if err := b.d.Edit(t.Context(), edited, []byte("third"), "ann", ""); err != nil {
 		t.Fatal(err)
 	}
 	b.replay(t, dlq.Filter{IDs: []int64{edited}}, 1)
-	discarded = b.conflict(t, "e")
-	if err := b.d.Discard(t.Context(), discarded, "ann", ""); err != nil {
+	pgtest.Exec(t, b.Pool, "delete from holdfast.stored")
+	for _, payload := range []string{"other", "e"} { // The hash of one is above that of the first payload, the other's is below.
+		replayed := b.conflict(t, "e", payload)
+		b.replay(t, dlq.Filter{IDs: []int64{replayed}}, 1)
+		if err := b.d.Discard(t.Context(), replayed, "ann", ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.d.Discard(t.Context(), b.conflict(t, "e", "fourth"), "ann", ""); err != nil {
 		t.Fatal(err)
 	}
 	if after := b.text(t, "select i::text from holdfast.inbox i"); after != before {
@@ -54,7 +61,7 @@ func TestALetterWhoseEventWasHandledMeanwhileIsNotReplayed(t *testing.T) {
 	b := setup(t)
 	id, other := b.letter(t, "billing", "k", "e"), b.letter(t, "billing", "k", "f")
 	pgtest.Exec(t, b.Pool, "update holdfast.inbox set result = 'handled' where event_id = 'e'")
-	conflict := b.conflict(t, "e") // Its payload was not handled.
+	conflict := b.conflict(t, "e", "other") // Its payload was not handled.
 	n, err := b.d.Replay(t.Context(), dlq.Filter{IDs: []int64{id, other, conflict}}, dlq.ReplayOptions{By: "ann", Reason: "r"})
 	if !errors.Is(err, dlq.ErrHandled) || n != 2 {
 		t.Errorf("replayed %d, %v, want the others, and ErrHandled", n, err)

@@ -22,6 +22,7 @@ type mutant struct {
 	// before and after stand around the span in the binary that has all mutants of the package. They are empty if the mutant
 	// needs a binary of its own.
 	before, after func(id int) string
+	sql           *sqlText // of a mutant in a statement: it has neither span nor switch
 
 	state  state
 	by     string // the test that killed it

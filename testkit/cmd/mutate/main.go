@@ -2,6 +2,7 @@
 //
 //	go run ./testkit/cmd/mutate
 //	go run ./testkit/cmd/mutate -only 'relay/(cursor|log)' -v
+//	go run ./testkit/cmd/mutate -statements -only dlq
 //
 // It runs at the top of the repository. docs/mutation.md says what it changes, how it chooses tests, and what its report means.
 // Nothing in the checkout is edited: all mutants of a package are compiled into one test binary, by go's -overlay, and a
@@ -25,6 +26,7 @@ type options struct {
 	only    *regexp.Regexp // which files
 	mutants *regexp.Regexp // which mutants, by their names
 	workers int
+	sql     bool          // statements, in place of Go
 	slowest time.Duration // a test that takes longer is left out
 	verbose bool
 	least   float64
@@ -33,6 +35,7 @@ type options struct {
 func main() {
 	only := flag.String("only", "", "a regular expression: the `files` to mutate")
 	mutants := flag.String("mutants", "", "a regular expression: the `mutants` to run, by their names as the report prints them")
+	sql := flag.Bool("statements", false, "mutate the conditions of SQL statements, in place of Go")
 	workers := flag.Int("workers", max(1, runtime.NumCPU()/2), "how many mutants are tried at a time")
 	slowest := flag.Duration("slowest", 20*time.Second, "leave out tests that take longer")
 	verbose := flag.Bool("v", false, "say of every mutant which test killed it")
@@ -40,7 +43,7 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	o := options{workers: *workers, slowest: *slowest, verbose: *verbose, least: *least}
+	o := options{sql: *sql, workers: *workers, slowest: *slowest, verbose: *verbose, least: *least}
 	var err error
 	if o.only, err = regexp.Compile(*only); err == nil {
 		o.mutants, err = regexp.Compile(*mutants)
@@ -62,7 +65,7 @@ func run(ctx context.Context, o options, out io.Writer) error {
 	var all []*mutant
 	for _, t := range targets {
 		files := t.chosen(o.only)
-		if len(files) == 0 {
+		if len(files) == 0 || t.sql != o.sql {
 			continue
 		}
 		p, err := load(ctx, t.dir)
@@ -71,14 +74,18 @@ func run(ctx context.Context, o options, out io.Writer) error {
 		}
 		var found []*mutant
 		for _, name := range files {
-			ms, err := p.find(name)
+			find := p.find
+			if t.sql {
+				find = p.findSQL
+			}
+			ms, err := find(name)
 			if err != nil {
 				return err
 			}
 			found = append(found, ms...)
 		}
 		// What is declared equivalent and is not among the mutants of its file was declared for other code.
-		if stale := equivalent.stale(files, found); len(stale) > 0 && o.mutants.String() == "" {
+		if stale := equivalent.stale(t, files, found); len(stale) > 0 && o.mutants.String() == "" {
 			return fmt.Errorf("equivalent.txt names mutants that do not exist, correct or remove them: %q", stale)
 		}
 		kept := found[:0]
@@ -87,7 +94,12 @@ func run(ctx context.Context, o options, out io.Writer) error {
 				kept = append(kept, m)
 			}
 		}
-		if err := try(ctx, o, out, t, p, kept, equivalent); err != nil {
+		if t.sql {
+			err = trySQL(ctx, o, out, t, kept, equivalent)
+		} else {
+			err = try(ctx, o, out, t, p, kept, equivalent)
+		}
+		if err != nil {
 			return err
 		}
 		all = append(all, kept...)

@@ -47,16 +47,15 @@ func readEquivalent(text string) (declared, error) {
 }
 
 // stale are the declared mutants of some files that do not exist.
-func (d declared) stale(files []string, found []*mutant) []string {
-	exists, dir := map[string]bool{}, ""
+func (d declared) stale(t target, files []string, found []*mutant) []string {
+	exists := map[string]bool{}
 	for _, m := range found {
 		exists[m.name] = true
-		dir, _, _ = strings.Cut(m.name, "/")
 	}
 	var stale []string
 	for name := range d {
 		for _, file := range files {
-			if strings.HasPrefix(name, dir+"/"+file+" ") && !exists[name] {
+			if strings.HasPrefix(name, t.path(file)+" ") && !exists[name] {
 				stale = append(stale, name)
 			}
 		}

@@ -56,12 +56,17 @@ func try(ctx context.Context, o options, out io.Writer, t target, p *pkg, all []
 		return err
 	}
 	fmt.Fprintf(out, "%s: %d mutants, %d tests\n", t.dir, len(all), len(tests))
+	return each(ctx, o, t, all, func(m *mutant) (state, string) { return judge(ctx, t, p, scratch, binary, tests, all, m, eq) })
+}
+
+// each has mutants judged, some at a time, and says meanwhile how far it is and which live.
+func each(ctx context.Context, o options, t target, all []*mutant, judge func(*mutant) (state, string)) error {
 	work, done := make(chan *mutant), make(chan *mutant)
 	var workers sync.WaitGroup
 	for range o.workers {
 		workers.Go(func() {
 			for m := range work {
-				m.state, m.by = judge(ctx, t, p, scratch, binary, tests, all, m, eq)
+				m.state, m.by = judge(m)
 				done <- m
 			}
 		})
@@ -214,9 +219,14 @@ const memory = 6 << 20
 
 // runTests runs some tests of a binary, until the first fails.
 func runTests(ctx context.Context, t target, binary string, names []string, limit time.Duration, env string) (failed string, hung bool, err error) {
+	return runMatching(ctx, t, binary, "^("+strings.Join(names, "|")+")$", limit, env)
+}
+
+// runMatching is runTests for the tests that match.
+func runMatching(ctx context.Context, t target, binary, tests string, limit time.Duration, env string) (failed string, hung bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limit+5*time.Second)
 	defer cancel()
-	args := append([]string{"-c", fmt.Sprintf(`ulimit -v %d; exec "$0" "$@"`, memory), binary, "-test.run=^(" + strings.Join(names, "|") + ")$",
+	args := append([]string{"-c", fmt.Sprintf(`ulimit -v %d; exec "$0" "$@"`, memory), binary, "-test.run=" + tests,
 		"-test.failfast", "-test.short", "-test.timeout=" + limit.String()}, t.flags...)
 	c := exec.CommandContext(ctx, "sh", args...)
 	c.Dir = t.dir

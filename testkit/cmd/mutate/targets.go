@@ -1,6 +1,9 @@
 package main
 
-import "regexp"
+import (
+	"regexp"
+	"strings"
+)
 
 // target is a part of a package: what is mutated, and which tests are asked.
 type target struct {
@@ -8,6 +11,10 @@ type target struct {
 	files []string
 	tests string   // a regular expression
 	flags []string // of the test binary
+
+	// Of statements in SQL: whose tests are asked besides those of dir. files are then those with statements.
+	sql  bool
+	also []string
 }
 
 // Only tests without a server are asked where they can tell: a survivor costs the time of all tests that reach it.
@@ -35,13 +42,27 @@ var targets = []target{
 	{dir: "inbox", tests: `^Test(Identifying|Rereading)`, files: []string{"checkpoint.go"}},
 	{dir: "inbox", tests: `^TestCounting`, files: []string{"starts.go"}},
 	{dir: "inbox", tests: `^Test(Recording(Writes|Under|Says)|DeadLettering|Knowing)`, files: []string{"ledger.go"}},
+	// Statements. Their mutants meet all quick tests of a package, until one fails.
+	{dir: "dlq", sql: true, files: []string{"queries.go", "pause_queries.go", "parked_queries.go"}},
+	{dir: "idempotency", sql: true, files: []string{"queries.go"}},
+	{dir: "relay", sql: true, files: []string{"queries.go", "parked_queries.go", "schedule_queries.go"}},
+	{dir: "inbox", sql: true, files: []string{"queries.go", "position_queries.go", "letter_queries.go", "retention_queries.go"}},
+	{dir: "outbox", sql: true, files: []string{"queries.go", "schema.sql"}, also: []string{".", "relay", "dlq"}},
+}
+
+// path is a file's from the top of the repository.
+func (t target) path(file string) string {
+	if strings.HasSuffix(file, ".sql") {
+		return file
+	}
+	return t.dir + "/" + file
 }
 
 // chosen are the files of the target that a pattern asks for.
 func (t target) chosen(only *regexp.Regexp) []string {
 	var files []string
 	for _, name := range t.files {
-		if only.MatchString(t.dir + "/" + name) {
+		if only.MatchString(t.path(name)) {
 			files = append(files, name)
 		}
 	}
