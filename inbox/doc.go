@@ -32,8 +32,7 @@
 //
 // # The way of an event
 //
-// Read the files in this order. Each uses those that come after it. testkit/internal/lint/structure counts the exceptions, and how
-// often the way of one event enters a file: at most twice.
+// Read the files in this order. Each uses those that come after it.
 //
 //  1. A program calls Receive or Store (receive.go), ConsumeUntil (backfill.go; backfill_row.go tells people how far it is), or Run and Consume (run.go). It may ask what waits (waiting.go), a probe
 //     whether it works (health.go), and a handler for a watermark (watermark.go). hooks.go is for packages webhook and holdfasttest. Handlers that
