@@ -167,11 +167,11 @@ select count(*) from holdfast.letter l
 // after it, in whatever order letters are replayed. No row means that the event is stored already.
 //
 // A letter without a place goes before all others, by its id, far below what nextval gives. The named conflict lets any
-// other conflict surface.
+// other conflict surface. It is due by the clock: the transaction may have waited for the lock since now().
 const storeLetter = `-- dlq.store
-insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, headers, payload, hash, partition, "offset", letter)
+insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, headers, payload, hash, partition, "offset", letter, next_at)
 select l.consumer, l.topic, l.key, coalesce(l.place, l.id - (1::bigint << 62)),
-       l.source, l.event_id, l.type, l.time, l.headers, l.payload, l.hash, l.partition, l."offset", l.id
+       l.source, l.event_id, l.type, l.time, l.headers, l.payload, l.hash, l.partition, l."offset", l.id, clock_timestamp()
   from holdfast.letter l
  where l.id = $1::bigint
 on conflict (consumer, source, event_id) do nothing`
@@ -220,15 +220,16 @@ update holdfast.inbox i set result = 'discarded', processed_at = coalesce(i.proc
  where l.id = $1::bigint and i.consumer = l.consumer and i.source = l.source and i.event_id = l.event_id
    and i.hash = l.hash and i.result in ('dead', 'stored')`
 
-// wakeQueue makes the head of the letter's queue due if nothing holds its key any more. Without "offset 0" Postgres reads all open letters.
+// wakeQueue makes the head of the letter's queue due if nothing holds its key any more, or if it is a replay, which nothing holds. Without "offset 0" Postgres reads all open letters.
 const wakeQueue = `-- dlq.wake
-update holdfast.stored s set next_at = now()
+update holdfast.stored s set next_at = clock_timestamp()
   from holdfast.letter l
- where l.id = $1::bigint and l.key <> '' and s.consumer = l.consumer and s.topic = l.topic and s.key = l.key and s.next_at = 'infinity'
+ where l.id = $1::bigint and l.key <> '' and s.consumer = l.consumer and s.topic = l.topic and s.key = l.key and ` + sleeps + `
    and s.place = (select min(h.place) from holdfast.stored h
                    where h.consumer = l.consumer and h.topic = l.topic and h.key = l.key)
-   and not exists (select from holdfast.consumer_hold o
-                    where o.consumer = l.consumer and o.topic = l.topic and o.key = l.key and o.after < s.place offset 0)`
+   and (s.letter is not null
+        or not exists (select from holdfast.consumer_hold o
+                        where o.consumer = l.consumer and o.topic = l.topic and o.key = l.key and o.after < s.place offset 0))`
 
 // keepVersion keeps the payload that an edit is about to replace, with its hash.
 const keepVersion = `-- dlq.keep_version
@@ -284,9 +285,9 @@ select s.consumer, s.topic, s.key, s.place, s.source, s.event_id, s.type, s.time
 
 // releaseStored makes a head due, under lockQueue, unless a worker has it or a letter holds its key.
 const releaseStored = `-- dlq.release_stored
-update holdfast.stored s set next_at = now()
+update holdfast.stored s set next_at = clock_timestamp()
  where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text and s.place = $4::bigint and s.source = $5::text and s.event_id = $6::text
-   and s.lease_until <= now()
+   and s.lease_until <= clock_timestamp()
    and (s.key = '' or (
           not exists (select from holdfast.stored h
                        where h.consumer = s.consumer and h.topic = s.topic and h.key = s.key and h.place < s.place)

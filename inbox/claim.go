@@ -36,26 +36,32 @@ func (cl *claims) claim(ctx context.Context, n int) ([]*claimed, error) {
 	cl.mu.Lock()
 	mark := cl.mark
 	cl.mu.Unlock()
-	begun := time.Now()
-	got, whole, err := cl.claimOf(ctx, n, cl.registry.unlimited, mark)
+	got, whole, begun, err := cl.claimOf(ctx, n, cl.registry.unlimited, mark)
 	if err == nil {
 		cl.move(got, whole, begun)
 	}
 	return got, err
 }
 
-// claimOf is claim for some types, from a mark on. whole says that it looked at everything.
-func (cl *claims) claimOf(ctx context.Context, n int, types []string, mark claimMark) (got []*claimed, whole bool, err error) {
+// claimOf is claim for some types, from a mark on. whole says that it looked at everything, and begun when: what it waited for a
+// connection is no part of that.
+func (cl *claims) claimOf(ctx context.Context, n int, types []string, mark claimMark) (got []*claimed, whole bool, begun time.Time, err error) {
 	bytes, alone := cl.memory.room()
 	if bytes == 0 || len(types) == 0 {
-		return nil, false, nil
+		return nil, false, begun, nil
 	}
+	asked := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, connectionTimeout(cl.c))
 	defer cancel()
+	conn, err := cl.pool.Acquire(ctx)
+	if err != nil {
+		return nil, false, begun, fmt.Errorf("claim stored events: %w", err)
+	}
+	defer conn.Release()
 	failpoint.Hit(failpoint.InboxClaiming)
-	token, now := uuid.NewString(), time.Now()
-	lost := cl.unanswered.tokens(now)
-	whole = len(lost) > 0 || mark.whole(now)
+	token, begun := uuid.NewString(), time.Now()
+	lost := cl.unanswered.tokens(begun)
+	whole = len(lost) > 0 || mark.whole(begun)
 	var from *time.Time
 	if !whole {
 		from = &mark.at
@@ -63,13 +69,13 @@ func (cl *claims) claimOf(ctx context.Context, n int, types []string, mark claim
 	b := &pgx.Batch{}
 	b.Queue(cl.sql.interpret)
 	b.Queue(cl.sql.claim, cl.c.Consumer, types, int32(n), token, cl.lease().Microseconds(), lost, bytes, alone, from, mark.place)
-	got, err = readClaimed(cl.pool.SendBatch(ctx, b), token, now.Add(cl.lease()))
+	got, err = readClaimed(conn.SendBatch(ctx, b), token, begun.Add(cl.lease()))
 	if err != nil {
-		cl.unanswered.add(token, now.Add(2*cl.lease()), err)
-		return nil, whole, fmt.Errorf("claim stored events: %w", err)
+		cl.unanswered.add(token, begun.Add(2*cl.lease()), err)
+		return nil, whole, begun, fmt.Errorf("claim stored events: %w", err)
 	}
 	if cl.c.Observer.OnPolled != nil {
-		cl.c.Observer.OnPolled(len(got), time.Since(now))
+		cl.c.Observer.OnPolled(len(got), time.Since(asked))
 	}
 	for _, s := range got {
 		cl.memory.hold(s)
@@ -77,7 +83,7 @@ func (cl *claims) claimOf(ctx context.Context, n int, types []string, mark claim
 	if len(got) > 0 {
 		failpoint.Hit(failpoint.InboxClaimed)
 	}
-	return got, whole, nil
+	return got, whole, begun, nil
 }
 
 // readClaimed reads the answer to a claim. Its transaction ends with the batch, so it is there when that is closed.

@@ -11,6 +11,10 @@ import (
 // Claims look in the order of next_at. While another session holds a snapshot, the index keeps an entry for everything that was handled
 // since, and all these entries come first. So once it has become slow to look at everything, claims begin where the last one ended,
 // and look at everything now and then only.
+//
+// So whatever makes an event claimable that claims may have passed makes it due again, by the clock (resumeSQL, and wakeKey and wakeQueue
+// of package dlq): the next claim takes it. Two things cannot do that, a transaction that commits late and a node that died. They are why
+// the looks at everything are at most wholeAtLeast apart, however long a look takes on a busy machine.
 
 const (
 	// quickLook is how long a look at everything may take for the next claim to be one again.
@@ -18,7 +22,7 @@ const (
 
 	// wholeRest is how many times as long as a look at everything took claims look only from the mark on, up to wholeAtLeast.
 	wholeRest    = 200
-	wholeAtLeast = time.Minute
+	wholeAtLeast = 10 * time.Second
 
 	// lateCommit is how far the mark stays back. What is stored gets its next_at before its transaction commits. What commits later
 	// than that waits for the next look at everything, as does what a node had that died.

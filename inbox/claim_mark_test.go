@@ -27,8 +27,8 @@ func TestWhenAClaimLooksAtEverything(t *testing.T) {
 		{"it is slow, and was just done", claimMark{at: at, took: quickLook + 1, ended: now}, false},
 		{"it is slow, and the rest is not over", claimMark{at: at, took: 10 * time.Millisecond, ended: now.Add(time.Millisecond - 2*time.Second)}, false},
 		{"it is slow, and the rest is over", claimMark{at: at, took: 10 * time.Millisecond, ended: now.Add(-2 * time.Second)}, true},
-		{"it is very slow, and not a minute has passed", claimMark{at: at, took: time.Hour, ended: now.Add(1 - time.Minute)}, false},
-		{"it is very slow, and a minute has passed", claimMark{at: at, took: time.Hour, ended: now.Add(-time.Minute)}, true},
+		{"it is very slow, and not ten seconds have passed", claimMark{at: at, took: time.Hour, ended: now.Add(1 - 10*time.Second)}, false},
+		{"it is very slow, and ten seconds have passed", claimMark{at: at, took: time.Hour, ended: now.Add(-10 * time.Second)}, true},
 	} {
 		if got := row.mark.whole(now); got != row.want {
 			t.Errorf("%s: %v, want %v", row.name, got, row.want)

@@ -66,8 +66,7 @@ func (bl *backlog) claimOne(ctx, jobs context.Context, eventType string, mark *c
 	if bl.pauses.stopped() { // since the loop began to wait for its turn
 		return nil
 	}
-	begun := time.Now()
-	got, whole, err := bl.claims.claimOf(jobs, 1, []string{eventType}, *mark)
+	got, whole, begun, err := bl.claims.claimOf(jobs, 1, []string{eventType}, *mark)
 	switch {
 	case err != nil && ctx.Err() == nil:
 		bl.transient(err)

@@ -318,36 +318,37 @@ on conflict (consumer, source, event_id) do update
    set processed_at = excluded.processed_at, result = excluded.result, attempts = excluded.attempts`
 
 // Claims the head of a queue, in the transaction that has removed the one before it, under the key's lock. The head must be due or
-// dormant, and fit for a claim. Its lease counts from now: the transaction began before a handler ran.
+// dormant, and fit for a claim. All times are compared with the clock: now() is when the transaction began, before a handler ran.
 const nextSQL = `-- inbox.next
 update holdfast.stored s
-   set next_at = now(), lease_token = $5::text::uuid, lease_until = clock_timestamp() + $6::bigint * interval '1 microsecond', attempts = s.attempts + 1
+   set next_at = clock_timestamp(), lease_token = $5::text::uuid, lease_until = clock_timestamp() + $6::bigint * interval '1 microsecond', attempts = s.attempts + 1
  where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text
    and s.place = (select min(h.place) from holdfast.stored h
                    where h.consumer = $1::text and h.topic = $2::text and h.key = $3::text)
    and s.type = any($4::text[])
    and coalesce(octet_length(s.payload), 0) + coalesce(pg_column_size(s.headers), 0) <= $7::bigint
-   and (s.next_at = 'infinity' or s.next_at <= now())
-   and (s.lease_until <= now() or s.lease_until > now() + 2 * $6::bigint * interval '1 microsecond')
+   and (s.next_at = 'infinity' or s.next_at <= clock_timestamp())
+   and (s.lease_until <= clock_timestamp() or s.lease_until > clock_timestamp() + 2 * $6::bigint * interval '1 microsecond')
    and not exists (select from holdfast.stored h
                     where h.consumer = $1::text and h.topic = $2::text and h.key = $3::text and h.place > s.place
-                      and h.next_at < 'infinity' and h.lease_until > now() and h.lease_until <= now() + 2 * $6::bigint * interval '1 microsecond')
+                      and h.next_at < 'infinity' and h.lease_until > clock_timestamp() and h.lease_until <= clock_timestamp() + 2 * $6::bigint * interval '1 microsecond')
    and (s.letter is not null
         or not exists (select from holdfast.consumer_hold l
                         where l.consumer = $1::text and l.topic = $2::text and l.key = $3::text and l.after < s.place))
 returning ` + claimedColumns
 
-// Wakes the head of a queue after the head before it has gone. One that is due comes due again: claims may have passed it while it
-// was no head. Both are due from now on, and not from the transaction's beginning, before its handler ran: claims begin to look at
-// what came due a few seconds ago.
+// Wakes the head of a queue after the head before it has gone, or a worker has let go of an event after it. One that is due comes due
+// again: claims may have passed it meanwhile (claim_mark.go). Both are due from now on, and all times are compared with the clock, and
+// not with the transaction's beginning, before its handler ran. No letter holds back a replay.
 const resumeSQL = `-- inbox.resume
 update holdfast.stored s set next_at = clock_timestamp()
  where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text
-   and (s.next_at = 'infinity' or s.next_at <= now() and s.lease_until <= now())
+   and (s.next_at = 'infinity' or s.next_at <= clock_timestamp() and s.lease_until <= clock_timestamp())
    and s.place = (select min(h.place) from holdfast.stored h
                    where h.consumer = $1::text and h.topic = $2::text and h.key = $3::text)
-   and not exists (select from holdfast.consumer_hold l
-                    where l.consumer = $1::text and l.topic = $2::text and l.key = $3::text and l.after < s.place)`
+   and (s.letter is not null
+        or not exists (select from holdfast.consumer_hold l
+                        where l.consumer = $1::text and l.topic = $2::text and l.key = $3::text and l.after < s.place))`
 
 // Makes followers of a key dormant that are active. Store adds such: it must not wait for the key's lock, and so does not know what
 // is before them. Each is resumed once it is the head. Every claim would look at all of them if they stayed active. The
@@ -409,7 +410,7 @@ update holdfast.stored s set next_at = clock_timestamp()
 // that the claim counted. $9 is how many attempts in a row lost their connection.
 const retrySQL = `-- inbox.retry
 update holdfast.stored s
-   set lease_token = null, lease_until = '-infinity', next_at = now() + $6::bigint * interval '1 microsecond',
+   set lease_token = null, lease_until = '-infinity', next_at = clock_timestamp() + $6::bigint * interval '1 microsecond',
        attempts = s.attempts - $7::int, losses = $9::int,
        failed_at = coalesce(s.failed_at, case when $7::int = 0 then now() end),
        errors = holdfast.last_errors(s.errors || $8::text[])

@@ -244,7 +244,7 @@ func TestAHeldEventIsNotClaimedThoughItIsDue(t *testing.T) {
 		t.Error("the held event was claimed")
 	}
 	pgtest.Exec(t, b.db, "update holdfast.letter set state = 'discarded'")
-	pgtest.Exec(t, b.db, "update holdfast.stored set next_at = now()") // Claims go on from the last one. They may not look at all again for a minute.
+	pgtest.Exec(t, b.db, "update holdfast.stored set next_at = now()") // Claims go on from the last one. They may not look at all again for ten seconds.
 	b.awaitOutcome("2", Handled)
 }
 

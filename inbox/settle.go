@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 	"github.com/holdfast-go/holdfast/internal/lane"
@@ -106,17 +107,32 @@ func (bl *backlog) remove(ctx context.Context, tx pgx.Tx, s *claimed, statement,
 	return next, nil
 }
 
-// postpone returns the row to its queue: with the error of the attempt, or with the attempt given back if there is none.
+// postpone returns the row to its queue: with the error of the attempt, or with the attempt given back if there is none. A replay may
+// have entered before it meanwhile. No claim took that beside our lease, so it is woken, under the lock of the key's queue.
 func (bl *backlog) postpone(ctx context.Context, tx pgx.Tx, s *claimed, delay time.Duration, failures []string) error {
 	unspent, losses := int32(0), int32(0)
 	if len(failures) == 0 {
 		unspent, losses = 1, int32(s.losses)
 	}
-	tag, err := tx.Exec(ctx, bl.sql.retry, bl.c.Consumer, s.e.Topic, s.e.Key, s.place, s.token, delay.Microseconds(), unspent, nonNil(failures), losses)
-	if err != nil {
+	b := &pgx.Batch{}
+	if s.e.Key != "" {
+		b.Queue(bl.sql.lock, int32(lane.KeyClass), bl.keyNumber(s.e.Topic, s.e.Key))
+	}
+	found := false
+	b.Queue(bl.sql.retry, bl.c.Consumer, s.e.Topic, s.e.Key, s.place, s.token, delay.Microseconds(), unspent, nonNil(failures), losses).Exec(func(tag pgconn.CommandTag) error {
+		found = tag.RowsAffected() == 1
+		return nil
+	})
+	if s.e.Key != "" {
+		b.Queue(bl.sql.resume, bl.c.Consumer, s.e.Topic, s.e.Key).Exec(func(tag pgconn.CommandTag) error {
+			s.left = tag.RowsAffected() > 0
+			return nil
+		})
+	}
+	if err := tx.SendBatch(ctx, b).Close(); err != nil {
 		return fmt.Errorf("postpone stored event: %w", err)
 	}
-	if tag.RowsAffected() != 1 {
+	if !found {
 		return errLeaseLost
 	}
 	failpoint.Hit(failpoint.InboxPostponing)

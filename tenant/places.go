@@ -34,7 +34,7 @@ var places = []place{
 	{name: "letter_action", count: countLetterActions, read: exportLetterActions, why: "their dead letters remain"},
 	{name: "letter", count: countLetters, read: exportLetters, erase: eraseLetters, counts: true, why: "they are being replayed, or were given up meanwhile: repeat the erasure"},
 	{name: "letter_replay", count: countReplays, read: exportReplays, erase: eraseReplays, why: "they have not ended: let them continue, then repeat the erasure"},
-	{name: "pause", count: countPauses, read: exportPauses, erase: erasePauses, why: inUse},
+	{name: "pause", count: countPauses, read: exportPauses, erase: erasePauses, counts: true, why: inUse},
 	{name: "pause_action", count: countPaused, read: exportPaused, erase: erasePaused, why: inUse},
 	{name: "idempotency_step", count: countSteps, read: exportSteps, why: "their requests run: repeat the erasure"},
 	{name: "idempotency_request", count: countRequests, read: exportRequests, why: "they run: repeat the erasure"},

@@ -162,9 +162,21 @@ delete from holdfast.stored_action e using ` + of + `
 delete from holdfast.letter_replay e using ` + of + `
  where ` + within + ` and ` + replaysTenant + ` = w.name and e.ended_at is not null`
 
+	// A key goes on whose pause ends. Its head may have fallen due meanwhile, and claims have passed it: it is made due again, as dlq.Resume
+	// does, by the clock.
 	erasePauses = `-- tenant.erase_pauses
-delete from holdfast.pause e using ` + of + `
- where ` + within + ` and ` + keysTenant + ` = w.name`
+with gone as (
+  delete from holdfast.pause e using ` + of + `
+   where ` + within + ` and ` + keysTenant + ` = w.name
+  returning e.consumer, e.topic, e.key
+), woken as (
+  update holdfast.stored s set next_at = clock_timestamp()
+    from gone g
+   where s.consumer = g.consumer and s.topic = g.topic and s.key = g.key
+     and (s.next_at = 'infinity' or s.next_at <= clock_timestamp() and s.lease_until <= clock_timestamp())
+     and s.place = (select h.place from holdfast.stored h
+                     where h.consumer = g.consumer and h.topic = g.topic and h.key = g.key order by h.place limit 1))
+select count(*) from gone`
 
 	erasePaused = `-- tenant.erase_pause_actions
 delete from holdfast.pause_action e using ` + of + `

@@ -430,6 +430,27 @@ insert into holdfast.idempotency_expired (scope, operation, key, fingerprint, cr
 	plantest.EveryStatement(t, asked, map[string]string{"tenant.blocks": "it reads the catalog", "tenant.sign_erasure": "it inserts one row"})
 }
 
+// Claims go on from the last one (inbox/claim_mark.go). They would overlook a head that fell due while its key was paused.
+func TestAKeyWhosePauseIsErasedGoesOn(t *testing.T) {
+	t.Parallel()
+	db, tenants := setup(t)
+	write(t, db, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, next_at) values
+		('billing', 'orders', 'acme/9', 1, 's', 'acme/head', 't', now(), '', now() - interval '1 hour'),
+		('billing', 'orders', 'acme/9', 2, 's', 'acme/follower', 't', now(), '', now() - interval '1 hour')`)
+	report, err := tenants.Erase(t.Context(), "acme", EraseOptions{By: "ann", Reason: "the contract ended"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range report.Places {
+		if p.Name == "pause" && (p.Erased != 1 || p.Remains != 0) {
+			t.Errorf("%+v, want one pause erased", p)
+		}
+	}
+	if n := pgtest.Count(t, db, "select count(*) from holdfast.stored where key = 'acme/9' and (next_at > now() - interval '30 minutes') = (event_id = 'acme/head')"); n != 2 {
+		t.Error("the head is not due again, or a follower is")
+	}
+}
+
 // A part larger than one transaction is read to its end.
 func TestALargeLogIsErasedInParts(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
