@@ -2,33 +2,43 @@ package idempotency
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/jackc/puddle/v2"
 
 	"github.com/holdfast-go/holdfast/internal/private"
 )
 
 // Run removes expired keys, and the copies that Config.KeepExpired kept. It also completes abandoned requests
-// (Route.Complete). It blocks until ctx is done, waits for the requests it is running, and returns nil. Any number of
-// nodes may call it. An expired answer is never replayed, whether or not Run is running. With NewEphemeral, Run only
-// waits.
+// (Route.Complete). It blocks until ctx is done, waits for the requests it is running, and returns nil; or an error, if the
+// pool is closed. Any number of nodes may call it. An expired answer is never replayed, whether or not Run is running. With
+// NewEphemeral, Run only waits.
 func (g *Guard) Run(ctx context.Context) error {
 	if g.pool == nil {
 		<-ctx.Done()
 		return nil
 	}
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
 	var wg sync.WaitGroup
-	defer wg.Wait()
-	wg.Go(func() { g.complete(ctx) })
-	for {
-		if _, err := g.RunOnce(ctx); err != nil && ctx.Err() == nil {
+	wg.Go(func() { g.complete(ctx, end) })
+	for ctx.Err() == nil {
+		switch _, err := g.RunOnce(ctx); {
+		case errors.Is(err, puddle.ErrClosedPool): // No later try gets a connection.
+			end(err)
+		case err != nil && ctx.Err() == nil:
 			g.c.Logger.Warn("cleanup of idempotency keys failed, will retry", "error", private.Text(err))
 		}
-		if !pause(ctx, g.c.CleanupEvery/2+time.Duration(g.random()*float64(g.c.CleanupEvery))) {
-			return nil
-		}
+		pause(ctx, g.c.CleanupEvery/2+time.Duration(g.random()*float64(g.c.CleanupEvery)))
 	}
+	wg.Wait()
+	if err := context.Cause(ctx); errors.Is(err, puddle.ErrClosedPool) {
+		return fmt.Errorf("%w: close the pool after Run has returned", err)
+	}
+	return nil
 }
 
 // RunOnce removes all keys that have expired, in transactions of Config.CleanupBatch keys, and returns how many.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/puddle/v2"
 
 	"github.com/holdfast-go/holdfast/internal/plain"
 	"github.com/holdfast-go/holdfast/internal/private"
@@ -30,12 +31,15 @@ type abandonedRequest struct {
 	unreadable  error // set if the stored request cannot be read
 }
 
-// complete looks for abandoned requests until ctx is done.
-func (g *Guard) complete(ctx context.Context) {
+// complete looks for abandoned requests until ctx is done, and ends Run if it never can again.
+func (g *Guard) complete(ctx context.Context, end context.CancelCauseFunc) {
 	for pause(ctx, g.c.CompleteEvery/2+time.Duration(g.random()*float64(g.c.CompleteEvery))) {
 		for {
 			n, err := g.CompleteOnce(ctx)
-			if err != nil && ctx.Err() == nil {
+			switch {
+			case errors.Is(err, puddle.ErrClosedPool):
+				end(err)
+			case err != nil && ctx.Err() == nil:
 				g.c.Logger.Warn("completing abandoned requests failed, will retry", "error", private.Text(err))
 			}
 			if n < g.c.Completers || ctx.Err() != nil {

@@ -16,7 +16,7 @@ import (
 // Run returns nil when ctx ends. Running handlers may finish within Config.StopTimeout; then they are cancelled, and their events
 // go back without an attempt spent. The error wraps ErrHungHandlers when too many handlers hang, and holdfast.ErrSchemaMissing
 // or holdfast.ErrSchemaVersion when there is no schema, or one that does not fit this build; an error about missing rights says which.
-// Run waits for a database that cannot be reached. Consume runs it too.
+// A pool that is closed ends it with an error too. Run waits for a database that cannot be reached. Consume runs it too.
 //
 // Run also removes rows of `inbox` that are no longer needed (Config.Retention), a few at a time.
 func (in *Inbox) Run(ctx context.Context) (err error) {
@@ -56,7 +56,7 @@ func (in *Inbox) runStored(g *group) {
 // whose log does not hold the next offset (ErrOffsetOutOfRange), so that no record is skipped silently, and goes on with the
 // others. The error wraps ErrHungHandlers when too many handlers hang, ErrConfiguration when the brokers refuse a setting or no type
 // has a handler, and holdfast.ErrSchemaMissing or holdfast.ErrSchemaVersion when there is no schema, or one that does not fit
-// this build; an error about missing rights says which.
+// this build; an error about missing rights says which. A pool that is closed ends it with an error too.
 func (in *Inbox) Consume(ctx context.Context, s Source) error {
 	if s == nil {
 		return errors.New("source is nil: it must be one like kafkago.NewGroup's")

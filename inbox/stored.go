@@ -179,7 +179,7 @@ func (bl *backlog) handBack(ctx context.Context, s *claimed, delay time.Duration
 	defer cancel()
 	for wait := 0; ; wait++ {
 		err := bl.runner.transact(ctx, func(ctx context.Context, tx pgx.Tx) error { return bl.postpone(ctx, tx, s, delay, nil) })
-		if err == nil || errors.Is(err, errLeaseLost) {
+		if err == nil || errors.Is(err, errLeaseLost) || poolClosed(err) { // Then the lease ends.
 			return
 		}
 		bl.transient(err)
@@ -214,6 +214,8 @@ func (bl *backlog) writeDown(ctx context.Context, s *claimed, f func(ctx context
 			return
 		case errors.Is(err, errLeaseLost):
 			bl.lost(s)
+			return
+		case poolClosed(err): // The lease ends.
 			return
 		}
 		var fl *failure
@@ -250,8 +252,8 @@ func (bl *backlog) gone(ctx context.Context, s *claimed) (bool, error) {
 			}
 			return err
 		})
-		if err == nil {
-			return gone, nil
+		if err == nil || poolClosed(err) {
+			return gone, err
 		}
 		bl.transient(err)
 		if err := pause(ctx, spread(databaseBase, databaseCap, wait+1, bl.random())); err != nil {

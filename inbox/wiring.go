@@ -6,15 +6,23 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/jackc/puddle/v2"
+
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
 
-// This file explains what waiting cannot cure: a database that is not prepared for this consumer.
+// This file explains what waiting cannot cure: a database that is not prepared for this consumer, a pool that was closed.
+
+// poolClosed reports that no statement of ours can be made any more.
+func poolClosed(err error) bool { return errors.Is(err, puddle.ErrClosedPool) }
 
 // miswired is an error of our own statements together with what an operator has to do. It is nil if the database only has to be
 // waited for. A missing right is looked for: a handler, or another service behind the same pooler, may have left a connection with
 // another role, which is put right.
 func (env *env) miswired(ctx context.Context, err error) error {
+	if poolClosed(err) {
+		return fmt.Errorf("%w: close the pool after Run and Consume have returned", err)
+	}
 	explained := sqlschema.Explain(err, "docs/operations.md lists what to grant to a consumer")
 	switch {
 	case errors.Is(explained, sqlschema.ErrMissing):

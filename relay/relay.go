@@ -30,6 +30,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/puddle/v2"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
@@ -76,6 +77,7 @@ type Relay struct {
 	vitals  vitals                       // what Health tells
 	said    quiet.Limiter                // what was logged of late
 	changed chan struct{}                // a lane has ended: look at the claims now
+	running atomic.Bool                  // a call of Run has not returned
 }
 
 // New returns a Relay, or one error that names every problem of the configuration. It does not touch the database.
@@ -128,9 +130,16 @@ func (r *Relay) Wake() { r.poller.poke() }
 // It returns an error if running would be wrong, or can never work: the schema or a part of it is missing
 // (holdfast.ErrSchemaMissing) or does not fit this build (holdfast.ErrSchemaVersion), its role lacks a right, the
 // server is a standby (ErrStandby), the default isolation is not READ COMMITTED (ErrIsolation), or the database is a restored copy whose
-// cursors mean nothing (ErrRestored). The error says what to do. An outage never ends it: while Postgres or Kafka cannot be reached it
-// waits, with backoff and jitter, and logs that.
+// cursors mean nothing (ErrRestored), or the pool was closed. The error says what to do. An outage never ends it: while Postgres or Kafka
+// cannot be reached it waits, with backoff and jitter, and logs that.
+//
+// A Relay runs once at a time: a call beside another returns an error at once, because both would publish each event. It may run again
+// afterwards.
 func (r *Relay) Run(ctx context.Context) (err error) {
+	if !r.running.CompareAndSwap(false, true) {
+		return fmt.Errorf("relay %s runs already: call Run again when it has returned, or make another relay with New", r.c.Name)
+	}
+	defer r.running.Store(false)
 	r.vitals.begin(r.env.now())
 	r.sayPool()
 	defer func() { r.vitals.end(err) }()
@@ -359,6 +368,8 @@ func (r *Relay) fatal(err error) error {
 	switch {
 	case !fatal(err):
 		return nil
+	case errors.Is(err, puddle.ErrClosedPool):
+		return fmt.Errorf("%w: close the pool after Run has returned", err)
 	case !errors.Is(err, sqlschema.ErrNoRights):
 		return err
 	}
@@ -372,7 +383,8 @@ func (r *Relay) fatal(err error) error {
 // fatal says whether an error ends Run, if what it says is so.
 func fatal(err error) bool {
 	return errors.Is(err, ErrStandby) || errors.Is(err, ErrRestored) || errors.Is(err, ErrIsolation) ||
-		errors.Is(err, holdfast.ErrSchemaMissing) || errors.Is(err, holdfast.ErrSchemaVersion) || errors.Is(err, sqlschema.ErrNoRights)
+		errors.Is(err, holdfast.ErrSchemaMissing) || errors.Is(err, holdfast.ErrSchemaVersion) || errors.Is(err, sqlschema.ErrNoRights) ||
+		errors.Is(err, puddle.ErrClosedPool)
 }
 
 // failed records that a lane ended with an error, and says how often it has in a row.
