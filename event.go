@@ -21,7 +21,8 @@ type Event struct {
 	Topic string
 
 	// Key orders: events of one topic and key share a Kafka partition, and keep their order where a lock makes their
-	// transactions wait for each other: a row lock, or outbox.Lock. At most 1,024 bytes of UTF-8. Empty means no order.
+	// transactions wait for each other: a row lock, or outbox.Lock. At most 1,024 bytes of UTF-8. Empty means no order. The text
+	// "data:;base64,…" stands for a key of other bytes, as other programs write them to Kafka (inbox.KeyBytes).
 	Key string
 
 	// Payload is what is said, in the producer's own encoding. Nil is a tombstone: a Kafka record without a value.

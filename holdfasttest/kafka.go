@@ -128,7 +128,7 @@ func (k *Kafka) append(ctx context.Context, e holdfast.Event) error {
 	}
 	r := inbox.Record{Value: bytes.Clone(e.Payload), Headers: wire.Headers([]inbox.Header(nil), e), Time: e.Time}
 	if e.Key != "" {
-		r.Key = []byte(e.Key)
+		r.Key = []byte(wire.RecordKey(e.Key))
 	}
 	read, err := wire.Parse(e.Topic, r.Key, r.Value, r.Headers, r.Time)
 	if err != nil {

@@ -78,7 +78,7 @@ func FuzzAPublishedEventIsReceivedAsItWas(f *testing.F) {
 		}
 		var recordKey []byte
 		if key != "" {
-			recordKey = []byte(key)
+			recordKey = []byte(wire.RecordKey(key))
 		}
 		bare := bareReceiver()
 		p := &partition{env: bare.env, receiver: bare, tp: TopicPartition{"orders", 3}, fence: &fence{}}

@@ -5,19 +5,17 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
-	"unicode/utf8"
+
+	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// This file keeps headers as text, in memory and in columns.
-
-// binaryHeader begins the text of a header whose value is no text: a data URL (RFC 2397) without a media type.
-const binaryHeader = "data:;base64,"
+// This file keeps headers and keys as text, in memory and in columns.
 
 // HeaderBytes returns the bytes of a header's value as its producer wrote them. Headers of an event are text. The value of a
 // record's header that is not UTF-8, or holds NUL, is kept as a data URL, "data:;base64,AAAAAg==": HeaderBytes decodes it. Any other
 // value is returned as it is.
 func HeaderBytes(value string) []byte {
-	if encoded, ok := strings.CutPrefix(value, binaryHeader); ok {
+	if encoded, ok := strings.CutPrefix(value, wire.Binary); ok {
 		if b, err := base64.StdEncoding.DecodeString(encoded); err == nil {
 			return b
 		}
@@ -25,13 +23,19 @@ func HeaderBytes(value string) []byte {
 	return []byte(value)
 }
 
+// KeyBytes returns the bytes of a record's key as its producer wrote them. The key of an event is text. That of a record whose key is not
+// UTF-8, or holds NUL, is a data URL as in HeaderBytes: KeyBytes decodes it, and a publisher writes the bytes again where an event has
+// such a key. Any other key is returned as it is, also one that only looks so: of a text that could be taken for another key's data URL
+// the inbox makes a data URL too, so that two keys are equal if and only if their bytes are.
+func KeyBytes(key string) []byte { return []byte(wire.RecordKey(key)) }
+
 // textHeaders makes text of names and values that are none, as other producers write them (a counter of four bytes, say).
 func textHeaders(headers map[string]string) map[string]string {
 	text := func(s string) string {
-		if utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 {
+		if wire.IsText(s) {
 			return s
 		}
-		return binaryHeader + base64.StdEncoding.EncodeToString([]byte(s))
+		return wire.BinaryText(s)
 	}
 	for name, value := range headers {
 		if t := text(value); t != value {

@@ -2,7 +2,9 @@ package inbox
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
+	"fmt"
 	"maps"
 	"strconv"
 	"strings"
@@ -100,6 +102,14 @@ func sanitized(e holdfast.Event) holdfast.Event {
 	for name, value := range e.Headers {
 		headers[clean(name, 1<<10)] = clean(value, 64<<10)
 	}
-	e.Source, e.Type, e.Key, e.Headers = clean(e.Source, 255), clean(e.Type, 255), clean(e.Key, 1024), headers
+	e.Source, e.Type, e.Key, e.Headers = clean(e.Source, 255), clean(e.Type, 255), shortKey(e.Key), headers
 	return e
+}
+
+// shortKey is a key, or the beginning of one that is too long and a hash of all of it: the dead letters of two keys have two keys.
+func shortKey(key string) string {
+	if len(key) <= 1024 {
+		return key
+	}
+	return fmt.Sprintf("%s…sha256:%x", strings.ToValidUTF8(key[:900], ""), sha256.Sum256([]byte(key)))
 }

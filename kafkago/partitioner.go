@@ -3,6 +3,7 @@ package kafkago
 import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/murmur2"
+	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
 // Partitioner says which of partitions an event goes to: 0 to partitions-1. It must look at nothing but the event's
@@ -14,7 +15,7 @@ type Partitioner func(e holdfast.Event, partitions int) int
 // Murmur2 is the default: the Java client's own choice for records with a key, so that services in other languages
 // that write to the same topic put a key on the same partition. Events without a key are spread by their ID.
 func Murmur2(e holdfast.Event, partitions int) int {
-	by := e.Key
+	by := wire.RecordKey(e.Key)
 	if by == "" {
 		by = e.ID
 	}

@@ -66,3 +66,10 @@ func TestEventsWithoutAKeySpreadByIDAndStayWhereTheyWere(t *testing.T) {
 		}
 	}
 }
+
+func TestABinaryKeyGoesWhereItsBytesGo(t *testing.T) {
+	e := holdfast.Event{ID: "1", Key: "data:;base64,AAAAAAAAACo="}
+	if got, want := Murmur2(e, 7), murmur2.Partition("\x00\x00\x00\x00\x00\x00\x00\x2a", 7); got != want {
+		t.Errorf("partition %d, want %d", got, want)
+	}
+}

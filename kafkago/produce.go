@@ -128,7 +128,7 @@ func (r *recordReader) ReadRecord() (*kafka.Record, error) {
 	r.record.Key, r.record.Value = nil, nil
 	r.scratch = r.scratch[:0]
 	if e.Key != "" {
-		r.scratch = append(r.scratch, e.Key...)
+		r.scratch = append(r.scratch, wire.RecordKey(e.Key)...)
 		r.key.bytes = r.scratch
 		r.record.Key = &r.key
 	}

@@ -8,7 +8,7 @@ import (
 // Record is an event as a broker carries it: the binary mode of the CloudEvents 1.0 binding for Kafka, which the inbox
 // reads.
 type Record struct {
-	Key     []byte // nil for an event without a key
+	Key     []byte // nil for an event without a key; the bytes that a key "data:;base64,…" stands for (inbox.KeyBytes)
 	Value   []byte // nil for a tombstone; not a copy
 	Headers []Header
 }
@@ -25,7 +25,7 @@ type Header struct {
 func RecordOf(e holdfast.Event) Record {
 	r := Record{Value: e.Payload, Headers: wire.Headers([]Header(nil), e)}
 	if e.Key != "" {
-		r.Key = []byte(e.Key)
+		r.Key = []byte(wire.RecordKey(e.Key))
 	}
 	return r
 }

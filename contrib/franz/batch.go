@@ -68,8 +68,7 @@ func (w *batchWriter) append(e *holdfast.Event) {
 	if e.Key == "" {
 		r = kbin.AppendVarint(r, -1)
 	} else {
-		r = kbin.AppendVarint(r, int32(len(e.Key)))
-		r = append(r, e.Key...)
+		r = kbin.AppendVarintString(r, wire.RecordKey(e.Key))
 	}
 	r = kbin.AppendVarintBytes(r, e.Payload)
 	r = kbin.AppendVarint(r, int32(len(w.headers)))

@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/inbox/sourcetest"
+	"github.com/holdfast-go/holdfast/internal/murmur2"
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/relay"
 	"github.com/holdfast-go/holdfast/relay/publishertest"
@@ -106,5 +107,12 @@ func produceRecords(t testing.TB, cluster *kafkatest.Cluster, topic string, part
 		case time.Now().After(end):
 			t.Fatal(err)
 		}
+	}
+}
+
+func TestABinaryKeyGoesWhereItsBytesGo(t *testing.T) {
+	e := holdfast.Event{ID: "1", Key: "data:;base64,AAAAAAAAACo="}
+	if got, want := Murmur2(e, 7), murmur2.Partition("\x00\x00\x00\x00\x00\x00\x00\x2a", 7); got != want {
+		t.Errorf("partition %d, want %d", got, want)
 	}
 }

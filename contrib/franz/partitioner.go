@@ -3,6 +3,7 @@ package franz
 import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/murmur2"
+	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
 // Partitioner says which of partitions an event goes to: 0 to partitions-1. It must look at nothing but the event's topic and key,
@@ -16,5 +17,5 @@ func Murmur2(e holdfast.Event, partitions int) int {
 	if e.Key == "" {
 		return murmur2.Partition(e.ID, partitions)
 	}
-	return murmur2.Partition(e.Key, partitions)
+	return murmur2.Partition(wire.RecordKey(e.Key), partitions)
 }

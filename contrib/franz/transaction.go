@@ -177,7 +177,7 @@ func (l *laneProducer) produce(ctx context.Context, parts []*lanePart, hashes []
 			e := &p.Events[at]
 			rec := &kgo.Record{Topic: p.Topic, Partition: int32(p.Partition), Value: e.Payload, Timestamp: now}
 			if e.Key != "" {
-				rec.Key = []byte(e.Key)
+				rec.Key = []byte(wire.RecordKey(e.Key))
 			}
 			rec.Headers, _ = wire.Append[kgo.RecordHeader](nil, nil, *e)
 			client.Produce(ctx, rec, func(_ *kgo.Record, err error) { r.part(i, err) })

@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/internal/murmur2"
 	"github.com/holdfast-go/holdfast/relay"
 )
 
@@ -89,5 +90,12 @@ func TestOnlyARepeatHasTheSameMessageID(t *testing.T) {
 	}
 	if got := messageID(e); !strings.HasPrefix(got, "1-") {
 		t.Errorf("a readable id becomes %s", got)
+	}
+}
+
+func TestABinaryKeyGoesWhereItsBytesGo(t *testing.T) {
+	e := holdfast.Event{ID: "1", Key: "data:;base64,AAAAAAAAACo="}
+	if got, want := partitionOf(e, 7), murmur2.Partition("\x00\x00\x00\x00\x00\x00\x00\x2a", 7); got != want {
+		t.Errorf("partition %d, want %d", got, want)
 	}
 }

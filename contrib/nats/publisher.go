@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/murmur2"
+	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/relay"
 )
 
@@ -113,7 +114,7 @@ func partitionOf(e holdfast.Event, partitions int) int {
 	if e.Key == "" {
 		return murmur2.Partition(e.ID, partitions)
 	}
-	return murmur2.Partition(e.Key, partitions)
+	return murmur2.Partition(wire.RecordKey(e.Key), partitions)
 }
 
 // Publish sends the events, and returns when each has its answer. It is for relay.Relay.

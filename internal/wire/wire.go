@@ -1,6 +1,6 @@
 // Package wire says how an event travels in a Kafka record: the CloudEvents 1.0 Kafka binding in binary mode.
 //
-//	record key      Event.Key, null when empty
+//	record key      Event.Key, null when empty; the bytes that it stands for where it is the text of others (RecordKey)
 //	record value    Event.Payload, null for a tombstone
 //	ce_specversion  "1.0"
 //	ce_id           Event.ID
@@ -137,7 +137,7 @@ func Size(e holdfast.Event) int {
 }
 
 // Parse reads a record back into an event. It is made for topics to which others write as well. A missing header
-// leaves its field empty. A ce_time that is missing or cannot be read is replaced by at, the record's own time. Of two
+// leaves its field empty. A key that is no text becomes text (EventKey). A ce_time that is missing or cannot be read is replaced by at, the record's own time. Of two
 // headers with one name the last counts. Values need not be UTF-8; code that stores them must check. Payload is value
 // itself, not a copy: nil stays nil, a tombstone, and empty stays empty. A ce_subject that is not the key, and other ce_ headers, the
 // extension attributes of a foreign producer, stay among Headers.
@@ -147,7 +147,7 @@ func Parse[H header](topic string, key, value []byte, headers []H, at time.Time)
 	if topic == "" {
 		return holdfast.Event{}, errors.New("read record: its topic is empty")
 	}
-	e := holdfast.Event{Topic: topic, Key: string(key), Payload: value, Time: at}
+	e := holdfast.Event{Topic: topic, Key: EventKey(key), Payload: value, Time: at}
 	for _, theirs := range headers {
 		switch h := Header(theirs); h.Key {
 		case HeaderSpecVersion:

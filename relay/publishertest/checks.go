@@ -19,7 +19,8 @@ func (s *suite) eventsArriveAsGiven() {
 	tombstone.Payload, empty.Payload = nil, []byte{}
 	text := event(topic, "text", "schlüssel")
 	text.Headers = map[string]string{"empty": "", "b": "ü", "a": "1"}
-	want := []holdfast.Event{full, bare, tombstone, empty, text}
+	binary := event(topic, "binary", "data:;base64,AAH/") // the text of the bytes 0, 1 and 255
+	want := []holdfast.Event{full, bare, tombstone, empty, text, binary}
 	s.publishAll(want)
 	got := map[string]holdfast.Event{}
 	for _, events := range s.read(topic) {
