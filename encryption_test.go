@@ -271,7 +271,7 @@ func TestErasingAKeyErasesWhatItEncryptedEverywhere(t *testing.T) {
 	p.Consume("mail", handler("mail"), config)
 	wait.Until(t, "the others have seen all", func() bool {
 		return pgtest.Count(t, p.Db, "select count(*) from holdfast.inbox where event_id = 'after'") == 3 &&
-			pgtest.Count(t, p.Db, "select count(*) from holdfast.letter where state = 'open' and reason = 'its handler returned a permanent failure' and array_to_string(errors, ' ') like '%the key was erased%'") >= 4
+			pgtest.Count(t, p.Db, "select count(*) from holdfast.letter where state = 'open' and reason like 'its handler returned a permanent failure: decrypt the payload (key %: the key was erased' and array_to_string(errors, ' ') like '%the key was erased%'") >= 4
 	})
 	wait.Until(t, "billing's stored event and letter are unreadable", func() bool {
 		pgtest.Exec(t, p.Db, "update holdfast.stored set next_at = now()")

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -15,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/puddle/v2"
 
+	"github.com/holdfast-go/holdfast/internal/foreign"
 	"github.com/holdfast-go/holdfast/internal/plain"
 	"github.com/holdfast-go/holdfast/internal/private"
 )
@@ -185,7 +184,7 @@ func (rt *route) resume(ctx context.Context, a abandonedRequest) (begin func(), 
 		defer ended()
 		defer func() {
 			if p := recover(); p != nil && p != http.ErrAbortHandler {
-				g.c.Logger.Error("handler panicked while an abandoned request was completed", "operation", a.route, "key", req.keyHash(), "panic", fmt.Sprintf("%T", p), "at", panickedAt())
+				g.c.Logger.Error("handler panicked while an abandoned request was completed", "operation", a.route, "key", req.keyHash(), "panic", fmt.Sprintf("%T", p), "at", foreign.PanickedAt())
 			}
 		}()
 		rt.lead(&discard{header: http.Header{}}, req, c, begun, tries)
@@ -196,7 +195,7 @@ func (rt *route) resume(ctx context.Context, a abandonedRequest) (begin func(), 
 func (rt *route) restore(ctx context.Context, a abandonedRequest, info Info) (r *http.Request, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			r, err = nil, fmt.Errorf("Route.Complete panicked: a %T at %s", p, panickedAt())
+			r, err = nil, fmt.Errorf("Route.Complete panicked: a %T at %s", p, foreign.PanickedAt())
 		}
 	}()
 	if a.unreadable != nil {
@@ -206,25 +205,6 @@ func (rt *route) restore(ctx context.Context, a abandonedRequest, info Info) (r 
 		return nil, err
 	}
 	return rt.o.Complete(r, info), nil
-}
-
-// panickedAt says where the panic came from that the calling deferred function has recovered from: the function and its line.
-// A panic's value is not logged: it may be what the request said.
-func panickedAt() string {
-	callers := make([]uintptr, 32)
-	frames := runtime.CallersFrames(callers[:runtime.Callers(1, callers)])
-	for panicked := false; ; {
-		frame, more := frames.Next()
-		switch {
-		case frame.Function == "runtime.gopanic":
-			panicked = true
-		case panicked && !strings.HasPrefix(frame.Function, "runtime."):
-			return fmt.Sprintf("%s:%d", frame.Function, frame.Line)
-		}
-		if !more {
-			return "an unknown place"
-		}
-	}
 }
 
 // discard is the http.ResponseWriter of a request that is completed: no client waits for the answer.

@@ -146,7 +146,7 @@ func TestAnErrorThatMayPanicArrivesInEveryWay(t *testing.T) {
 func TestAFunctionThatRedactsMayPanic(t *testing.T) {
 	t.Parallel()
 	env := &env{settings: settings{c: Config{RedactErrorFunc: func(error) string { panic("Ann") }}.withDefaults()}}
-	if got, want := env.cause(&handlerError{err: errors.New("Ann")}), "RedactErrorFunc panicked"; got != want {
+	if got, want := env.cause(&handlerError{err: errors.New("Ann")}, event("1", "k")), "RedactErrorFunc panicked"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
@@ -155,7 +155,7 @@ func TestTheLogSaysByDefaultWhoseMethodPanicked(t *testing.T) {
 	t.Parallel()
 	env := &env{settings: settings{c: Config{}.withDefaults()}}
 	for _, bad := range badly.Errors() {
-		got := env.cause(&handlerError{err: foreign.Error(bad.Err)})
+		got := env.cause(&handlerError{err: foreign.Error(bad.Err)}, event("1", "k"))
 		if whose, _, panics := strings.Cut(bad.Says, " panicked"); panics && !strings.HasSuffix(got, whose+" panicked") {
 			t.Errorf("%s: the log says %q, want %q", bad.Name, got, whose)
 		}

@@ -191,11 +191,14 @@ type Config struct {
 	// Observer receives what the inbox does. Defaults to nothing.
 	Observer Observer
 
-	// RedactErrorFunc says what of a handler's error the log gets, as the attribute error of "handler failed, will retry" and "event
-	// given up": the first line of what it returns, at most 200 bytes, without control characters; nothing if that is "". It gets
-	// what the handler returned. ErrorKind is such a function, and so is error.Error if your handlers never put an event's data into
-	// an error. It must be quick and is called from many goroutines. Defaults to what Postgres, the network or a time-out says
-	// without values, or the type of the innermost error: nothing that a handler said.
+	// RedactErrorFunc says what of a handler's error leaves the table of dead letters: it is the attribute error of "handler failed, will
+	// retry" and "event given up", and ends the reason of a dead letter, which lists, groups and published letters show. That is the first line
+	// of what it returns, at most 200 bytes, without characters that cannot be printed. It gets what the handler returned, must be
+	// quick, and is called from many goroutines. Where it returns "", only holdfast's own words are said. WithholdError withholds
+	// all that a handler said, ErrorKind leaves out what looks like a value, and error.Error leaves out nothing. Defaults to the
+	// error's text with # in place of what it shares with the event: each string or number of its payload, its key and each value of a header,
+	// if it has three bytes and stands there as a word, and any 12 bytes in a row of one. What a handler words anew,
+	// such as a rounded number, is not recognised. Of an event with an encrypted payload it defaults to WithholdError.
 	RedactErrorFunc func(error) string
 
 	// Logger gets constant messages with attributes, never payloads or header values. Defaults to slog.Default().

@@ -3,7 +3,6 @@ package inbox
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 
@@ -52,14 +51,14 @@ func (env *env) decrypting(h BatchHandler) BatchHandler {
 // decrypt returns the payload of an event. What no other attempt can change is a permanent failure.
 func (env *env) decrypt(ctx context.Context, e holdfast.Event, s holdfast.Sealed) ([]byte, error) {
 	if env.c.Decryptor == nil {
-		return nil, fmt.Errorf("the payload is encrypted (%s, key %s): set inbox.Config.Decryptor", excerpt(s.Algorithm), excerpt(s.Key))
+		return nil, ours("the payload is encrypted (%s, key %s): set inbox.Config.Decryptor", excerpt(s.Algorithm), excerpt(s.Key))
 	}
 	payload, err := env.c.Decryptor.Decrypt(ctx, e, s)
 	switch err = foreign.Error(err); {
 	case errors.Is(err, holdfast.ErrKeyErased), errors.Is(err, holdfast.ErrSealBroken):
-		return nil, retry.Permanent(fmt.Errorf("decrypt the payload (key %s): %w", excerpt(s.Key), err))
+		return nil, retry.Permanent(oursOf(err, "decrypt the payload (key %s)", excerpt(s.Key)))
 	case err != nil:
-		return nil, fmt.Errorf("decrypt the payload (key %s): %w", excerpt(s.Key), err)
+		return nil, oursOf(err, "decrypt the payload (key %s)", excerpt(s.Key))
 	case payload == nil:
 		payload = []byte{} // nil is a tombstone, and this event is none
 	}

@@ -62,7 +62,7 @@
 //     without a handler here may have one on another node (declarations.go), or its events are skipped (skipped.go).
 //  10. An event that has to wait joins the queue of its key (queues.go), within the quota (quota.go). ledger.go writes rows,
 //     paused.go knows what people have paused, starts.go counts starts, letter.go writes dead letters, and report.go reports to the log and the Observer, without what a
-//     handler said in its error (redact.go). delivery.go
+//     handler's error has of its event (redact.go). delivery.go
 //     is an event and where it came from, fence.go is the right to its partition (fencing), and start.go decides where to
 //     read that from.
 //  11. Every handler runs in one place (handler.go), in a transaction (transaction.go) that commits or rolls back (ending.go),
@@ -71,6 +71,6 @@
 //     and fault.go says whose fault it is.
 //  12. wiring.go explains a missing schema, and running.go tells a handler what it is about. All parts use env.go, registry.go (the
 //     handlers), middleware.go (what is around them), settings.go (what holds for a type), turns.go (how many of its handlers run at once), memory.go (its budget) and statements.go. grouping.go decides which events may
-//     share a transaction. transient.go bounds how often a repeated error is logged, backoff.go how long to wait. group.go runs loops.
+//     share a transaction. ours.go has errors in our own words. transient.go bounds how often a repeated error is logged, backoff.go how long to wait. group.go runs loops.
 //     vitals.go keeps what the loops saw last. backfill_progress.go says how far a backfill has got, and bound.go where it stops.
 package inbox

@@ -6,19 +6,13 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/holdfast-go/holdfast/internal/private"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
 // This file shortens errors to what a row or a log line holds.
 
-const (
-	// maxErrorText is the most bytes kept of one error.
-	maxErrorText = 2 << 10
-
-	// maxErrors is how many errors are kept of one event: the last ones. The SQL function last_errors says it too.
-	maxErrors = 20
-)
+// maxErrors is how many errors are kept of one event: the last ones. The SQL function last_errors says it too.
+const maxErrors = 20
 
 // boundedError is an error's text, shortened, and without what Postgres refuses.
 func boundedError(err error) string {
@@ -27,15 +21,6 @@ func boundedError(err error) string {
 		text = text[:maxErrorText-len("…")] + "…"
 	}
 	return strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD")
-}
-
-// loggedError is an error's text for the log: what a handler said in it may be its event's data, so of that only the class is left.
-func loggedError(err error) string {
-	var h *handlerError
-	if errors.As(err, &h) {
-		return classOf(err) + ", in a handler"
-	}
-	return boundedError(private.Error(err))
 }
 
 // classOf names the kind of failure in a few words, for logs and fingerprints.

@@ -3,9 +3,15 @@ package inbox
 import (
 	"context"
 	"errors"
+	"fmt"
+	"runtime/debug"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/holdfast-go/holdfast/internal/foreign"
+	"github.com/holdfast-go/holdfast/internal/private"
 )
 
 // This file says whose fault it is that a transaction failed. faultOf is pure: values in, values out.
@@ -125,6 +131,48 @@ func (e *handlerError) Unwrap() error { return e.err }
 type panicError struct {
 	message string
 	stack   string
+	kind    string // the type of its value
+	at      string // the function and line where it came from
+	logged  string // message, without what Postgres quotes
+}
+
+// panicOf makes a panicError of what the calling deferred function has recovered from.
+func panicOf(p any) *panicError {
+	e := &panicError{message: foreign.Text(p), stack: trimmedStack(), kind: fmt.Sprintf("%T", p), at: foreign.PanickedAt()}
+	e.logged = e.message
+	if err, ok := p.(error); ok {
+		e.logged = or(foreign.Broken(err), private.Text(err))
+	}
+	return e
+}
+
+// maxErrorText is the most bytes kept of one error.
+const maxErrorText = 2 << 10
+
+// trimmedStack is the stack below the panic, without arguments. Above the panic are only the runtime and this package.
+func trimmedStack() string {
+	stack := string(debug.Stack())
+	if _, below, ok := strings.Cut(stack, "panic("); ok {
+		if i := strings.Index(below, "\n"); i >= 0 {
+			below = below[i+1:]
+			if i := strings.Index(below, "\n"); i >= 0 { // the line that names panic's own file
+				stack = below[i+1:]
+			}
+		}
+	}
+	var b strings.Builder
+	for line := range strings.Lines(stack) {
+		if b.Len() > maxErrorText {
+			break
+		}
+		if !strings.HasPrefix(line, "\t") {
+			if i := strings.LastIndex(line, "("); i > 0 {
+				line = line[:i] + "\n"
+			}
+		}
+		b.WriteString(line)
+	}
+	return b.String()
 }
 
 func (e *panicError) Error() string { return "panic: " + e.message + "\n" + e.stack }
@@ -149,7 +197,7 @@ func blame(ctx context.Context, err error, c failureFacts) *failure {
 }
 
 // errGoexit means that a handler ended its goroutine.
-var errGoexit = errors.New("the handler ended its goroutine (runtime.Goexit)")
+var errGoexit error = ours("the handler ended its goroutine (runtime.Goexit)")
 
 // errFenced means that the group has given the partition to another node.
 var errFenced = errors.New("another node has the partition")

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -63,7 +61,7 @@ func (rn *runner) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []hold
 		defer func() { done <- err }()
 		defer func() {
 			if p := recover(); p != nil {
-				err = &panicError{foreign.Text(p), trimmedStack()}
+				err = panicOf(p)
 			}
 		}()
 		err = foreign.Error(h(hctx, given, es))
@@ -110,7 +108,7 @@ func (rn *runner) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []hold
 		rn.c.Observer.OnHungHandler(e, n)
 	}
 	return &handlerError{
-		err:      fmt.Errorf("the handler was cancelled after %s and did not return within %s", c.Timeout, c.Grace),
+		err:      ours("the handler was cancelled after %s and did not return within %s", c.Timeout, c.Grace),
 		timedOut: ctx.Err() == nil, stopped: ctx.Err() != nil, hung: done,
 	}
 }
@@ -121,32 +119,6 @@ func (rn *runner) tooManyHung() error {
 		return fmt.Errorf("%w: %d of at most %d have not returned: restart the process, and find what they wait for", ErrHungHandlers, n, rn.c.MaxHung)
 	}
 	return nil
-}
-
-// trimmedStack is the stack below the panic, without arguments. Above the panic are only the runtime and this package.
-func trimmedStack() string {
-	stack := string(debug.Stack())
-	if _, below, ok := strings.Cut(stack, "panic("); ok {
-		if i := strings.Index(below, "\n"); i >= 0 {
-			below = below[i+1:]
-			if i := strings.Index(below, "\n"); i >= 0 { // the line that names panic's own file
-				stack = below[i+1:]
-			}
-		}
-	}
-	var b strings.Builder
-	for line := range strings.Lines(stack) {
-		if b.Len() > maxErrorText {
-			break
-		}
-		if !strings.HasPrefix(line, "\t") {
-			if i := strings.LastIndex(line, "("); i > 0 {
-				line = line[:i] + "\n"
-			}
-		}
-		b.WriteString(line)
-	}
-	return b.String()
 }
 
 // handling is what a run of a handler is about.

@@ -134,7 +134,7 @@ func (rec *receiver) afterFailure(d *delivery, h history, v verdict, failures []
 		return time.Since(h.first)
 	}
 	if v.do == actDead {
-		l := letter{reason: v.reason, holds: rec.of(d.e.Type).HoldKey, attempts: attempts, errors: failures, err: err, reopen: true}
+		l := letter{reason: rec.because(v.reason, err, d.e), holds: rec.of(d.e.Type).HoldKey, attempts: attempts, errors: failures, err: err, reopen: true}
 		return func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
 			l.age = age()
 			return rec.ledger.deadLetter(ctx, tx, d, l, Dead)

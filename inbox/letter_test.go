@@ -70,7 +70,7 @@ func TestALetterIsPublishedWithItsEventAndItsStory(t *testing.T) {
 	}
 	want := map[string]string{
 		"traceparent": "00-ab", "content-type": "text/plain",
-		wire.HeaderLetter: "1", wire.HeaderOrigin: "inbox", wire.HeaderConsumer: "billing", wire.HeaderReason: "its handler returned a permanent failure",
+		wire.HeaderLetter: "1", wire.HeaderOrigin: "inbox", wire.HeaderConsumer: "billing", wire.HeaderReason: "its handler returned a permanent failure: no such customer",
 		wire.HeaderFingerprint: "order.placed transient: no such customer", wire.HeaderError: "no such customer", wire.HeaderAttempts: "1",
 		wire.HeaderEventID: "1", wire.HeaderTopic: "orders", wire.HeaderFirstAt: first, wire.HeaderLastAt: last,
 	}

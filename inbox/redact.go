@@ -11,13 +11,15 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/foreign"
 	"github.com/holdfast-go/holdfast/internal/private"
+	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// This file says in a few words why a handler failed, for the log. What a handler puts into an error may be its event's data.
+// This file says in one line why a handler failed, for the log and for the reason of a dead letter.
 
-// maxLogged is the most bytes of a handler's error that a log line has.
+// maxLogged is the most bytes of a handler's error that a log line or a reason has.
 const maxLogged = 200
 
 // ErrorKind is for Config.RedactErrorFunc: the words of the first line of err's text. What stands in quotes or after an equals sign is
@@ -25,24 +27,112 @@ const maxLogged = 200
 // somebody's name: use it if your handlers put neither into their errors.
 func ErrorKind(err error) string { return private.Kind(private.Text(err)) }
 
-// cause is why a handler failed, in one line of at most maxLogged bytes; "" if nothing may be said.
-func (env *env) cause(err error) string {
-	if redact := env.c.RedactErrorFunc; redact != nil {
-		said, ok := foreign.Try(func() string { return redact(handlersError(err)) })
-		if !ok {
-			said = "RedactErrorFunc panicked"
+// WithholdError is for Config.RedactErrorFunc: nothing that a handler said. It returns what holdfast itself, Postgres, the network or a
+// time-out says of err without values, or else the type of the innermost error; "" for an error that is only a text.
+func WithholdError(err error) string {
+	var server *pgconn.PgError
+	var dns *net.DNSError
+	var network *net.OpError
+	var payload interface{ reason() string }
+	var text string
+	switch broken := foreign.Broken(err); {
+	case broken != "":
+		text = broken
+	case errors.As(err, &payload):
+		text = payload.reason()
+	case errors.As(err, new(*panicError)):
+		text = "panic"
+	case errors.As(err, &server):
+		text = private.Text(server)
+	case errors.As(err, &network):
+		text = network.Error()
+	case errors.As(err, &dns):
+		text = dns.Error()
+	case errors.Is(err, context.DeadlineExceeded):
+		text = context.DeadlineExceeded.Error()
+	case errors.Is(err, context.Canceled):
+		text = context.Canceled.Error()
+	default:
+		switch kind := fmt.Sprintf("%T", foreign.Innermost(err)); kind {
+		case "*errors.errorString", "*errors.joinError", "*fmt.wrapError", "*fmt.wrapErrors", "*inbox.handlerError", "*inbox.sentence", "<nil>":
+		default:
+			text = kind
 		}
-		return oneLine(said)
 	}
-	return oneLine(ownCause(err))
+	return joined(ourWords(err), text)
 }
 
-// reason is cause as attributes of a line.
-func (env *env) reason(err error) []any {
-	if text := env.cause(err); text != "" {
-		return []any{"error", text}
+// cause is why a handler failed for an event, in one line of at most maxLogged bytes; "" if nothing may be said. Config.RedactErrorFunc
+// decides about what the handler said. Our own words are said always.
+func (env *env) cause(err error, e holdfast.Event) string {
+	err = handlersError(err)
+	redact := env.c.RedactErrorFunc
+	if redact == nil {
+		return oneLine(textFor(err, e))
 	}
-	return nil
+	said, ok := foreign.Try(func() string { return redact(err) })
+	if !ok {
+		said = "RedactErrorFunc panicked"
+	}
+	if said = oneLine(said); said == "" {
+		return oneLine(ourWords(err))
+	}
+	return said
+}
+
+// textFor is the text of an error without what it shares with the event. Of an encrypted payload only the handler knows the plain
+// text, so nothing is said that is not ours.
+func textFor(err error, e holdfast.Event) string {
+	if _, sealed := wire.Sealed(e); sealed || err == nil || foreign.Broken(err) != "" || errors.As(err, new(interface{ reason() string })) {
+		return WithholdError(err)
+	}
+	text := private.Text(err)
+	var panicked *panicError
+	if errors.As(err, &panicked) {
+		text = panicked.logged
+	}
+	values := []string{e.Key}
+	for _, value := range e.Headers {
+		values = append(values, value)
+	}
+	return private.WithoutEvent(text, e.Payload, values...)
+}
+
+// reason is cause as attributes of a line, and where a panic came from.
+func (env *env) reason(err error, e holdfast.Event) (attrs []any) {
+	var panicked *panicError
+	if errors.As(err, &panicked) {
+		attrs = append(attrs, "panic", panicked.kind, "at", panicked.at)
+	}
+	if text := env.cause(err, e); text != "" {
+		attrs = append(attrs, "error", text)
+	}
+	return attrs
+}
+
+// because is a reason to give an event up, with the cause. It is published with the letter.
+func (env *env) because(reason string, err error, e holdfast.Event) string {
+	if env.c.withholds() {
+		return reason
+	}
+	text := env.cause(err, e)
+	var panicked *panicError
+	if errors.As(err, &panicked) {
+		text = joined("panic at "+panicked.at, text)
+	}
+	if strings.Contains(reason, text) { // as that of a payload that cannot be decoded
+		return reason
+	}
+	return joined(reason, text)
+}
+
+// loggedError is an error's text for a line or a state of health that is about no single event: what a handler said in it is left out.
+func loggedError(err error) string {
+	var h *handlerError
+	if errors.As(err, &h) {
+		return or(oneLine(WithholdError(h.err)), classOf(err)) + ", in a handler"
+	}
+	return boundedError(private.Error(err))
 }
 
 // handlersError is what the handler returned, if err is of a handler.
@@ -54,45 +144,12 @@ func handlersError(err error) error {
 	return err
 }
 
-// ownCause is what can be said of an error without a word of who made it: what Postgres says of its own names, what the network
-// says, that a time was over, and else the type of the innermost error, unless every error that is only a text has that.
-func ownCause(err error) string {
-	var server *pgconn.PgError
-	var dns *net.DNSError
-	var network *net.OpError
-	var payload interface{ reason() string }
-	switch broken := foreign.Broken(err); {
-	case broken != "":
-		return broken
-	case errors.As(err, &payload):
-		return payload.reason()
-	case errors.As(err, new(*panicError)):
-		return "panic"
-	case errors.As(err, &server):
-		return private.Text(server)
-	case errors.As(err, &network):
-		return network.Error()
-	case errors.As(err, &dns):
-		return dns.Error()
-	case errors.Is(err, context.DeadlineExceeded):
-		return context.DeadlineExceeded.Error()
-	case errors.Is(err, context.Canceled):
-		return context.Canceled.Error()
-	}
-	switch kind := fmt.Sprintf("%T", foreign.Innermost(err)); kind {
-	case "*errors.errorString", "*errors.joinError", "*fmt.wrapError", "*fmt.wrapErrors", "*inbox.handlerError", "<nil>":
-		return ""
-	default:
-		return kind
-	}
-}
-
-// oneLine is the first line of a text without control characters, cut off after maxLogged bytes.
+// oneLine is the first line of a text without characters that cannot be printed, cut off after maxLogged bytes.
 func oneLine(text string) string {
 	text = strings.TrimLeftFunc(text, unicode.IsSpace)
 	text, _, _ = strings.Cut(text, "\n")
 	text = strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) || r == utf8.RuneError {
+		if !unicode.IsPrint(r) || r == utf8.RuneError {
 			return ' '
 		}
 		return r

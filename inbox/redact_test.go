@@ -15,6 +15,8 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/logtest"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -23,30 +25,129 @@ type cardError struct{ number string }
 
 func (e *cardError) Error() string { return "card " + e.number + " was declined" }
 
-func TestTheLogSaysWhyAHandlerFailedWithoutItsWords(t *testing.T) {
+func TestTheLogSaysWhyAHandlerFailed(t *testing.T) {
 	t.Parallel()
 	unique := &pgconn.PgError{Severity: "ERROR", Code: "23505", Message: "Key (card)=(4111) already exists", ConstraintName: "card_key", TableName: "card"}
 	missing := &pgconn.PgError{Severity: "ERROR", Code: "42P01", Message: `relation "tax" does not exist`}
 	refused := &net.OpError{Op: "dial", Net: "tcp", Err: errors.New("connection refused")}
+	e := event("1", "k-17")
+	e.Payload, e.Headers = []byte(`{"customer": {"name": "Ann Lee", "note": "caf\u00e9 \"du Nord\""}, "card": 4111111111111111, "tags": ["express"], "qty": 2}`), map[string]string{"token": "s3cr3t"}
 	for _, c := range []struct {
-		name string
-		err  error
-		want string
+		name           string
+		err            error
+		want, withheld string
 	}{
-		{"plain", errors.New("no such customer: Ann"), ""},
-		{"wrapped", fmt.Errorf("bill Ann: %w", errors.New("card 4111 was declined")), ""},
-		{"a type of its own", fmt.Errorf("bill Ann: %w", &cardError{"4111"}), "*inbox.cardError"},
-		{"of Postgres, about values", fmt.Errorf("insert Ann: %w", unique), "SQLSTATE 23505, table card, constraint card_key"},
-		{"of Postgres", fmt.Errorf("insert Ann: %w", missing), `ERROR: relation "tax" does not exist (SQLSTATE 42P01)`},
-		{"of the network", fmt.Errorf("ask for Ann: %w", refused), "dial tcp: connection refused"},
-		{"a time-out", fmt.Errorf("ask for Ann: %w", context.DeadlineExceeded), "context deadline exceeded"},
-		{"a panic", &panicError{message: "Ann", stack: "at ann.go"}, "panic"},
-		{"permanent", retry.Permanent(&cardError{"4111"}), "*inbox.cardError"},
+		{"plain", errors.New("tax service says no"), "tax service says no", ""},
+		{"with a name", errors.New("no such customer: Ann Lee"), "no such customer: #", ""},
+		{"with numbers and names of fields", fmt.Errorf("card %d of customer declined", 4111111111111111), "card # of customer declined", ""},
+		{"that quotes the payload", fmt.Errorf("bad order %s", e.Payload), `bad order {"customer": {"name": "#", "note": "#"}, "card": #, "tags": ["#"], "qty": 2}`, ""},
+		{"that quotes a header and the key", errors.New("s3cr3t refused k-17"), "# refused #", ""},
+		{"wrapped", fmt.Errorf("bill Ann Lee: %w", &cardError{"4111111111111111"}), "bill #: card # was declined", "*inbox.cardError"},
+		{"of Postgres, about values", fmt.Errorf("insert: %w", unique), "insert: SQLSTATE 23505, table card, constraint card_key", "SQLSTATE 23505, table card, constraint card_key"},
+		{"of Postgres", fmt.Errorf("insert: %w", missing), `insert: ERROR: relation "tax" does not exist (SQLSTATE 42P01)`, `ERROR: relation "tax" does not exist (SQLSTATE 42P01)`},
+		{"of the network", fmt.Errorf("ask for Ann Lee: %w", refused), "ask for #: dial tcp: connection refused", "dial tcp: connection refused"},
+		{"a time-out", fmt.Errorf("ask: %w", context.DeadlineExceeded), "ask: context deadline exceeded", "context deadline exceeded"},
+		{"permanent", retry.Permanent(errors.New("tax service says no")), "tax service says no", ""},
+		{"ours", ours("a middleware did it"), "a middleware did it", "a middleware did it"},
+		{"ours about another", oursOf(errors.New("bill Ann Lee"), "the handler was cancelled after 1s"), "the handler was cancelled after 1s: bill #", "the handler was cancelled after 1s"},
+		{"ours about Postgres", oursOf(fmt.Errorf("insert: %w", unique), "it cannot be settled"), "it cannot be settled: insert: SQLSTATE 23505, table card, constraint card_key", "it cannot be settled: SQLSTATE 23505, table card, constraint card_key"},
+		{"ours, wrapped by a handler", fmt.Errorf("commit for Ann Lee: %w", errNotTheHandlers), "commit for #: " + errNotTheHandlers.Error(), errNotTheHandlers.Error()},
+		{"of a key that was erased", retry.Permanent(oursOf(fmt.Errorf("vault: %w", holdfast.ErrKeyErased), "decrypt the payload (key k1)")), "decrypt the payload (key k1): vault: the key was erased", "decrypt the payload (key k1): the key was erased"},
 	} {
 		env := &env{settings: settings{c: Config{}.withDefaults()}}
-		if got := env.cause(&handlerError{err: c.err}); got != c.want {
+		if got := env.cause(&handlerError{err: c.err}, e); got != c.want {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
+		env.c.RedactErrorFunc = WithholdError
+		if got := env.cause(&handlerError{err: c.err}, e); got != c.withheld {
+			t.Errorf("%s, withheld: %q, want %q", c.name, got, c.withheld)
+		}
+	}
+}
+
+// Only the handler has seen the payload in the clear, so nobody can say what of its error is the payload's.
+func TestNothingIsLoggedOfWhatAHandlerSaysOfAnEncryptedPayload(t *testing.T) {
+	t.Parallel()
+	env := &env{settings: settings{c: Config{}.withDefaults()}}
+	e := event("1", "k")
+	e.Headers = map[string]string{wire.HeaderEncryption: "aes-256-gcm k1"}
+	if got, want := env.cause(&handlerError{err: oursOf(errors.New("bill Ann Lee"), "the handler was cancelled after 1s")}, e), "the handler was cancelled after 1s"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// What is ours and the place of a panic are in the log whatever is withheld, and in the reason of the letter.
+func TestOurWordsAndThePlaceOfAPanicAreAlwaysSaid(t *testing.T) {
+	for name, redact := range map[string]func(error) string{
+		"by default": nil, "withheld": WithholdError, "nothing at all": func(error) string { return "" }, "everything": error.Error,
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t)
+			var log logtest.Log
+			in := b.inbox(func(c *Config) {
+				c.RedactErrorFunc, c.Retry.Attempts, c.ImmediateRetries, c.Logger = redact, 2, 1, slog.New(slog.NewTextHandler(&log, nil))
+			})
+			in.Handle("commits", func(ctx context.Context, tx pgx.Tx, _ holdfast.Event) error { return tx.Commit(ctx) })
+			in.Handle("fails", func(ctx context.Context, tx pgx.Tx, _ holdfast.Event) error {
+				_, _ = tx.Exec(ctx, "select 1/0")
+				return nil
+			})
+			in.Handle("panics", func(_ context.Context, _ pgx.Tx, e holdfast.Event) error {
+				var of *holdfast.Event
+				of.ID = e.Key
+				return nil
+			})
+			for eventType, want := range map[string]string{
+				"commits": "return nil to commit, an error to roll back",
+				"fails":   "a statement failed, but the handler returned nil",
+				"panics":  "inbox.TestOurWordsAndThePlaceOfAPanicAreAlwaysSaid.",
+			} {
+				b.receive(in, typed(eventType, eventType, eventType), Dead)
+				if text := log.Take(); !strings.Contains(text, want) || eventType == "panics" && !strings.Contains(text, "panic=runtime.") {
+					t.Errorf("%s: want %q in the log, which has\n%s", eventType, want, text)
+				}
+				var reason string
+				if err := b.db.QueryRow(t.Context(), "select reason from holdfast.letter where event_id = $1", eventType).Scan(&reason); err != nil || !strings.Contains(reason, want) {
+					t.Errorf("%s: want %q in the reason %q, %v", eventType, want, reason, err)
+				}
+			}
+		})
+	}
+}
+
+func TestTheReasonOfALetterIsTheLogsWithoutItsEvent(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		change func(*Config)
+		want   string
+	}{
+		{"by default", func(*Config) {}, "it failed 2 times: no rate for #"},
+		{"withheld", func(c *Config) { c.RedactErrorFunc = WithholdError }, "it failed 2 times"},
+		{"redacted", func(c *Config) { c.RedactErrorFunc = func(error) string { return "rates" } }, "it failed 2 times: rates"},
+		{"published without texts", func(c *Config) { c.DeadLetterTopic, c.LetterPayload = "*.dlq", -1 }, "it failed 2 times"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := setup(t)
+			in := b.inbox(c.change, func(c *Config) { c.Retry.Attempts, c.ImmediateRetries = 2, 1 })
+			in.Handle("order.placed", func(_ context.Context, _ pgx.Tx, e holdfast.Event) error {
+				return fmt.Errorf("no rate for %s", e.Payload)
+			})
+			b.receive(in, event("1", "k"), Dead)
+			b.store(in, event("2", "k"))
+			pgtest.Exec(t, b.db, "update holdfast.stored set attempts = 1")
+			stop := b.run(in.Run)
+			b.awaitOutcome("2", Dead)
+			stop()
+			for _, id := range []string{"1", "2"} {
+				var reason, text string
+				if err := b.db.QueryRow(t.Context(), "select reason, errors[cardinality(errors)] from holdfast.letter where event_id = $1", id).Scan(&reason, &text); err != nil || reason != c.want {
+					t.Errorf("%s: the reason is %q, want %q, %v", id, reason, c.want, err)
+				}
+				if !strings.Contains(text, "payload of "+id) {
+					t.Errorf("%s: the letter does not have the whole text: %q", id, text)
+				}
+			}
+		})
 	}
 }
 
@@ -63,17 +164,17 @@ func TestARedactFuncDecidesWhatIsLoggedOfAnError(t *testing.T) {
 		{strings.Repeat("x", 201), strings.Repeat("x", 197) + "…"},
 		{strings.Repeat("é", 101), strings.Repeat("é", 98) + "…"},
 	} {
-		got := env.cause(&handlerError{err: errors.New(c.text)})
+		got := env.cause(&handlerError{err: errors.New(c.text)}, event("1", "k"))
 		if got != c.want || len(got) > maxLogged || !utf8.ValidString(got) {
 			t.Errorf("%.20q: %q, want %q", c.text, got, c.want)
 		}
 	}
 	env.c.RedactErrorFunc = ErrorKind
-	if got, want := env.cause(&handlerError{err: errors.New(`charge 4111111111: "Ann Lee" has no card=77`)}), "charge #: # has no card=#"; got != want {
+	if got, want := env.cause(&handlerError{err: errors.New(`charge 4111111111: "Ann Lee" has no card=77`)}, event("1", "k")), "charge #: # has no card=#"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 	env.c.RedactErrorFunc = func(error) string { return "" }
-	if attrs := env.reason(&handlerError{err: errors.New("secret")}); attrs != nil {
+	if attrs := env.reason(&handlerError{err: errors.New("secret")}, event("1", "k")); attrs != nil {
 		t.Errorf("attributes %v", attrs)
 	}
 }
@@ -85,8 +186,9 @@ func TestAFailureIsLoggedWithItsReason(t *testing.T) {
 		redact func(error) string
 		want   string
 	}{
-		{"by default", nil, ""},
+		{"by default", nil, `error="no tax rate for Narnia"`},
 		{"with a function", error.Error, `error="no tax rate for Narnia"`},
+		{"withheld", WithholdError, ""},
 	} {
 		var log logtest.Log
 		in := b.inbox(func(c *Config) {

@@ -41,27 +41,27 @@ func (r handlerReturn) judge() error {
 	case r.err != nil:
 		if r.closed && !timedOut && !r.stopped && (errors.Is(r.err, context.DeadlineExceeded) || errors.Is(r.err, context.Canceled) || r.ranOut) {
 			// pgx closes the connection under a statement whose context ends. Here the handler made that context.
-			return &handlerError{err: fmt.Errorf("the handler's own time-out: %w", r.err), timedOut: true}
+			return &handlerError{err: oursOf(r.err, "the handler's own time-out"), timedOut: true}
 		}
 		err := r.err
 		if timedOut {
-			err = fmt.Errorf("%s: %w", cancelled, err)
+			err = oursOf(err, "%s", cancelled)
 		}
 		return &handlerError{err: err, timedOut: timedOut, stopped: r.stopped, cutOff: r.cutOff}
 	case r.closed && timedOut:
-		return &handlerError{err: errors.New(cancelled), timedOut: true, cutOff: r.cutOff}
+		return &handlerError{err: ours("%s", cancelled), timedOut: true, cutOff: r.cutOff}
 	case r.closed && !r.stopped && r.ranOut:
-		return &handlerError{err: errors.New("the handler's own time-out closed its connection, but the handler returned nil"), timedOut: true}
+		return &handlerError{err: ours("the handler's own time-out closed its connection, but the handler returned nil"), timedOut: true}
 	case r.closed:
-		return &handlerError{err: errors.New("the connection was lost, but the handler returned nil"), stopped: r.stopped}
+		return &handlerError{err: ours("the connection was lost, but the handler returned nil"), stopped: r.stopped}
 	case timedOut: // It may have done half its work.
-		return &handlerError{err: fmt.Errorf("%s, and then returned nil: return the context's error instead", cancelled), timedOut: true}
+		return &handlerError{err: ours("%s, and then returned nil: return the context's error instead", cancelled), timedOut: true}
 	case r.stopped:
-		return &handlerError{err: errors.New("the handler was told to stop, and then returned nil"), stopped: true}
+		return &handlerError{err: ours("the handler was told to stop, and then returned nil"), stopped: true}
 	case r.busy:
-		return &handlerError{err: errors.New("the handler left rows or batch results open: close them before it returns")}
+		return &handlerError{err: ours("the handler left rows or batch results open: close them before it returns")}
 	case r.status == 'E':
-		return &handlerError{err: errors.New("a statement failed, but the handler returned nil: return the error, or run the statement under a savepoint (tx.Begin)")}
+		return &handlerError{err: ours("a statement failed, but the handler returned nil: return the error, or run the statement under a savepoint (tx.Begin)")}
 	default:
 		return nil
 	}
@@ -74,7 +74,7 @@ func endedItself(err error) error {
 	} else {
 		err = fmt.Errorf("%w; it returned: %w", errNotTheHandlers, err)
 	}
-	return &handlerError{err: retry.Permanent(fmt.Errorf("the handler ended its transaction by a statement: %w", err))}
+	return &handlerError{err: retry.Permanent(oursOf(err, "the handler ended its transaction by a statement"))}
 }
 
 // judgeSettling judges an error of our own statements after a handler that returned nil. They work after every other handler. So
@@ -88,12 +88,12 @@ func judgeSettling(err error, closed bool) error {
 	case closed:
 		return &handlerError{err: err, behind: true}
 	case errors.As(err, &server):
-		return &handlerError{behind: true, err: fmt.Errorf("the handler returned nil, but the event cannot be settled in its transaction: "+
-			"check for a role or a setting that the handler changed (set local): %w", err)}
+		return &handlerError{behind: true, err: oursOf(err, "the handler returned nil, but the event cannot be settled in its transaction: "+
+			"check for a role or a setting that the handler changed (set local)")}
 	default:
 		return err
 	}
 }
 
 // errNotTheHandlers is what Commit and Rollback of a handler's transaction return, and statements that would end it.
-var errNotTheHandlers = errors.New("holdfast ends the handler's transaction itself: return nil to commit, an error to roll back, or use a savepoint (tx.Begin)")
+var errNotTheHandlers error = ours("holdfast ends the handler's transaction itself: return nil to commit, an error to roll back, or use a savepoint (tx.Begin)")

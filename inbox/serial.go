@@ -3,7 +3,6 @@ package inbox
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 
@@ -160,7 +159,7 @@ func (p *partition) count(ctx context.Context, d *delivery, t *intake) (known bo
 	// The end that led to this replay may have been the event's doing, though nobody counted then: so this start is not the
 	// process's end yet, and the uncounted one takes its place.
 	if ends := starts; ends >= maxEnds || ends >= minEnds && p.of(d.e.Type).Retry.Last(ends) {
-		err := fmt.Errorf("the process ended %d times while it was being handled", ends)
+		err := ours("the process ended %d times while it was being handled", ends)
 		l := letter{reason: "it ended the process", holds: p.of(d.e.Type).HoldKey, attempts: ends, errors: []string{err.Error()}, err: err, reopen: true}
 		t.h.decided = true
 		t.step, t.next = func(ctx context.Context, tx pgx.Tx) (Outcome, error) {

@@ -64,7 +64,7 @@ func (bl *backlog) workOne(ctx context.Context, s *claimed, fresh, goOn bool) (n
 	// The claim counted this attempt. Earlier claims may have spent all attempts, some of them without an error: then the
 	// process ended during each of those. The handler does not run again.
 	if previous := s.attempts - 1; previous > 0 && bl.of(s.e.Type).Retry.Last(previous) {
-		err := fmt.Errorf("its handler was started %d times; the process ended or lost it, and nothing was recorded", previous)
+		err := ours("its handler was started %d times; the process ended or lost it, and nothing was recorded", previous)
 		l := letter{reason: "it was started too often and never finished", holds: bl.of(s.e.Type).HoldKey, attempts: previous, errors: appendError(s.errors, err), err: err, age: s.age}
 		bl.writeDead(ctx, s, l, begun)
 		return nil, nil
@@ -151,7 +151,7 @@ func (bl *backlog) workOne(ctx context.Context, s *claimed, fresh, goOn bool) (n
 				return bl.postpone(ctx, tx, s, v.delay, []string{boundedError(cause)})
 			}, Retrying, begun, func() { bl.retried(about.ctx, s.e, StateStored, s.attempts, v.delay, true, cause) })
 		case actDead:
-			l := letter{reason: v.reason, holds: bl.of(s.e.Type).HoldKey, attempts: s.attempts, errors: appendError(s.errors, cause), err: cause, age: s.age, reopen: true}
+			l := letter{reason: bl.because(v.reason, cause, s.e), holds: bl.of(s.e.Type).HoldKey, attempts: s.attempts, errors: appendError(s.errors, cause), err: cause, age: s.age, reopen: true}
 			bl.writeDead(ctx, s, l, begun)
 		}
 		return nil, bl.runner.tooManyHung()

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"iter"
 	"reflect"
+	"runtime"
 	"strings"
 )
 
@@ -205,6 +206,26 @@ func panicked(err error, p any) string {
 		why = fmt.Sprintf("a value of type %T", p)
 	}
 	return whose + " panicked: " + why
+}
+
+// PanickedAt says where the panic came from that the calling deferred function has recovered from: the function and its line. Of a
+// panic that was recovered from and raised anew on the way it is the place of the first.
+func PanickedAt() string {
+	callers := make([]uintptr, 64)
+	frames := runtime.CallersFrames(callers[:runtime.Callers(1, callers)])
+	at := "an unknown place"
+	for panicked := false; ; {
+		frame, more := frames.Next()
+		switch {
+		case frame.Function == "runtime.gopanic":
+			panicked = true
+		case panicked && !strings.HasPrefix(frame.Function, "runtime.") && !strings.HasPrefix(frame.Function, "internal/runtime/"):
+			at, panicked = fmt.Sprintf("%s:%d", frame.Function, frame.Line), false
+		}
+		if !more {
+			return at
+		}
+	}
 }
 
 // maxNodes is how many errors are looked at of one that wraps others: it may wrap itself.
