@@ -51,9 +51,9 @@
 //	inbox/sourcetest          ->  inbox
 //	relay/publishertest       ->  relay, holdfast
 //	webhook                   ->  inbox, retry, holdfast, pgx
-//	inbox                     ->  retry, holdfast, pgx, uuid, x/sync
-//	relay                     ->  retry, holdfast, pgx, x/sync
-//	idempotency               ->  retry, pgx, uuid, jcs, httpsfv
+//	inbox                     ->  retry, holdfast, pgx, puddle, uuid, x/sync
+//	relay                     ->  retry, holdfast, pgx, puddle, x/sync
+//	idempotency               ->  retry, pgx, puddle, uuid, jcs, httpsfv
 //	tenant                    ->  dlq, pgx
 //	dlq                       ->  holdfast, pgx
 //	find                      ->  holdfast, pgx
