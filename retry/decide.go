@@ -37,8 +37,8 @@ func (p Policy) decide(f failure, random float64) (wait time.Duration, reason st
 		return 0, attemptsSpent
 	}
 	wait, asked := AfterOf(f.err)
-	if !asked {
-		wait = p.Delay(f.attempt, random)
+	if !asked || f.crowd && wait == 0 { // "At once", told to a crowd, would have them all back at the same moment.
+		wait, asked = p.Delay(f.attempt, random), false
 	}
 	// Differences, not sums: elapsed + wait may overflow.
 	room := f.left - wait

@@ -34,6 +34,7 @@ func TestTheDecisionAfterAFailedAttempt(t *testing.T) {
 		{"waits longer than asked, but within the deadline", endless, failure{1, After(io.EOF, 8*second), 0, 9 * second, true}, 8*second + (second-1)/2, ""},
 		{"waits as asked, less than by itself", policy, failure{1, After(io.EOF, 1), 0, forever, false}, 1, ""},
 		{"doesn't wait when asked for nothing", policy, failure{1, After(io.EOF, 0), 0, forever, false}, 0, ""},
+		{"waits as by itself when many were asked for nothing", policy, failure{2, After(io.EOF, 0), 0, forever, true}, second, ""},
 		{"waits up to the budget", policy, failure{1, After(io.EOF, 2*second), 8*second - 1, forever, true}, 2 * second, ""}, // no room for more
 		{"stops when the wait ends with the budget", policy, failure{1, After(io.EOF, 2*second), 8 * second, forever, false}, 0, budgetSpent},
 		{"stops when the budget is spent without a wait", policy, failure{1, After(io.EOF, 0), 10 * second, forever, false}, 0, budgetSpent},

@@ -61,13 +61,14 @@ func (c Class) known() bool {
 
 // ErrorOf returns what an answer means as an error, for code that sends requests without a [Transport]. It is nil below
 // 400. [Classify] knows its class: that of the header [CodeHeader] if the service sends one, else that of the status. A
-// Retry-After is kept as by [After]. ErrorOf does not read the body; the caller still has to close it.
+// Retry-After is kept as by [After], unless it is 0 or in the past: then [Policy.Delay] spreads the attempts of all who were told so.
+// ErrorOf does not read the body; the caller still has to close it.
 func ErrorOf(resp *http.Response) error {
 	if resp.StatusCode < http.StatusBadRequest {
 		return nil
 	}
 	failed := &statusError{status: resp.StatusCode, errorCode: resp.Header.Get(CodeHeader)}
-	if wait, ok := retryAfter(resp.Header, time.Now()); ok && failed.RetryClass().Retryable() {
+	if wait, ok := retryAfter(resp.Header, time.Now()); ok && wait > 0 && failed.RetryClass().Retryable() {
 		return After(failed, wait)
 	}
 	return failed

@@ -64,6 +64,7 @@ func TestAnAnswerIsAnErrorOfItsCodeOrItsStatus(t *testing.T) {
 		{404, nil, Validation, false, -1, "server answered 404 Not Found"},
 		{429, []string{"Retry-After", "3"}, RateLimit, true, 3 * time.Second, "server answered 429 Too Many Requests"},
 		{503, []string{CodeHeader, "RATE_LIMIT.exceeded", "Retry-After", "2"}, RateLimit, true, 2 * time.Second, "server answered 503 Service Unavailable, RATE_LIMIT.exceeded"},
+		{503, []string{"Retry-After", "0"}, Unavailable, true, -1, "server answered 503 Service Unavailable"}, // by the policy's backoff
 		{409, []string{CodeHeader, "PROVIDER.duplicate", "Retry-After", "2"}, Duplicate, false, -1, "server answered 409 Conflict, PROVIDER.duplicate"},
 		{409, []string{CodeHeader, "CONFLICT.idempotency.in_progress", "Retry-After", "1"}, Unavailable, true, time.Second, "server answered 409 Conflict, CONFLICT.idempotency.in_progress"},
 		{409, []string{CodeHeader, "sold_out"}, Conflict, false, -1, "server answered 409 Conflict, sold_out"},

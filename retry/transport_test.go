@@ -143,6 +143,8 @@ func TestTheScheduleOfRequests(t *testing.T) {
 		{"Retry-After as a date", answers{answer(429, "Retry-After", date(3*time.Second)), answer(200)}, 200, ms(0, 3375)},
 		{"Retry-After as a date of another clock", answers{
 			answer(429, "Retry-After", date(time.Hour+2*time.Second), "Date", date(time.Hour)), answer(200)}, 200, ms(0, 2250)},
+		{"Retry-After of 0 is spread by the policy", answers{answer(503, "Retry-After", "0"), answer(429, "Retry-After", "0"), answer(200)}, 200, ms(0, 50, 150)},
+		{"Retry-After as a date in the past is, too", answers{answer(503, "Retry-After", date(-time.Second)), answer(200)}, 200, ms(0, 50)},
 		{"Retry-After on a single one of the answers", answers{answer(503, "Retry-After", "1"), answer(503), answer(200)}, 200, ms(0, 1125, 1225)},
 		{"Retry-After past the budget leaves the answer", answers{answer(503, "Retry-After", "10")}, 503, ms(0)},
 		{"Retry-After that is nonsense isn't honoured", answers{answer(503, "Retry-After", "soon"), answer(200)}, 200, ms(0, 50)},
