@@ -89,7 +89,7 @@ type Config struct {
 	BatchSize int
 
 	// Group is how many events one transaction takes in at most while many wait, each with the handler that Handle registered for
-	// it: as many as take some 5 ms together. A group that fails, for any reason, or takes more than a second, is rolled back, and
+	// it: as many as take some 5 ms together. After 100 ms it commits what is done. A group that fails, for any reason, is rolled back, and
 	// its events run again one by one: no event suffers for another, and the group's failure spends no attempt. In a group a handler
 	// waits for locks 100 ms at most. Events of a type run alone for a while after one took longer than 100 ms or failed, and always
 	// if the handler does what others in its transaction would suffer from: it changes settings (set, set_config), sends several

@@ -204,5 +204,5 @@ var errFenced = errors.New("another node has the partition")
 
 // errOneByOne ends a transaction of several events that have to come one by one. In a batch, one is known or has to wait for
 // its key. Among followers, one is known, nothing is before them any more, or there is no room. In a group, a handler
-// needs a transaction of its own, the handlers take too long together, or no event is new.
+// needs a transaction of its own, none of the events may be handled now, or somebody else has recorded one meanwhile.
 var errOneByOne = errors.New("the events have to come one by one")

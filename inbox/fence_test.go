@@ -46,6 +46,7 @@ type fakeGeneration struct {
 	commits []int64
 	reading context.Context // of the partition that fetches: it ends when that is told to stop
 	ends    []int64         // what it says of the log's end, before it says the truth
+	begun   chan struct{}   // where set, it is closed once all records have been given to the workers
 }
 
 func newFakeGeneration(log []Record) *fakeGeneration {
@@ -88,6 +89,12 @@ func (g *fakeGeneration) Fetch(ctx context.Context, _ TopicPartition, offset, _ 
 	if offset < int64(len(g.log)) {
 		return Page{Records: g.log[offset:], Next: int64(len(g.log))}, nil
 	}
+	g.mu.Lock()
+	if g.begun != nil {
+		close(g.begun)
+		g.begun = nil
+	}
+	g.mu.Unlock()
 	<-ctx.Done()
 	return Page{}, ctx.Err()
 }

@@ -10,8 +10,8 @@ type groupTimes struct {
 	// first of them locks.
 	together time.Duration
 
-	// longest is how long the handlers of a group may take together, whatever one could tell beforehand. Then it is rolled back, and
-	// each event runs alone.
+	// longest is how long the handlers of a group may take together, whatever one could tell beforehand. Then no other begins, what is
+	// done is committed, and the rest waits again. So what a group locks is locked for that long and one handler more.
 	longest time.Duration
 
 	// A type whose handler once took longer than slow runs alone for fifty times as long as that took: it may call services outside,
@@ -29,7 +29,7 @@ type groupTimes struct {
 	lockWait time.Duration
 }
 
-var defaultGroupTimes = groupTimes{together: 5 * time.Millisecond, longest: time.Second, slow: 100 * time.Millisecond, rest: 10 * time.Second, lockWait: 100 * time.Millisecond}
+var defaultGroupTimes = groupTimes{together: 5 * time.Millisecond, longest: 100 * time.Millisecond, slow: 100 * time.Millisecond, rest: 10 * time.Second, lockWait: 100 * time.Millisecond}
 
 const (
 	// slowRests is how many times as long a slow type runs alone as its event took.

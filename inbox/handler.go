@@ -45,8 +45,9 @@ func (rn *runner) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []hold
 	done := make(chan error, 1)
 	given := handlertx.Give(hctx, tx, errNotTheHandlers)
 	defer given.TakeBack()
-	if about.shared {
+	if about.shares != nil {
 		given.Share(errShared)
+		given.Before(func() error { return about.shares(hctx) })
 	}
 	pid := tx.Conn().PgConn().PID()
 	var asking <-chan time.Time
@@ -69,9 +70,12 @@ func (rn *runner) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []hold
 	returned := func(err error) error {
 		if given.NeedsItsOwn() {
 			rn.own.Store(es[0].Type, true)
-			if about.shared { // Nothing of that was sent.
+			if about.shares != nil { // Nothing of that was sent.
 				return errOneByOne
 			}
+		}
+		if err := given.Unready(); err != nil {
+			return err
 		}
 		conn := tx.Conn().PgConn()
 		r := handlerReturn{
@@ -126,9 +130,11 @@ type handling struct {
 	attempt int
 	from    string          // StateNone or StateStored
 	ctx     context.Context // the handler's, once it runs
-	shared  bool            // others run in its transaction, too
 	called  bool            // somebody waits for Receive
 	place   int             // the partition of Kafka, -1 for none
+
+	// Others run in its transaction, too. It is called before the handler's first statement; nil where the transaction is its own.
+	shares func(ctx context.Context) error
 }
 
 // observed tells the Observer that a handler is about to run. It returns the handler's context.

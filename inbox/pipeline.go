@@ -52,13 +52,13 @@ type attempt struct {
 	group     []context.Context // of the handlers of a group, which run one after the other; nil if it is none
 }
 
-// opened is a transaction whose rows are written, and whose handler has not run.
+// opened is a transaction whose handler has not run. Its rows are written, but for those of a group.
 type opened struct {
 	attempt
 	tx     pgx.Tx
 	result string // what the insert of a single event recorded
-	fresh  []bool // of a group: which events were recorded as new; nil if all were
-	err    error  // of the insert; if it is not nil, nothing may run
+	fresh  []bool // of a group: which events may be handled now; nil if all may
+	err    error  // if it is not nil, nothing may run
 }
 
 // open begins the transaction of an attempt, in the round trip that commits the one before. committed is the answer to that
@@ -78,7 +78,7 @@ func (p *pipeline) open(ctx context.Context, a attempt) (o opened, committed, er
 	case a.group != nil:
 		fences := fencesOf(a.ds)
 		p.ledger.queueOpeningGroup(b, a.ds, fences)
-		p.ledger.queueInsertMany(b, a.ds, fences)
+		p.ledger.queueFresh(b, a.ds, fences)
 	case a.followers:
 		p.ledger.queueOpening(b, a.ds[0])
 		p.queues.queueFollowers(b, a.ds)
@@ -87,7 +87,7 @@ func (p *pipeline) open(ctx context.Context, a attempt) (o opened, committed, er
 		p.ledger.queueInsert(b, a.ds[0], a.number)
 	default:
 		p.ledger.queueOpening(b, a.ds[0])
-		p.ledger.queueInsertMany(b, a.ds, []*fence{a.ds[0].from.fence})
+		p.ledger.queueInsertMany(b, a.ds, []*fence{a.ds[0].from.fence}, keysOf(a.ds))
 	}
 	var sending context.Context
 	var cancel context.CancelFunc
@@ -128,11 +128,10 @@ func (p *pipeline) open(ctx context.Context, a attempt) (o opened, committed, er
 		o.err = p.queues.readFollowers(br, a.ds)
 	case len(a.ds) == 1:
 		o.result, o.err = readInsert(br)
+	case a.group != nil:
+		o.fresh, o.err = readFresh(br, a.ds)
 	default:
-		o.fresh, o.err = readInsertMany(br, a.ds)
-		if o.fresh != nil && a.group == nil {
-			o.err = errOneByOne
-		}
+		o.err = readInsertMany(br, a.ds)
 	}
 	if closing := br.Close(); o.err == nil && closing != nil {
 		o.err = closing
@@ -181,24 +180,34 @@ func (p *pipeline) run(ctx context.Context, o opened) (out Outcome, err error) {
 }
 
 // runEach runs the handlers of a group, one after the other. It notes in each delivery how long its handler took. The one that
-// failed is the last with such a note. A group that has taken too long begins no more of them.
+// failed is the last with such a note. A group that has taken too long begins no more of them: what has run can be committed.
+//
+// An event's row is inserted before its handler's first statement, with those of the events before it. So each handler finds in the
+// table inbox what it would find alone: the events before it, its own, and none after it. Handlers that send nothing cost no insert each.
 func (p *pipeline) runEach(ctx context.Context, o opened) error {
-	failpoint.Hit(failpoint.InboxInserted)
-	first := time.Now()
+	first, ran, recorded := time.Now(), 0, 0
+	record := func(ctx context.Context, ds []*delivery) error {
+		recorded += len(ds)
+		return p.ledger.insertGroup(ctx, o.tx, ds)
+	}
 	for i, d := range o.ds {
 		begun := time.Now()
-		if begun.Sub(first) > p.runner.groups.longest {
-			return errOneByOne
+		if i > 0 && begun.Sub(first) > p.runner.groups.longest {
+			break
 		}
 		about := handlingOf(d, 1)
-		about.shared = true
+		about.shares = func(ctx context.Context) error { return record(ctx, o.ds[recorded:i+1]) }
 		err := p.runner.handle(o.group[i], o.tx, d.h, []holdfast.Event{d.e}, &about, nil)
 		d.took, d.attempt, d.ctx = max(time.Since(begun), 1), 1, about.ctx
 		if err != nil {
 			return err
 		}
+		ran = i + 1
 	}
-	return p.ledger.starts.forget(ctx, o.tx, o.ds...)
+	if err := record(ctx, o.ds[recorded:ran]); err != nil {
+		return err
+	}
+	return p.ledger.starts.forget(ctx, o.tx, o.ds[:ran]...)
 }
 
 // handlingOf is a run of a handler for a new event, with the number of its attempt.
@@ -346,17 +355,16 @@ func readInsert(br pgx.BatchResults) (result string, err error) {
 	return result, nil
 }
 
-func (led *ledger) queueInsertMany(b *pgx.Batch, ds []*delivery, fences []*fence) {
-	topics, partitions, epochs := make([]string, len(fences)), make([]int32, len(fences)), make([]int64, len(fences))
-	for i, f := range fences {
-		topics[i], partitions[i], epochs[i] = f.Topic, int32(f.Partition), f.Epoch
-	}
+// queueInsertMany inserts the rows of events with nothing of their keys before them; of one with the key "" that is not asked. Without
+// fences the caller has them, and nothing can have changed since.
+func (led *ledger) queueInsertMany(b *pgx.Batch, ds []*delivery, fences []*fence, keys []string) {
+	topics, partitions, epochs := epochsOf(fences)
 	n := len(ds)
 	from, parts := make([]string, n), make([]int32, n)
-	sources, ids, keys, offsets, hashes := make([]string, n), make([]string, n), make([]string, n), make([]int64, n), make([][]byte, n)
+	sources, ids, offsets, hashes := make([]string, n), make([]string, n), make([]int64, n), make([][]byte, n)
 	for i, d := range ds {
 		from[i], parts[i] = d.e.Topic, int32(d.from.fence.Partition)
-		sources[i], ids[i], keys[i], offsets[i], hashes[i] = d.e.Source, d.e.ID, d.e.Key, d.from.offset, d.hash
+		sources[i], ids[i], offsets[i], hashes[i] = d.e.Source, d.e.ID, d.from.offset, d.hash
 	}
 	insert := led.sql.insertMany
 	if led.pauses.noKey() {
@@ -365,38 +373,89 @@ func (led *ledger) queueInsertMany(b *pgx.Batch, ds []*delivery, fences []*fence
 	b.Queue(insert, led.c.Consumer, topics, partitions, epochs, from, parts, sources, ids, keys, offsets, hashes)
 }
 
-// unrecord removes rows that queueInsertMany has just inserted in the same transaction: something before them in their keys was not
-// new, which is rare.
-func (led *ledger) unrecord(ctx context.Context, tx pgx.Tx, ds []*delivery) error {
-	ctx, cancel := led.bounded(ctx)
-	defer cancel()
-	for _, d := range ds {
-		if _, err := tx.Exec(ctx, led.sql.unrecord, led.c.Consumer, d.e.Source, d.e.ID); err != nil {
-			return fmt.Errorf("take the row of an event back: %w", err)
-		}
+// readInsertMany reads the answer to queueInsertMany. The error is errOneByOne unless all of the events were recorded as new.
+func readInsertMany(br pgx.BatchResults, ds []*delivery) error {
+	var n int
+	if err := br.QueryRow().Scan(&n); err != nil {
+		return fmt.Errorf("insert inbox rows: %w", err)
+	}
+	if n != len(ds) {
+		return errOneByOne
 	}
 	return nil
 }
 
-// readInsertMany returns which of the events were recorded as new; nil if all were. One that comes twice is new once.
-func readInsertMany(br pgx.BatchResults, ds []*delivery) (fresh []bool, err error) {
-	var n int
-	var sources, ids []string
-	if err := br.QueryRow().Scan(&n, &sources, &ids); err != nil {
-		return nil, fmt.Errorf("insert inbox rows: %w", err)
+// insertGroup inserts rows of a group whose transaction is open. queueFresh has asked for what is before them.
+func (led *ledger) insertGroup(ctx context.Context, tx pgx.Tx, ds []*delivery) error {
+	if len(ds) == 0 {
+		return nil
+	}
+	ctx, cancel := led.bounded(ctx)
+	defer cancel()
+	b := &pgx.Batch{}
+	led.queueInsertMany(b, ds, nil, make([]string, len(ds)))
+	br := tx.SendBatch(ctx, b)
+	err := readInsertMany(br, ds)
+	if closing := br.Close(); err == nil {
+		err = closing
+	}
+	if err == nil {
+		failpoint.Hit(failpoint.InboxInserted)
+	}
+	return err
+}
+
+// queueFresh asks which events of a group may be handled now.
+func (led *ledger) queueFresh(b *pgx.Batch, ds []*delivery, fences []*fence) {
+	topics, partitions, epochs := epochsOf(fences)
+	n := len(ds)
+	from, sources, ids := make([]string, n), make([]string, n), make([]string, n)
+	for i, d := range ds {
+		from[i], sources[i], ids[i] = d.e.Topic, d.e.Source, d.e.ID
+	}
+	fresh := led.sql.fresh
+	if led.pauses.noKey() {
+		fresh = led.sql.freshUnpaused
+	}
+	b.Queue(fresh, led.c.Consumer, topics, partitions, epochs, from, sources, ids, keysOf(ds))
+}
+
+// readFresh returns which of the events may be handled now; nil if all may. One that comes twice may be handled once.
+func readFresh(br pgx.BatchResults, ds []*delivery) ([]bool, error) {
+	var ns []int32
+	if err := br.QueryRow().Scan(&ns); err != nil {
+		return nil, fmt.Errorf("look for inbox rows: %w", err)
+	}
+	fresh, seen, n := make([]bool, len(ds)), make(map[[2]string]bool, len(ds)), 0
+	for _, at := range ns {
+		fresh[at-1] = true
+	}
+	for i, d := range ds {
+		id := [2]string{d.e.Source, d.e.ID}
+		if fresh[i] = fresh[i] && !seen[id]; fresh[i] {
+			seen[id] = true
+			n++
+		}
 	}
 	if n == len(ds) {
 		return nil, nil
 	}
-	recorded := make(map[[2]string]bool, len(ids))
-	for i := range ids {
-		recorded[[2]string{sources[i], ids[i]}] = true
-	}
-	fresh = make([]bool, len(ds))
-	for i, d := range ds {
-		id := [2]string{d.e.Source, d.e.ID}
-		fresh[i] = recorded[id]
-		delete(recorded, id)
-	}
 	return fresh, nil
+}
+
+// epochsOf are the partitions of fences, with the epochs under which events of them are taken in.
+func epochsOf(fences []*fence) (topics []string, partitions []int32, epochs []int64) {
+	topics, partitions, epochs = make([]string, len(fences)), make([]int32, len(fences)), make([]int64, len(fences))
+	for i, f := range fences {
+		topics[i], partitions[i], epochs[i] = f.Topic, int32(f.Partition), f.Epoch
+	}
+	return topics, partitions, epochs
+}
+
+func keysOf(ds []*delivery) []string {
+	keys := make([]string, len(ds))
+	for i, d := range ds {
+		keys[i] = d.e.Key
+	}
+	return keys
 }

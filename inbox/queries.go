@@ -78,13 +78,13 @@ returning result`
 )
 
 // The same for many events, if all partitions that $2 to $4 name have the epochs under which they are taken in; else none. It
-// counts the rows that are new and have nothing of their key before them, and says which events they are of, if they are fewer
-// than those of $7. The ids are sorted, so that two transactions with the same events cannot deadlock.
+// counts the rows that are new and have nothing of their key before them. The ids are sorted, so that two transactions with the same
+// events cannot deadlock.
 const insertManySQL = `-- inbox.insert_many
-` + insertManyBegins + `holdfast.consumer_hold` + insertManyEnds
+` + insertManyBegins + `holdfast.consumer_hold` + manyEnds + insertManyEnds
 
 const insertManyUnpausedSQL = `-- inbox.insert_many_unpaused
-` + insertManyBegins + letterHolds + insertManyEnds
+` + insertManyBegins + letterHolds + manyEnds + insertManyEnds
 
 const (
 	insertManyBegins = `with fresh as (
@@ -92,21 +92,40 @@ const (
   select $1::text, u.source, u.event_id, u.topic, u.partition, u."offset", u.hash, now(), 'handled', 1
     from unnest($5::text[], $6::int[], $7::text[], $8::text[], $9::text[], $10::bigint[], $11::bytea[])
          as u (topic, partition, source, event_id, key, "offset", hash)
-   where (select count(*) from unnest($2::text[], $3::int[], $4::bigint[]) f (topic, partition, epoch)
+   where ` + manyBegins
+	insertManyEnds = `
+   order by u.source, u.event_id
+  on conflict (consumer, source, event_id) do nothing
+  returning 1)
+select count(*) from fresh`
+
+	// Which of many events may be handled now: none, unless the partitions have their epochs, and else those with nothing of their
+	// key before them.
+	manyBegins = `(select count(*) from unnest($2::text[], $3::int[], $4::bigint[]) f (topic, partition, epoch)
            where exists (select from holdfast.consumer_position p
                           where p.consumer = $1::text and p.topic = f.topic and p.partition = f.partition and p.epoch = f.epoch)) = cardinality($2::text[])
      and (u.key = '' or not (
                (select s.place from holdfast.stored s
                  where s.consumer = $1::text and s.topic = u.topic and s.key = u.key order by s.place limit 1) is not null
             or exists (select from `
-	insertManyEnds = ` l
-                        where l.consumer = $1::text and l.topic = u.topic and l.key = u.key offset 0)))
-   order by u.source, u.event_id
-  on conflict (consumer, source, event_id) do nothing
-  returning source, event_id), counted as (
-  select count(*) as n, array_agg(f.source) as sources, array_agg(f.event_id) as ids from fresh f)
-select c.n, case when c.n < cardinality($7::text[]) then c.sources end, case when c.n < cardinality($7::text[]) then c.ids end from counted c`
+	manyEnds = ` l
+                        where l.consumer = $1::text and l.topic = u.topic and l.key = u.key offset 0)))`
 )
+
+// Says which events of a group are new and may be handled now, each by its place among them, from 1 on. Their rows are inserted as
+// their handlers run: a handler must not see as handled what comes after it. Each is found by the primary key, however few rows
+// Postgres expects.
+const freshSQL = `-- inbox.fresh
+` + freshBegins + `holdfast.consumer_hold` + manyEnds
+
+const freshUnpausedSQL = `-- inbox.fresh_unpaused
+` + freshBegins + letterHolds + manyEnds
+
+const freshBegins = `select coalesce(array_agg(u.n::int), '{}')
+  from unnest($5::text[], $6::text[], $7::text[], $8::text[]) with ordinality u (topic, source, event_id, key, n)
+ where (select i.result from holdfast.inbox i
+         where i.consumer = $1::text and i.source = u.source and i.event_id = u.event_id limit 1) is null
+   and ` + manyBegins
 
 const knownSQL = `-- inbox.known
 select i.hash, i.result from holdfast.inbox i

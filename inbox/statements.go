@@ -10,7 +10,8 @@ import (
 // statements are the constants of queries.go, for the configured schema and time-outs.
 type statements struct {
 	open, openFenced, openGroup, fenceShared, fenceCheck, lock, tryLock                                string
-	insert, insertUnpaused, insertMany, insertManyUnpaused, known, knownMany, record, recordMany       string // of an event's transaction
+	insert, insertUnpaused, insertMany, insertManyUnpaused, fresh, freshUnpaused                       string // of an event's transaction
+	known, knownMany, record, recordMany                                                               string
 	store, storeMany, unrecord, storedCount, blocked, waiting                                          string // of stored events
 	letter, letterReopen, letterReplayed, edited, publishLetter                                        string
 	interpret                                                                                          string
@@ -28,6 +29,7 @@ func newStatements(c Config) statements {
 		open: openSQL, openFenced: openFencedSQL, openGroup: openGroupSQL,
 		fenceShared: in(fenceSharedSQL), fenceCheck: in(fenceCheckSQL), lock: in(lockSQL), tryLock: in(tryLockSQL),
 		insert: in(insertSQL), insertUnpaused: in(insertUnpausedSQL), insertMany: in(insertManySQL), insertManyUnpaused: in(insertManyUnpausedSQL),
+		fresh: in(freshSQL), freshUnpaused: in(freshUnpausedSQL),
 		known: in(knownSQL), knownMany: in(knownManySQL), record: in(recordSQL), recordMany: in(recordManySQL),
 		store: in(storeSQL), storeMany: in(storeManySQL), unrecord: in(unrecordSQL), storedCount: in(storedCountSQL),
 		blocked: in(blockedSQL), waiting: in(waitingSQL),

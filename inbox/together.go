@@ -1,15 +1,16 @@
 package inbox
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"sync"
 	"time"
 )
 
-// This file lets a worker do several jobs in one transaction, if grouping.go allows it: COMMIT and the insert of the rows are
-// shared. Each handler runs as it would alone. If one fails, or anything else, the transaction is rolled back and each of its jobs
-// comes alone: none has lost an attempt.
+// This file lets a worker do several jobs in one transaction, if grouping.go allows it: BEGIN, COMMIT and the
+// look at what is known are shared. If a handler fails, or anything else, the transaction is rolled back and each of its jobs comes
+// alone: none has lost an attempt.
 
 // timings are the timings of the types that have run.
 type timings struct {
@@ -34,8 +35,7 @@ func (ps *timings) change(eventType string, to func(timing) timing) {
 
 // gather returns the jobs that j's transaction takes in: j, what waits for it in its key, and others that are ready.
 func (w *worker) gather(j *job) []*job {
-	c := w.workers.receiver.c
-	g, now := newGrouping(c.Group, w.workers.ready(), c.Workers, w.workers.receiver.groups), time.Now()
+	g, now := newGrouping(w.workers.receiver.c.Group, w.workers.ready(), w.workers.receiver.c.Workers, w.workers.receiver.groups), time.Now()
 	joins := func(j *job, follows bool) (timing, bool) {
 		if j.kind != jobAlone || j.single || j.intake != nil || j.owner.stopped() {
 			return timing{}, false
@@ -93,50 +93,63 @@ func (w *worker) workGroup(js []*job) {
 			w.failedGroup(js, err)
 			return
 		}
-		w.last = &tried{job: js[0], out: Handled, begun: begun, group: js}
+		w.last = &tried{job: js[0], out: Handled, begun: begun, group: w.leaveNotBegun(js)}
 		return
 	}
 }
 
-// leaveKnown takes the jobs out of an opened group whose events were not recorded as new: they are known, or wait for earlier
-// events of their keys, or their partition is lost. They come alone, and so does what follows them in their keys. It returns the
-// others. Without any the group does not run.
+// leaveKnown takes the jobs out of an opened group whose events may not be handled now: they are known, or wait for earlier events of
+// their keys, or their partition is lost. They come alone. It returns the others. Without any the group does not run.
 func (w *worker) leaveKnown(js []*job, o *opened) []*job {
 	if o.err != nil || o.fresh == nil {
 		return js
 	}
-	follows := func(i int) bool { return i > 0 && js[i-1].follower == js[i] }
 	stays := make([]bool, len(js))
-	var kept []*job
-	var unrecord []*delivery
-	all := *o
-	o.ds, o.group = nil, nil
-	for i, j := range js {
-		switch stays[i] = o.fresh[i] && (!follows(i) || stays[i-1]); {
-		case stays[i]:
-			kept, o.ds, o.group = append(kept, j), append(o.ds, all.ds[i]), append(o.group, all.group[i])
-		case o.fresh[i]:
-			unrecord = append(unrecord, all.ds[i])
+	var ds []*delivery
+	var group []context.Context
+	for i := range js {
+		if stays[i] = o.fresh[i] && (!follows(js, i) || stays[i-1]); stays[i] {
+			ds, group = append(ds, o.ds[i]), append(group, o.group[i])
 		}
 	}
-	if len(kept) == 0 {
-		*o = all
+	if len(ds) == 0 {
 		o.err = errOneByOne
 		return js
 	}
+	o.ds, o.group = ds, group
+	return w.leave(js, stays, true)
+}
+
+// leaveNotBegun takes the jobs out of a group that has run whose handlers were not begun: there was no time for them. They wait again,
+// as they did before.
+func (w *worker) leaveNotBegun(js []*job) []*job {
+	stays := make([]bool, len(js))
+	for i, j := range js {
+		stays[i] = j.ds[0].took > 0
+	}
+	return w.leave(js, stays, false)
+}
+
+// leave takes jobs out of a group, alone for good or not, and what follows them in their keys. It returns those that stay.
+func (w *worker) leave(js []*job, stays []bool, alone bool) (kept []*job) {
 	for i, j := range slices.Backward(js) {
-		switch {
-		case stays[i]:
-		case follows(i):
-			j.single = true
+		if stays[i] {
+			kept = append(kept, j)
+			continue
+		}
+		j.single = j.single || alone
+		if follows(js, i) {
 			js[i-1].owner.putBack(js[i-1])
-		default:
-			w.apart(j)
+		} else {
+			w.workers.add(j)
 		}
 	}
-	o.err = w.pipeline.ledger.unrecord(js[0].ctx, o.tx, unrecord)
+	slices.Reverse(kept)
 	return kept
 }
+
+// follows reports that a job of a group follows the one before it in its key.
+func follows(js []*job, i int) bool { return i > 0 && js[i-1].follower == js[i] }
 
 // committedGroup takes in the answer to the COMMIT of a group.
 func (w *worker) committedGroup(js []*job, err error) {
@@ -182,28 +195,10 @@ func (w *worker) failedGroup(js []*job, failed error) {
 	if f != nil && f.fault.outage() {
 		w.workers.receiver.transientOf(js[0].ds[0], f.err)
 	}
-	follows := make(map[*job]bool, len(js))
 	for _, j := range js {
-		j.single = true
 		j.ds[0].inDoubt = j.ds[0].inDoubt || f != nil && f.fault == faultUnknown
-		if j.follower != nil {
-			follows[j.follower] = true
-		}
 	}
-	for _, j := range slices.Backward(js) {
-		if j.follower != nil {
-			j.owner.putBack(j)
-		}
-		if !follows[j] {
-			w.apart(j)
-		}
-	}
-}
-
-// apart gives a job back to the workers, to be done alone.
-func (w *worker) apart(j *job) {
-	j.single = true
-	w.workers.add(j)
+	w.leave(js, make([]bool, len(js)), true)
 }
 
 func typesOf(js []*job) (types []string) {

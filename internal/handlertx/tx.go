@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 	"unicode"
@@ -36,6 +37,10 @@ type turn struct {
 
 	// What needs a transaction of its own is refused with this error, and not sent; nil where the handler has one.
 	shared error
+
+	before  func() error // called before the handler's first statement; nil if nothing is
+	once    sync.Once
+	unready error
 }
 
 // Give returns tx for a handler that runs under ctx. Refusal is what it gets for trying to end the transaction.
@@ -67,6 +72,13 @@ func (t *Tx) Ended() bool { return t.ended.Load() }
 // Share says that other handlers have run in the transaction, or will. What only a handler with a transaction of its own may do is
 // refused with this error, and not sent.
 func (t *Tx) Share(refusal error) { t.shared = refusal }
+
+// Before calls do before the handler's first statement. If do fails, nothing of the handler is sent: every call answers with
+// pgx.ErrTxClosed.
+func (t *Tx) Before(do func() error) { t.before = do }
+
+// Unready is the error of what Before called. Ask for it once the handler has returned.
+func (t *Tx) Unready() error { return t.unready }
 
 // NeedsItsOwn says whether the handler did what only one with a transaction of its own may do, or tried to: it changed settings or
 // its role, sent several statements in one text, or used the connection itself, on which a COMMIT is not seen before it is carried
@@ -201,6 +213,11 @@ var closedTx = func() pgx.Tx {
 func (t *Tx) now() pgx.Tx {
 	if t.over.Load() {
 		return closedTx
+	}
+	if t.before != nil {
+		if t.once.Do(func() { t.unready = t.before() }); t.unready != nil {
+			return closedTx
+		}
 	}
 	return t.tx
 }

@@ -207,3 +207,68 @@ func TestTheConnectionOfASharedTransactionIsNotGiven(t *testing.T) {
 	}()
 	t.Errorf("it got %v", given.Conn())
 }
+
+func TestWhatGoesBeforeAHandlerGoesOnceBeforeItsFirstStatement(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
+	t.Parallel()
+	db := pgtest.New(t)
+	for how, use := range map[string]func(tx pgx.Tx) error{
+		"Exec":     func(tx pgx.Tx) error { _, err := tx.Exec(t.Context(), "select 1"); return err },
+		"Query":    func(tx pgx.Tx) error { rows, err := tx.Query(t.Context(), "select 1"); rows.Close(); return err },
+		"QueryRow": func(tx pgx.Tx) error { return tx.QueryRow(t.Context(), "select 1").Scan(nil) },
+		"Prepare":  func(tx pgx.Tx) error { _, err := tx.Prepare(t.Context(), "", "select 1"); return err },
+		"SendBatch": func(tx pgx.Tx) error {
+			b := &pgx.Batch{}
+			b.Queue("select 1")
+			return tx.SendBatch(t.Context(), b).Close()
+		},
+		"CopyFrom": func(tx pgx.Tx) error {
+			_, err := tx.CopyFrom(t.Context(), pgx.Identifier{"copied"}, []string{"n"}, pgx.CopyFromRows(nil))
+			return err
+		},
+		"a savepoint": func(tx pgx.Tx) error {
+			nested, err := tx.Begin(t.Context())
+			if err != nil {
+				return err
+			}
+			_, err = nested.Exec(t.Context(), "select 1")
+			return err
+		},
+		"a large object": func(tx pgx.Tx) error {
+			large := tx.LargeObjects()
+			_, err := large.Create(t.Context(), 0)
+			return err
+		},
+	} {
+		for _, fails := range []error{nil, errors.New("not ready")} {
+			tx, err := db.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			pgtest.Exec(t, tx, "create table copied (n int)")
+			given, calls := handlertx.Give(t.Context(), tx, errors.New("no")), 0
+			given.Before(func() error {
+				calls++
+				if !given.Sent().IsZero() {
+					t.Errorf("%s: something was sent before", how)
+				}
+				return fails
+			})
+			if calls != 0 {
+				t.Errorf("%s: it was called before the handler sent anything", how)
+			}
+			for range 2 {
+				switch err := use(given); {
+				case fails == nil && err != nil:
+					t.Errorf("%s: %v", how, err)
+				case fails != nil && !errors.Is(err, pgx.ErrTxClosed):
+					t.Errorf("%s, although what goes before it failed: %v", how, err)
+				}
+			}
+			if calls != 1 || given.Unready() != fails {
+				t.Errorf("%s: called %d times, and its error is %v", how, calls, given.Unready())
+			}
+			_ = tx.Rollback(t.Context())
+		}
+	}
+}
