@@ -25,6 +25,7 @@ type env struct {
 	limiter  quiet.Limiter
 	tested   quiet.Limiter // of tests of the pool
 	rights   *rights.Checks
+	doubts   chan error    // an error of our statements that waiting may never cure
 	asking   chan struct{} // full while the question about a handler is asked
 	groups   groupTimes
 	vitals   vitals // what Health tells
@@ -33,7 +34,7 @@ type env struct {
 }
 
 func newEnv(pool *pgxpool.Pool, c Config) *env {
-	return &env{pool: pool, settings: settings{c: c, kinds: map[string]kind{}}, sql: newStatements(c), rights: &rights.Checks{Pool: pool, Schema: c.Schema, Rights: rights.Of["consumer"], Consumer: c.Consumer, Logger: c.Logger}, node: rand.Text(), random: mathrand.Float64, wakeup: make(chan struct{}, 1), asking: make(chan struct{}, 1), groups: defaultGroupTimes}
+	return &env{pool: pool, settings: settings{c: c, kinds: map[string]kind{}}, sql: newStatements(c), rights: &rights.Checks{Pool: pool, Schema: c.Schema, Rights: rights.Of["consumer"], Consumer: c.Consumer, Logger: c.Logger}, node: rand.Text(), random: mathrand.Float64, wakeup: make(chan struct{}, 1), doubts: make(chan error, 1), asking: make(chan struct{}, 1), groups: defaultGroupTimes}
 }
 
 // wake tells Run that an event was stored.

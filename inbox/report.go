@@ -114,6 +114,7 @@ func (env *env) transientOf(d *delivery, err error) {
 func (env *env) waitsFor(err error, attrs ...any) {
 	since := env.vitals.lost(err)
 	env.suspect(err)
+	env.doubt(err)
 	if suppressed, say := env.limiter.AllowSince(kindOf(err), sayEvery, since, time.Now()); say {
 		env.c.Logger.Warn("waiting for the database", append(attrs, leftOut(suppressed, "error", loggedError(err))...)...)
 	}

@@ -36,6 +36,7 @@ func (in *Inbox) runStored(g *group) {
 	g.run(in.pauses.watch)
 	g.run(in.backlog.workStored)
 	g.run(in.declarations.declareLoop)
+	g.run(in.receiver.watchWiring)
 	g.run(in.skips.skipsLoop)
 	g.run(in.sweeper.sweepLoop)
 	g.run(in.retention.retentionLoop)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/puddle/v2"
 
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
@@ -40,4 +41,30 @@ func (env *env) miswired(ctx context.Context, err error) error {
 		return fmt.Errorf("%w; it lacks: %s", explained, strings.Join(lacking, ", "))
 	}
 	return nil
+}
+
+// doubt has watchWiring look at an error that is waited out. What somebody's trigger says of its own tables and rights is none of ours.
+func (env *env) doubt(err error) {
+	var server *pgconn.PgError
+	if !poolClosed(err) && (!errors.As(err, &server) || server.Where != "") {
+		return
+	}
+	select {
+	case env.doubts <- err:
+	default: // One is looked at already.
+	}
+}
+
+// watchWiring ends Run and Consume if waiting for the database is in vain, whichever statement has met that.
+func (env *env) watchWiring(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-env.doubts:
+			if fix := env.miswired(ctx, err); fix != nil {
+				return fix
+			}
+		}
+	}
 }

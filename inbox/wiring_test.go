@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -83,6 +84,63 @@ func TestAConsumerWhoseDatabaseIsNotReadySaysWhatToDoAndEnds(t *testing.T) {
 		if b.inbox().miswired(t.Context(), err) != nil {
 			t.Errorf("%v is not waited for", err)
 		}
+	}
+}
+
+// Whatever statement meets it: a right may be taken away, and a part of the schema renamed, after the node has begun.
+func TestWhatAnyStatementLacksEndsConsume(t *testing.T) {
+	t.Parallel()
+	for breaks, says := range map[string]string{
+		"revoke insert on holdfast.inbox from %s":                                                      "inbox",
+		"revoke update on holdfast.consumer_position from %s":                                          "consumer_position",
+		"revoke select on holdfast.stored from %s":                                                     "stored",
+		"alter table holdfast.inbox rename column hash to hash_of_later":                               "run holdfast migrate",
+		"alter table holdfast.consumer_position rename to position_of_later":                           "run holdfast migrate",
+		"create trigger theirs before insert on holdfast.inbox for each row execute function theirs()": "",
+	} {
+		t.Run(breaks, func(t *testing.T) {
+			b := setup(t)
+			name := "limited_" + strings.ToLower(rand.Text())
+			pgtest.Exec(t, b.db, "create role "+name)
+			t.Cleanup(func() {
+				pgtest.Exec(t, b.db, "drop owned by "+name)
+				pgtest.Exec(t, b.db, "drop role "+name)
+			})
+			for _, grant := range []string{"usage on schema holdfast", "select, insert, update, delete on all tables in schema holdfast, public", "usage on all sequences in schema holdfast, public",
+				"execute on all functions in schema holdfast"} {
+				pgtest.Exec(t, b.db, "grant "+grant+" to "+name)
+			}
+			pgtest.Exec(t, b.db, "create function theirs() returns trigger language plpgsql as $$ begin insert into not_there values (1); return new; end $$")
+			pool := b.db.PoolWith(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["role"] = name })
+			in := b.inboxOn(pool)
+			in.Handle("order.placed", effectOf)
+			gen := newFakeGeneration(logOf(event("1", "a"), event("2", "b")))
+			gen.gate = make(chan struct{})
+			source := &fakeSource{gens: make(chan *fakeGeneration, 1)}
+			source.gens <- gen
+			ctx, stop := context.WithCancel(t.Context())
+			defer stop()
+			ended := make(chan error, 1)
+			in.registry.start()
+			go func() { ended <- in.consume(ctx, source) }()
+			b.awaitOutcome("1", Handled)
+			if strings.Contains(breaks, "%") {
+				breaks = fmt.Sprintf(breaks, name)
+			}
+			pgtest.Exec(t, b.db, breaks)
+			close(gen.gate)
+			if says == "" {
+				wait.Until(t, "what a trigger of somebody's lacks is waited for", func() bool { return len(ended) > 0 || of(b, func(o *observations) int { return len(o.errs) }) > 1 })
+				stop()
+				if err := <-ended; err != nil {
+					t.Errorf("it ends with %v", err)
+				}
+				return
+			}
+			if err := <-ended; err == nil || !strings.Contains(err.Error(), says) {
+				t.Errorf("it ends with %v, want %q", err, says)
+			}
+		})
 	}
 }
 
