@@ -19,7 +19,7 @@ const (
 	defaultStopTimeout      = 10 * time.Second
 	defaultRetention        = 7 * 24 * time.Hour
 	defaultWorkers          = 8
-	defaultGroup            = 64
+	defaultGroup            = 1
 	defaultMaxHung          = 8
 	defaultImmediateRetries = 2
 	defaultPollMin          = 20 * time.Millisecond
@@ -88,13 +88,9 @@ type Config struct {
 	// and 10,000; more than 1,024 never come together. Defaults to 1.
 	BatchSize int
 
-	// Group is how many events one transaction takes in at most while many wait, each with the handler that Handle registered for
-	// it: as many as take some 5 ms together. After 100 ms it commits what is done. A group that fails, for any reason, is rolled back, and
-	// its events run again one by one: no event suffers for another, and the group's failure spends no attempt. In a group a handler
-	// waits for locks 100 ms at most. Events of a type run alone for a while after one took longer than 100 ms or failed, and always
-	// if the handler does what others in its transaction would suffer from: it changes settings (set, set_config), sends several
-	// statements in one text, or uses tx.Conn(). now() is the same for all events of a group. 1 runs every event in a transaction of
-	// its own. Between 1 and 1,000. Defaults to 64.
+	// Group is WithGroup for all types that Handle and On register: how many events one transaction takes in at most while many wait.
+	// WithGroup says what handlers give up that share a transaction. Between 1 and 1,000. Defaults to 1: each handler has a transaction
+	// of its own.
 	Group int
 
 	// Workers is how many handlers run at once on this node for Consume, and as many again for stored events. Each occupies a
@@ -262,8 +258,8 @@ func (c Config) validate() error {
 	if c.BatchSize < 1 || c.BatchSize > 10_000 {
 		bad("batch size is %d: it must be between 1 and 10000", c.BatchSize)
 	}
-	if c.Group < 1 || c.Group > 1000 {
-		bad("group is %d: it must be between 1 and 1000; 1 is a transaction for each event", c.Group)
+	if c.Group < 1 || c.Group > maxGroup {
+		bad("group is %d: it must be between 1 and %d; 1 is a transaction for each event", c.Group, maxGroup)
 	}
 	if c.Workers < 1 || c.Workers > 1000 {
 		bad("workers is %d: it must be between 1 and 1000; give the pool as many connections", c.Workers)

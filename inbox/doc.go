@@ -50,8 +50,8 @@
 //  4. The workers get an event when its key is free (dispatch.go), and report how it went (progress.go). An event that finds
 //     no room waits: backpressure (capacity.go). partition.go is what these files share. A database that lost its last
 //     transactions makes a partition stale (incarnation.go).
-//  5. A worker of the pool does one job after the other (pool.go). While many wait, it does several in one transaction
-//     (together.go). It may go on with the key that it has (followers.go); otherwise the scheduler decides which events may run
+//  5. A worker of the pool does one job after the other (pool.go). If their handlers may share, it does several in one
+//     transaction while many wait (together.go). It may go on with the key that it has (followers.go); otherwise the scheduler decides which events may run
 //     in parallel (scheduler.go). job.go is the work of one transaction. The tracker knows which offsets are settled (tracker.go).
 //  6. Run handles stored events (backlog.go), those of a type with a limit of its own one by one (limited.go). The handler of a due event runs (stored.go), and its row goes or waits for the
 //     next attempt (settle.go). Each event was claimed (claim.go), from a mark on (claim_mark.go), within the memory for stored

@@ -2,7 +2,8 @@ package inbox
 
 import "time"
 
-// This file decides which events may share a transaction (Config.Group), and how many. It is pure: values in, values out.
+// This file decides which events may share a transaction, and how many: at most those that Config.Group or WithGroup allows. It is
+// pure: values in, values out.
 
 // groupTimes are the times that decide. All but a test use defaultGroupTimes.
 type groupTimes struct {
@@ -46,6 +47,15 @@ type timing struct {
 	alone time.Time     // until then its events run alone
 	rests int           // how many times as long as groupTimes.rest it runs alone after its next failure; 0: as long
 	never bool          // they always run alone
+}
+
+// upTo is the timing of a type whose registration allows groups of n.
+func (p timing) upTo(n int) timing {
+	if p.most == 0 || n < p.most {
+		p.most = n
+	}
+	p.never = p.never || n == 1
+	return p
 }
 
 // ran is the timing after an event's handler has returned. It counts what is quick four times as much, and no more than twice the usual

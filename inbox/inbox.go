@@ -62,8 +62,9 @@ func newInbox(pool *pgxpool.Pool, c Config) *Inbox {
 	}
 }
 
-// Handle registers the handler of a type. It panics when the type is empty or has a handler already, or when the inbox has
-// started: a handler that comes late would have missed events. The options hold for the events of this type: see Option.
+// Handle registers the handler of a type. Each event has a transaction of its own, unless WithGroup says that it may share one. Handle
+// panics when the type is empty or has a handler already, or when the inbox has started: a handler that comes late would have missed
+// events. The options hold for the events of this type: see Option.
 func (in *Inbox) Handle(eventType string, h Handler, o ...Option) {
 	if h == nil {
 		panic(fmt.Sprintf("inbox: handle %q: the handler is nil", eventType))
@@ -73,8 +74,8 @@ func (in *Inbox) Handle(eventType string, h Handler, o ...Option) {
 
 // HandleBatch registers a handler that takes up to Config.BatchSize events of a partition in one transaction: as many as have
 // arrived. A batch that fails, for any reason, is rolled back, and its events come again one by one. So no event suffers for
-// another, and the batch's failure spends no attempt. Events that do not come from Consume, and those that are retried, come
-// alone. HandleBatch panics as Handle does.
+// another, and the batch's failure spends no attempt. In the table inbox all events of a batch are handled before the handler is
+// called. Events that do not come from Consume, and those that are retried, come alone. HandleBatch panics as Handle does.
 func (in *Inbox) HandleBatch(eventType string, h BatchHandler, o ...Option) {
 	if h == nil {
 		panic(fmt.Sprintf("inbox: handle %q: the handler is nil", eventType))

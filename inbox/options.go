@@ -49,12 +49,48 @@ func WithConcurrency(handlers int) Option { return func(r *registration) { r.lim
 // maxConcurrency is the most that WithConcurrency takes, which is as many as there can be workers.
 const maxConcurrency = 1000
 
+// WithGroup says that the handler may share a transaction with others: while many events wait, one transaction takes in up to n, each
+// with its own handler. A backlog is then handled several times as fast, since they share BEGIN, COMMIT and its flush to disk. Without
+// it each handler has a transaction of its own. Between 1 and 1,000; 1 is none but its own; 0 is Config.Group. It is for Handle and On,
+// and not beside WithConcurrency, whose handlers run alone.
+//
+// Use it for a handler that only reads and writes its own rows by the transaction that it gets. It gives up this:
+//
+//   - Settings. What a function sets in SQL for the transaction (a tenant for row security, a role, search_path) holds for the handlers
+//     after it.
+//   - Temporary tables. One with "on commit drop" is still there, with its rows, for the handlers after it.
+//   - What is committed. Another connection, also of the handler itself through the pool, does not see what the events before of its key
+//     wrote. If the handler writes to such a row through the pool, it waits for its own transaction until its time is over.
+//   - now(), txid_current() and the rest of the snapshot's identity, which are the group's.
+//   - NOTIFY. Equal ones of a group are delivered once.
+//   - Errors that SQL catches. A handler waits for a lock for 100 ms at most. A function that catches every error goes on without what
+//     it then did not write, and the event counts as handled.
+//   - Locks. What a handler locks stays locked until those after it are done: 100 ms, and one handler more.
+//   - Clean reads. A handler sees what the ones before wrote, and that may be rolled back with it. What it then tells others (a mail, a
+//     call) was never true. It runs again, so it tells twice.
+//
+// What it keeps: its own attempts, and its own outcome. A group that fails, for any reason, is rolled back, and its events run again one by
+// one: that spends no attempt, but a handler may run once more than its attempts say. In the table inbox a handler finds as handled
+// what it would find alone: the events before it, and not those after it in its group. When a group has taken 100 ms, it commits what is
+// done, and the rest waits again. Events of a type run alone for a while after one took longer than 100 ms or failed in a group of two,
+// and always if the handler's own statements show that it cannot share: SET, RESET, set_config, several statements in one text, or
+// tx.Conn(). That is a net for mistakes. It does not see what a function does.
+//
+// A group has as many events as take some 5 ms together. Types may be mixed in it, if each may share. The smallest n of its types is its
+// limit.
+func WithGroup(n int) Option { return func(r *registration) { r.group = n } }
+
+// maxGroup is the most that WithGroup and Config.Group take.
+const maxGroup = 1000
+
 // registration is what the options of one registration say. Zero fields leave Config's.
 type registration struct {
 	retry   retry.Policy
 	timeout time.Duration
 	holds   *bool
 	limit   int
+	group   int
+	batch   bool // HandleBatch or OnBatch
 
 	typed   reflect.Type // what On and OnBatch decode; nil for Handle and HandleBatch
 	types   []string     // the type of On or OnBatch, and those of its older versions
@@ -76,6 +112,7 @@ func registrationOf(options []Option) (r registration) {
 func (r registration) applied(c Config) Config {
 	c.Retry = r.retry.Or(c.Retry)
 	c.Timeout = or(r.timeout, c.Timeout)
+	c.Group = or(r.group, c.Group)
 	if r.holds != nil {
 		c.HoldKey = *r.holds
 	}
@@ -92,6 +129,14 @@ func (r registration) problems(c Config) (problems []error) {
 	}
 	if r.limit < -1 || r.limit > maxConcurrency {
 		problems = append(problems, fmt.Errorf("concurrency is %d: it must be between 1 and %d, or 0 or -1 for no limit", r.limit, maxConcurrency))
+	}
+	switch {
+	case r.group < 0 || r.group > maxGroup:
+		problems = append(problems, fmt.Errorf("group is %d: it must be between 1 and %d, or 0 for that of Config", r.group, maxGroup))
+	case r.group != 0 && r.batch:
+		problems = append(problems, fmt.Errorf("group is %d: it must be 0 for HandleBatch and OnBatch: Config.BatchSize says how many events they take in one transaction", r.group))
+	case r.group > 1 && r.limit > 0:
+		problems = append(problems, fmt.Errorf("group is %d and concurrency is %d: it must be one of them: handlers with a concurrency have transactions of their own", r.group, r.limit))
 	}
 	switch {
 	case r.typed != nil:

@@ -21,16 +21,24 @@ func TestAllWrongOptionsAreSaidAtOnceAtTheStart(t *testing.T) {
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.Retention = time.Hour })
 	in.Handle("a", effectOf, WithRetry(retry.Policy{Attempts: -2, Base: -time.Second}), WithTimeout(-time.Second))
-	in.HandleBatch("b", func(context.Context, pgx.Tx, []holdfast.Event) error { return nil }, WithTimeout(2*time.Hour), WithConcurrency(1001))
-	in.Handle("c", effectOf, WithConcurrency(-2), nil)
-	in.Handle("d", effectOf, WithConcurrency(-1), WithTimeout(0), WithRetry(retry.Policy{}), WithHoldKey(true))
+	in.HandleBatch("b", func(context.Context, pgx.Tx, []holdfast.Event) error { return nil }, WithTimeout(2*time.Hour), WithConcurrency(1001), WithGroup(2))
+	in.Handle("c", effectOf, WithConcurrency(-2), WithGroup(1001), nil)
+	in.Handle("d", effectOf, WithConcurrency(-1), WithTimeout(0), WithRetry(retry.Policy{}), WithHoldKey(true), WithGroup(0))
+	in.Handle("e", effectOf, WithGroup(-1))
+	in.Handle("f", effectOf, WithGroup(2), WithConcurrency(3))
+	in.Handle("g", effectOf, WithGroup(1), WithConcurrency(3))
+	in.Handle("h", effectOf, WithGroup(1000))
 	want := strings.Join([]string{
 		`inbox: configuration: type "a": retry attempts is -2: it must be 1 or more, 0 for the default, or -1 for no limit`,
 		`retry base is -1s: it must be positive, or 0 for the default`,
 		`type "a": timeout is -1s: it must be between 1ms and 24h: a handler without a limit would hold its key forever`,
 		`type "b": retention is 1h0m0s: it must be longer than timeout and grace, 2h0m5s: a row's age counts from before its handler ran`,
 		`type "b": concurrency is 1001: it must be between 1 and 1000, or 0 or -1 for no limit`,
+		`type "b": group is 2: it must be 0 for HandleBatch and OnBatch: Config.BatchSize says how many events they take in one transaction`,
 		`type "c": concurrency is -2: it must be between 1 and 1000, or 0 or -1 for no limit`,
+		`type "c": group is 1001: it must be between 1 and 1000, or 0 for that of Config`,
+		`type "e": group is -1: it must be between 1 and 1000, or 0 for that of Config`,
+		`type "f": group is 2 and concurrency is 3: it must be one of them: handlers with a concurrency have transactions of their own`,
 	}, "\n")
 	for name, start := range map[string]func() error{
 		"Receive": func() error { _, err := in.Receive(t.Context(), event("1", "k")); return err },

@@ -52,6 +52,7 @@ func (reg *registry) register(types []string, r registration, h handler) {
 	for _, t := range types {
 		reg.add(t, h)
 	}
+	r.batch = h.batch != nil
 	reg.note(r, types...)
 }
 

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// This file lets a worker do several jobs in one transaction, if grouping.go allows it: BEGIN, COMMIT and the
+// This file lets a worker do several jobs in one transaction, if their registrations and grouping.go allow it: BEGIN, COMMIT and the
 // look at what is known are shared. If a handler fails, or anything else, the transaction is rolled back and each of its jobs comes
 // alone: none has lost an attempt.
 
@@ -35,14 +35,14 @@ func (ps *timings) change(eventType string, to func(timing) timing) {
 
 // gather returns the jobs that j's transaction takes in: j, what waits for it in its key, and others that are ready.
 func (w *worker) gather(j *job) []*job {
-	g, now := newGrouping(w.workers.receiver.c.Group, w.workers.ready(), w.workers.receiver.c.Workers, w.workers.receiver.groups), time.Now()
+	g, now := newGrouping(maxGroup, w.workers.ready(), w.workers.receiver.c.Workers, w.workers.receiver.groups), time.Now()
 	joins := func(j *job, follows bool) (timing, bool) {
 		if j.kind != jobAlone || j.single || j.intake != nil || j.owner.stopped() {
 			return timing{}, false
 		}
 		eventType := j.ds[0].e.Type
-		p := w.workers.timings.get(eventType)
-		p.never = w.workers.receiver.runner.needsItsOwn(eventType) || w.workers.receiver.turnsOf(eventType) != nil
+		p := w.workers.timings.get(eventType).upTo(w.workers.receiver.of(eventType).Group)
+		p.never = p.never || w.workers.receiver.runner.needsItsOwn(eventType) || w.workers.receiver.turnsOf(eventType) != nil
 		return p, g.admits(p, follows, now)
 	}
 	js := []*job{j}

@@ -24,7 +24,7 @@ func (b *bundle) transactions() int64 {
 	return b.count("select count(distinct xmin::text) from effect")
 }
 
-// few is an inbox whose two workers have many events waiting, whose handlers may share. None is slow for it, and no wait for a lock
+// few is an inbox whose two workers have many events waiting, and whose handlers may share. None is slow for it, and no wait for a lock
 // too long, however busy the machine is.
 func (b *bundle) few(change ...func(*Config)) *Inbox {
 	in := b.inbox(append([]func(*Config){func(c *Config) { c.Workers, c.Group = 2, 64 }}, change...)...)
@@ -247,6 +247,38 @@ func TestAHandlerThatSharesFindsOnlyWhatHasRunInTheInbox(t *testing.T) {
 		t.Errorf("%d transactions: they did not share", n)
 	}
 }
+
+// Only handlers whose registration says so share, and the one that allows fewest decides.
+func TestATransactionHoldsNoMoreThanEachRegistrationAllows(t *testing.T) {
+	b := setup(t)
+	in, consume := b.behind()
+	in.Handle("three", effectOf, WithGroup(3))
+	On(in, "many", func(ctx context.Context, tx pgx.Tx, _ any, e holdfast.Event) error { return effectOf(ctx, tx, e) }, WithGroup(64), WithCodec(anything{}))
+	in.Handle("one", effectOf)
+	var events []holdfast.Event
+	for i, e := range keyed(90, 90) {
+		switch e.Type = "many"; {
+		case i%30 == 2:
+			e.Type = "one"
+		case i%10 == 1:
+			e.Type = "three"
+		}
+		e.Key = e.Type + e.Key
+		events = append(events, e)
+	}
+	consume(events)
+	b.inOrderAndOnce(90)
+	for of, most := range map[string]int64{"one": 1, "three": 3, "many": 64} {
+		if n := b.count("select max(n) from (select count(*) as n from effect group by xmin::text having bool_or(key like $1 || '%')) g", of); n > most || n == 1 && most > 1 {
+			t.Errorf("an event of type %s was in a transaction of %d, where %d may be", of, n, most)
+		}
+	}
+}
+
+// anything is a codec that decodes nothing.
+type anything struct{ holdfast.JSON }
+
+func (anything) Decode(context.Context, holdfast.Event, any) error { return nil }
 
 func TestHandlersOfAGroupThatSendNothingAreRecordedTogether(t *testing.T) {
 	b := setup(t)
