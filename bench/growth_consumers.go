@@ -92,7 +92,7 @@ func (e *env) consumeTogether(ctx context.Context, topic string, n int, own bool
 		if err != nil {
 			return err
 		}
-		in.Handle(eventType, doNothing)
+		in.Handle(eventType, doNothing, inbox.WithGroup(consumerGroup))
 		source, err := kafkago.NewGroup(kafkago.Connection{Brokers: e.kafka.Brokers}, kafkago.GroupConfig{GroupID: groupID, Topics: []string{topic}})
 		if err != nil {
 			return err

@@ -127,7 +127,7 @@ func (w *stopwatch) perSecond() (float64, error) {
 	return float64(w.events-w.events/10) / w.whole.Sub(w.tenth).Seconds(), nil
 }
 
-// consumeByHoldfast handles every event of the topic once, with the default configuration: events that wait share transactions.
+// consumeByHoldfast handles every event of the topic once, with the default configuration, by a handler that may share its transaction.
 func (s *servers) consumeByHoldfast(ctx context.Context, topic string, events int) (float64, error) {
 	pool, drop, err := s.migrated(ctx)
 	if err != nil {
@@ -145,7 +145,7 @@ func (s *servers) consumeByHoldfast(ctx context.Context, topic string, events in
 	if err != nil {
 		return 0, err
 	}
-	in.Handle("order.placed", func(context.Context, pgx.Tx, holdfast.Event) error { return nil })
+	in.Handle("order.placed", func(context.Context, pgx.Tx, holdfast.Event) error { return nil }, inbox.WithGroup(64))
 	s.made++
 	group, err := kafkago.NewGroup(kafkago.Connection{Brokers: s.kafka.Brokers}, kafkago.GroupConfig{GroupID: fmt.Sprint("group-", s.made), Topics: []string{topic}})
 	if err != nil {
