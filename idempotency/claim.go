@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/holdfast-go/holdfast/internal/handlertx"
 	"github.com/holdfast-go/holdfast/internal/plain"
 )
 
@@ -27,6 +28,7 @@ type held struct {
 	conn *pgxpool.Conn // nil before the transaction begins and after it ended
 	tx   pgx.Tx
 	row  *stored
+	ran  bool // a function of a user's has run in the transaction
 }
 
 func (h *held) release() {
@@ -151,7 +153,11 @@ func (g *Guard) rollback(h *held) {
 	}
 	if h.tx != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), databaseTimeout)
-		_ = h.tx.Rollback(ctx) // If this fails, the connection is closed and Postgres rolls back.
+		if h.ran {
+			handlertx.Undo(ctx, h.conn.Conn(), h.tx)
+		} else {
+			_ = h.tx.Rollback(ctx) // If this fails, the connection is closed and Postgres rolls back.
+		}
 		cancel()
 	}
 	h.release()

@@ -79,6 +79,7 @@ func (rt *route) try(w http.ResponseWriter, req *request) error {
 func (rt *route) call(h *held, rec *recorder, req *request) *handling {
 	ctx, cancel := context.WithTimeoutCause(req.Context(), rt.o.Timeout, errTimeout)
 	defer cancel()
+	h.ran = true
 	given := handlertx.Give(ctx, h.tx, errNotTheHandlers)
 	hd := &handling{rt: rt, tx: given, info: req.info, scope: req.scope, fingerprint: req.fingerprint, lock: req.lock, turn: make(chan struct{}, 1)}
 	returned := false
@@ -183,7 +184,9 @@ func fit(h *held, f disposition) error {
 // clear does what cannot share a round trip with the store: it undoes failed statements and removes an expired row.
 func (rt *route) clear(ctx context.Context, h *held, f disposition, req *request) error {
 	if f == keepAnswer {
-		if _, err := h.tx.Exec(ctx, undoSQL); err != nil {
+		b := &pgx.Batch{}
+		queueUndo(b)
+		if err := h.tx.SendBatch(ctx, b).Close(); err != nil {
 			return fmt.Errorf("undo what the handler wrote: %w", err)
 		}
 	}
@@ -195,12 +198,18 @@ func (rt *route) clear(ctx context.Context, h *held, f disposition, req *request
 	return nil
 }
 
+// queueUndo undoes what the handler wrote, and gives up what it left locked.
+func queueUndo(b *pgx.Batch) {
+	b.Queue(undoSQL)
+	b.Queue(handlertx.Unlock)
+}
+
 // commit stores the answer and commits in one round trip. An error that wraps errUnknown means that the commit may have
 // happened.
 func (rt *route) commit(ctx context.Context, h *held, f disposition, hd *handling, rec *recorder, req *request) (state string, owner uuid.UUID, expires time.Time, err error) {
 	b := &pgx.Batch{}
 	if f == keepAnswer {
-		b.Queue(undoSQL)
+		queueUndo(b)
 	}
 	if req.info.Key != "" {
 		a := rt.kept(rec, hd)

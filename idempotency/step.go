@@ -162,6 +162,7 @@ func (h *handling) tryStep(ctx context.Context, name string, do work) (result []
 	if err != nil || result != nil {
 		return result, err
 	}
+	hold.ran = true
 	given := handlertx.Give(ctx, hold.tx, errStepsOwn)
 	defer given.TakeBack()
 	if result, err = do(ctx, given); err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/internal/failpoint"
+	"github.com/holdfast-go/holdfast/internal/handlertx"
 )
 
 // This file ends a transaction: it commits, rolls back, or closes the connection of a handler that hangs.
@@ -42,21 +43,36 @@ func (rn *runner) commitTx(ctx context.Context, conn *pgxpool.Conn, tx pgx.Tx) e
 		err = fmt.Errorf("a statement failed, but the handler returned nil: %w", err)
 	}
 	if err != nil {
+		undo(ctx, conn, tx)
 		return &failure{faultOf(err, failureFacts{committing: true}), fmt.Errorf("commit: %w", err)}
 	}
 	return nil
 }
 
 // abort rolls back a transaction that failed, and gives its connection back. When a handler hangs, abort closes the connection
-// and never returns it to the pool: the handler could write into another transaction.
+// and never returns it to the pool: the handler could write into another transaction. So it does where a handler has ended its transaction:
+// what it did to the session since would not be rolled back.
 func (rn *runner) abort(ctx context.Context, conn *pgxpool.Conn, tx pgx.Tx, f *failure) {
 	var h *handlerError
 	if errors.As(f.err, &h) && h.hung != nil {
 		rn.abandon(conn, h.hung)
 		return
 	}
-	rollback(ctx, tx)
+	if h != nil && h.ended {
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
+		_ = conn.Conn().Close(bounded)
+		cancel()
+	} else {
+		undo(ctx, conn, tx)
+	}
 	release(conn)
+}
+
+// undo rolls back a transaction in which a handler may have run.
+func undo(ctx context.Context, conn *pgxpool.Conn, tx pgx.Tx) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
+	defer cancel()
+	handlertx.Undo(ctx, conn.Conn(), tx)
 }
 
 func rollback(ctx context.Context, tx pgx.Tx) {

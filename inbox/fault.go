@@ -121,6 +121,7 @@ type handlerError struct {
 	stopped  bool
 	cutOff   bool         // as in failureFacts
 	behind   bool         // as in failureFacts
+	ended    bool         // the handler ended its transaction by a statement, or tried to
 	hung     <-chan error // not nil while the handler has not returned
 }
 

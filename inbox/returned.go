@@ -74,7 +74,7 @@ func endedItself(err error) error {
 	} else {
 		err = fmt.Errorf("%w; it returned: %w", errNotTheHandlers, err)
 	}
-	return &handlerError{err: retry.Permanent(oursOf(err, "the handler ended its transaction by a statement"))}
+	return &handlerError{ended: true, err: retry.Permanent(oursOf(err, "the handler ended its transaction by a statement"))}
 }
 
 // judgeSettling judges an error of our own statements after a handler that returned nil. They work after every other handler. So
