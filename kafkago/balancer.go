@@ -3,7 +3,6 @@ package kafkago
 import (
 	"context"
 	"slices"
-	"time"
 
 	"github.com/segmentio/kafka-go"
 )
@@ -24,38 +23,50 @@ func (b balancer) AssignGroups(members []kafka.GroupMember, partitions []kafka.P
 			return b.GroupBalancer.AssignGroups(members, nil)
 		}
 	}
-	b.s.assigns(partitions)
+	b.s.assigns(members, partitions)
 	return b.GroupBalancer.AssignGroups(members, partitions)
 }
 
-// assigns notes what the group has been assigned by: whoever leads it looks for what differs from that (generation.watch), and not from
-// what was there before. A topic that was made again while the group formed would look the same, and nobody would have its partitions.
-func (s *session) assigns(partitions []kafka.Partition) {
+// UserData is asked for when we are about to join. Whether we lead the group then is not known yet.
+func (b balancer) UserData() ([]byte, error) {
+	b.s.mu.Lock()
+	b.s.assigned = nil
+	b.s.mu.Unlock()
+	return b.GroupBalancer.UserData()
+}
+
+// assigns notes what we have assigned the group by, for the topics of all members: members may name other topics than we do, in a rolling
+// deploy. As with Kafka's own client it is for the leader to look for what differs from that (generation.watch), because a group forms anew
+// when its leader asks, and not when another member does. It is not compared with what was there before: a topic that was made again
+// while the group formed would look the same, and nobody would have its partitions.
+func (s *session) assigns(members []kafka.GroupMember, partitions []kafka.Partition) {
 	counts := map[string]int{}
-	for _, topic := range s.g.Topics {
+	for _, topic := range topicsOf(members) {
 		counts[topic] = 0
 	}
 	for _, p := range partitions {
-		if _, ours := counts[p.Topic]; ours {
+		if _, asked := counts[p.Topic]; asked {
 			counts[p.Topic]++
 		}
 	}
 	s.mu.Lock()
-	s.counts = counts
+	s.counts, s.assigned = counts, counts
 	s.mu.Unlock()
 }
 
-// partitionsOf are the partitions of the topics that exist. Members may name other topics than we do, in a rolling deploy.
-func (s *session) partitionsOf(members []kafka.GroupMember) ([]kafka.Partition, error) {
-	var topics []string
+// topicsOf are the topics of all members, in order.
+func topicsOf(members []kafka.GroupMember) (topics []string) {
 	for _, m := range members {
 		topics = append(topics, m.Topics...)
 	}
 	slices.Sort(topics)
-	topics = slices.Compact(topics)
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	counts, err := s.count(ctx, topics)
+	return slices.Compact(topics)
+}
+
+// partitionsOf are the partitions of the members' topics that exist.
+func (s *session) partitionsOf(members []kafka.GroupMember) ([]kafka.Partition, error) {
+	topics := topicsOf(members)
+	counts, err := s.count(context.Background(), topics)
 	if err != nil {
 		return nil, err
 	}

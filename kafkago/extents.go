@@ -15,7 +15,7 @@ var _ inbox.Bounded = (*session)(nil)
 // Extents asks for the first offset of each partition, for its end, and for the first offset of a time. Three requests, because
 // Kafka refuses two questions about a partition in one.
 func (s *session) Extents(ctx context.Context, at time.Time) (map[inbox.TopicPartition]inbox.Extent, error) {
-	counts, err := s.partitions(ctx)
+	counts, err := s.count(ctx, s.g.Topics)
 	if err != nil {
 		return nil, fmt.Errorf("ask for topics: %w", err)
 	}

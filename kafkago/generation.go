@@ -73,29 +73,19 @@ func (k *generation) hasMissed() bool {
 	}
 }
 
-// watch ends the generation when topics have other partitions than before, and when one was missing for a moment.
-// kafka-go's own watcher ends it at once, and again and again, while a topic is missing.
+// watch ends the generation of the group's leader when topics have other partitions than it has assigned, and that of any member when one was
+// missing for a moment. kafka-go's own watcher ends it at once, and again and again, while a topic is missing; and that of a follower to
+// no purpose: it is given the same partitions again.
 func (k *generation) watch(ctx context.Context) {
 	tick := time.NewTicker(k.s.g.WatchInterval)
 	defer tick.Stop()
 	for {
-		now, err := k.s.partitions(ctx)
-		if ctx.Err() != nil {
-			return
-		}
-		if err == nil {
-			k.s.mu.Lock()
-			before := k.s.counts
-			k.s.counts = now
-			k.s.mu.Unlock()
-			for topic, n := range now {
-				if before != nil && before[topic] != n {
-					return
-				}
-			}
-		}
 		select {
-		case <-tick.C:
+		case <-tick.C: // Before that the answer may be older than what the group was assigned by.
+			differs := k.s.look(ctx)
+			if differs || ctx.Err() != nil {
+				return
+			}
 		case <-k.missed:
 			select {
 			case <-time.After(missedPause):

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"runtime"
 	"slices"
@@ -50,9 +51,13 @@ const openTimeout = 3 * time.Second
 func (g *Group) Open(ctx context.Context, handover time.Duration) (inbox.Session, error) {
 	config := g.config.withDefaults(handover)
 	direct := net.Dialer{Timeout: joinTimeout}
-	own, use := g.connection.transport(direct.DialContext, min(config.WatchInterval, 5*time.Second))
-	own.IdleTimeout = time.Minute
-	own.MetadataTopics = config.Topics // Each member would ask for those of the whole cluster otherwise, every few seconds.
+	transportOf := func(topics []string) (own *kafka.Transport, use kafka.RoundTripper) {
+		own, use = g.connection.transport(direct.DialContext, min(config.WatchInterval, 5*time.Second))
+		own.IdleTimeout = time.Minute
+		own.MetadataTopics = topics // Each member would ask for those of the whole cluster otherwise, every few seconds.
+		return own, use
+	}
+	own, use := transportOf(config.Topics)
 	if err := errors.Join(append(config.tooShort(handover), transportProblems(use)...)...); err != nil {
 		return nil, fmt.Errorf("kafka group: %w", err)
 	}
@@ -60,11 +65,14 @@ func (g *Group) Open(ctx context.Context, handover time.Duration) (inbox.Session
 	s := &session{g: config, addr: kafka.TCP(g.connection.Brokers...), own: own, transport: use,
 		clientID: clientID, unpacking: make(chan struct{}, max(2, runtime.GOMAXPROCS(0)))}
 	s.client = &kafka.Client{Addr: s.addr, Transport: use, Timeout: fetchTimeout}
+	s.others.open = func(topics []string) (*kafka.Transport, *kafka.Client) {
+		own, use := transportOf(topics)
+		return own, &kafka.Client{Addr: s.addr, Transport: use, Timeout: fetchTimeout}
+	}
 	dials := newDials(clientID)
 	s.leaver = newLeaver(config.GroupID, &kafka.Client{Addr: s.addr, Transport: own, Timeout: leaveTimeout}, dials, config.SessionTimeout)
-	// Before the group is joined: so a partition that is added while it forms makes a difference afterwards.
 	asking, answered := context.WithTimeout(ctx, openTimeout)
-	s.counts, _ = s.partitions(asking)
+	s.counts, _ = s.count(asking, config.Topics)
 	answered()
 	var err error
 	s.group, err = kafka.NewConsumerGroup(kafka.ConsumerGroupConfig{
@@ -89,6 +97,7 @@ type session struct {
 	own         *kafka.Transport // beneath what Connection.Wrap made of it
 	transport   kafka.RoundTripper
 	client      *kafka.Client
+	others      others
 	group       *kafka.ConsumerGroup
 	clientID    string
 	leaver      *leaver
@@ -96,32 +105,104 @@ type session struct {
 	stopLeaving context.CancelFunc // ends it
 	unpacking   chan struct{}      // full while so many partitions unpack: a codec takes memory, too
 
-	mu     sync.Mutex
-	counts map[string]int // partitions by topic, as the group was assigned by if we lead it, else as seen before this generation's members joined
+	mu       sync.Mutex
+	counts   map[string]int // partitions by topic, when they were last looked for
+	assigned map[string]int // if we lead the group: partitions by topic, of the topics of all members, as we have assigned by
 
 	blind atomic.Pointer[error] // why we, who led the group, could not see which partitions there are
 }
 
-// partitions counts the partitions of each of our topics; one that is not there has none.
-func (s *session) partitions(ctx context.Context) (map[string]int, error) {
-	return s.count(ctx, s.g.Topics)
+// look counts the partitions of our topics, and of those of all members if we lead the group. It says whether they differ from what the
+// group was assigned by.
+func (s *session) look(ctx context.Context) (differs bool) {
+	s.mu.Lock()
+	assigned := s.assigned // Only another join replaces it.
+	s.mu.Unlock()
+	topics := slices.Clone(s.g.Topics)
+	for topic := range assigned {
+		if !slices.Contains(topics, topic) {
+			topics = append(topics, topic)
+		}
+	}
+	now, err := s.count(ctx, topics)
+	if err != nil {
+		return false // It is looked again.
+	}
+	s.mu.Lock()
+	s.counts = now
+	s.mu.Unlock()
+	return assigned != nil && !maps.Equal(now, assigned)
 }
 
+// count counts the partitions of topics; one that is not there has none.
 func (s *session) count(ctx context.Context, topics []string) (map[string]int, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	m, err := s.client.Metadata(ctx, &kafka.MetadataRequest{Addr: s.addr, Topics: topics})
-	if err != nil {
+	var others []string
+	for _, topic := range topics {
+		if !slices.Contains(s.g.Topics, topic) {
+			others = append(others, topic)
+		}
+	}
+	counts := make(map[string]int, len(topics))
+	if err := s.countOn(ctx, s.client, s.g.Topics, counts); err != nil {
 		return nil, err
 	}
-	counts := make(map[string]int, len(m.Topics))
+	if len(others) > 0 {
+		slices.Sort(others)
+		if err := s.countOn(ctx, s.others.of(others), others, counts); err != nil {
+			return nil, err
+		}
+	}
+	return counts, nil
+}
+
+func (s *session) countOn(ctx context.Context, client *kafka.Client, topics []string, counts map[string]int) error {
+	m, err := client.Metadata(ctx, &kafka.MetadataRequest{Addr: s.addr, Topics: topics})
+	if err != nil {
+		return err
+	}
 	for _, t := range m.Topics {
 		if t.Error != nil && !errors.Is(t.Error, kafka.UnknownTopicOrPartition) {
-			return nil, fmt.Errorf("topic %s: %w", t.Name, t.Error)
+			return fmt.Errorf("topic %s: %w", t.Name, t.Error)
 		}
 		counts[t.Name] = len(t.Partitions)
 	}
-	return counts, nil
+	return nil
+}
+
+// others asks for topics that only other members of the group name. A transport knows none but its MetadataTopics, and those of a transport
+// that is in use cannot change.
+type others struct {
+	open func(topics []string) (own *kafka.Transport, client *kafka.Client)
+
+	mu     sync.Mutex
+	topics []string // in order
+	own    *kafka.Transport
+	client *kafka.Client
+}
+
+func (o *others) of(topics []string) *kafka.Client {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !slices.Equal(o.topics, topics) {
+		o.closeIdle()
+		o.topics = topics
+		o.own, o.client = o.open(topics)
+	}
+	return o.client
+}
+
+func (o *others) close() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.closeIdle()
+}
+
+func (o *others) closeIdle() {
+	if o.own != nil {
+		o.own.CloseIdleConnections()
+	}
 }
 
 func (s *session) Next(ctx context.Context) (inbox.Generation, error) {
@@ -157,4 +238,5 @@ func (s *session) Close() {
 	s.leaving.Wait()
 	_ = s.group.Close()
 	s.own.CloseIdleConnections()
+	s.others.close()
 }

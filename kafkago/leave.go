@@ -42,7 +42,11 @@ func (d *dials) name(dialer *kafka.Dialer) *kafka.Dialer {
 	dialer.ClientID = d.prefix + "0"
 	dialer.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
 		dialer.ClientID = d.prefix + strconv.FormatInt(d.made.Add(1), 10)
-		return connect(ctx, network, address)
+		c, err := connect(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return &neverCreates{Conn: c}, nil
 	}
 	return dialer
 }

@@ -113,6 +113,35 @@ func Imitate(t testing.TB, made Imitation, settings ...string) *Cluster {
 	return clusterOf(s)
 }
 
+// EachDefault runs a test on a Kafka in which topics make themselves, as they do by Kafka's default: an imitation, and a container of its
+// own unless the tests are to be quick. All others refuse a topic that is not there, because one that makes itself hides a wrong name.
+func EachDefault(t *testing.T, test func(t *testing.T, c *Cluster)) {
+	t.Parallel()
+	t.Run("in-process", func(t *testing.T) {
+		t.Parallel()
+		test(t, Imitate(t, Imitation{Create: true}))
+	})
+	t.Run("real", func(t *testing.T) {
+		skip.InShort(t, "a real Kafka takes ten seconds to start")
+		t.Parallel()
+		test(t, Own(t, "auto.create.topics.enable", "true"))
+	})
+}
+
+// Has says whether a topic is there. Asking does not create it.
+func (c *Cluster) Has(t testing.TB, topic string) bool {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+	defer cancel()
+	transport := &kafka.Transport{MetadataTopics: []string{topic}} // one of its own, which has no answer of before
+	defer transport.CloseIdleConnections()
+	m, err := (&kafka.Client{Addr: kafka.TCP(c.Brokers...), Transport: transport}).Metadata(ctx, &kafka.MetadataRequest{Topics: []string{topic}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(m.Topics) == 1 && m.Topics[0].Error == nil && len(m.Topics[0].Partitions) > 0
+}
+
 // Connections is how many connections of clients an imitation has open.
 func (c *Cluster) Connections(t testing.TB) int64 {
 	t.Helper()

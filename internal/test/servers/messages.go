@@ -72,6 +72,7 @@ type KafkaArgs struct {
 // Imitation is how the imitation of Kafka is made. The zero value is one broker without topics, open to everybody.
 type Imitation struct {
 	Nodes  int            // brokers; 0 is one
+	Create bool           // topics make themselves, as by Kafka's default
 	Topics map[string]int // topics that are there, with their partitions, whose leaders take turns among the brokers
 
 	Certificate, Key          []byte // for TLS, in PEM

@@ -31,6 +31,9 @@ func (s *Servers) InProcessKafka(args servers.KafkaArgs, reply *servers.KafkaRep
 	if args.Nodes > 0 {
 		opts = append(opts, kfake.NumBrokers(args.Nodes))
 	}
+	if args.Create {
+		opts = append(opts, kfake.AllowAutoTopicCreation())
+	}
 	if args.Settings != nil {
 		opts = append(opts, kfake.BrokerConfigs(args.Settings))
 	}
