@@ -206,6 +206,17 @@ func TestTheOverviewSaysWhatWaits(t *testing.T) {
 	}
 }
 
+func TestTheOverviewMissesTheNodesOfAConsumer(t *testing.T) {
+	b := setup(t, nil)
+	user := b.browser(t)
+	pgtest.Exec(t, b.Pool, `insert into holdfast.consumer_type (consumer, type, node, seen_until) values ('hooks', 'a', 'n', now() + interval '110 seconds'), ('ledger', 'a', 'n', now() - interval '11 minutes')`)
+	page := user.get(200, "/")
+	wantIn(t, page, ">hooks</a>", `<td class="n">1</td>`, ">ledger</a>", "start one")
+	if n := strings.Count(page, "start one"); n != 1 {
+		t.Errorf("%d consumers have no node, want 1", n)
+	}
+}
+
 func TestTheOverviewShowsBackfills(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)

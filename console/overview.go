@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/internal/backfill"
+	"github.com/holdfast-go/holdfast/internal/nodes"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 	"github.com/holdfast-go/holdfast/metrics"
 )
@@ -47,6 +48,7 @@ type consumerRow struct {
 	Keys       int
 	Oldest     time.Duration
 	Letters    int
+	Nodes      nodes.Row // of the consumer, if it has ever announced one
 }
 
 type overviewPage struct {
@@ -95,7 +97,14 @@ func (c *Console) readOverview(ctx context.Context) (p overviewPage, err error) 
 			p.LagError = "the lag could not be read: the log of the console says why"
 		}
 	}
-	p.Consumers = consumersOf(p.Sample, lags)
+	if rows, err = c.pool.Query(ctx, c.sql.In(nodes.Rows), nodes.Args()...); err != nil {
+		return p, err
+	}
+	living, err := pgx.CollectRows(rows, pgx.RowToStructByPos[nodes.Row])
+	if err != nil {
+		return p, err
+	}
+	p.Consumers = consumersOf(p.Sample, lags, living)
 	for _, row := range p.Consumers {
 		p.Stored += row.Stored
 		p.Letters += row.Letters
@@ -104,7 +113,7 @@ func (c *Console) readOverview(ctx context.Context) (p overviewPage, err error) 
 }
 
 // consumersOf puts what is known of each consumer into its row.
-func consumersOf(s metrics.Sample, lags []metrics.LagOf) (rows []consumerRow) {
+func consumersOf(s metrics.Sample, lags []metrics.LagOf, living []nodes.Row) (rows []consumerRow) {
 	of := func(consumer string) *consumerRow {
 		i := slices.IndexFunc(rows, func(row consumerRow) bool { return row.Consumer == consumer })
 		if i < 0 {
@@ -124,6 +133,9 @@ func consumersOf(s metrics.Sample, lags []metrics.LagOf) (rows []consumerRow) {
 	for _, letters := range s.Letters {
 		of(letters.Consumer).Letters += letters.Open
 	}
+	for _, n := range living {
+		of(n.Consumer).Nodes = n
+	}
 	for _, lag := range lags {
 		row := of(lag.Consumer)
 		row.Lag = append(row.Lag, lag)
@@ -134,6 +146,9 @@ func consumersOf(s metrics.Sample, lags []metrics.LagOf) (rows []consumerRow) {
 
 // Late says that an event has waited for longer to be published than holdfast status takes for well, by default.
 func (p overviewPage) Late() bool { return p.Oldest > time.Minute }
+
+// Silent says that the consumer has no node, though one should run.
+func (r consumerRow) Silent() bool { return r.Nodes.Consumer != "" && r.Nodes.Gone() }
 
 // LagSum is the lag of all topics.
 func (r consumerRow) LagSum() (n int64) {

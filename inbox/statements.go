@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/nodes"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
 
@@ -74,8 +75,8 @@ const (
 
 const (
 	// declareEvery is how often a node declares its types. declareFor is how long it then counts as running.
-	declareEvery = 20 * time.Second
-	declareFor   = 2 * time.Minute
+	declareEvery = nodes.Every
+	declareFor   = nodes.DeclareFor
 
 	// believeFor is how much longer its types are left for it. It may be alive and unable to say so: cut off from Postgres, or
 	// with a pool whose connections slow handlers hold. Events that are stored in vain can be found (Waiting.Undeclared) and

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
+
+	"github.com/holdfast-go/holdfast/internal/nodes"
 )
 
 // This file decides what doctor says of what it has seen. It knows no database, no broker and no clock.
@@ -217,4 +219,18 @@ func judgeTopic(t topicSeen) (found []finding) {
 		found = append(found, ok(check, "%s, min.insync.replicas %d, max.message.bytes %d", count(t.replicas, "replica"), t.minInsync, t.maxMessage))
 	}
 	return found
+}
+
+// judgeNodes says which consumers have no node.
+func judgeNodes(all []nodes.Row, schema string) (findings []finding) {
+	for _, n := range all {
+		if n.Gone() {
+			findings = append(findings, fail("consumers", n.Forget(schema)+"  # only if nobody needs the consumer any more",
+				"no node of consumer %s has been heard of for %s, so its events wait: start one", clean(n.Consumer), span(n.Silent)))
+		}
+	}
+	if findings == nil {
+		findings = append(findings, ok("consumers", "%s announced, and each has a node that lives", count(len(all), "consumer")))
+	}
+	return findings
 }

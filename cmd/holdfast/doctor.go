@@ -105,6 +105,7 @@ func (d *doctorCmd) examine(ctx context.Context, p *patient, client *kafkaClient
 		{"pooler", p.pooler},
 		{"clock", p.clock},
 		{"relay names and groups", func(ctx context.Context) ([]finding, error) { return p.twice(ctx, d.Pause) }},
+		{"consumers", p.consumers},
 		{"kafka", func(ctx context.Context) ([]finding, error) { return p.kafka(ctx, client, d.Topics) }},
 	} {
 		ctx, cancel := context.WithTimeout(ctx, 30*time.Second+d.Pause)

@@ -17,12 +17,15 @@ func TestFindAndStatusAgreeOnATypeThatNobodyHandles(t *testing.T) {
 	db := installed(t)
 	pgtest.Exec(t, db.Pool, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, next_at)
 		values ('billing', 'orders', 'k', 1, 's', 'e1', 'order.placed', now(), '', now())`)
-	for _, c := range []struct{ node, find, status string }{
-		{"now() + interval '2 minutes'", "next attempt", "its next attempt in 0s"}, // The last node has ended, or its event is due this moment.
-		{"now() - interval '1 second'", "no node handles its type", "a node that handles order.placed"},
+	for _, c := range []struct {
+		node, find, status string
+		exit               int
+	}{
+		{"now() + interval '2 minutes'", "next attempt", "its next attempt in 0s", 0}, // The last node has ended, or its event is due this moment.
+		{"now() - interval '1 second'", "no node handles its type", "a node that handles order.placed", 1},
 	} {
 		pgtest.Exec(t, db.Pool, "insert into holdfast.consumer_type (consumer, type, node, seen_until) values ('billing', 'order.placed', 'n', "+c.node+") on conflict (consumer, type, node) do update set seen_until = excluded.seen_until")
-		if out := wantStatus(t, 0, c.status, "status"); strings.Contains(out, "a node that handles") != strings.Contains(c.status, "a node that handles") {
+		if out := wantStatus(t, c.exit, c.status, "status"); strings.Contains(out, "a node that handles") != strings.Contains(c.status, "a node that handles") {
 			t.Errorf("status says\n%s", out)
 		}
 		if out := wantStatus(t, 0, "e1", "find", "e1", "--json"); strings.Contains(out, "no node handles its type") != strings.Contains(c.find, "no node") {

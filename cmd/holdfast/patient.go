@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/nodes"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
 
@@ -187,4 +188,14 @@ func (p *patient) owners(ctx context.Context) (lanes map[int]laneLook, groups []
 		return g, err
 	})
 	return lanes, groups, err
+}
+
+// consumers looks for consumers without a node.
+func (p *patient) consumers(ctx context.Context) ([]finding, error) {
+	rows, err := p.pool.Query(ctx, p.in(nodes.Rows), nodes.Args()...)
+	if err != nil {
+		return nil, err
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[nodes.Row])
+	return judgeNodes(found, p.schema.Schema), err
 }

@@ -84,7 +84,7 @@ select coalesce(d.lane, -1), d.consumer, count(*), (select count(*) from (select
   from (select f.lane, f.consumer, f.state from holdfast.letter f where f.state in ('open', 'replaying') order by f.id limit $1::integer) d
  where d.state = 'open' group by d.lane, d.consumer order by d.consumer, d.lane`
 
-// statusConsumers reports for each consumer what waits: how many, of how many keys, since when, and for how long heads have been
+// statusConsumers reports for each consumer, those of $4 included, what waits: how many, of how many keys, since when, and for how long heads have been
 // due that no node takes. It steps from one consumer, key and type to the next. The order of each part is that of an index, so that
 // Postgres never reads a whole table to find a few rows. $1 bounds the count of events, $2 that of keys and types, $3 the heads of a
 // type that are looked at, those first that have been due longest.
@@ -127,7 +127,7 @@ select c.consumer,
        (select count(*) from keys k where k.consumer = c.consumer),
        coalesce((select round(extract(epoch from now() - s.first_at))::bigint from holdfast.stored s where s.consumer = c.consumer and s.event_id <> '' order by s.first_at limit 1), 0),
        coalesce((select round(extract(epoch from now() - d.next_at))::bigint from due d where d.consumer = c.consumer), 0)
-  from (select consumer from holdfast.consumer_position union select consumer from storing) c
+  from (select consumer from holdfast.consumer_position union select consumer from storing union select unnest($4::text[])) c
  order by c.consumer`
 
 // statusBlocked lists the ten keys of each consumer that have waited longest, with the event that each waits for: the keys of the

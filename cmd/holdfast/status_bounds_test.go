@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/internal/backfill"
+	"github.com/holdfast-go/holdfast/internal/nodes"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/plantest"
@@ -91,7 +92,8 @@ func TestStatusReadsFewRowsHoweverManyThereAre(t *testing.T) {
 		{statusHeld, "100, 10", 2_500},
 		{statusLongParked, "600, 100", 2_500},
 		{statusLetters, "1000", 2_100},
-		{statusConsumers, "1000, 20, 20", 4_500},
+		{statusConsumers, "1000, 20, 20, '{billing,hooks}'", 4_500},
+		{nodes.Rows, "120000000, 60000000", 100},
 		{statusBlocked, "100, 200", 2_500},
 		{statusSegments, "", 100},
 		{statusSizes, "", 100},

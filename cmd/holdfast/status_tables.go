@@ -6,8 +6,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/internal/nodes"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
 
@@ -149,24 +152,56 @@ func (s *status) segments(ctx context.Context) error {
 
 func (s *status) consumers(ctx context.Context) error {
 	var consumer string
-	var waiting, keys, oldest, overdue, letters int64
-	said := map[string]bool{"": true}
-	err := s.each(ctx, section{sql: statusConsumers, args: []any{manyEvents, manyKeys, manyHeads}, head: "CONSUMER\tSTORED\tKEYS\tOLDEST\tLETTERS", name: "consumers",
-		fields: "consumer stored keys oldest_seconds overdue_seconds letters", scans: []any{&consumer, &waiting, &keys, &oldest, &overdue}, computed: []any{&letters}}, func() string {
-		letters, said[consumer] = s.lettersOf[consumer], true
+	var waiting, keys, oldest, overdue, letters, alive int64
+	var heard int64
+	living, also, err := s.nodes(ctx)
+	if err != nil {
+		return err
+	}
+	for consumer := range s.lettersOf { // consumers that have nothing but dead letters
+		if consumer != "" {
+			also = append(also, consumer)
+		}
+	}
+	return s.each(ctx, section{sql: statusConsumers, args: []any{manyEvents, manyKeys, manyHeads, also}, head: "CONSUMER\tSTORED\tKEYS\tOLDEST\tLETTERS\tNODES\tHEARD", name: "consumers",
+		fields: "consumer stored keys oldest_seconds overdue_seconds letters nodes heard_seconds_ago",
+		scans:  []any{&consumer, &waiting, &keys, &oldest, &overdue}, computed: []any{&letters, &alive, &heard}}, func() string {
+		letters = s.lettersOf[consumer]
 		s.sayLetters(consumer, letters)
 		s.trouble = append(s.trouble, s.ages.stored(consumer, waiting, keys, oldest)...)
 		if overdue > 0 {
 			s.say("consumer %s has stored events that were due %s ago, and no node takes them: start a node of this consumer that handles their types", clean(consumer), span(overdue))
 		}
-		return fmt.Sprintf("%s\t%s\t%s\t%s\t%s", clean(consumer), atMost(waiting, manyEvents), atMost(keys, manyKeys), span(oldest), atMost(letters, manyEvents))
-	})
-	for consumer, letters := range s.lettersOf { // consumers that have nothing but dead letters
-		if !said[consumer] {
-			s.sayLetters(consumer, letters)
+		n, announced := living[consumer]
+		alive, heard = n.Living, -1
+		since := "-"
+		if announced {
+			heard, since = n.Silent, span(n.Silent)+" ago"
 		}
+		if announced && n.Gone() {
+			s.say("%s", silence(n, s.schema))
+		}
+		return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%d\t%s", clean(consumer), atMost(waiting, manyEvents), atMost(keys, manyKeys), span(oldest), atMost(letters, manyEvents), alive, since)
+	})
+}
+
+// nodes reads what is known of the nodes of each consumer that has ever had one. all are their names.
+func (s *status) nodes(ctx context.Context) (of map[string]nodes.Row, all []string, err error) {
+	rows, err := s.db.Query(ctx, sqlschema.In(s.schema, nodes.Rows), nodes.Args()...)
+	if err != nil {
+		return nil, nil, err
 	}
-	return err
+	of, all = map[string]nodes.Row{}, []string{}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[nodes.Row])
+	for _, n := range found {
+		of[n.Consumer], all = n, append(all, n.Consumer)
+	}
+	return of, all, err
+}
+
+// silence says that a consumer has no node, with a remedy.
+func silence(n nodes.Row, schema string) string {
+	return fmt.Sprintf("consumer %s: no node has been heard of for %s, so its events wait: start one; if nobody needs the consumer any more: %s", clean(n.Consumer), span(n.Silent), clean(n.Forget(schema)))
 }
 
 func (s *status) sayLetters(consumer string, letters int64) {
