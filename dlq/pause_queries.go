@@ -18,20 +18,6 @@ const recordPause = `-- dlq.record_pause
 insert into holdfast.pause_action (action, consumer, topic, key, by, reason)
 values ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text)`
 
-// wakeKey makes the head of a key's queue due if nothing holds the key any more, under lockQueue.
-const wakeKey = `-- dlq.wake_key
-update holdfast.stored s set next_at = clock_timestamp()
- where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text and ` + sleeps + `
-   and s.place = (select min(h.place) from holdfast.stored h
-                   where h.consumer = $1::text and h.topic = $2::text and h.key = $3::text)
-   and not exists (select from holdfast.consumer_hold o
-                    where o.consumer = $1::text and o.topic = $2::text and o.key = $3::text and o.after < s.place offset 0)`
-
-// sleeps says that no claim would take a head: it is dormant, or it fell due while the key was held, and claims have passed it (they go
-// on from the last one: inbox/claim_mark.go). The time is the clock's, as for what is woken: now() is when the transaction began, before
-// it waited for the lock.
-const sleeps = `(s.next_at = 'infinity' or s.next_at <= clock_timestamp() and s.lease_until <= clock_timestamp())`
-
 // retryParked makes the heads of a topic ($2), or of one key of it ($3), due that wait for their next attempt, in a lane that was
 // taken. $4 the one partition, -1 for any. By parked_due.
 const retryParked = `-- dlq.retry_parked

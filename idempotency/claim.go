@@ -154,7 +154,7 @@ func (g *Guard) rollback(h *held) {
 	if h.tx != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), databaseTimeout)
 		if h.ran {
-			handlertx.Undo(ctx, h.conn.Conn(), h.tx)
+			handlertx.Undo(ctx, h.tx)
 		} else {
 			_ = h.tx.Rollback(ctx) // If this fails, the connection is closed and Postgres rolls back.
 		}

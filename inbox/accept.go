@@ -197,7 +197,7 @@ func (rec *receiver) underSavepoint(ctx context.Context, tx pgx.Tx, s step) (out
 	}
 	var h *handlerError
 	if !errors.As(err, &h) {
-		rollback(ctx, savepoint)
+		rollbackTo(ctx, savepoint)
 		return "", nil, err
 	}
 	if h.hung != nil { // The handler may still write: it must not write into what the caller does next.
@@ -206,7 +206,7 @@ func (rec *receiver) underSavepoint(ctx context.Context, tx pgx.Tx, s step) (out
 		return "", nil, err
 	}
 	failed = failureOf(ctx, tx, err)
-	rollback(ctx, savepoint)
+	rollbackTo(ctx, savepoint)
 	return "", failed, nil
 }
 

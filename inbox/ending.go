@@ -43,7 +43,7 @@ func (rn *runner) commitTx(ctx context.Context, conn *pgxpool.Conn, tx pgx.Tx) e
 		err = fmt.Errorf("a statement failed, but the handler returned nil: %w", err)
 	}
 	if err != nil {
-		undo(ctx, conn, tx)
+		rollback(ctx, tx)
 		return &failure{faultOf(err, failureFacts{committing: true}), fmt.Errorf("commit: %w", err)}
 	}
 	return nil
@@ -63,22 +63,23 @@ func (rn *runner) abort(ctx context.Context, conn *pgxpool.Conn, tx pgx.Tx, f *f
 		_ = conn.Conn().Close(bounded)
 		cancel()
 	} else {
-		undo(ctx, conn, tx)
+		rollback(ctx, tx)
 	}
 	release(conn)
 }
 
-// undo rolls back a transaction in which a handler may have run.
-func undo(ctx context.Context, conn *pgxpool.Conn, tx pgx.Tx) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
-	defer cancel()
-	handlertx.Undo(ctx, conn.Conn(), tx)
-}
-
+// rollback rolls back a transaction in which a handler may have run.
 func rollback(ctx context.Context, tx pgx.Tx) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 	defer cancel()
-	_ = tx.Rollback(ctx) // If it cannot be sent, the connection is closed, and Postgres rolls back.
+	handlertx.Undo(ctx, tx)
+}
+
+// rollbackTo rolls back to a savepoint in a transaction of the caller, whose session is the caller's, too.
+func rollbackTo(ctx context.Context, savepoint pgx.Tx) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
+	defer cancel()
+	_ = savepoint.Rollback(ctx) // If it cannot be sent, the connection is closed, and Postgres rolls back.
 }
 
 // abandon leaves a handler that hangs, and closes its connection.

@@ -111,7 +111,7 @@ func (p *pipeline) open(ctx context.Context, a attempt) (o opened, committed, er
 		if err != nil {
 			_ = br.Close()
 			cancel()
-			undo(ctx, p.conn, br.Tx())
+			rollback(ctx, br.Tx())
 			release(p.conn)
 			p.conn = nil
 			return o, blame(ctx, fmt.Errorf("commit: %w", err), failureFacts{committing: true}), errNotOpened
@@ -166,7 +166,7 @@ func (p *pipeline) run(ctx context.Context, o opened) (out Outcome, err error) {
 		conn := p.conn
 		p.conn = nil
 		if errors.Is(err, errOneByOne) {
-			undo(ctx, conn, o.tx)
+			rollback(ctx, o.tx)
 			release(conn)
 			return "", err
 		}

@@ -15,7 +15,11 @@ const undo = `rollback; ` + Unlock
 
 // Undo rolls back the transaction of a handler that failed, or whose COMMIT did, with the locks that it left on the session. If that cannot
 // be sent, the connection is closed, and Postgres does the same.
-func Undo(ctx context.Context, conn *pgx.Conn, tx pgx.Tx) {
+func Undo(ctx context.Context, tx pgx.Tx) {
+	conn := tx.Conn()
+	if conn == nil { // It was never begun.
+		return
+	}
 	if _, err := conn.Exec(ctx, undo, pgx.QueryExecModeSimpleProtocol); err != nil {
 		_ = tx.Rollback(ctx)
 	}

@@ -25,7 +25,7 @@ import (
 var named = regexp.MustCompile(`^-- [a-z]+\.\w+\n`)
 
 // statementsOf returns the statements of a file, by the places where they begin: texts that begin with their name, and all
-// that is put together from them, the constants of the package's files of statements and those of package sqlschema.
+// that is put together from them, the file's constants and those of package sqlschema.
 func statementsOf(t *testing.T, path string) map[string]string {
 	t.Helper()
 	files := token.NewFileSet()
@@ -37,23 +37,9 @@ func statementsOf(t *testing.T, path string) map[string]string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	beside, err := filepath.Glob(filepath.Join(filepath.Dir(path), "*queries.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	in := map[*ast.File]string{file: "", limits: "sqlschema."} // how their constants are written in the file
-	for _, other := range beside {
-		if other != path {
-			f, err := parser.ParseFile(files, other, nil, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
-			in[f] = ""
-		}
-	}
 	constants := map[string]ast.Expr{}
-	for f, prefix := range in {
-		ast.Inspect(f, func(n ast.Node) bool {
+	for prefix, in := range map[string]*ast.File{"": file, "sqlschema.": limits} {
+		ast.Inspect(in, func(n ast.Node) bool {
 			if spec, ok := n.(*ast.ValueSpec); ok {
 				for i, value := range spec.Values {
 					constants[prefix+spec.Names[i].Name] = value
