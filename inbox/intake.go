@@ -52,12 +52,15 @@ func (rec *receiver) receive(ctx context.Context, t *intake, failed error) (Outc
 			rec.report(d, out, time.Since(t.begun))
 			return out, nil
 		}
-		rec.queues.quota.leave(d)
+		var f *failure
+		failing := errors.As(err, &f)
+		if !failing || f.fault != faultUnknown { // else it may be stored
+			rec.queues.quota.leave(d)
+		}
 		if errors.Is(err, errUnqueued) {
 			continue
 		}
-		var f *failure
-		if !errors.As(err, &f) {
+		if !failing {
 			return "", err
 		}
 		d.inDoubt = d.inDoubt || f.fault == faultUnknown

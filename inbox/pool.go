@@ -363,13 +363,15 @@ func (w *worker) committed(err error, next *job) bool {
 // redo continues with a job that failed. The events of a job of several are tried one by one. The failure spends no attempt of
 // theirs: only one of them, or none, is to blame.
 func (w *worker) redo(j *job, failed error) {
-	w.workers.receiver.queues.quota.leave(j.ds...)
+	var f *failure
+	inDoubt := errors.As(failed, &f) && f.fault == faultUnknown
+	if !inDoubt { // else they may be stored
+		w.workers.receiver.queues.quota.leave(j.ds...)
+	}
 	if len(j.ds) == 1 {
 		w.finish(j, failed)
 		return
 	}
-	var f *failure
-	inDoubt := errors.As(failed, &f) && f.fault == faultUnknown
 	for _, d := range j.ds {
 		d.inDoubt = d.inDoubt || inDoubt
 	}
