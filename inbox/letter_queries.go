@@ -28,13 +28,16 @@ update holdfast.letter
 const letterReplayedSQL = `-- inbox.letter_replayed
 update holdfast.letter set state = 'replayed', last_at = now() where id = $1::bigint and state in ('open', 'replaying')`
 
-// Says whether a person replaced a payload with one of the hashes in $4 by an edit of the event's letter. Index letter_event
-// finds the event's letters, and letter_action_letter what was done to them.
+// Says whether a person replaced a payload with one of the hashes in $4, or in another version than the first of them
+// (delivery.is), by an edit of the event's letter. Index letter_event finds the event's letters, and letter_action_letter what
+// was done to them.
 const editedSQL = `-- inbox.edited
 select exists (
     select from holdfast.letter l join holdfast.letter_action a on a.letter = l.id
      where l.origin = 'inbox' and l.consumer = $1::text and l.source = $2::text and l.event_id = $3::text
-       and a.action = 'edit' and a.hash = any($4::bytea[]))`
+       and a.action = 'edit'
+       and (a.hash = any($4::bytea[])
+            or (octet_length(a.hash) > 32 and octet_length(($4::bytea[])[1]) > 32 and substr(a.hash, 33) <> substr(($4::bytea[])[1], 33))))`
 
 const publishLetterSQL = `-- inbox.publish_letter
 select holdfast.publish_letter($1::bigint, $2::text, $3::integer)`

@@ -19,7 +19,8 @@ const stripeHeader = "Stripe-Signature"
 //
 // ID, Type and OccurredAt are those of the event in the signed body. Stripe counts OccurredAt in seconds, so two events
 // may share it. Bodies that differ only in the number pending_webhooks are the same event: Stripe counts there the
-// endpoints that have not acknowledged the event yet.
+// endpoints that have not acknowledged the event yet. Nor does an id in another api_version make another event: during an upgrade
+// Stripe sends each event to two endpoints, in two versions. The handler gets the one that came first.
 //
 // One to 16 secrets, each of 16 bytes or more, the current one first. The error says for each unusable secret which rule it breaks.
 func Stripe(secrets ...string) (Verifier, error) {
@@ -56,15 +57,25 @@ func (keys stripe) Verify(h http.Header, body []byte, now time.Time) (Delivery, 
 		return Delivery{}, err
 	}
 	var event struct {
-		ID      string   `json:"id"`
-		Type    string   `json:"type"`
-		Created jsonTime `json:"created"`
+		ID         string   `json:"id"`
+		Type       string   `json:"type"`
+		Created    jsonTime `json:"created"`
+		APIVersion string   `json:"api_version"`
 	}
 	if err := json.Unmarshal(body, &event); err != nil || event.ID == "" {
 		return Delivery{}, refuse(ReasonContent, "the body must be a JSON object with an id")
 	}
 	return Delivery{ID: event.ID, IDSigned: true, Type: event.Type, Timestamp: at, OccurredAt: event.Created.Time, Scheme: "v1", Secret: secret,
-		content: stripeContent(body)}, nil
+		content: inVersion(stripeContent(body), event.APIVersion)}, nil
+}
+
+// inVersion adds a hash of the version of Stripe's API to that of a content. The inbox takes one id in two versions for one event.
+func inVersion(content []byte, version string) []byte {
+	if content == nil || version == "" {
+		return content
+	}
+	sum := sha256.Sum256([]byte(version))
+	return append(content, sum[:8]...)
 }
 
 // stripeContent is the SHA-256 of an event's body without the number in pending_webhooks. Stripe's API reference of the

@@ -59,6 +59,68 @@ func TestWhatStripeCountsInAnEventMakesItNoOther(t *testing.T) {
 	}
 }
 
+// While its API version is upgraded, Stripe sends each event to two endpoints, in two versions: to one address, with two secrets.
+func TestTwoVersionsOfStripesApiAreOneEvent(t *testing.T) {
+	const other = "whsec_the-endpoint-of-the-new-version"
+	for _, mode := range []Mode{Inline, StoreFirst} {
+		t.Run(string(mode), func(t *testing.T) {
+			b := setup(t)
+			s := b.receiver("stripe", must(Stripe(stripeSecret, other)), func(c *Config) { c.Mode = mode })
+			deliver := func(status int, secret, version, data string, pending int) {
+				t.Helper()
+				body := fmt.Sprintf(`{"id": "evt_1", "api_version": %q, "data": {"object": %s}, "pending_webhooks": %d, "type": "order.placed"}`, version, data, pending)
+				h, err := SignStripe(now, []byte(body), secret)
+				if err != nil {
+					t.Fatal(err)
+				}
+				b.want(status, s, h, body)
+			}
+			const before, after = `{"amount": 100}`, `{"amount": {"value": 100}}`
+			b.failWith("evt_1", retry.Permanent(errors.New("no such order")))
+			b.run()
+			deliver(map[Mode]int{Inline: 200, StoreFirst: 202}[mode], stripeSecret, "2024-06-20", before, 2)
+			deliver(200, other, "2025-03-31.basil", after, 1)
+			b.await("evt_1", inbox.Dead)
+			letters, err := dlq.New(b.db.Pool, dlq.Config{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := letters.Edit(t.Context(), 1, []byte(before), "ann", "it is known"); err != nil {
+				t.Fatal(err)
+			}
+			deliver(200, other, "2025-03-31.basil", after, 0) // It was edited meanwhile.
+			b.failWith("evt_1", nil)
+			replay(b)
+			b.await("evt_1", inbox.Handled)
+			deliver(200, other, "2025-03-31.basil", after, 1)
+			deliver(200, stripeSecret, "2024-06-20", before, 0)
+			deliver(409, stripeSecret, "2024-06-20", `{"amount": 900}`, 0) // other content in the same version
+			if n := b.count("select count(*) from holdfast.letter where reason like 'conflict%'"); n != 1 || b.effects() != 1 {
+				t.Errorf("%d conflicts and %d effects, want one each", n, b.effects())
+			}
+		})
+	}
+}
+
+// A row of before versions were compared knows its own version again.
+func TestARowWithoutAVersionOfStripesIsKnownAgain(t *testing.T) {
+	b := setup(t)
+	s := b.receiver("stripe", must(Stripe(stripeSecret)))
+	body := `{"id": "evt_1", "api_version": "2024-06-20", "pending_webhooks": 2, "type": "order.placed"}`
+	h, err := SignStripe(now, []byte(body), stripeSecret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.want(200, s, h, body)
+	if _, err := b.db.Exec(t.Context(), "update holdfast.inbox set hash = $1", stripeContent([]byte(body))); err != nil {
+		t.Fatal(err)
+	}
+	b.want(200, s, h, body)
+	if out := b.lastAnswer().Outcome; out != inbox.Duplicate {
+		t.Errorf("it is %s, want a duplicate", out)
+	}
+}
+
 // W15.
 func TestALetterOfStripesIsKnownByItsFirstPayloadAfterAnEdit(t *testing.T) {
 	for _, mode := range []Mode{Inline, StoreFirst} {

@@ -15,7 +15,8 @@ import (
 type Inbox[Outcome any] struct {
 	// TryReceive and TryStore are those of the Inbox, for events that cannot be compared by the SHA-256 of their payload: a
 	// provider may count its own tries in what it signs. hash is of what is the same in every delivery of the event; nil
-	// means the SHA-256 of the payload.
+	// means the SHA-256 of the payload. Bytes after the first 32 name a version in which the event is written: the same id in
+	// another version is the same event, whatever its content.
 	TryReceive func(ctx context.Context, e holdfast.Event, hash []byte) (Outcome, error)
 	TryStore   func(ctx context.Context, e holdfast.Event, hash []byte) (Outcome, error)
 
