@@ -60,6 +60,9 @@ func (o ReopenOptions) validate() error {
 // The error wraps ErrNotHandled or ErrDiffers if nothing was changed. tx is usable then. The user of tx needs the rights of an
 // operator (docs/operations.md). Reopen may be called by many goroutines, each with a transaction of its own.
 func (d *DLQ) Reopen(ctx context.Context, tx pgx.Tx, e holdfast.Event, o ReopenOptions) (letter int64, err error) {
+	if tx == nil {
+		return 0, fmt.Errorf("reopen event %.60q: tx is nil: it must be the transaction that takes back what the event did", e.ID)
+	}
 	if err := o.validate(); err != nil {
 		return 0, fmt.Errorf("reopen event %.60q: %w", e.ID, err)
 	}

@@ -147,6 +147,9 @@ func TestAHandlerThatFailsAgainLeavesTheLetterOpen(t *testing.T) {
 func TestOnlyWhatWasHandledIsReopened(t *testing.T) {
 	t.Parallel()
 	r := repaired(t)
+	if _, err := r.d.Reopen(t.Context(), nil, order("1", "k"), bug42); err == nil || !strings.Contains(err.Error(), "tx is nil") {
+		t.Errorf("without a transaction: %v", err)
+	}
 	r.receive(t, order("1", "k"))
 	other := order("1", "k")
 	other.Payload = []byte("another")

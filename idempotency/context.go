@@ -4,10 +4,12 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"strings"
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 type contextKey struct{}
@@ -37,14 +39,69 @@ func handlingOf(ctx context.Context) *handling {
 }
 
 // Tx returns the transaction of the request. What you write through it is committed together with the answer, or not at
-// all. The handler cannot end it, but may use savepoints (Begin). Tx returns nil if no middleware of this package
-// guards the request or its method, and in lease mode, where Step has the transactions. Do not use it from several
-// goroutines at once, nor after the handler has returned.
+// all. The handler cannot end it, but may use savepoints (Begin). If no middleware of this package guards the request or its method,
+// which InfoOf says, and in lease mode, where Step has the transactions, it is never nil either: each call of it returns an error that says
+// so, and its Conn is nil. Do not use it from several goroutines at once, nor after the handler has returned.
 func Tx(ctx context.Context) pgx.Tx {
-	if h := handlingOf(ctx); h != nil {
+	switch h := handlingOf(ctx); {
+	case h == nil:
+		return unguarded
+	case h.tx == nil:
+		return inLeaseMode
+	default:
 		return h.tx
 	}
-	return nil
+}
+
+// unguarded and inLeaseMode stand for the transaction that a request does not have.
+var (
+	unguarded   = noTx{closedTx(), errors.New("idempotency.Tx: no Guard has this request in its context: wrap its route, pass on the request's context, and mind that only Route.Methods are guarded")}
+	inLeaseMode = noTx{closedTx(), errors.New("idempotency.Tx: a request in lease mode has no transaction: write in idempotency.Step")}
+)
+
+// noTx is a transaction of which every call returns err.
+type noTx struct {
+	pgx.Tx // closed: for LargeObjects
+	err    error
+}
+
+func closedTx() pgx.Tx {
+	b := &pgx.Batch{}
+	b.BeginTx(pgx.TxOptions{})
+	return pgx.FailedBatchResults(b, pgx.ErrTxClosed).Tx()
+}
+
+func (t noTx) Begin(context.Context) (pgx.Tx, error) { return nil, t.err }
+func (t noTx) Commit(context.Context) error          { return t.err }
+func (t noTx) Rollback(context.Context) error        { return t.err }
+func (t noTx) Conn() *pgx.Conn                       { return nil }
+
+func (t noTx) CopyFrom(context.Context, pgx.Identifier, []string, pgx.CopyFromSource) (int64, error) {
+	return 0, t.err
+}
+
+func (t noTx) Prepare(context.Context, string, string) (*pgconn.StatementDescription, error) {
+	return nil, t.err
+}
+
+func (t noTx) Exec(context.Context, string, ...any) (pgconn.CommandTag, error) {
+	return pgconn.CommandTag{}, t.err
+}
+
+func (t noTx) Query(_ context.Context, sql string, _ ...any) (pgx.Rows, error) {
+	b := &pgx.Batch{}
+	b.Queue(sql)
+	return pgx.FailedBatchResults(b, t.err).Query()
+}
+
+func (t noTx) QueryRow(_ context.Context, sql string, _ ...any) pgx.Row {
+	b := &pgx.Batch{}
+	b.Queue(sql)
+	return pgx.FailedBatchResults(b, t.err).QueryRow()
+}
+
+func (t noTx) SendBatch(_ context.Context, b *pgx.Batch) pgx.BatchResults {
+	return pgx.FailedBatchResults(b, t.err)
 }
 
 // Info describes a guarded request.

@@ -12,8 +12,13 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
+	"github.com/holdfast-go/holdfast/outbox"
 )
 
 // R1 to R49 and C1 to C10 in names of tests are rows of docs/design/idempotency.md, which says what each is about.
@@ -270,14 +275,47 @@ func TestWiderScopesNeverShowAnAnswerToSomebodyElse(t *testing.T) {
 	b.kept(2, 2, 2)
 }
 
+// A handler that is registered outside of the guard, or passes another context, hears so from each of its statements.
+func TestWhatIsNotGuardedHearsSo(t *testing.T) {
+	ctx := t.Context()
+	b := setup(t)
+	var leased pgx.Tx
+	h := b.service(b.guard(), func(w http.ResponseWriter, r *http.Request) {
+		leased = Tx(r.Context())
+		w.WriteHeader(201)
+	}, Route{Lease: time.Minute})
+	b.send(h, sent{key: "k"})
+	for want, tx := range map[string]pgx.Tx{"no Guard has this request": Tx(ctx), "write in idempotency.Step": leased} {
+		_, exec := tx.Exec(ctx, "select 1")
+		rows, query := tx.Query(ctx, "select 1")
+		rows.Close()
+		row := tx.QueryRow(ctx, "select 1").Scan(new(int))
+		_, begin := tx.Begin(ctx)
+		_, copied := tx.CopyFrom(ctx, pgx.Identifier{"a"}, []string{"b"}, pgx.CopyFromRows(nil))
+		_, prepared := tx.Prepare(ctx, "a", "select 1")
+		batch := &pgx.Batch{}
+		batch.Queue("select 1")
+		for what, err := range map[string]error{
+			"Exec": exec, "Query": query, "QueryRow": row, "Begin": begin, "CopyFrom": copied, "Prepare": prepared, "SendBatch": tx.SendBatch(ctx, batch).Close(),
+			"Commit": tx.Commit(ctx), "outbox.Write": outbox.Write(ctx, tx, holdfast.Event{Topic: "t", Type: "t"}), "outbox.Lock": outbox.Lock(ctx, tx, "k"),
+			"a function in a transaction": pgx.BeginFunc(ctx, tx, func(pgx.Tx) error { return nil }),
+		} {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v, want %q", what, err, want)
+			}
+		}
+	}
+}
+
 // R16, R17.
 func TestWhichMethodsAreGuarded(t *testing.T) {
 	b := setup(t)
 	g := b.guard()
 	h := b.service(g, func(w http.ResponseWriter, r *http.Request) {
 		b.runs.Add(1)
-		if (Tx(r.Context()) == nil) != (r.Method == "GET" || r.Method == "PUT" || r.Method == "DELETE") {
-			t.Errorf("%s has tx %v", r.Method, Tx(r.Context()))
+		_, err := Tx(r.Context()).Exec(r.Context(), "select 1")
+		if (err != nil) != (r.Method == "GET" || r.Method == "PUT" || r.Method == "DELETE") {
+			t.Errorf("%s has the transaction of %v", r.Method, err)
 		}
 		w.WriteHeader(200)
 	})

@@ -108,8 +108,8 @@ func TestAGuardedDeleteRepliesWhatItRepliedFirst(t *testing.T) {
 	remove := func(w http.ResponseWriter, r *http.Request) {
 		id := strings.TrimPrefix(r.URL.Path, "/orders/")
 		db := pgtest.Querier(b.db)
-		if tx := Tx(r.Context()); tx != nil {
-			db = tx
+		if _, guarded := InfoOf(r.Context()); guarded {
+			db = Tx(r.Context())
 		}
 		tag, err := db.Exec(r.Context(), "delete from charge where id = $1::text::int", id)
 		switch {

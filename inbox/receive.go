@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"errors"
 
 	"github.com/jackc/pgx/v5"
 
@@ -29,6 +30,9 @@ func (in *Inbox) Receive(ctx context.Context, e holdfast.Event) (Outcome, error)
 // transaction may commit; after any other error it can only be rolled back. Call it in READ COMMITTED: in a higher isolation level, two transactions with the same event end in a serialization
 // error instead of a Duplicate. Only one goroutine at a time may use a tx.
 func (in *Inbox) ReceiveTx(ctx context.Context, tx pgx.Tx, e holdfast.Event) (Outcome, error) {
+	if tx == nil {
+		return "", errNoTx
+	}
 	return in.receiver.receiveTx(ctx, tx, e)
 }
 
@@ -42,6 +46,9 @@ func (in *Inbox) Store(ctx context.Context, e holdfast.Event) (Outcome, error) {
 // The outcomes are Stored, Duplicate and Conflict, and hold once the transaction commits. After ErrFull nothing of the event is written, and
 // the transaction may commit; after any other error it can only be rolled back. Only one goroutine at a time may use a tx.
 func (in *Inbox) StoreTx(ctx context.Context, tx pgx.Tx, e holdfast.Event) (Outcome, error) {
+	if tx == nil {
+		return "", errNoTx
+	}
 	return in.receiver.storeTx(ctx, tx, e)
 }
 
@@ -57,3 +64,5 @@ func (in *Inbox) TryReceive(ctx context.Context, e holdfast.Event) (Outcome, err
 func (in *Inbox) TryStore(ctx context.Context, e holdfast.Event) (Outcome, error) {
 	return in.receiver.storeAlone(ctx, e, nil, true, false)
 }
+
+var errNoTx = errors.New("tx is nil: it must be the transaction in which the event is taken in")

@@ -1,8 +1,12 @@
 package quickstart
 
 import (
+	"context"
 	"encoding/json"
 	"net/http"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/relay"
@@ -10,16 +14,19 @@ import (
 
 // snippet: probes
 
-// Probes answers /livez and /readyz of a process that runs a relay and a consumer.
-func Probes(r *relay.Relay, in *inbox.Inbox) http.Handler {
+// Probes answers /livez and /readyz of a process that serves requests, and runs a relay and a consumer beside them. It is ready while
+// the database answers: without Kafka it takes requests and writes events all the same.
+func Probes(pool *pgxpool.Pool, r *relay.Relay, in *inbox.Inbox) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, req *http.Request) {
 		of, to := r.Health(req.Context()), in.Health(req.Context())
 		answer(w, of.Live && to.Live, of.Reasons, to.Reasons)
 	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, req *http.Request) {
-		of, to := r.Health(req.Context()), in.Health(req.Context())
-		answer(w, of.Ready && to.Ready, of.Reasons, to.Reasons)
+		ctx, cancel := context.WithTimeout(req.Context(), 2*time.Second)
+		defer cancel()
+		of, to := r.Health(ctx), in.Health(ctx)
+		answer(w, pool.Ping(ctx) == nil, of.Reasons, to.Reasons)
 	})
 	return mux
 }

@@ -33,7 +33,7 @@ func TestProbesSayWhyTheProcessIsNotReady(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	probes := Probes(r, in)
+	probes := Probes(pool, r, in)
 	for path, want := range map[string]int{"/livez": http.StatusOK, "/readyz": http.StatusServiceUnavailable} {
 		w := httptest.NewRecorder()
 		probes.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "GET", path, nil))
