@@ -259,11 +259,11 @@ update holdfast.inbox i set hash = $2::bytea
    and i.hash = l.hash and i.result <> 'handled'`
 
 // editLetter replaces the payload. At the relay the event gets a new id: consumers that have seen the old one would
-// take the new payload for a repeat. At the inbox the event keeps its id, by which its redelivery is recognised.
+// take the new payload for a repeat. It is made of the old one, so that package find finds the letter by that. At the inbox the event keeps its id, by which its redelivery is recognised.
 const editLetter = `-- dlq.edit
 update holdfast.letter l
    set payload = $2::bytea, hash = $3::bytea, version = l.version + 1,
-       event_id = case when l.origin = 'relay' then holdfast.new_id() else l.event_id end
+       event_id = case when l.origin = 'relay' then encode(substring(sha256(convert_to(format('holdfast edit %s of letter %s: %s', l.version, l.id, l.event_id), 'UTF8')) from 1 for 16), 'hex')::uuid::text else l.event_id end
  where l.id = $1::bigint`
 
 // listActions reads who did what to a letter, by the index letter_action_letter.

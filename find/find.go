@@ -171,20 +171,22 @@ func search(ctx context.Context, pool *pgxpool.Pool, q Query, place Place, state
 		if err != nil {
 			return err
 		}
-		sightings, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (Sighting, error) { return sighting(row, place) })
+		sightings, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (Sighting, error) { return sighting(row, place, q.ID) })
 		return err
 	})
 	return sightings, err
 }
 
-func sighting(row pgx.CollectableRow, place Place) (Sighting, error) {
+func sighting(row pgx.CollectableRow, place Place, asked string) (Sighting, error) {
 	s := Sighting{Place: place}
 	var of, at, next pgtype.Timestamptz
 	err := row.Scan(&s.Event.ID, &s.Event.Source, &s.Event.Type, &s.Event.Topic, &s.Event.Key, &of, &s.Consumer, &s.Lane, &s.Partition, &s.Offset,
 		&s.State, &s.Attempts, &s.Error, &s.Letter, &s.By, &s.Reason, &at, &next)
 	s.Event.Time, s.At, s.NextAt = moment(of), moment(at), moment(next)
 	s.Error, _, _ = strings.Cut(s.Error, "\n")
-	s.Says = says(s)
+	if s.Says = says(s); place == Letter && s.Event.ID != asked {
+		s.Says += fmt.Sprintf("; an edit has given the event the id %s: what is in the log or was published since has that one", s.Event.ID)
+	}
 	return s, err
 }
 

@@ -274,3 +274,36 @@ func TestAWrongQueryNamesEveryProblem(t *testing.T) {
 		t.Errorf("without a schema: %v", err)
 	}
 }
+
+// An edit gives the event of a relay's letter another id. Who asks by the first one finds the letter, what was done to it, and the other id.
+func TestAnEditedEventIsFoundByTheIDThatItHad(t *testing.T) {
+	db := migrated.New(t)
+	for _, id := range []string{"e1", "e2"} {
+		pgtest.Exec(t, db.Pool, `insert into holdfast.letter (origin, reason, event_id, source, type, topic, key, time, payload, hash, lane) values ('relay', 'r', $1, 'shop', 'placed', 'orders', 'k', now(), 'one', sha256('one'), 0)`, id)
+	}
+	d, err := dlq.New(db.Pool, dlq.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := []string{"e1"}
+	for _, payload := range []string{"two", "three"} {
+		if err := d.Edit(t.Context(), 1, []byte(payload), "ann", "a typo"); err != nil {
+			t.Fatal(err)
+		}
+		l, err := d.Get(t.Context(), 1)
+		if err != nil || slices.Contains(ids, l.Event.ID) {
+			t.Fatalf("the edit left the id %s, %v", l.Event.ID, err)
+		}
+		ids = append(ids, l.Event.ID)
+	}
+	found := wantSeen(t, db.Pool, find.Query{ID: "e1"}, "letter open", "action edit", "action edit")
+	if says := found.Sightings[0].Says; !strings.Contains(says, ids[2]) {
+		t.Errorf("it does not say that its id is %s now: %s", ids[2], says)
+	}
+	found = wantSeen(t, db.Pool, find.Query{ID: ids[2], Key: "k"}, "letter open", "action edit", "action edit")
+	if says := found.Sightings[0].Says; strings.Contains(says, "an edit has given") {
+		t.Errorf("asked by its own id it says %s", says)
+	}
+	wantSeen(t, db.Pool, find.Query{ID: "e2"}, "letter open")
+	wantSeen(t, db.Pool, find.Query{ID: "e3"})
+}

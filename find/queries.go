@@ -110,13 +110,21 @@ select s.event_id, s.source, '', '', '', null::timestamptz, s.consumer, -1, -1, 
  order by s.consumer, s.source
  limit $5::integer`
 
+// thatLetter is a letter of the event $1: its own, or one to which edits have given ids since, each made of the one before as dlq.edit makes it.
+const thatLetter = `(l.event_id = $1::text or l.origin = 'relay' and l.version > 1 and exists (
+         with recursive was (id, n) as (
+           select $1::text, 1
+           union all
+           select encode(substring(sha256(convert_to(format('holdfast edit %s of letter %s: %s', w.n, l.id, w.id), 'UTF8')) from 1 for 16), 'hex')::uuid::text, w.n + 1 from was w where w.n < least(l.version, 100))
+         select from was w where w.id = l.event_id))`
+
 // It reads all letters: those of relays and closed ones have no index by id.
 const findLetters = `-- find.letters
 select left(l.event_id, 1024), left(l.source, 1024), left(l.type, 1024), l.topic, left(l.key, 1024), l.time, l.consumer, coalesce(l.lane, -1),
        coalesce(l.partition, -1), coalesce(l."offset", -1), l.state,
        l.attempts, coalesce(left(l.errors[cardinality(l.errors)], 1024), ''), l.id, '', left(l.reason, 1024), l.last_at, null::timestamptz
   from holdfast.letter l
- where l.event_id = $1::text
+ where ` + thatLetter + `
    and ($2::text = '' or l.source = $2::text)
    and ($3::text = '' or l.topic = $3::text)
    and ($4::text = '' or l.key = $4::text)
@@ -129,7 +137,7 @@ select f.* from (
   select left(l.event_id, 1024), left(l.source, 1024), left(l.type, 1024), l.topic, left(l.key, 1024), l.time, l.consumer, coalesce(l.lane, -1), -1, -1::bigint, a.action,
          0, '', l.id, left(a.by, 1024), left(a.reason, 1024), a.at, null::timestamptz
     from holdfast.letter l join holdfast.letter_action a on a.letter = l.id
-   where l.event_id = $1::text
+   where ` + thatLetter + `
      and ($2::text = '' or l.source = $2::text)
      and ($3::text = '' or l.topic = $3::text)
      and ($4::text = '' or l.key = $4::text)

@@ -227,7 +227,15 @@ func (c *dlqEditCmd) Run(p *program) error {
 	if err := d.Edit(p.ctx, c.ID, payload, c.by(), c.Reason); err != nil {
 		return err
 	}
-	fmt.Fprintf(p.out, "dead letter %d has a new payload; holdfast dlq replay --id %d --reason WHY re-delivers it\n", c.ID, c.ID)
+	l, err := d.Get(p.ctx, c.ID)
+	if err != nil {
+		return err
+	}
+	renamed := ""
+	if l.Origin == dlq.OriginRelay { // Consumers may have seen the old one.
+		renamed = fmt.Sprintf(", and its event the id %s", clean(l.Event.ID))
+	}
+	fmt.Fprintf(p.out, "dead letter %d has a new payload%s; holdfast dlq replay --id %d --reason WHY re-delivers it\n", c.ID, renamed, c.ID)
 	return nil
 }
 

@@ -142,7 +142,7 @@ func (c *findCmd) print(p *program, found find.Found, uses []find.KeyUse) error 
 	case len(found.Unsearched) > 0:
 		fmt.Fprintln(p.out, "the rest of this database does not know it")
 	default:
-		fmt.Fprintln(p.out, "this database does not know it: its transaction was not committed here, or it is published and its part of the log is emptied, or its inbox row is past its retention")
+		fmt.Fprintln(p.out, "this database does not know it: its transaction was not committed here, or it is published and its part of the log is emptied, or its inbox row is past its retention, or no node handled its type and it was skipped (holdfast status lists skipped types)")
 	}
 	return nil
 }
