@@ -130,7 +130,7 @@ func (k *Kafka) append(ctx context.Context, e holdfast.Event) error {
 	if e.Key != "" {
 		r.Key = []byte(wire.RecordKey(e.Key))
 	}
-	read, err := wire.Parse(e.Topic, r.Key, r.Value, r.Headers, r.Time)
+	read, err := wire.Read(e.Topic, r.Key, r.Value, r.Headers, r.Time)
 	if err != nil {
 		return fail(relay.FaultRecord, err)
 	}

@@ -59,7 +59,7 @@ func TestKeysComeBackAsTheyWere(t *testing.T) {
 }
 
 func TestTheSubjectOfABinaryKeyIsItsText(t *testing.T) {
-	e, err := Parse("t", []byte{0, 1, 0xff}, []byte("p"), []Header{{HeaderSubject, []byte("data:;base64,AAH/")}}, noon)
+	e, err := Read("t", []byte{0, 1, 0xff}, []byte("p"), []Header{{HeaderSubject, []byte("data:;base64,AAH/")}}, noon)
 	if err != nil || e.Key != "data:;base64,AAH/" || e.Headers != nil {
 		t.Fatalf("%+v, %v", e, err)
 	}

@@ -11,7 +11,7 @@
 //	ce_dataschema   the header "dataschema"
 //	anything else   Event.Headers as they are, traceparent and content-type included, in the order of their names
 //
-// The relay writes with Append, the inbox reads with Parse; neither imports the other. The package knows no Kafka
+// The relay writes with Append, the inbox reads with Read; neither imports the other. The package knows no Kafka
 // client, so another client needs no change here.
 package wire
 
@@ -137,7 +137,7 @@ func Size(e holdfast.Event) int {
 }
 
 // Parse reads a record back into an event. It is made for topics to which others write as well. A missing header
-// leaves its field empty. A key that is no text becomes text (EventKey). A ce_time that is missing or cannot be read is replaced by at, the record's own time. Of two
+// leaves its field empty. A ce_time that is missing or cannot be read is replaced by at, the record's own time. Of two
 // headers with one name the last counts. Values need not be UTF-8; code that stores them must check. Payload is value
 // itself, not a copy: nil stays nil, a tombstone, and empty stays empty. A ce_subject that is not the key, and other ce_ headers, the
 // extension attributes of a foreign producer, stay among Headers.
@@ -147,7 +147,7 @@ func Parse[H header](topic string, key, value []byte, headers []H, at time.Time)
 	if topic == "" {
 		return holdfast.Event{}, errors.New("read record: its topic is empty")
 	}
-	e := holdfast.Event{Topic: topic, Key: EventKey(key), Payload: value, Time: at}
+	e := holdfast.Event{Topic: topic, Key: string(key), Payload: value, Time: at}
 	for _, theirs := range headers {
 		switch h := Header(theirs); h.Key {
 		case HeaderSpecVersion:
@@ -173,6 +173,15 @@ func Parse[H header](topic string, key, value []byte, headers []H, at time.Time)
 		named(&e)
 	}
 	return e, nil
+}
+
+// Read is Parse for what is to be a consumer's event: a key that is no text becomes text (EventKey).
+func Read[H header](topic string, key, value []byte, headers []H, at time.Time) (holdfast.Event, error) {
+	e, err := Parse(topic, key, value, headers, at)
+	if e.Key = EventKey(key); e.Headers != nil {
+		named(&e) // The subject is the text.
+	}
+	return e, err
 }
 
 // named takes the headers that say what the event says already, and gives its name to the data's schema.

@@ -195,7 +195,7 @@ func (s *suite) read(topic string) map[int][]holdfast.Event {
 	s.Helper()
 	all := map[int][]holdfast.Event{}
 	for _, r := range s.o.Read(s, topic) {
-		e, err := wire.Parse(topic, r.Key, r.Value, r.Headers, time.Time{})
+		e, err := wire.Read(topic, r.Key, r.Value, r.Headers, time.Time{})
 		if err != nil {
 			s.Fatalf("a record of %s: %v", topic, err)
 		}
