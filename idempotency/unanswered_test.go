@@ -46,8 +46,8 @@ func (b *bundle) halves(ctx context.Context, names ...string) {
 			return name, err
 		}
 		var err error
-		if tx := Tx(ctx); tx != nil {
-			_, err = insert(ctx, tx)
+		if h := handlingOf(ctx); h != nil && h.tx != nil {
+			_, err = insert(ctx, Tx(ctx))
 		} else if info, _ := InfoOf(ctx); info.Key != "" {
 			_, err = Step(ctx, name, insert)
 		}
