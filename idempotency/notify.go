@@ -51,16 +51,16 @@ func transition(o Outcome) (from, to string) {
 	}
 }
 
-// levelOf is the log level of a result. Error: somebody has to act. Warn: it may become an error. Info: a hit, which is the only
-// trace that a replay leaves, or a mistake of a client that its developers may ask about. Debug: other normal operation. failed
-// means that an error of ours led to the result.
+// levelOf is the log level of a result. Error: somebody has to act. Warn: it may become an error. Info: an operation that took effect, a
+// hit, which is the only trace that a replay leaves, or a mistake of a client that its developers may ask about. Debug: other normal
+// operation. failed means that an error of ours led to the result.
 func levelOf(r Result, failed bool) slog.Level {
 	switch {
 	case r == Unknown, r == Unusable, r == Forgotten && failed:
 		return slog.LevelError
 	case r == Unavailable && failed, r == Lost:
 		return slog.LevelWarn
-	case r == Replayed, r == Conflict, r == Refused && failed:
+	case r == Created, r == Replayed, r == Conflict, r == Refused && failed:
 		return slog.LevelInfo
 	default:
 		return slog.LevelDebug
