@@ -46,6 +46,7 @@ var pooledTests = []pooledTest{
 	{"TestAKeyBelongsToOnePrincipalAndOneOperation", TestAKeyBelongsToOnePrincipalAndOneOperation},
 	{"TestWiderScopesNeverShowAnAnswerToSomebodyElse", TestWiderScopesNeverShowAnAnswerToSomebodyElse},
 	{"TestAPrincipalThatCannotBeFoundOutIsNoRefusal", TestAPrincipalThatCannotBeFoundOutIsNoRefusal},
+	{"TestWhatIsNotGuardedHearsSo", TestWhatIsNotGuardedHearsSo},
 	{"TestWhichMethodsAreGuarded", TestWhichMethodsAreGuarded},
 	{"TestAnOptionalKeyRunsTheHandlerInATransactionToo", TestAnOptionalKeyRunsTheHandlerInATransactionToo},
 	{"TestKeysOfOtherSourcesAndForms", TestKeysOfOtherSourcesAndForms},

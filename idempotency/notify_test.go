@@ -49,7 +49,7 @@ func TestEachRequestIsOneLineOfTheLogWithoutItsKeyAndItsPayload(t *testing.T) {
 		}
 	}
 	created := ask(s)
-	has(created, map[string]any{"level": "DEBUG", "outcome": "created", "operation": "POST /charges", "status": 201.0, "attempt": 1.0, "from_state": "none", "to_state": "complete", "correlation_id": "request-7"})
+	has(created, map[string]any{"level": "INFO", "outcome": "created", "operation": "POST /charges", "status": 201.0, "attempt": 1.0, "from_state": "none", "to_state": "complete", "correlation_id": "request-7"})
 	replayed := ask(s)
 	has(replayed, map[string]any{"level": "INFO", "outcome": "replayed", "status": 201.0, "from_state": "complete", "to_state": "complete",
 		"idempotency_key": created["idempotency_key"], "payload_hash": created["payload_hash"]})
