@@ -65,6 +65,8 @@ var pooledTests = []pooledTest{
 	{"TestTheFaultTableOfProcesses", TestTheFaultTableOfProcesses},
 	{"TestAnExpiredKeyIsANewRequestWhoeverCleansUp", TestAnExpiredKeyIsANewRequestWhoeverCleansUp},
 	{"TestATimeToLiveIsNotExtendedByReplays", TestATimeToLiveIsNotExtendedByReplays},
+	{"TestAKeyDoesNotExpireWhileItsLeaseIsRenewed", TestAKeyDoesNotExpireWhileItsLeaseIsRenewed},
+	{"TestARequestWhoseLeaseRunsIsNotResumed", TestARequestWhoseLeaseRunsIsNotResumed},
 	{"TestManyRequestsOnAnExpiredKeyRunOnce", TestManyRequestsOnAnExpiredKeyRunOnce},
 	{"TestCleanersOnManyNodesRemoveWhatIsExpiredAndNothingElse", TestCleanersOnManyNodesRemoveWhatIsExpiredAndNothingElse},
 	{"TestWhatIsExpiredCanBeKeptForAudits", TestWhatIsExpiredCanBeKeptForAudits},
