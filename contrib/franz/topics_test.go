@@ -90,17 +90,20 @@ func TestAPartitionIsPublishedToWhileNoBrokerSaysWhereItIs(t *testing.T) {
 	}
 }
 
-// held makes questions about topics wait until release is called. asked says which are under way.
-func held(k *Publisher) (asked func() int, release func()) {
-	gate, next := make(chan struct{}), k.topics.ask
-	k.topics.ask = func(ctx context.Context, names []string) (map[string]described, error) {
-		<-gate
-		return next(ctx, names)
-	}
+// held makes questions about topics wait until release is called. asked says which are under way. One that was begun before is answered
+// first: it would be counted, and its answer would be that of a topic which has failed since.
+func held(t *testing.T, k *Publisher) (asked func() int, release func()) {
+	t.Helper()
 	asked = func() int {
 		k.topics.mu.RLock()
 		defer k.topics.mu.RUnlock()
 		return len(k.topics.asking)
+	}
+	wait.Until(t, "no question is under way", func() bool { return asked() == 0 })
+	gate, next := make(chan struct{}), k.topics.ask
+	k.topics.ask = func(ctx context.Context, names []string) (map[string]described, error) {
+		<-gate
+		return next(ctx, names)
 	}
 	return asked, sync.OnceFunc(func() { close(gate) })
 }
@@ -113,7 +116,7 @@ func TestWhoWaitsForWhereATopicIs(t *testing.T) {
 	for p := range 2 {
 		publishAll(t, k, anEvent(known, p, 0))
 	}
-	asked, release := held(k)
+	asked, release := held(t, k)
 	t.Cleanup(release)
 	calls := map[string]chan error{}
 	publish := func(ctx context.Context, topic string, p int) chan error {
