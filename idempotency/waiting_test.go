@@ -195,8 +195,10 @@ func TestAReplayThatIsReadSlowlyHoldsNoConnection(t *testing.T) {
 			answer := func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, large) }
 			first := b.service(b.guard(), answer, o)
 			for i := range slow {
-				b.is(b.send(first, sent{key: fmt.Sprint("k", i)}), 200, "")
+				// A machine that is busy may take longer to store 20 MiB than a request waits for, and the answer is that nobody knows.
+				wait.Until(t, "the answer is stored", func() bool { return b.send(first, sent{key: fmt.Sprint("k", i)}).Code == 200 })
 			}
+			before := len(b.results())
 			g := b.guardOn(b.pool(slow), func(c *Config) { c.AcquireTimeout = 30 * time.Second })
 			routes := map[string]http.Handler{} // which have not met a repeat
 			for i := range slow {
@@ -217,7 +219,7 @@ func TestAReplayThatIsReadSlowlyHoldsNoConnection(t *testing.T) {
 				}
 				fmt.Fprintf(conn, "POST /charges HTTP/1.1\r\nHost: example.com\r\nAccount: a\r\nContent-Type: application/json\r\nIdempotency-Key: k%d\r\nContent-Length: 14\r\n\r\n{\"amount\": 10}", i)
 			}
-			wait.Until(t, "all replays are sent", func() bool { return len(b.results()) == 2*slow })
+			wait.Until(t, "all replays are sent", func() bool { return len(b.results()) == before+slow })
 			b.is(b.send(b.service(g, b.charge), sent{key: "another"}), 201, "")
 		})
 	}
