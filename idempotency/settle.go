@@ -184,9 +184,8 @@ func fit(h *held, f disposition) error {
 // clear does what cannot share a round trip with the store: it undoes failed statements and removes an expired row.
 func (rt *route) clear(ctx context.Context, h *held, f disposition, req *request) error {
 	if f == keepAnswer {
-		b := &pgx.Batch{}
-		queueUndo(b)
-		if err := h.tx.SendBatch(ctx, b).Close(); err != nil {
+		// One text: where a statement has failed, Postgres parses no other before the first is carried out.
+		if _, err := h.tx.Exec(ctx, undoSQL+"; "+handlertx.Unlock); err != nil {
 			return fmt.Errorf("undo what the handler wrote: %w", err)
 		}
 	}
@@ -198,18 +197,13 @@ func (rt *route) clear(ctx context.Context, h *held, f disposition, req *request
 	return nil
 }
 
-// queueUndo undoes what the handler wrote, and gives up what it left locked.
-func queueUndo(b *pgx.Batch) {
-	b.Queue(undoSQL)
-	b.Queue(handlertx.Unlock)
-}
-
 // commit stores the answer and commits in one round trip. An error that wraps errUnknown means that the commit may have
 // happened.
 func (rt *route) commit(ctx context.Context, h *held, f disposition, hd *handling, rec *recorder, req *request) (state string, owner uuid.UUID, expires time.Time, err error) {
 	b := &pgx.Batch{}
 	if f == keepAnswer {
-		queueUndo(b)
+		b.Queue(undoSQL)
+		b.Queue(handlertx.Unlock)
 	}
 	if req.info.Key != "" {
 		a := rt.kept(rec, hd)
