@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/holdfast-go/holdfast/examples/internal/exampletest"
@@ -73,6 +74,32 @@ func newSite(t *testing.T, k *kafkaclient.Cluster) *site {
 		_ = k.DeleteTopic(ctx, s.topic())
 	})
 	return s
+}
+
+// refuseConnections has the database let nobody in, until allow is called. A pool that is closed would end the relay, and so the service.
+func (s *site) refuseConnections() (allow func()) {
+	s.Helper()
+	c, err := pgx.ParseConfig(s.db.DSN)
+	if err != nil {
+		s.Fatal(err)
+	}
+	name := c.Database
+	c.Database = "postgres"
+	admin, err := pgx.ConnectConfig(s.Context(), c)
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.Cleanup(func() { _ = admin.Close(context.Background()) })
+	allowing := func(yes bool) {
+		if _, err := admin.Exec(context.Background(), fmt.Sprintf("alter database %s allow_connections %t", pgx.Identifier{name}.Sanitize(), yes)); err != nil {
+			s.Error(err)
+		}
+	}
+	allowing(false)
+	if _, err := admin.Exec(s.Context(), "select pg_terminate_backend(pid) from pg_stat_activity where datname = $1", name); err != nil {
+		s.Error(err)
+	}
+	return func() { allowing(true) }
 }
 
 func (s *site) topic() string { return s.name + ".orders" }
@@ -346,13 +373,14 @@ func TestHealthFailsWhenTheRelayOrTheDatabaseDoes(t *testing.T) {
 		t.Errorf("health while it stops is %q", got)
 	}
 	v.state.Store(serving)
-	v.pool.Close()
+	allow := s.refuseConnections()
 	if got := health(); got != "503 the database does not answer" {
 		t.Errorf("health without a database is %q", got)
 	}
 	if _, err := s.post(r.url, "ann"); err == nil || !strings.Contains(err.Error(), "503") {
 		t.Errorf("an order without a database: %v", err)
 	}
+	allow()
 	r.stop()
 	<-r.ended
 }
