@@ -5,6 +5,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/internal/cutoff"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
+	"github.com/holdfast-go/holdfast/internal/waitroom"
 )
 
 // This file holds every statement of the package, written for the schema "holdfast". newStatements replaces it once
@@ -220,30 +221,17 @@ update holdfast.inbox i set result = 'discarded', processed_at = coalesce(i.proc
  where l.id = $1::bigint and i.consumer = l.consumer and i.source = l.source and i.event_id = l.event_id
    and i.hash = l.hash and i.result in ('dead', 'stored')`
 
-// sleeps says that no claim would take a head: it is dormant, or it fell due while the key was held, and claims have passed it (they go
-// on from the last one: inbox/claim_mark.go). The time is the clock's, as for what is woken: now() is when the transaction began, before
-// it waited for the lock.
-const sleeps = `(s.next_at = 'infinity' or s.next_at <= clock_timestamp() and s.lease_until <= clock_timestamp())`
-
-// wakeQueue makes the head of the letter's queue due if nothing holds its key any more, or if it is a replay, which nothing holds. Without "offset 0" Postgres reads all open letters.
+// wakeQueue makes the head of the letter's queue due if nothing holds it any more, under lockQueue.
 const wakeQueue = `-- dlq.wake
 update holdfast.stored s set next_at = clock_timestamp()
-  from holdfast.letter l
- where l.id = $1::bigint and l.key <> '' and s.consumer = l.consumer and s.topic = l.topic and s.key = l.key and ` + sleeps + `
-   and s.place = (select min(h.place) from holdfast.stored h
-                   where h.consumer = l.consumer and h.topic = l.topic and h.key = l.key)
-   and (s.letter is not null
-        or not exists (select from holdfast.consumer_hold o
-                        where o.consumer = l.consumer and o.topic = l.topic and o.key = l.key and o.after < s.place offset 0))`
+  from (select l.consumer, l.topic, l.key from holdfast.letter l where l.id = $1::bigint) q
+ where ` + waitroom.Woken
 
-// wakeKey makes the head of a key's queue due if nothing holds the key any more, under lockQueue.
+// wakeKey makes the head of a key's queue due if nothing holds it any more, under lockQueue.
 const wakeKey = `-- dlq.wake_key
 update holdfast.stored s set next_at = clock_timestamp()
- where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text and ` + sleeps + `
-   and s.place = (select min(h.place) from holdfast.stored h
-                   where h.consumer = $1::text and h.topic = $2::text and h.key = $3::text)
-   and not exists (select from holdfast.consumer_hold o
-                    where o.consumer = $1::text and o.topic = $2::text and o.key = $3::text and o.after < s.place offset 0)`
+  from (select $1::text as consumer, $2::text as topic, $3::text as key) q
+ where ` + waitroom.Woken
 
 // keepVersion keeps the payload that an edit is about to replace, with its hash.
 const keepVersion = `-- dlq.keep_version

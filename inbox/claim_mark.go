@@ -12,8 +12,8 @@ import (
 // since, and all these entries come first. So once it has become slow to look at everything, claims begin where the last one ended,
 // and look at everything now and then only.
 //
-// So whatever makes an event claimable that claims may have passed makes it due again, by the clock (resumeSQL, and wakeKey and wakeQueue
-// of package dlq): the next claim takes it. Two things cannot do that, a transaction that commits late and a node that died. They are why
+// So whatever makes an event claimable that claims may have passed makes it due again, by the clock (package internal/waitroom): the
+// next claim takes it. Two things cannot do that, a transaction that commits late and a node that died. They are why
 // the looks at everything are at most wholeAtLeast apart, however long a look takes on a busy machine.
 
 const (

@@ -1,5 +1,7 @@
 package inbox
 
+import "github.com/holdfast-go/holdfast/internal/waitroom"
+
 // The statements of the package, except those on letters, positions and retention, which have files of their own. They are
 // written for the schema "holdfast"; newStatements puts in the configured one, once. Parameters are cast everywhere, because in
 // the modes exec and simple_protocol nobody asks Postgres for their types.
@@ -356,18 +358,11 @@ update holdfast.stored s
                         where l.consumer = $1::text and l.topic = $2::text and l.key = $3::text and l.after < s.place))
 returning ` + claimedColumns
 
-// Wakes the head of a queue after the head before it has gone, or a worker has let go of an event after it. One that is due comes due
-// again: claims may have passed it meanwhile (claim_mark.go). Both are due from now on, and all times are compared with the clock, and
-// not with the transaction's beginning, before its handler ran. No letter holds back a replay.
+// Wakes the head of a queue after the head before it has gone, or a worker has let go of an event after it.
 const resumeSQL = `-- inbox.resume
 update holdfast.stored s set next_at = clock_timestamp()
- where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text
-   and (s.next_at = 'infinity' or s.next_at <= clock_timestamp() and s.lease_until <= clock_timestamp())
-   and s.place = (select min(h.place) from holdfast.stored h
-                   where h.consumer = $1::text and h.topic = $2::text and h.key = $3::text)
-   and (s.letter is not null
-        or not exists (select from holdfast.consumer_hold l
-                        where l.consumer = $1::text and l.topic = $2::text and l.key = $3::text and l.after < s.place))`
+  from (select $1::text as consumer, $2::text as topic, $3::text as key) q
+ where ` + waitroom.Woken
 
 // Makes followers of a key dormant that are active. Store adds such: it must not wait for the key's lock, and so does not know what
 // is before them. Each is resumed once it is the head. Every claim would look at all of them if they stayed active. The

@@ -120,6 +120,12 @@ select e.id from ` + of + `, holdfast.letter e
  where ` + ofEvents + ` and e.state in ('open', 'replaying')
  order by e.id`
 
+// tenantsPauses are the pauses of its keys, which are ended before they can be erased.
+const tenantsPauses = `-- tenant.pauses
+select e.topic, e.consumer, e.key from ` + of + `, holdfast.pause e
+ where ` + within + ` and ` + keysTenant + ` = w.name
+ order by e.consumer, e.topic, e.key`
+
 // Erasing. A row that somebody has locked is passed over, so that neither waits for the other.
 const (
 	// Nobody locks events. They become tombstones, so that every key keeps its order.
@@ -161,22 +167,6 @@ delete from holdfast.stored_action e using ` + of + `
 	eraseReplays = `-- tenant.erase_letter_replays
 delete from holdfast.letter_replay e using ` + of + `
  where ` + within + ` and ` + replaysTenant + ` = w.name and e.ended_at is not null`
-
-	// A key goes on whose pause ends. Its head may have fallen due meanwhile, and claims have passed it: it is made due again, as dlq.Resume
-	// does, by the clock.
-	erasePauses = `-- tenant.erase_pauses
-with gone as (
-  delete from holdfast.pause e using ` + of + `
-   where ` + within + ` and ` + keysTenant + ` = w.name
-  returning e.consumer, e.topic, e.key
-), woken as (
-  update holdfast.stored s set next_at = clock_timestamp()
-    from gone g
-   where s.consumer = g.consumer and s.topic = g.topic and s.key = g.key
-     and (s.next_at = 'infinity' or s.next_at <= clock_timestamp() and s.lease_until <= clock_timestamp())
-     and s.place = (select h.place from holdfast.stored h
-                     where h.consumer = g.consumer and h.topic = g.topic and h.key = g.key order by h.place limit 1))
-select count(*) from gone`
 
 	erasePaused = `-- tenant.erase_pause_actions
 delete from holdfast.pause_action e using ` + of + `

@@ -410,7 +410,7 @@ insert into holdfast.idempotency_expired (scope, operation, key, fingerprint, cr
 	for _, table := range large {
 		pgtest.Exec(t, db.Pool, "analyze holdfast."+table)
 	}
-	asked := []string{openLetters}
+	asked := []string{openLetters, tenantsPauses}
 	for _, p := range places {
 		asked = append(asked, p.count, p.read)
 		if p.erase != "" {
@@ -436,18 +436,26 @@ func TestAKeyWhosePauseIsErasedGoesOn(t *testing.T) {
 	db, tenants := setup(t)
 	write(t, db, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, next_at) values
 		('billing', 'orders', 'acme/9', 1, 's', 'acme/head', 't', now(), '', now() - interval '1 hour'),
-		('billing', 'orders', 'acme/9', 2, 's', 'acme/follower', 't', now(), '', now() - interval '1 hour')`)
+		('billing', 'orders', 'acme/9', 2, 's', 'acme/follower', 't', now(), '', now() - interval '1 hour'),
+		('billing', 'orders', 'acme/8', 2, 's', 'acme/held', 't', now(), '', 'infinity')`)
+	// A dead letter of somebody else's holds one of its keys.
+	write(t, db, `insert into holdfast.pause (consumer, topic, key, by, reason) values ('billing', 'orders', 'acme/8', 'op', 'r');
+		insert into holdfast.letter (origin, consumer, reason, state, holds, event_id, source, type, topic, key, time, headers, payload, hash, place)
+		values ('inbox', 'billing', 'r', 'open', true, 'other', 's', 't', 'orders', 'acme/8', now(), '{"tenant": "beta"}', '', '', 1)`)
 	report, err := tenants.Erase(t.Context(), "acme", EraseOptions{By: "ann", Reason: "the contract ended"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range report.Places {
-		if p.Name == "pause" && (p.Erased != 1 || p.Remains != 0) {
-			t.Errorf("%+v, want one pause erased", p)
+		if p.Name == "pause" && (p.Erased != 2 || p.Remains != 0) {
+			t.Errorf("%+v, want two pauses erased", p)
 		}
 	}
 	if n := pgtest.Count(t, db, "select count(*) from holdfast.stored where key = 'acme/9' and (next_at > now() - interval '30 minutes') = (event_id = 'acme/head')"); n != 2 {
 		t.Error("the head is not due again, or a follower is")
+	}
+	if n := pgtest.Count(t, db, "select count(*) from holdfast.stored where event_id = 'acme/held' and next_at = 'infinity'"); n != 1 {
+		t.Error("the event behind a dead letter is due")
 	}
 }
 
