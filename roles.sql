@@ -79,7 +79,7 @@ grant select (xid, seq, lane, id, source, type, topic, key, time, letter) on hol
 grant select, delete on holdfast.scheduled to holdfast_operator;
 grant select, delete, insert (consumer, topic, key, by, reason) on holdfast.pause to holdfast_operator;
 grant select, insert (action, consumer, topic, key, by, reason) on holdfast.pause_action to holdfast_operator;
-grant select (scope, operation, key, state, status, result_ref, run, attempt, lease_until, created_at, expires_at) on holdfast.idempotency to holdfast_operator;
+grant select (scope, operation, key, fingerprint, state, status, body_hash, result_ref, run, attempt, lease_until, created_at, expires_at) on holdfast.idempotency to holdfast_operator;
 grant select (run) on holdfast.idempotency_step to holdfast_operator;
 grant select (run, due_at) on holdfast.idempotency_request to holdfast_operator;
 grant select (scope, operation, key, status, result_ref, created_at, expires_at) on holdfast.idempotency_expired to holdfast_operator;

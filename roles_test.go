@@ -47,6 +47,8 @@ func granted(who string) map[string]bool {
 	for _, column := range []string{"consumer", "topic", "key"} { // for consumer_hold
 		may["select ("+column+") on pause"] = true
 	}
+	may["select on inbox_events"] = may["select on inbox"]
+	may["select on idempotency_keys"] = may["select on idempotency"] || may["select (body_hash) on idempotency"]
 	for _, view := range []string{"lane_hold", "consumer_hold"} {
 		may["select on "+view] = may["select on letter"] || may["select (state) on letter"]
 	}

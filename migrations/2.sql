@@ -203,6 +203,17 @@ create view holdfast.consumer_hold with (security_invoker = true) as
       from holdfast.pause p
      where p.key <> '';
 
+-- Two tables by the names that other documents on idempotency use, for people and their queries (docs/reference/requirement-names.md).
+-- Nothing of holdfast reads them. They use the rights of the role that queries.
+create view holdfast.idempotency_keys with (security_invoker = true) as
+    select i.key, i.operation as operation_type, encode(i.fingerprint, 'hex') as request_hash, encode(i.body_hash, 'hex') as response_hash,
+           case i.state when 'pending' then 'pending' else 'complete' end as status, i.created_at, i.expires_at
+      from holdfast.idempotency i;
+
+create view holdfast.inbox_events with (security_invoker = true) as
+    select i.event_id, i.source, encode(i.hash, 'hex') as payload_hash, i.received_at, i.processed_at, i.result
+      from holdfast.inbox i;
+
 drop function holdfast.refusal(text, text, text, text, text, timestamptz, text);
 
 create function holdfast.max_payload() returns integer

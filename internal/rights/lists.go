@@ -46,7 +46,7 @@ var Of = map[string][]Right{
 		{"insert", "letter_replay", "name, filter, upto, by, reason"}, {"update", "letter_replay", "ended_at"},
 		{"select, insert, update, delete", "stored", ""}, {"select, insert, update", "inbox", ""}, {"select, update, delete", "parked", ""},
 		{"select", "lane", ""}, {"update", "lane", "owner, epoch, lease_until"}, {"usage", "stored_place, parked_place", ""},
-		{"select", "idempotency", "scope, operation, key, state, status, result_ref, run, attempt, lease_until, created_at, expires_at"}, {"select", "idempotency_step", "run"},
+		{"select", "idempotency", "scope, operation, key, fingerprint, state, status, body_hash, result_ref, run, attempt, lease_until, created_at, expires_at"}, {"select", "idempotency_step", "run"},
 		{"select", "idempotency_request", "run, due_at"}, {"select", "idempotency_expired", "scope, operation, key, status, result_ref, created_at, expires_at"},
 		{"execute", "replay_letter, purge_letters, new_id, last_errors, lane_of", ""},
 	},

@@ -25,7 +25,7 @@ import (
 var named = regexp.MustCompile(`^-- [a-z]+\.\w+\n`)
 
 // statementsOf returns the statements of a file, by the places where they begin: texts that begin with their name, and all
-// that is put together from them, the file's constants and those of package sqlschema.
+// that is put together from them, the file's constants and those of the packages sqlschema and waitroom.
 func statementsOf(t *testing.T, path string) map[string]string {
 	t.Helper()
 	files := token.NewFileSet()
@@ -33,12 +33,12 @@ func statementsOf(t *testing.T, path string) map[string]string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	limits, err := parser.ParseFile(files, filepath.Join(root, "internal/sqlschema/limits.go"), nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
 	constants := map[string]ast.Expr{}
-	for prefix, in := range map[string]*ast.File{"": file, "sqlschema.": limits} {
+	for prefix, path := range map[string]string{"": path, "sqlschema.": filepath.Join(root, "internal/sqlschema/limits.go"), "waitroom.": filepath.Join(root, "internal/waitroom/waitroom.go")} {
+		in, err := parser.ParseFile(files, path, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
 		ast.Inspect(in, func(n ast.Node) bool {
 			if spec, ok := n.(*ast.ValueSpec); ok {
 				for i, value := range spec.Values {
