@@ -41,6 +41,7 @@ type partition struct {
 	freed   chan struct{}      // something was settled
 
 	hotLooked time.Time // the reader looked for a hot key then (hotkey.go)
+	withheld  withheld  // by an open transaction; of the reader
 
 	// After an unclean end starts are counted before handlers run (serial.go). That goes on for replayLeft new events, or up to the
 	// end that the log had then. replayEnd is where it ends; 0 if the last end was clean.

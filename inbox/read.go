@@ -107,6 +107,7 @@ func (p *partition) read(ctx, jobs context.Context) error {
 		}
 		wait, tries = 0, 0
 		p.vitals.fetched()
+		p.sayWithheld(&pg, offset)
 		pg = pg.cut(until)
 		if len(pg.Records) > 0 {
 			failpoint.Hit(failpoint.InboxFetched)

@@ -126,6 +126,10 @@ type Page struct {
 	// Wants is with how many bytes the next call of Fetch would work best; 0 if with as many as this one. A source that has to
 	// unpack again what comes before a record asks for more in this way.
 	Wants int64
+
+	// Withheld is how many offsets the log has from Next on and does not give out yet, because a producer's transaction is open. It is
+	// 0 for a page with records, and of a source that cannot know. If it lasts, the log says so.
+	Withheld int64
 }
 
 // Record is a record of a log: an event in the binary or the structured mode of the CloudEvents 1.0 binding for Kafka. A Source of another

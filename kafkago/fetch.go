@@ -29,7 +29,7 @@ func (k *generation) Fetch(ctx context.Context, tp inbox.TopicPartition, offset,
 		case p.page != nil:
 			return *p.page, p.refused
 		case len(p.packed) == 0:
-			return inbox.Page{Next: offset}, nil
+			return inbox.Page{Next: offset, Withheld: p.withheld}, nil
 		}
 		if whole := sizeOfFirst(p.packed); int64(len(p.packed)) < whole { // The first batch was cut off.
 			if whole > fetchMost || whole <= int64(size) {

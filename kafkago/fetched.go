@@ -37,6 +37,7 @@ func (r *fetchRequest) Required(versions map[protocol.ApiKey]int16) bool {
 type fetched struct {
 	code         int16
 	answered     bool // it says something of the partition
+	withheld     int64
 	packed       []byte
 	transactions *transactions
 
@@ -100,9 +101,12 @@ func (r *fetchRequest) read(d *answer, f *fetched) {
 	}
 	d.int32() // partition
 	f.code, f.answered = d.int16(), true
-	d.int64() // high watermark
+	end := d.int64()
 	if r.version >= 4 {
-		d.int64() // last stable offset
+		// What comes from the last stable offset on is given out when the transaction there ends.
+		if stable := d.int64(); r.IsolationLevel == 1 && stable >= 0 && stable <= r.offset {
+			f.withheld = max(0, end-r.offset)
+		}
 	}
 	if r.version >= 5 {
 		d.int64() // first offset

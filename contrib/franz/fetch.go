@@ -191,6 +191,9 @@ func (k *generation) Fetch(ctx context.Context, tp inbox.TopicPartition, offset,
 		return inbox.Page{}, fmt.Errorf("read %s/%d from offset %d on: %w", tp.Topic, tp.Partition, offset, err)
 	}
 	pg, rest := pageOf(records, offset, next, maxBytes)
+	if stable := p.LastStableOffset; k.s.fetcher.committed && pg.Next == offset && stable >= 0 && stable <= offset {
+		pg.Withheld = max(0, p.HighWatermark-offset) // What comes from there on is given out when the transaction there ends.
+	}
 	if len(rest) > 0 {
 		k.unread.keep(tp, unread{offset: pg.Next, records: rest, next: next})
 	}

@@ -1,0 +1,41 @@
+package inbox
+
+import "time"
+
+// This file says that a partition stands still because a producer's transaction is open: consumers that read committed records get nothing
+// that comes after its first one until it ends. A producer that hangs, or died under a long transaction.timeout.ms, looks like a
+// consumer that does.
+
+const (
+	withheldAfter = time.Minute // no transaction of a producer that is well lasts so long
+	withheldEvery = 10 * time.Minute
+)
+
+// withheld is since when a partition has given out nothing for an open transaction. The zero value: it gives out what it has.
+type withheld struct {
+	since time.Time
+	said  time.Time // zero: not yet
+}
+
+// after is what is known after a page that was asked for from offset on, and whether to say it.
+func (w withheld) after(pg *Page, offset int64, now time.Time) (next withheld, say bool) {
+	switch {
+	case pg.Withheld <= 0 || pg.Next > offset:
+		return withheld{}, false
+	case w.since.IsZero():
+		return withheld{since: now}, false
+	case now.Sub(w.since) < withheldAfter || !w.said.IsZero() && now.Sub(w.said) < withheldEvery:
+		return w, false
+	}
+	w.said = now
+	return w, true
+}
+
+// sayWithheld logs that an open transaction has held up the partition for long.
+func (p *partition) sayWithheld(pg *Page, offset int64) {
+	now, say := time.Now(), false
+	if p.withheld, say = p.withheld.after(pg, offset, now); say {
+		p.c.Logger.Warn("partition waits for a producer's transaction that is open", "consumer", p.c.Consumer, "topic", p.tp.Topic, "partition", p.tp.Partition,
+			"offset", pg.Next, "withheld", pg.Withheld, "for", now.Sub(p.withheld.since).Round(time.Second))
+	}
+}
