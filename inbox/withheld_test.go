@@ -1,9 +1,52 @@
 package inbox
 
 import (
+	"context"
+	"log/slog"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/test/logtest"
 )
+
+// withholding is a partition behind an open transaction.
+type withholding struct{ *fakeGeneration }
+
+func (withholding) Fetch(ctx context.Context, _ TopicPartition, offset, _ int64) (Page, error) {
+	select {
+	case <-time.After(time.Second / 2):
+	case <-ctx.Done():
+	}
+	return Page{Next: offset, Withheld: 3}, ctx.Err()
+}
+
+func TestAReaderSaysThatATransactionHoldsItUp(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log logtest.Log
+		in := newInbox(nil, Config{Consumer: "billing", Logger: slog.New(slog.NewTextHandler(&log, nil))}.withDefaults())
+		p := in.consumer.newPartition(newWorkerPool(in.receiver), withholding{newFakeGeneration(nil)}, TopicPartition{"orders", 7}, Start{})
+		p.track = newTracker(0)
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- p.read(ctx, ctx) }()
+		time.Sleep(10 * time.Minute)
+		const line = "partition waits for a producer's transaction that is open"
+		if n := strings.Count(log.String(), line); n != 1 || !strings.Contains(log.String(), "topic=orders partition=7 offset=0 withheld=3 for=1m0s") {
+			t.Errorf("in ten minutes it was said %d times: %s", n, log.String())
+		}
+		time.Sleep(2 * time.Minute)
+		if n := strings.Count(log.String(), line); n != 2 {
+			t.Errorf("in twelve minutes it was said %d times", n)
+		}
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
 
 func TestWhenAnOpenTransactionIsSaid(t *testing.T) {
 	t.Parallel()
