@@ -187,6 +187,7 @@ func consumerIdle(s *scene) (over func()) {
 		s.write(events(topic, 250)...)
 	}
 	s.prom.pass(15 * time.Minute)
+	s.exec("update holdfast.consumer_type set seen_until = seen_until - interval '15 minutes'")
 	return func() { s.consumer(topic, handled, nil) }
 }
 
