@@ -13,7 +13,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-go/holdfast/internal/failpoint"
-
 	"github.com/holdfast-go/holdfast/internal/plain"
 )
 

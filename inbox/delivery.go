@@ -21,7 +21,7 @@ type delivery struct {
 	start   int32           // which start of its handler is counted; 0 if none is
 	counted bool            // among the stored events, by quota.enter
 	suspect bool            // its handler was started before, and the process ended
-	took    time.Duration   // of its handler, in the last group that it was in
+	took    time.Duration   // of its handler, in the last group that it was in; 0: it was not begun there
 	after   func()          // what to report once the last step has committed
 	attempt int             // starts of its handler, the last one included
 	ctx     context.Context // of the last run of its handler, else of the caller; nil: none. For the Observer and the log only

@@ -4,8 +4,9 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/holdfast-go/holdfast/internal/plain"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/internal/plain"
 )
 
 // This file recognises records that a partition has read before: those below its position, and those that were in progress at an
