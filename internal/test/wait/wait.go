@@ -6,6 +6,8 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"runtime/pprof"
+	"strings"
 	"time"
 )
 
@@ -50,11 +52,14 @@ type TB interface {
 	Fatalf(format string, args ...any)
 }
 
-// Until looks until ok returns true. After Limit it ends the test, which then says what never came true.
+// Until looks until ok returns true. After Limit it ends the test, which then says what never came true, and what every goroutine waits
+// for meanwhile: what fails once in a thousand runs has to tell its cause then.
 func Until(t TB, what string, ok func() bool) {
 	t.Helper()
 	if limit := Limit(); !For(limit, ok) {
-		t.Fatalf("not within %v: %s", limit, what)
+		var stacks strings.Builder
+		_ = pprof.Lookup("goroutine").WriteTo(&stacks, 1) // A Builder returns no error.
+		t.Fatalf("not within %v: %s\n%s", limit, what, stacks.String())
 	}
 }
 
