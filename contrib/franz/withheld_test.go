@@ -44,12 +44,11 @@ func TestAPageSaysWhatAnOpenTransactionWithholds(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer session.Close()
-			generation, err := session.Next(ctx)
-			for err != nil && ctx.Err() == nil { // the group's coordinator is being made
-				time.Sleep(100 * time.Millisecond)
+			var generation inbox.Generation
+			if err := wait.Try(ctx, func(ctx context.Context) (err error) { // The group's coordinator is being made.
 				generation, err = session.Next(ctx)
-			}
-			if err != nil {
+				return err
+			}); err != nil {
 				t.Fatal(err)
 			}
 			defer generation.Leave()
