@@ -26,6 +26,7 @@ func postgresFaults() []fault {
 		{name: "prepared-transaction", what: "a prepared transaction is forgotten", hold: seconds(3, 6), begin: preparedTransaction},
 		{name: "locked-lanes", what: "somebody locks rows of lanes in a transaction that stays open", hold: seconds(2, 4), begin: lockLanes},
 		{name: "no-connections", what: "the server has no connection left", hold: seconds(2, 4), begin: takeConnections},
+		{name: "foreign-settings", what: "somebody gives the database other forms of times, bytes and arrays, and all sessions begin anew", hold: seconds(2, 6), begin: foreignSettings},
 		{name: "clock-back", what: "the database's clock is set back by ten minutes, and then right", hold: seconds(1, 3), begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
 			return stepClock(ctx, s, "10 minutes")
 		}},
@@ -122,6 +123,23 @@ func preparedTransaction(ctx context.Context, s *stage) (func(context.Context) e
 		_, err := s.admin.Exec(ctx, fmt.Sprintf("%s prepared '%s'", verb, name))
 		return err
 	}, end(ctx)
+}
+
+// foreignSettings matters to who reads and writes values as texts, as all parts do behind PgBouncer.
+func foreignSettings(ctx context.Context, s *stage) (func(context.Context) error, error) {
+	set := func(ctx context.Context, settings ...string) error {
+		for _, setting := range settings {
+			if _, err := s.admin.Exec(ctx, fmt.Sprintf("do $$ begin execute format('alter database %%I %s', current_database()); end $$", setting)); err != nil {
+				return fmt.Errorf("alter the database: %w", err)
+			}
+		}
+		_, err := s.admin.Exec(ctx, "select pg_terminate_backend(pid) from pg_stat_activity where backend_type = 'client backend' and application_name <> 'torture'")
+		return err
+	}
+	heal := func(ctx context.Context) error {
+		return set(ctx, "reset datestyle", "reset bytea_output", "reset array_nulls")
+	}
+	return heal, set(ctx, "set datestyle = 'German, DMY'", "set bytea_output = 'escape'", "set array_nulls = off")
 }
 
 // takeConnections connects until the server refuses. A superuser gets the reserved ones too, so nobody else gets any.
