@@ -3,18 +3,19 @@ package inbox
 import "time"
 
 // This file says that a partition stands still because a producer's transaction is open: consumers that read committed records get nothing
-// that comes after its first one until it ends. A producer that hangs, or died under a long transaction.timeout.ms, looks like a
+// from its first record on until it ends. A producer that hangs, or died under a long transaction.timeout.ms, looks like a
 // consumer that does.
 
 const (
-	withheldAfter = time.Minute // no transaction of a producer that is well lasts so long
+	withheldAfter = 2 * time.Minute // Kafka's default time-out has ended that of a producer that died by then.
 	withheldEvery = 10 * time.Minute
 )
 
 // withheld is since when a partition has given out nothing for an open transaction. The zero value: it gives out what it has.
 type withheld struct {
-	since time.Time
-	said  time.Time // zero: not yet
+	offset int64 // where it stands
+	since  time.Time
+	said   time.Time // zero: not yet
 }
 
 // after is what is known after a page that was asked for from offset on, and whether to say it.
@@ -22,8 +23,8 @@ func (w withheld) after(pg *Page, offset int64, now time.Time) (next withheld, s
 	switch {
 	case pg.Withheld <= 0 || pg.Next > offset:
 		return withheld{}, false
-	case w.since.IsZero():
-		return withheld{since: now}, false
+	case w.since.IsZero() || w.offset != offset:
+		return withheld{offset: offset, since: now}, false
 	case now.Sub(w.since) < withheldAfter || !w.said.IsZero() && now.Sub(w.said) < withheldEvery:
 		return w, false
 	}

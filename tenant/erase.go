@@ -83,9 +83,6 @@ func (t *Tenants) erase(ctx context.Context, report *Report, o EraseOptions) err
 	if err := t.discard(ctx, report.Tenant, o); err != nil {
 		return err
 	}
-	if err := t.resume(ctx, report.Tenant, o); err != nil {
-		return err
-	}
 	for i, p := range places {
 		if p.erase == "" || p.name == "inbox" && !o.Inbox {
 			continue
@@ -148,26 +145,6 @@ func (t *Tenants) discard(ctx context.Context, name string, o EraseOptions) erro
 		for _, id := range open {
 			err := t.letters.Discard(ctx, id, o.By, o.Reason)
 			if err != nil && !errors.Is(err, dlq.ErrNotOpen) && !errors.Is(err, dlq.ErrNotFound) {
-				return err
-			}
-		}
-		return nil
-	})
-}
-
-// resume ends the pauses of the tenant's keys, so that what waits for them goes on.
-func (t *Tenants) resume(ctx context.Context, name string, o EraseOptions) error {
-	return t.walk(ctx, "pause", name, func(args []any) error {
-		rows, err := t.pool.Query(ctx, t.sql.In(tenantsPauses), args...)
-		if err != nil {
-			return fmt.Errorf("read pauses: %w", explain(err))
-		}
-		paused, err := pgx.CollectRows(rows, pgx.RowToStructByName[dlq.Pausable])
-		if err != nil {
-			return fmt.Errorf("read pauses: %w", explain(err))
-		}
-		for _, p := range paused {
-			if _, err := t.letters.Resume(ctx, p, o.By, o.Reason); err != nil {
 				return err
 			}
 		}

@@ -8,7 +8,7 @@ type place struct {
 	count string
 	read  string // for Export
 
-	erase  string // "": its rows go with those of another table, or before
+	erase  string // "": its rows go with those of another table
 	counts bool   // erase returns how many rows, because it touches other tables too
 
 	why string // what keeps rows after an erasure
@@ -34,7 +34,7 @@ var places = []place{
 	{name: "letter_action", count: countLetterActions, read: exportLetterActions, why: "their dead letters remain"},
 	{name: "letter", count: countLetters, read: exportLetters, erase: eraseLetters, counts: true, why: "they are being replayed, or were given up meanwhile: repeat the erasure"},
 	{name: "letter_replay", count: countReplays, read: exportReplays, erase: eraseReplays, why: "they have not ended: let them continue, then repeat the erasure"},
-	{name: "pause", count: countPauses, read: exportPauses, why: inUse},
+	{name: "pause", count: countPauses, read: exportPauses, erase: erasePauses, counts: true, why: inUse},
 	{name: "pause_action", count: countPaused, read: exportPaused, erase: erasePaused, why: inUse},
 	{name: "idempotency_step", count: countSteps, read: exportSteps, why: "their requests run: repeat the erasure"},
 	{name: "idempotency_request", count: countRequests, read: exportRequests, why: "they run: repeat the erasure"},
@@ -68,6 +68,6 @@ var (
 		{Privileges: "update", Objects: "event, parked, stored, letter_action"},
 		{Privileges: "update, delete", Objects: "scheduled, written_once, inbox, watermark, letter, idempotency, idempotency_expired"},
 		{Privileges: "delete", Objects: "stored_action, letter_replay, pause, pause_action, idempotency_step, idempotency_request"},
-		{Privileges: "insert", Objects: "letter_action, pause_action"},
+		{Privileges: "insert", Objects: "letter_action"},
 	}, exportRights...)
 )

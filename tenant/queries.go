@@ -1,5 +1,7 @@
 package tenant
 
+import "github.com/holdfast-go/holdfast/internal/waitroom"
+
 // This file holds every statement of the package, written for the schema "holdfast". $1 is the tenant, $2 the separator, $3 the header,
 // $4 how the scopes of its requests begin, and $5 and $6 between which places of the table it reads. All parameters are cast, because in
 // the modes exec and simple_protocol pgx does not ask Postgres for their types.
@@ -120,12 +122,6 @@ select e.id from ` + of + `, holdfast.letter e
  where ` + ofEvents + ` and e.state in ('open', 'replaying')
  order by e.id`
 
-// tenantsPauses are the pauses of its keys, which are ended before they can be erased.
-const tenantsPauses = `-- tenant.pauses
-select e.topic, e.consumer, e.key from ` + of + `, holdfast.pause e
- where ` + within + ` and ` + keysTenant + ` = w.name
- order by e.consumer, e.topic, e.key`
-
 // Erasing. A row that somebody has locked is passed over, so that neither waits for the other.
 const (
 	// Nobody locks events. They become tombstones, so that every key keeps its order.
@@ -167,6 +163,21 @@ delete from holdfast.stored_action e using ` + of + `
 	eraseReplays = `-- tenant.erase_letter_replays
 delete from holdfast.letter_replay e using ` + of + `
  where ` + within + ` and ` + replaysTenant + ` = w.name and e.ended_at is not null`
+
+	// A key goes on whose pause ends, unless a letter holds it. The statement still sees the pause, which is the only one of its key.
+	erasePauses = `-- tenant.erase_pauses
+with gone as (
+  delete from holdfast.pause e using ` + of + `
+   where ` + within + ` and ` + keysTenant + ` = w.name
+  returning e.consumer, e.topic, e.key
+), woken as (
+  update holdfast.stored s set next_at = clock_timestamp()
+    from gone q
+   where ` + waitroom.Asleep + `
+   and (s.letter is not null
+        or not exists (select from holdfast.consumer_hold o
+                        where o.consumer = q.consumer and o.topic = q.topic and o.key = q.key and o.letter is not null and o.after < s.place offset 0)))
+select count(*) from gone`
 
 	erasePaused = `-- tenant.erase_pause_actions
 delete from holdfast.pause_action e using ` + of + `

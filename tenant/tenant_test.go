@@ -410,7 +410,7 @@ insert into holdfast.idempotency_expired (scope, operation, key, fingerprint, cr
 	for _, table := range large {
 		pgtest.Exec(t, db.Pool, "analyze holdfast."+table)
 	}
-	asked := []string{openLetters, tenantsPauses}
+	asked := []string{openLetters}
 	for _, p := range places {
 		asked = append(asked, p.count, p.read)
 		if p.erase != "" {

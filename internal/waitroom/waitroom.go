@@ -1,21 +1,23 @@
 // Package waitroom says in SQL when an event that waits in the queue of its key goes on. Whoever frees a queue asks the same: a worker
-// whose event is done, a person who closes a letter or ends a pause, the erasure of a tenant.
+// whose event is done, a person who closes a letter or ends a pause, the erasure of a tenant. Two statements do not use it: dlq.release_stored
+// makes an event due that a person names, whether it is asleep or not, and inbox.next claims the head at once.
 package waitroom
 
-// Woken says which event of the queue q is made due: its head, if no claim would take it and nothing holds it. Write it as
+// Asleep says which event of the queue q no claim would take, though it is the head: it is dormant, or it fell due while its key was held,
+// and claims have passed it (they go on from the last one: inbox/claim_mark.go). The time is the clock's, as for what is woken: now() is when
+// the transaction began, before it waited for a lock. Write it as
 //
-//	update holdfast.stored s set next_at = clock_timestamp() from (select …) q where ` + waitroom.Woken
+//	update holdfast.stored s set next_at = clock_timestamp() from (select …) q where ` + waitroom.Asleep
 //
-// with the columns consumer, topic and key in q, under the lock of the key.
-//
-// No claim takes a head that is dormant, or that fell due while the key was held: claims have passed that one (they go on from the last
-// one: inbox/claim_mark.go). The time is the clock's, as for what is woken: now() is when the transaction began, before it waited for the
-// lock. A letter and a pause hold what comes after them. Nothing holds the replay of a letter. Without "offset 0" Postgres reads all open
-// letters.
-const Woken = `s.consumer = q.consumer and s.topic = q.topic and s.key = q.key and q.key <> ''
+// with the columns consumer, topic and key in q.
+const Asleep = `s.consumer = q.consumer and s.topic = q.topic and s.key = q.key and q.key <> ''
    and (s.next_at = 'infinity' or s.next_at <= clock_timestamp() and s.lease_until <= clock_timestamp())
    and s.place = (select min(h.place) from holdfast.stored h
-                   where h.consumer = q.consumer and h.topic = q.topic and h.key = q.key)
+                   where h.consumer = q.consumer and h.topic = q.topic and h.key = q.key)`
+
+// Woken is Asleep for a head that nothing holds, under the lock of the key: it is made due. Letters and a pause hold what comes after
+// them, but no replay of a letter. Without "offset 0" Postgres reads all open letters.
+const Woken = Asleep + `
    and (s.letter is not null
         or not exists (select from holdfast.consumer_hold o
                         where o.consumer = q.consumer and o.topic = q.topic and o.key = q.key and o.after < s.place offset 0))`

@@ -58,7 +58,7 @@ func Until(t TB, what string, ok func() bool) {
 	t.Helper()
 	if limit := Limit(); !For(limit, ok) {
 		var stacks strings.Builder
-		_ = pprof.Lookup("goroutine").WriteTo(&stacks, 1) // A Builder returns no error.
+		_ = pprof.Lookup("goroutine").WriteTo(&stacks, 2) // A Builder returns no error.
 		t.Fatalf("not within %v: %s\n%s", limit, what, stacks.String())
 	}
 }
