@@ -26,7 +26,7 @@ func postgresFaults() []fault {
 		{name: "prepared-transaction", what: "a prepared transaction is forgotten", hold: seconds(3, 6), begin: preparedTransaction},
 		{name: "locked-lanes", what: "somebody locks rows of lanes in a transaction that stays open", hold: seconds(2, 4), begin: lockLanes},
 		{name: "no-connections", what: "the server has no connection left", hold: seconds(2, 4), begin: takeConnections},
-		{name: "foreign-settings", what: "somebody gives the database other forms of times, bytes and arrays, and all sessions begin anew", hold: seconds(2, 6), begin: foreignSettings},
+		{name: "foreign-settings", what: "somebody gives the database other forms of times and bytes, and all sessions begin anew", hold: seconds(2, 6), begin: foreignSettings},
 		{name: "clock-back", what: "the database's clock is set back by ten minutes, and then right", hold: seconds(1, 3), begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
 			return stepClock(ctx, s, "10 minutes")
 		}},
@@ -125,11 +125,15 @@ func preparedTransaction(ctx context.Context, s *stage) (func(context.Context) e
 	}, end(ctx)
 }
 
-// foreignSettings matters to who reads and writes values as texts, as all parts do behind PgBouncer.
+// foreignSettings matters to who reads and writes values as texts, as all parts do behind PgBouncer. (A producer refuses array_nulls.)
 func foreignSettings(ctx context.Context, s *stage) (func(context.Context) error, error) {
+	var database string
+	if err := s.admin.QueryRow(ctx, "select current_database()").Scan(&database); err != nil {
+		return nil, fmt.Errorf("ask for the database's name: %w", err)
+	}
 	set := func(ctx context.Context, settings ...string) error {
 		for _, setting := range settings {
-			if _, err := s.admin.Exec(ctx, fmt.Sprintf("do $$ begin execute format('alter database %%I %s', current_database()); end $$", setting)); err != nil {
+			if _, err := s.admin.Exec(ctx, "alter database "+pgx.Identifier{database}.Sanitize()+" "+setting); err != nil {
 				return fmt.Errorf("alter the database: %w", err)
 			}
 		}
@@ -137,9 +141,9 @@ func foreignSettings(ctx context.Context, s *stage) (func(context.Context) error
 		return err
 	}
 	heal := func(ctx context.Context) error {
-		return set(ctx, "reset datestyle", "reset bytea_output", "reset array_nulls")
+		return set(ctx, "reset datestyle", "reset bytea_output")
 	}
-	return heal, set(ctx, "set datestyle = 'German, DMY'", "set bytea_output = 'escape'", "set array_nulls = off")
+	return heal, set(ctx, "set datestyle = 'German, DMY'", "set bytea_output = 'escape'")
 }
 
 // takeConnections connects until the server refuses. A superuser gets the reserved ones too, so nobody else gets any.

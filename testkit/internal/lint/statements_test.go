@@ -34,15 +34,17 @@ func statementsOf(t *testing.T, path string) map[string]string {
 		t.Fatal(err)
 	}
 	constants := map[string]ast.Expr{}
-	for prefix, path := range map[string]string{"": path, "sqlschema.": filepath.Join(root, "internal/sqlschema/limits.go"), "waitroom.": filepath.Join(root, "internal/waitroom/waitroom.go")} {
-		in, err := parser.ParseFile(files, path, nil, 0)
+	for _, of := range []struct{ prefix, path string }{
+		{"sqlschema.", filepath.Join(root, "internal/sqlschema/limits.go")}, {"waitroom.", filepath.Join(root, "internal/waitroom/waitroom.go")}, {"", path},
+	} {
+		in, err := parser.ParseFile(files, of.path, nil, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
 		ast.Inspect(in, func(n ast.Node) bool {
 			if spec, ok := n.(*ast.ValueSpec); ok {
 				for i, value := range spec.Values {
-					constants[prefix+spec.Names[i].Name] = value
+					constants[of.prefix+spec.Names[i].Name], constants[spec.Names[i].Name] = value, value // also by its name in its own file
 				}
 			}
 			return true
