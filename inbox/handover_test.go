@@ -94,10 +94,10 @@ func TestARevokedPartitionDoesNotWaitForATurn(t *testing.T) {
 	<-running
 	g.add(1)
 	turns := in.settings.turnsOf("order.placed")
-	wait.Until(t, "the event waits for its turn", func() bool {
+	wait.Until(t, "the event waits for its turn, and the loop over stored events for another, whichever came first", func() bool {
 		turns.mu.Lock()
 		defer turns.mu.Unlock()
-		return len(turns.waiting) == 1
+		return len(turns.waiting) == 2
 	})
 	g.add(2)
 	<-running
