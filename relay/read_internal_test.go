@@ -26,6 +26,21 @@ func openLog(t testing.TB, lanes, limit int) (*pgxpool.Pool, *logReader) {
 	return db.Pool, r
 }
 
+// nextEvents is the next page that has events. The first of a backlog may have none: append keeps a cut with one event in a thousand, and
+// a window that ends there ends before it.
+func nextEvents(t testing.TB, r *logReader) page {
+	t.Helper()
+	for {
+		p, err := r.next(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(p.events) > 0 || p.last {
+			return p
+		}
+	}
+}
+
 // appendMany writes n events of one transaction.
 func appendMany(t testing.TB, db pgtest.Querier, name string, n int) {
 	t.Helper()
@@ -166,8 +181,8 @@ func TestABacklogIsNeverCutBelowTheCursor(t *testing.T) {
 		t.Fatal(err)
 	}
 	appendMany(t, pool, "read", 3)
-	if p, err := r.next(t.Context()); err != nil || len(p.events) != 3 {
-		t.Fatalf("%d events, %v", len(p.events), err)
+	if p := nextEvents(t, r); len(p.events) != 3 {
+		t.Fatalf("%d events", len(p.events))
 	}
 	appendMany(t, pool, "unread", 3)
 	pgtest.Exec(t, pool, "update holdfast.event_0 set snap = case when key = 'unread' then $1::pg_snapshot end", old)
@@ -191,9 +206,9 @@ func TestAnEventThatNoDoorWouldLetInDoesNotStopItsLane(t *testing.T) {
 	pool, r := openLog(t, 1, 10)
 	pgtest.Exec(t, pool, `select holdfast.append_unchecked(array['a'], array[''], array['t'], array['orders'], array['k'], null,
 		array['{"text": "s", "number": 1, "null": null, "list": ["x"]}'], null, null, null)`)
-	p, err := r.next(t.Context())
-	if err != nil || len(p.events) != 1 {
-		t.Fatalf("%d events, %v", len(p.events), err)
+	p := nextEvents(t, r)
+	if len(p.events) != 1 {
+		t.Fatalf("%d events", len(p.events))
 	}
 	if h := p.events[0].Headers; h["text"] != "s" || h["number"] != "1" || h["list"] != `["x"]` {
 		t.Errorf("headers are %q", h)
