@@ -6,15 +6,18 @@ import (
 	"archive/tar"
 	"archive/zip"
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -110,6 +113,37 @@ func TestMissingBinariesAreDownloadedAndKept(t *testing.T) {
 	}
 	if left, err := os.ReadDir(cache); err != nil || len(left) != 1 {
 		t.Errorf("left beside the binaries: %v, %v", left, err)
+	}
+}
+
+// Other tests of a process start programs at the same time.
+func TestWhatIsUnpackedRunsWhileProcessesStart(t *testing.T) {
+	t.Parallel()
+	packed, err := os.ReadFile("testdata/postgres.txz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var starting sync.WaitGroup
+	defer starting.Wait()
+	defer stop()
+	for range 8 {
+		starting.Go(func() {
+			for ctx.Err() == nil {
+				if cmd := exec.CommandContext(ctx, "true"); cmd.Start() == nil {
+					_ = cmd.Wait()
+				}
+			}
+		})
+	}
+	for range 50 {
+		dir := filepath.Join(t.TempDir(), "postgres")
+		if err := extract(t.Context(), bytes.NewReader(packed), dir); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := exec.Command(filepath.Join(dir, "bin", "postgres"), "--version").CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
 	}
 }
 
@@ -253,11 +287,16 @@ func TestBinariesThatAreTooOldOrMissingAreNamed(t *testing.T) {
 	if _, err := Start(t.Context(), Options{BinDir: dir}); err == nil || !strings.Contains(err.Error(), dir) {
 		t.Errorf("an empty folder: %v", err)
 	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
 	for name, script := range map[string]string{
 		"initdb":   "#!/bin/sh\nexit 1\n",
 		"postgres": "#!/bin/sh\necho 'postgres (PostgreSQL) 14.18 (Debian 14.18-1)'\n",
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755); err != nil {
+		if err := writeProgram(root, name, 0o755, []byte(script)); err != nil {
 			t.Fatal(err)
 		}
 	}

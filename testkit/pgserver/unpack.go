@@ -12,6 +12,7 @@ import (
 	"os"
 	"path"
 	"strings"
+	"syscall"
 
 	"github.com/ulikunitz/xz"
 )
@@ -88,19 +89,30 @@ func extractEntry(root *os.Root, entry *tar.Header, content io.Reader) error {
 		if err := makeDir(root, path.Dir(name)); err != nil {
 			return err
 		}
-		mode := os.FileMode(entry.Mode) & 0o755
-		file, err := root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
+		all, err := io.ReadAll(content)
 		if err != nil {
 			return err
 		}
-		_, err = io.Copy(file, content)
-		if err == nil {
-			err = file.Chmod(mode | 0o444)
-		}
-		return errors.Join(err, file.Close())
+		return writeProgram(root, name, os.FileMode(entry.Mode)&0o755, all)
 	default:
 		return fmt.Errorf("%s is neither a file, a link nor a folder", entry.Name)
 	}
+}
+
+// writeProgram makes a file that may be run at once. A process that another goroutine starts meanwhile would have the file open for writing
+// until its own program begins, and Linux runs no such file ("text file busy", https://go.dev/issue/22315): so none is started.
+func writeProgram(root *os.Root, name string, mode os.FileMode, content []byte) error {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	file, err := root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(content)
+	if err == nil {
+		err = file.Chmod(mode | 0o444)
+	}
+	return errors.Join(err, file.Close())
 }
 
 // makeDir makes a folder and those that it is in, where they are not there.
