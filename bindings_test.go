@@ -42,7 +42,7 @@ var rowsOf = map[string]string{
 	"consumer_skip":     `insert into holdfast.consumer_skip (consumer, topic, type, events) values ('%[1]s', '%[2]s', 't', 1)`,
 	"watermark":         `insert into holdfast.watermark (consumer, entity, version) values ('%[1]s', '%[2]s', 1)`,
 	"letter":            `insert into holdfast.letter (origin, consumer, reason, event_id, source, type, topic, key, time, hash, payload) values ('inbox', '%[1]s', 'r', '%[2]s', '', 't', 'orders', '', now(), '', 'secret')`,
-	"stored_action":     `insert into holdfast.stored_action (action, consumer, source, event_id, type, topic, key, by, reason) values ('release', '%[1]s', '', '%[2]s', 't', 'orders', '', 'ann', '')`,
+	"stored_action":     `insert into holdfast.stored_action (action, consumer, source, event_id, type, topic, key, by, reason) values ('retry', '%[1]s', '', '%[2]s', 't', 'orders', '', 'ann', '')`,
 	"pause":             `insert into holdfast.pause (consumer, topic, key, by, reason) values ('%[1]s', 'orders', '%[2]s', 'ann', '')`,
 	"pause_action":      `insert into holdfast.pause_action (action, consumer, topic, key, by, reason) values ('pause', '%[1]s', 'orders', '%[2]s', 'ann', '')`,
 	"letter_action":     `insert into holdfast.letter_action (letter, action, by, reason) select l.id, 'edit', 'ann', '%[2]s' from holdfast.letter l where l.consumer = '%[1]s'`,

@@ -45,7 +45,7 @@
 //	kafkago                   ->  inbox, relay, retry, holdfast, kafka-go, compress, x/sync
 //	kafkago/oauthbearer       ->  kafka-go
 //	direct                    ->  relay, inbox, retry, holdfast
-//	console                   ->  metrics, find, dlq, pgx
+//	console                   ->  metrics, find, waiting, dlq, pgx
 //	metrics                   ->  idempotency, webhook, inbox, relay, outbox, retry, holdfast, pgx
 //	holdfasttest (for tests)  ->  inbox/sourcetest, relay, inbox, holdfast, pgx
 //	inbox/sourcetest          ->  inbox
@@ -55,6 +55,7 @@
 //	relay                     ->  retry, holdfast, pgx, puddle, x/sync
 //	idempotency               ->  retry, pgx, puddle, uuid, jcs, httpsfv
 //	tenant                    ->  dlq, pgx
+//	waiting                   ->  dlq, holdfast, pgx
 //	dlq                       ->  holdfast, pgx
 //	find                      ->  holdfast, pgx
 //	outbox                    ->  holdfast, pgx, uuid

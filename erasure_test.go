@@ -21,7 +21,7 @@ insert into holdfast.stored (consumer, topic, key, place, source, event_id, type
 with l as (insert into holdfast.letter (origin, consumer, reason, fingerprint, state, event_id, source, type, topic, key, time, headers, payload, hash, errors)
 	values ('inbox', 'billing', 'no SAID', 't SAID', 'discarded', 'l-KEY', 's', 't', 'orders', 'KEY', now(), '{"mail": "SAID"}', 'SAID', '', '{"no SAID"}') returning id)
 	insert into holdfast.letter_action (letter, action, by, reason, payload, hash, version) select id, 'edit', 'op', 'as SAID asked', 'SAID', '', 1 from l;
-insert into holdfast.stored_action (action, consumer, source, event_id, type, topic, key, by, reason) values ('skip', 'billing', 's', 's-KEY', 't', 'orders', 'KEY', 'op', 'as SAID asked');
+insert into holdfast.stored_action (action, consumer, source, event_id, type, topic, key, by, reason) values ('discard', 'billing', 's', 's-KEY', 't', 'orders', 'KEY', 'op', 'as SAID asked');
 insert into holdfast.pause (consumer, topic, key, by, reason) values ('billing', 'orders', 'KEY', 'op', 'as SAID asked'), ('of-KEY', '', '', 'op', 'as SAID asked');
 insert into holdfast.pause_action (action, consumer, topic, key, by, reason) values ('pause', 'billing', 'orders', 'KEY', 'op', 'as SAID asked'), ('pause', 'of-KEY', '', '', 'op', 'as SAID asked');
 insert into holdfast.letter_replay (name, filter, upto, by, reason, ended_at) values ('for SAID', '{"Key": "KEY"}', 1, 'op', 'as SAID asked', now());

@@ -36,6 +36,7 @@ import (
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
 	"github.com/holdfast-go/holdfast/retry"
+	"github.com/holdfast-go/holdfast/waiting"
 )
 
 // grants are those of roles.sql, for each of its roles.
@@ -284,7 +285,7 @@ func TestTheGrantsOfTheOperationsPageAreEnough(t *testing.T) {
 	}
 }
 
-func TestTheGrantsOfTheOperationsPageAreEnoughForParkedEvents(t *testing.T) {
+func TestTheGrantsOfTheOperationsPageAreEnoughForWhatWaits(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
@@ -295,29 +296,35 @@ func TestTheGrantsOfTheOperationsPageAreEnoughForParkedEvents(t *testing.T) {
 		select 'relay', 'r', n::text, 's', 't', 'topic ' || n, 'k', now(), '', 3, 'replaying' from generate_series(1, 3) n`)
 	pgtest.Exec(t, db.Pool, `insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time, letter)
 		select 3, l.topic, 'k', -n, 'topic', 'infinity', n, 's', 't', now(), case when n = 1 then l.id end from holdfast.letter l, generate_series(1, 2) n`)
-	d, err := dlq.New(as(t, db, "operator"), dlq.Config{})
+	room, err := waiting.New(as(t, db, "operator"), waiting.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := dlq.ParkedOptions{By: "ann", Reason: "retired"}
-	if topics, err := d.ListParked(t.Context()); len(topics) != 3 || err != nil {
-		t.Errorf("%v, %v", topics, err)
+	o := waiting.Options{By: "ann", Reason: "retired"}
+	if groups, err := room.Groups(t.Context(), waiting.Filter{}); len(groups) != 3 || err != nil {
+		t.Errorf("%v, %v", groups, err)
 	}
-	if n, err := d.GiveUpParked(t.Context(), dlq.ParkedFilter{Topic: "topic 1"}, o); n != 2 || err != nil {
+	if events, err := room.List(t.Context(), waiting.Filter{}); len(events) != 6 || err != nil {
+		t.Errorf("%v, %v", events, err)
+	}
+	if n, err := room.Retry(t.Context(), waiting.Filter{Origin: "relay", Topic: "topic 1"}, o); err != nil {
+		t.Errorf("retried: %d, %v", n, err)
+	}
+	if n, err := room.GiveUp(t.Context(), waiting.Filter{Origin: "relay", Topic: "topic 1"}, o); n != 2 || err != nil {
 		t.Errorf("given up: %d, %v", n, err)
 	}
-	if n, err := d.DiscardParked(t.Context(), dlq.ParkedFilter{Topic: "topic 2"}, o); n != 2 || err != nil {
+	if n, err := room.Discard(t.Context(), waiting.Filter{Origin: "relay", Topic: "topic 2"}, o); n != 2 || err != nil {
 		t.Errorf("discarded: %d, %v", n, err)
 	}
-	if n, err := d.RedirectParked(t.Context(), dlq.ParkedFilter{Topic: "topic 3"}, "orders", o); n != 2 || err != nil {
+	if n, err := room.Redirect(t.Context(), waiting.Filter{Topic: "topic 3"}, "orders", o); n != 2 || err != nil {
 		t.Errorf("redirected: %d, %v", n, err)
 	}
 
-	without, err := dlq.New(as(t, db, "consumer"), dlq.Config{})
+	without, err := waiting.New(as(t, db, "consumer"), waiting.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := without.GiveUpParked(t.Context(), dlq.ParkedFilter{Topic: "orders"}, o); err == nil || !strings.Contains(err.Error(), "docs/operations.md lists what to grant") {
+	if _, err := without.GiveUp(t.Context(), waiting.Filter{Origin: "relay", Topic: "orders"}, o); err == nil || !strings.Contains(err.Error(), "docs/operations.md lists what to grant") {
 		t.Errorf("without the rights: %v", err)
 	}
 }

@@ -181,7 +181,7 @@ func TestTheTrailIsSignedByTheDatabaseAndStays(t *testing.T) {
 	}
 	pgtest.Exec(t, tx, "select pg_sleep(0.2)")
 	pgtest.Exec(t, tx, "insert into holdfast.letter_action (letter, action, by, reason, payload) values (1, 'edit', 'bob', 'why', 'before')")
-	pgtest.Exec(t, tx, "insert into holdfast.stored_action (action, consumer, source, event_id, type, topic, key, by, reason) values ('release', 'billing', '', '9', 't', 'o', '', 'bob', '')")
+	pgtest.Exec(t, tx, "insert into holdfast.stored_action (action, consumer, source, event_id, type, topic, key, by, reason) values ('retry', 'billing', '', '9', 't', 'o', '', 'bob', '')")
 	if n := pgtest.Count(t, tx, "select count(*) from (select at from holdfast.letter_action where action = 'edit' union all select at from holdfast.stored_action where event_id = '9') a where at >= now() + interval '0.2 s' and at <= clock_timestamp()"); n != 2 {
 		t.Error("actions have the time at which their transaction began")
 	}

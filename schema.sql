@@ -317,11 +317,11 @@ create index stored_active on holdfast.stored (consumer, topic, key, place) wher
 create index stored_age on holdfast.stored (consumer, first_at) where event_id <> '';
 create sequence holdfast.stored_place;
 
--- What people did to stored events (holdfast stored), and why. An event that they skipped or dead-lettered is a letter.
+-- What people did to stored events (holdfast waiting), and why. An event that they gave up or discarded is a letter.
 -- `login` and `at` are the database's own: see sign_action.
 create table holdfast.stored_action (
     id        bigint generated always as identity primary key,
-    action    text not null constraint action_is_known check (action in ('release', 'skip', 'dead-letter')),
+    action    text not null constraint action_is_known check (action in ('retry', 'discard', 'give-up')),
     consumer  text collate "C" not null,
     source    text collate "C" not null,
     event_id  text collate "C" not null,

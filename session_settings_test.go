@@ -33,6 +33,7 @@ import (
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
 	"github.com/holdfast-go/holdfast/retry"
+	"github.com/holdfast-go/holdfast/waiting"
 )
 
 // published is a publisher that refuses what bad says, and keeps the rest.
@@ -175,6 +176,10 @@ func theWholePath(t *testing.T, db *pgtest.DB, settings map[string]string, mode 
 	if err != nil {
 		t.Fatal(err)
 	}
+	room, err := waiting.New(pool, waiting.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	var open []dlq.Letter
 	wait.Until(t, "four events are published, and one is a letter", func() bool {
 		if open, err = letters.List(ctx, dlq.Filter{}); err != nil {
@@ -203,7 +208,7 @@ func theWholePath(t *testing.T, db *pgtest.DB, settings map[string]string, mode 
 			t.Errorf("%s was published as %+v, written was %+v", e.ID, e, want)
 		}
 	}
-	scheduled, err := letters.ListScheduled(ctx, dlq.ScheduledFilter{Topic: "orders"})
+	scheduled, err := room.List(ctx, waiting.Filter{Why: waiting.Scheduled, Topic: "orders"})
 	if err != nil || len(scheduled) != 1 || !scheduled[0].Event.NotBefore.Equal(at.AddDate(1000, 0, 0)) {
 		t.Errorf("scheduled are %+v, %v", scheduled, err)
 	}
@@ -249,7 +254,7 @@ func theWholePath(t *testing.T, db *pgtest.DB, settings map[string]string, mode 
 			t.Errorf("%s is %s: %v", e.ID, got, err)
 		}
 	}
-	if stored, err := letters.ListStored(ctx, dlq.StoredFilter{Consumer: "billing"}); err != nil || len(stored) != 4 {
+	if stored, err := room.List(ctx, waiting.Filter{Consumer: "billing"}); err != nil || len(stored) != 4 {
 		t.Errorf("%d are stored, want 4: %v", len(stored), err)
 	}
 	if keys, err := in.Blocked(ctx, 10); err != nil || len(keys) != 3 || time.Since(keys[0].Since).Abs() > time.Hour {

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/holdfast-go/holdfast/dlq"
+	"github.com/holdfast-go/holdfast/waiting"
 )
 
 const (
@@ -47,7 +47,7 @@ func measureRetired(ctx context.Context, e *env, r *report) error {
 			return fmt.Errorf("park events: %w", err)
 		}
 	}
-	letters, err := dlq.New(pool, dlq.Config{})
+	room, err := waiting.New(pool, waiting.Config{})
 	if err != nil {
 		return err
 	}
@@ -63,7 +63,7 @@ func measureRetired(ctx context.Context, e *env, r *report) error {
 		}
 		began = time.Now()
 		go func() {
-			given, err := letters.GiveUpParked(ctx, dlq.ParkedFilter{Topic: retiredTopic}, dlq.ParkedOptions{By: "bench", Reason: retiredReason})
+			given, err := room.GiveUp(ctx, waiting.Filter{Origin: "relay", Topic: retiredTopic}, waiting.Options{By: "bench", Reason: retiredReason})
 			if ended = time.Now(); err == nil && given != e.retired {
 				err = fmt.Errorf("%d of %d events were given up", given, e.retired)
 			}

@@ -18,6 +18,7 @@ import (
 	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 	"github.com/holdfast-go/holdfast/metrics"
+	"github.com/holdfast-go/holdfast/waiting"
 )
 
 //go:embed pages/*.html
@@ -29,7 +30,7 @@ var staticFiles embed.FS
 // User is who asks, and what that person may do. Everybody whom UserFunc lets in may see events without their payloads.
 type User struct {
 	Name        string // kept with what the user does. Required
-	MayChange   bool   // replay, edit, discard, release, skip, give up, redirect, retry, cancel, pause, resume
+	MayChange   bool   // replay, edit, discard, give up, redirect, retry, cancel, pause, resume
 	SeesPayload bool   // payloads of dead letters, and errors of handlers beyond their first line, which may quote one
 }
 
@@ -63,6 +64,7 @@ type Console struct {
 	pool  *pgxpool.Pool
 	sql   *sqlschema.Statements
 	dlq   *dlq.DLQ
+	room  *waiting.Room
 	pages *template.Template
 	serve http.Handler
 
@@ -104,22 +106,25 @@ func New(pool *pgxpool.Pool, c Config) (*Console, error) {
 	if err != nil {
 		return nil, fmt.Errorf("console config: %w", err)
 	}
+	room, err := waiting.New(pool, waiting.Config{Schema: c.Schema})
+	if err != nil {
+		return nil, fmt.Errorf("console config: %w", err)
+	}
 	// Many may look at the overview: they share a sample for a second.
 	database, err := metrics.NewDatabase(pool, metrics.DatabaseConfig{Schema: c.Schema, Interval: time.Second})
 	if err != nil {
 		return nil, fmt.Errorf("console config: %w", err)
 	}
-	console := &Console{c: c, pool: pool, sql: sqlschema.For(c.Schema), dlq: d, database: database}
+	console := &Console{c: c, pool: pool, sql: sqlschema.For(c.Schema), dlq: d, room: room, database: database}
 	console.pages = template.Must(template.New("").Funcs(template.FuncMap{
 		"path": func(rest string) string { return c.Prefix + rest },
 		"ago":  ago, "span": forSpan, "plural": plural, "when": when, "first": firstLine, "bytes": bytesOf, "query": queryOf, "dict": dict, "reversed": reversed,
 		"states": func() []string {
 			return []string{dlq.StateReplaying, dlq.StateReplayed, dlq.StateDiscarded, dlq.StateAny}
 		},
-		"letteractions":    func() []string { return []string{"replay", "discard"} },
-		"scheduledactions": func() []string { return []string{"cancel"} },
-		"resumeactions":    func() []string { return []string{"resume"} },
-		"storedactions":    func() []string { return []string{"release", "skip", "dead-letter"} },
+		"letteractions": func() []string { return []string{"replay", "discard"} },
+		"resumeactions": func() []string { return []string{"resume"} },
+		"whys":          func() []waiting.Why { return waiting.Whys },
 	}).ParseFS(pageFiles, "pages/*.html"))
 	console.serve = console.routes()
 	return console, nil
@@ -141,15 +146,12 @@ func (c *Console) routes() http.Handler {
 	mux.Handle("GET /letters", c.page(c.letterGroups))
 	mux.Handle("GET /letters/list", c.page(c.letterList))
 	mux.Handle("GET /letters/{id}", c.page(c.letter))
-	mux.Handle("GET /stored", c.page(c.stored))
-	mux.Handle("GET /parked", c.page(c.parked))
-	mux.Handle("GET /scheduled", c.page(c.scheduled))
+	mux.Handle("GET /waiting", c.page(c.waitingGroups))
+	mux.Handle("GET /waiting/list", c.page(c.waitingList))
 	mux.Handle("GET /paused", c.page(c.paused))
 	mux.Handle("POST /letters", c.page(c.changeLetters))
 	mux.Handle("POST /letters/{id}/edit", c.page(c.editLetter))
-	mux.Handle("POST /stored", c.page(c.changeStored))
-	mux.Handle("POST /parked", c.page(c.changeParked))
-	mux.Handle("POST /scheduled", c.page(c.changeScheduled))
+	mux.Handle("POST /waiting", c.page(c.changeWaiting))
 	mux.Handle("POST /paused", c.page(c.changePaused))
 	mux.Handle("/", c.page(func(*visit) (answer, error) { return answer{}, refusal{http.StatusNotFound, "there is no such page"} }))
 	return c.guarded(http.StripPrefix(c.c.Prefix, mux))
@@ -237,10 +239,12 @@ func (c *Console) fail(w http.ResponseWriter, v *visit, err error) {
 	switch {
 	case errors.As(err, &refused):
 		status, text = refused.status, refused.text
+	case errors.Is(err, waiting.ErrInvalid):
+		status, text = http.StatusUnprocessableEntity, err.Error()
 	case errors.Is(err, dlq.ErrNotFound):
 		status, text = http.StatusNotFound, err.Error()
 	case errors.Is(err, dlq.ErrNotOpen), errors.Is(err, dlq.ErrWaiting), errors.Is(err, dlq.ErrHandled), errors.Is(err, dlq.ErrLeftOut), errors.Is(err, dlq.ErrMalformed),
-		errors.Is(err, dlq.ErrEncrypted), errors.Is(err, dlq.ErrHeld), errors.Is(err, dlq.ErrNotParked), errors.Is(err, dlq.ErrNotScheduled):
+		errors.Is(err, dlq.ErrEncrypted), errors.Is(err, waiting.ErrBehindLetter), errors.Is(err, waiting.ErrNotFound), errors.Is(err, waiting.ErrPaused):
 		status, text = http.StatusConflict, err.Error()
 	default:
 		c.c.Logger.Error("console request failed", "user", v.User.Name, "path", v.URL.Path, "error", err)

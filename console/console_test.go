@@ -191,8 +191,8 @@ func TestTheOverviewSaysWhatWaits(t *testing.T) {
 	user := b.browser(t)
 	page := user.get(200, "/")
 	wantIn(t, page, "<b>1</b> of 8 lanes without a relay", "<b>1</b> relay runs, 1 without an answer from the broker", `<li class="bad"><b>4h</b> oldest unpublished event, of 1 lane<`,
-		"<b>2</b> parked</a>, the oldest for 5h; 1 topic held", "<b>2</b> stored", "<b>1</b> open dead letters", "nobody: start a relay", "relay-1",
-		`href="/ops/holdfast/stored?consumer=mail"`, `href="/ops/holdfast/letters?consumer=billing"`, ">3h<", "3, 1 held", `title="bills: 0, orders: 12">12<`)
+		"<b>2</b> waiting in relays</a>, the oldest for 5h; 1 topic held", "<b>2</b> waiting in consumers", "<b>1</b> open dead letters", "nobody: start a relay", "relay-1",
+		`href="/ops/holdfast/waiting?consumer=mail"`, `href="/ops/holdfast/letters?consumer=billing"`, ">3h<", "3, 1 held", `title="bills: 0, orders: 12">12<`)
 	if strings.Contains(page, "The log grows") {
 		t.Error("the log is said to grow")
 	}
@@ -284,7 +284,7 @@ func TestAnEventIsFoundInOneSearch(t *testing.T) {
 	b.stored(t)
 	page := b.browser(t).get(200, "/find?id=+e1+")
 	wantIn(t, page, "consumer billing has given it up", fmt.Sprintf(`href="/ops/holdfast/letters/%d"`, id), "the bank is closed")
-	wantIn(t, b.browser(t).get(200, "/find?id=s2"), "an earlier event of its key has to go first", `href="/ops/holdfast/stored?consumer=mail&amp;key=k&amp;topic=orders"`)
+	wantIn(t, b.browser(t).get(200, "/find?id=s2"), "an earlier event of its key has to go first", `href="/ops/holdfast/waiting/list?consumer=mail&amp;key=k&amp;topic=orders"`)
 	wantIn(t, b.browser(t).get(200, "/find?id=nowhere"), "This database does not know it")
 	pgtest.Exec(t, b.Pool, `insert into holdfast.idempotency (scope, operation, key, fingerprint, fingerprint_version, state, status, headers, body, body_hash, result_ref, owner, expires_at)
 		values ('principal:ann', 'POST /payments', 'key 1', '', 1, 'complete', 201, '{}', 'the secret', '', 'payment 7', gen_random_uuid(), now() + interval '1 day')`)
@@ -359,65 +359,75 @@ func TestLettersAreReadEditedReplayedAndDiscarded(t *testing.T) {
 	wantIn(t, user.get(200, "/letters/list?state=any"), "discarded", "replaying")
 }
 
-func TestStoredEventsAreListedAndChanged(t *testing.T) {
+func TestWhatWaitsInAConsumerIsListedAndChanged(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	b.stored(t)
 	user := b.browser(t)
-	wantIn(t, user.get(200, "/stored"), "lists the consumers")
-	page := user.get(200, "/stored?consumer=mail")
-	wantIn(t, page, "no such mailbox", "an earlier event of its key", "its attempt", "All stored events of: consumer mail")
-	if heads := user.get(200, "/stored?consumer=mail&heads=yes"); strings.Contains(heads, "s2") || !strings.Contains(heads, "s1") {
+	wantIn(t, user.get(200, "/waiting"), "2 by place, topic and reason", "failed", "no such mailbox", "/ops/holdfast/waiting/list?consumer=mail&amp;origin=inbox&amp;topic=orders&amp;why=failed")
+	page := user.get(200, "/waiting/list?consumer=mail")
+	wantIn(t, page, "no such mailbox", "failed", "behind-event", ">s1<", ">s2<", "All of this filter: consumer mail")
+	if strings.Contains(page, "Redirect to") {
+		t.Error("what waits in a consumer can be redirected")
+	}
+	if heads := user.get(200, "/waiting/list?consumer=mail&heads=yes"); strings.Contains(heads, ">s2<") || !strings.Contains(heads, ">s1<") {
 		t.Errorf("the heads are\n%s", heads)
 	}
-	form := url.Values{"token": {user.token(page)}, "does": {"release"}, "consumer": {"mail"}, "reason": {"the mailbox is there"}}
-	wantIn(t, user.sure(200, "/stored", user.post(200, "/stored", form)), "release: 1 stored event")
+	wantIn(t, user.get(200, "/waiting/list?consumer=mail&why=paused"), "Nothing waits.")
+	wantIn(t, user.get(422, "/waiting/list?consumer=mail&why=tired"), "why is &#34;tired&#34;: it must be one of")
+	form := url.Values{"token": {user.token(page)}, "does": {"retry"}, "consumer": {"mail"}, "reason": {"the mailbox is there"}}
+	wantIn(t, user.sure(200, "/waiting", user.post(200, "/waiting", form)), "retry: 1 waiting event")
 	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.stored where event_id = 's1' and next_at <= now()"); n != 1 {
 		t.Error("the head is not due")
 	}
-	form.Set("does", "skip")
+	form.Set("does", "discard")
 	form.Set("event", "s1")
-	wantIn(t, user.sure(200, "/stored", user.post(200, "/stored", form)), "skip: 1 stored event")
-	form.Set("does", "dead-letter")
+	wantIn(t, user.sure(200, "/waiting", user.post(200, "/waiting", form)), "discard: 1 waiting event")
+	form.Set("does", "give-up")
 	form.Set("event", "s2")
-	wantIn(t, user.sure(200, "/stored", user.post(200, "/stored", form)), "dead-letter: 1 stored event")
+	wantIn(t, user.sure(200, "/waiting", user.post(200, "/waiting", form)), "give-up: 1 waiting event")
 	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.stored_action where by = 'ann' and reason = 'the mailbox is there'"); n != 3 {
 		t.Errorf("%d actions are recorded, want 3", n)
 	}
+	wantIn(t, user.post(409, "/waiting", form), "nothing like that waits")
 	form.Del("consumer")
-	wantIn(t, user.post(422, "/stored", form), "whose stored events")
+	wantIn(t, user.post(422, "/waiting", form), "consumer is empty: it must name whose events are meant")
 	form.Set("consumer", "mail")
 	form.Set("does", "drop")
-	wantIn(t, user.post(422, "/stored", form), "it must be release, skip or dead-letter")
+	wantIn(t, user.post(422, "/waiting", form), "it must be retry, give-up, discard, redirect or cancel")
 }
 
-func TestParkedEventsAreListedAndChanged(t *testing.T) {
+func TestWhatWaitsInRelaysIsListedAndChanged(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	b := setup(t, nil)
 	user := b.browser(t)
-	wantIn(t, user.get(200, "/parked"), "There are none.")
+	wantIn(t, user.get(200, "/waiting"), "Nothing waits.")
 	b.parked(t)
-	page := user.get(200, "/parked")
-	wantIn(t, page, "gone", "topic", "follows")
-	form := url.Values{"token": {user.token(page)}, "does": {"retry"}, "topic": {"gone"}, "reason": {"it is back"}}
-	wantIn(t, user.post(200, "/parked", form), "retry: ")
-	form = url.Values{"token": form["token"], "does": {"redirect"}, "topic": {"gone"}, "to": {"orders"}, "reason": {"it was renamed"}}
-	wantIn(t, user.sure(200, "/parked", user.post(200, "/parked", form)), "redirect: 2 parked events of topic gone")
+	wantIn(t, user.get(200, "/waiting?origin=relay"), "gone", "topic", "behind-event")
+	wantIn(t, user.get(200, "/waiting/list?origin=relay&topic=gone&why=topic"), ">p1<", `href="/ops/holdfast/waiting/list?origin=relay&amp;topic=gone"`)
+	wantIn(t, user.get(200, "/waiting/list?origin=relay"), ">p1<", ">p2<", "or the relays and a topic")
+	page := user.get(200, "/waiting/list?origin=relay&topic=gone")
+	wantIn(t, page, ">p1<", ">p2<", "Redirect to", "All of this filter: origin relay, topic gone")
+	form := url.Values{"token": {user.token(page)}, "does": {"retry"}, "origin": {"relay"}, "topic": {"gone"}, "reason": {"it is back"}}
+	wantIn(t, user.post(200, "/waiting", form), "retry: ")
+	form.Set("does", "redirect")
+	form.Set("to", "orders")
+	wantIn(t, user.sure(200, "/waiting", user.post(200, "/waiting", form)), "redirect: 2 waiting events of origin relay, topic gone")
 	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.parked where topic = 'orders'"); n != 2 {
 		t.Errorf("%d are redirected", n)
 	}
 	form.Set("to", "gone")
-	wantIn(t, user.post(422, "/parked", form), "it must be another one")
+	wantIn(t, user.post(422, "/waiting", form), "it must be another topic")
 	form.Set("does", "give-up")
 	form.Set("topic", "orders")
-	wantIn(t, user.sure(200, "/parked", user.post(200, "/parked", form)), "give-up: 2 parked events")
+	wantIn(t, user.sure(200, "/waiting", user.post(200, "/waiting", form)), "give-up: 2 waiting events")
 	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.letter where state = 'open' and origin = 'relay'"); n != 2 {
 		t.Errorf("%d are dead letters", n)
 	}
-	wantIn(t, user.post(409, "/parked", form), "nothing is parked")
-	form.Set("does", "drop")
-	wantIn(t, user.post(422, "/parked", form), "it must be retry, give-up, discard or redirect")
+	wantIn(t, user.post(409, "/waiting", form), "nothing like that waits")
+	form.Set("type", "order.placed")
+	wantIn(t, user.post(422, "/waiting", form), "type is set: in relays changes go by topic and key only")
 }
 
 func TestScheduledEventsAreListedAndCancelled(t *testing.T) {
@@ -425,7 +435,7 @@ func TestScheduledEventsAreListedAndCancelled(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	user := b.browser(t)
-	wantIn(t, user.get(200, "/scheduled"), "There are none.")
+	wantIn(t, user.get(200, "/waiting/list?why=scheduled"), "Nothing waits.")
 	if err := pgx.BeginFunc(t.Context(), b.Pool, func(tx pgx.Tx) error {
 		for _, id := range []string{"s1", "s2", "s3"} {
 			if err := outbox.Write(t.Context(), tx, holdfast.Event{ID: id, Topic: map[bool]string{true: "bills", false: "orders"}[id == "s3"], Type: "x", Key: "k", NotBefore: time.Now().Add(5*time.Hour + time.Minute)}); err != nil {
@@ -436,14 +446,14 @@ func TestScheduledEventsAreListedAndCancelled(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	wantIn(t, user.get(200, "/scheduled"), ">s1<", ">s3<", "in 5h", "To cancel some, filter them first.")
-	page := user.get(200, "/scheduled?topic=orders")
-	wantIn(t, page, ">s1<", ">s2<", "All scheduled events of: topic orders")
-	if strings.Contains(page, "s3") {
+	wantIn(t, user.get(200, "/waiting/list?why=scheduled"), ">s1<", ">s3<", "in 5h", "or what is scheduled of a topic or a key")
+	page := user.get(200, "/waiting/list?why=scheduled&topic=orders")
+	wantIn(t, page, ">s1<", ">s2<", "All of this filter: topic orders, why scheduled")
+	if strings.Contains(page, ">s3<") {
 		t.Error("the filter does not filter")
 	}
 	form := url.Values{"token": {user.token(page)}, "does": {"cancel"}, "topic": {"orders"}, "reason": {"the sale is off"}}
-	wantIn(t, user.sure(200, "/scheduled", user.post(200, "/scheduled", form)), "cancel: 2 scheduled events of topic orders")
+	wantIn(t, user.sure(200, "/waiting", user.post(200, "/waiting", form)), "cancel: 2 waiting events of topic orders")
 	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.scheduled"); n != 1 {
 		t.Errorf("%d are scheduled, want 1", n)
 	}
@@ -451,9 +461,9 @@ func TestScheduledEventsAreListedAndCancelled(t *testing.T) {
 		t.Errorf("%d actions are recorded, want 2", n)
 	}
 	form.Del("topic")
-	wantIn(t, user.post(422, "/scheduled", form), "the filter is empty")
-	form.Set("does", "drop")
-	wantIn(t, user.post(422, "/scheduled", form), "it must be cancel")
+	wantIn(t, user.post(422, "/waiting", form), "the filter is empty")
+	form.Set("why", "scheduled")
+	wantIn(t, user.post(422, "/waiting", form), "the filter is empty")
 }
 
 func TestTopicsConsumersAndKeysArePausedAndResumed(t *testing.T) {
@@ -666,17 +676,17 @@ func TestOnlyWhoMayChangesOrSees(t *testing.T) {
 	}
 	user.post(403, path+"/edit", url.Values{"token": {token}, "version": {"2"}, "payload": {"{}"}, "reason": {"r"}})
 	b.user.MayChange = false
-	for _, page := range []string{user.get(200, path), user.get(200, "/letters/list"), user.get(200, "/stored?consumer=billing"), user.get(200, "/parked")} {
+	for _, page := range []string{user.get(200, path), user.get(200, "/letters/list"), user.get(200, "/waiting/list?consumer=billing"), user.get(200, "/waiting")} {
 		if strings.Contains(page, `method="post"`) {
 			t.Errorf("a user who only reads has a form:\n%s", page)
 		}
 	}
-	for _, to := range []string{"/letters", "/stored", "/parked", path + "/edit"} {
+	for _, to := range []string{"/letters", "/waiting", "/paused", path + "/edit"} {
 		wantIn(t, user.post(403, to, replay), "you may not change anything")
 	}
 	b.err = errors.New("no such session: abc")
-	for _, from := range []string{"/", path, "/find?id=e1", "/letters", "/stored", "/parked", "/nowhere"} {
-		if page := user.get(403, from); strings.Contains(page, "abc") || strings.Contains(page, "bank") {
+	for _, from := range []string{"/", path, "/find?id=e1", "/letters", "/waiting", "/waiting/list", "/nowhere"} {
+		if page := user.get(403, from); strings.Contains(page, "no such session") || strings.Contains(page, "bank") {
 			t.Errorf("a stranger reads %s\n%s", from, page)
 		}
 	}
@@ -703,7 +713,7 @@ func TestHostileTextsAreShownAsText(t *testing.T) {
 	user := b.browser(t)
 	q := url.QueryEscape(evil)
 	seen := 0
-	for _, path := range []string{"/", "/letters", "/letters/list", fmt.Sprint("/letters/", id), "/stored?consumer=" + q, "/parked", "/find?id=" + q, "/letters/list?key=" + q + "&type=" + q} {
+	for _, path := range []string{"/", "/letters", "/letters/list", fmt.Sprint("/letters/", id), "/waiting", "/waiting/list?consumer=" + q, "/waiting/list?origin=relay&topic=gone", "/find?id=" + q, "/letters/list?key=" + q + "&type=" + q} {
 		page := user.get(200, path)
 		if strings.Contains(page, "<script>alert") || strings.Contains(page, "<img") || regexp.MustCompile(`<[^>]*onerror`).MatchString(quotedValue.ReplaceAllString(page, "")) {
 			t.Errorf("%s has\n%s", path, page)
@@ -763,7 +773,7 @@ func TestAFailureIsToldWithoutItsText(t *testing.T) {
 	b := setup(t, nil)
 	pgtest.Exec(t, b.Pool, "alter table holdfast.parked rename to gone")
 	user := b.browser(t)
-	for _, path := range []string{"/", "/parked"} {
+	for _, path := range []string{"/", "/waiting"} {
 		if page := user.get(500, path); strings.Contains(page, "holdfast.parked") || !strings.Contains(page, "the log of the console says why") {
 			t.Errorf("%s says\n%s", path, page)
 		}

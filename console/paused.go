@@ -7,11 +7,11 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/holdfast-go/holdfast/dlq"
+	"github.com/holdfast-go/holdfast/waiting"
 )
 
 func (c *Console) paused(v *visit) (answer, error) {
-	all, err := c.dlq.Paused(v.Context())
+	all, err := c.room.Paused(v.Context())
 	return answer{page: "paused", data: all}, err
 }
 
@@ -20,16 +20,16 @@ func (c *Console) changePaused(v *visit) (answer, error) {
 	if err := noNUL(given); err != nil {
 		return answer{}, err
 	}
-	what := dlq.Pausable{Consumer: given["consumer"], Topic: given["topic"], Key: given["key"]}
+	what := waiting.Pausable{Consumer: given["consumer"], Topic: given["topic"], Key: given["key"]}
 	if given["key"] != "" && (given["consumer"] == "" || given["topic"] == "") || given["key"] == "" && (given["consumer"] == "") == (given["topic"] == "") {
 		return answer{}, refusal{http.StatusUnprocessableEntity, "it must be a topic, a consumer, or a key with its topic and consumer"}
 	}
 	does := map[string]struct {
-		do   func(context.Context, dlq.Pausable, string, string) (bool, error)
+		do   func(context.Context, waiting.Pausable, string, string) (bool, error)
 		note string
 	}{
-		"pause":  {c.dlq.Pause, "Running relays and consumers see it within about a second. What comes waits in its order, and counts towards the caps."},
-		"resume": {c.dlq.Resume, "What waited goes on, in its order."},
+		"pause":  {c.room.Pause, "Running relays and consumers see it within about a second. What comes waits in its order, and counts towards the caps."},
+		"resume": {c.room.Resume, "What waited goes on, in its order."},
 	}
 	chosen, known := does[given["does"]]
 	if !known {
@@ -37,7 +37,7 @@ func (c *Console) changePaused(v *visit) (answer, error) {
 	}
 	note := chosen.note
 	if what.Consumer != "" && given["does"] == "pause" {
-		names, err := c.dlq.Consumers(v.Context())
+		names, err := c.room.Consumers(v.Context())
 		if err != nil {
 			return answer{}, err
 		}
@@ -46,8 +46,8 @@ func (c *Console) changePaused(v *visit) (answer, error) {
 		}
 	}
 	count := func(ctx context.Context) (int, error) {
-		all, err := c.dlq.Paused(ctx)
-		there := slices.ContainsFunc(all, func(p dlq.Pause) bool { return p.Pausable == what })
+		all, err := c.room.Paused(ctx)
+		there := slices.ContainsFunc(all, func(p waiting.Pause) bool { return p.Pausable == what })
 		return numberOf(there == (given["does"] == "resume")), err
 	}
 	do := func(ctx context.Context) (int, error) {

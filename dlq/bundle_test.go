@@ -2,18 +2,13 @@ package dlq_test
 
 import (
 	"context"
-	"log/slog"
 	"sync"
 	"testing"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
-	"github.com/holdfast-go/holdfast/outbox"
-	"github.com/holdfast-go/holdfast/relay"
 )
 
 type bundle struct {
@@ -71,27 +66,6 @@ func (b bundle) follower(t testing.TB, id string) {
 
 const queueOfK = "select string_agg(event_id, ' ' order by place) from holdfast.stored where key = 'k'"
 
-// stored makes an event that waits in billing, as an inbox writes it.
-func (b bundle) stored(t testing.TB, key, id, eventType, nextAt string) {
-	t.Helper()
-	pgtest.Exec(t, b.Pool, `insert into holdfast.inbox (consumer, source, event_id, topic, hash, result) values ('billing', 'shop', $1, 'orders', sha256('{}'), 'stored')`, id)
-	pgtest.Exec(t, b.Pool, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, payload, hash, next_at, attempts, errors)
-		values ('billing', 'orders', $1, nextval('holdfast.stored_place'), 'shop', $2, $3, now(), '{}', sha256('{}'), $4::timestamptz, 2, '{one,two}')`, key, id, eventType, nextAt)
-}
-
-func (b bundle) write(t testing.TB, events ...holdfast.Event) {
-	t.Helper()
-	err := pgx.BeginFunc(context.Background(), b.Pool, func(tx pgx.Tx) error { return outbox.Write(context.Background(), tx, events...) })
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func (b bundle) parked(t testing.TB, topic string) int64 {
-	t.Helper()
-	return pgtest.Count(t, b.Pool, "select count(*) from holdfast.parked where topic = $1", topic)
-}
-
 // order is an event of the consumer "billing".
 func order(id, key string) holdfast.Event {
 	return holdfast.Event{ID: id, Source: "shop", Type: "order.placed", Topic: "orders", Key: key, Payload: []byte(`{"id":"` + id + `"}`), Headers: map[string]string{"a": "b"}}
@@ -111,15 +85,4 @@ func running(t testing.TB, run func(context.Context) error) (stop func()) {
 	})
 	t.Cleanup(stop)
 	return stop
-}
-
-// relays runs a relay.
-func (b bundle) relays(t testing.TB, p relay.Publisher, c relay.Config) (stop func()) {
-	t.Helper()
-	c.Logger = slog.New(slog.DiscardHandler)
-	r, err := relay.New(b.Pool, p, c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return running(t, r.Run)
 }

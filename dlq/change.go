@@ -5,14 +5,12 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"strings"
-	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-go/holdfast/internal/failpoint"
-	"github.com/holdfast-go/holdfast/internal/lane"
+	"github.com/holdfast-go/holdfast/internal/manual"
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
@@ -26,7 +24,7 @@ func (d *DLQ) address(ctx context.Context, id int64) (a address, err error) {
 		return a, notFound(id)
 	}
 	if err != nil {
-		return a, fmt.Errorf("read letter %d: %w", id, explain(err))
+		return a, fmt.Errorf("read letter %d: %w", id, manual.Explain(err))
 	}
 	return a, nil
 }
@@ -34,9 +32,9 @@ func (d *DLQ) address(ctx context.Context, id int64) (a address, err error) {
 // change runs one transaction on one letter. It locks the queue of the letter's key, then the letter itself, in the
 // same order as everywhere. do gets the letter's current state.
 func (d *DLQ) change(ctx context.Context, id int64, a address, do func(tx pgx.Tx, state string) error) error {
-	err := d.transact(ctx, func(tx pgx.Tx) error {
+	err := manual.Transact(ctx, d.pool, func(tx pgx.Tx) error {
 		if a.origin == OriginInbox {
-			if err := d.lockQueue(ctx, tx, a.consumer, a.topic, a.key); err != nil {
+			if err := manual.LockQueue(ctx, tx, d.schema, a.consumer, a.topic, a.key); err != nil {
 				return err
 			}
 		}
@@ -53,34 +51,10 @@ func (d *DLQ) change(ctx context.Context, id int64, a address, do func(tx pgx.Tx
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("letter %d: %w", id, explain(err))
+		return fmt.Errorf("letter %d: %w", id, manual.Explain(err))
 	}
 	failpoint.Hit(failpoint.DLQChanged)
 	return nil
-}
-
-// lockQueue locks the queue of a key in an inbox. Events without a key are in none.
-func (d *DLQ) lockQueue(ctx context.Context, tx pgx.Tx, consumer, topic, key string) error {
-	if key == "" {
-		return nil
-	}
-	if _, err := tx.Exec(ctx, d.sql.lock, int32(lane.KeyClass), lane.Number(d.schema, consumer, topic, key)); err != nil {
-		return fmt.Errorf("lock the key's queue: %w", err)
-	}
-	return nil
-}
-
-// transact runs one transaction, again if another one was in its way.
-func (d *DLQ) transact(ctx context.Context, do func(tx pgx.Tx) error) error {
-	const tries = 5
-	for try := 1; ; try++ {
-		err := pgx.BeginTxFunc(ctx, d.pool, pgx.TxOptions{BeginQuery: beginGuarded}, do)
-		var pgErr *pgconn.PgError
-		if errors.As(err, &pgErr) && (pgErr.Code == "40P01" || pgErr.Code == "40001") && try < tries {
-			continue // A deadlock or serialization failure: nothing was changed, and the other transaction succeeded.
-		}
-		return err
-	}
 }
 
 // run makes changes in one round trip. A statement that touches no row is an error, unless its step allows it.
@@ -113,22 +87,6 @@ type step struct {
 
 var errGone = errors.New("the row no longer exists")
 
-// signature checks who made a change, and why.
-func signature(by, reason string) error {
-	if strings.TrimSpace(by) == "" {
-		return errors.New("by is empty: it must name who does this; it is kept with the letter")
-	}
-	for _, text := range []struct{ field, value string }{{"by", by}, {"reason", reason}} {
-		if len(text.value) > 2000 {
-			return fmt.Errorf("%s is %d bytes long: it must be at most 2000", text.field, len(text.value))
-		}
-		if !utf8.ValidString(text.value) || strings.IndexByte(text.value, 0) >= 0 {
-			return fmt.Errorf("%s is %.40q: it must be UTF-8 without NUL", text.field, text.value)
-		}
-	}
-	return nil
-}
-
 // Edit replaces the payload of an open letter; nil makes it a tombstone. The letter's version increases by one, and the
 // previous payload is kept with the action (Actions). The letter stays open: Replay sends the new payload.
 //
@@ -138,7 +96,7 @@ func signature(by, reason string) error {
 // The error wraps ErrNotFound, ErrNotOpen if the letter is in another state, or ErrEncrypted if the letter's payload is encrypted: a
 // new one would be in the clear, and no consumer could read it. It can be made a tombstone.
 func (d *DLQ) Edit(ctx context.Context, id int64, payload []byte, by, reason string) error {
-	if err := signature(by, reason); err != nil {
+	if err := manual.Signature(by, reason); err != nil {
 		return fmt.Errorf("edit letter %d: %w", id, err)
 	}
 	a, err := d.address(ctx, id)

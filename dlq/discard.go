@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/internal/manual"
 )
 
 // Discard gives an open letter up for good and releases the key that it holds. A letter of an inbox that is being
@@ -13,7 +15,7 @@ import (
 //
 // The error wraps ErrNotFound, or ErrNotOpen if the letter is in another state.
 func (d *DLQ) Discard(ctx context.Context, id int64, by, reason string) error {
-	if err := signature(by, reason); err != nil {
+	if err := manual.Signature(by, reason); err != nil {
 		return fmt.Errorf("discard letter %d: %w", id, err)
 	}
 	a, err := d.address(ctx, id)
@@ -73,7 +75,7 @@ func (d *DLQ) DiscardAll(ctx context.Context, f Filter, o DiscardOptions) (int, 
 	}
 	var s scope
 	if err := d.pool.QueryRow(ctx, d.sql.last).Scan(&s.upTo); err != nil {
-		return 0, fmt.Errorf("discard letters: %w", explain(err))
+		return 0, fmt.Errorf("discard letters: %w", manual.Explain(err))
 	}
 	p, err := d.progress(ctx, f, s, o.ProgressFunc)
 	if err != nil {
@@ -117,7 +119,7 @@ func (d *DLQ) progress(ctx context.Context, f Filter, s scope, to func(Progress)
 	p := &Progress{}
 	err := d.pool.QueryRow(ctx, d.sql.count, s.args(f, f.Limit)...).Scan(&p.Total)
 	if err != nil {
-		return p, fmt.Errorf("count letters: %w", explain(err))
+		return p, fmt.Errorf("count letters: %w", manual.Explain(err))
 	}
 	if to != nil {
 		to(*p)
@@ -157,13 +159,13 @@ func (d *DLQ) walk(ctx context.Context, f Filter, s scope, visit func(v visited)
 		}
 		rows, err := d.pool.Query(ctx, d.sql.walk, s.args(f, limit)...)
 		if err != nil {
-			return fmt.Errorf("read letters: %w", explain(err))
+			return fmt.Errorf("read letters: %w", manual.Explain(err))
 		}
 		page, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (v visited, err error) {
 			return v, row.Scan(&v.id, &v.origin, &v.consumer, &v.topic, &v.key)
 		})
 		if err != nil {
-			return fmt.Errorf("read letters: %w", explain(err))
+			return fmt.Errorf("read letters: %w", manual.Explain(err))
 		}
 		for _, v := range page {
 			if err := ctx.Err(); err != nil {
@@ -188,7 +190,7 @@ func checkBulk(f Filter, dryRun bool, by, reason, done string) error {
 		problems = append(problems, fmt.Errorf("state is %q: it must be empty or open: only open letters can be %s", f.State, done))
 	}
 	if !dryRun {
-		problems = append(problems, signature(by, reason))
+		problems = append(problems, manual.Signature(by, reason))
 	}
 	return errors.Join(problems...)
 }

@@ -10,9 +10,7 @@
 //	 │ └──failed again───┘
 //	 └──Discard──► discarded
 //
-// It also works on events that are not given up yet: those that wait in a consumer (ListStored, GetStored, ReleaseStored, SkipStored,
-// DeadLetterStored), those that wait in relays (ListParked, RetryParked, GiveUpParked, DiscardParked, RedirectParked), and those that
-// wait for their time (ListScheduled, CancelScheduled). It pauses and resumes topics, consumers and keys (Pause, Resume, Paused).
+// Events that wait and are not given up are the matter of package waiting.
 package dlq
 
 import (
@@ -24,10 +22,10 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/manual"
 	"github.com/holdfast-go/holdfast/internal/plain"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
@@ -156,7 +154,7 @@ type Config struct {
 
 // DLQ reads and changes the letters of one schema. Many goroutines may use it at once.
 //
-// Its database role needs only the rights that docs/operations.md lists for work on dead letters, or for parked events.
+// Its database role needs only the rights that docs/operations.md lists for an operator.
 type DLQ struct {
 	pool   plain.Pool
 	schema string
@@ -198,7 +196,7 @@ func (d *DLQ) List(ctx context.Context, f Filter) ([]Letter, error) {
 	}
 	letters, err := d.read(ctx, f)
 	if err != nil {
-		return nil, fmt.Errorf("list letters: %w", explain(err))
+		return nil, fmt.Errorf("list letters: %w", manual.Explain(err))
 	}
 	return letters, nil
 }
@@ -207,7 +205,7 @@ func (d *DLQ) List(ctx context.Context, f Filter) ([]Letter, error) {
 func (d *DLQ) Get(ctx context.Context, id int64) (Letter, error) {
 	letters, err := d.read(ctx, Filter{IDs: []int64{id}, State: StateAny, Limit: 1, After: id - 1})
 	if err != nil {
-		return Letter{}, fmt.Errorf("get letter %d: %w", id, explain(err))
+		return Letter{}, fmt.Errorf("get letter %d: %w", id, manual.Explain(err))
 	}
 	if len(letters) == 0 {
 		return Letter{}, notFound(id)
@@ -232,11 +230,11 @@ type Action struct {
 func (d *DLQ) Actions(ctx context.Context, id int64) ([]Action, error) {
 	rows, err := d.pool.Query(ctx, d.sql.actions, id)
 	if err != nil {
-		return nil, fmt.Errorf("list actions of letter %d: %w", id, explain(err))
+		return nil, fmt.Errorf("list actions of letter %d: %w", id, manual.Explain(err))
 	}
 	actions, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Action])
 	if err != nil {
-		return nil, fmt.Errorf("list actions of letter %d: %w", id, explain(err))
+		return nil, fmt.Errorf("list actions of letter %d: %w", id, manual.Explain(err))
 	}
 	return actions, nil
 }
@@ -356,12 +354,3 @@ func moment(t time.Time) *time.Time {
 }
 
 func notFound(id int64) error { return fmt.Errorf("letter %d: %w", id, ErrNotFound) }
-
-// explain adds a remedy to errors that an operator can fix.
-func explain(err error) error {
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) && pgErr.Code == "55P03" { // lock_not_available
-		return fmt.Errorf("locked by another session for 5 s, try again: %w", err)
-	}
-	return sqlschema.Explain(err, "docs/operations.md lists what to grant for dead letters")
-}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/internal/manual"
 )
 
 // Group summarises the letters of one kind of failure: the same fingerprint, origin, consumer, type and topic.
@@ -36,11 +38,11 @@ func (d *DLQ) Groups(ctx context.Context, f Filter) ([]Group, error) {
 	}
 	rows, err := d.pool.Query(ctx, d.sql.groups, append(f.stateArgs(), int32(min(f.Limit, math.MaxInt32)))...)
 	if err != nil {
-		return nil, fmt.Errorf("group letters: %w", explain(err))
+		return nil, fmt.Errorf("group letters: %w", manual.Explain(err))
 	}
 	groups, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Group])
 	if err != nil {
-		return nil, fmt.Errorf("group letters: %w", explain(err))
+		return nil, fmt.Errorf("group letters: %w", manual.Explain(err))
 	}
 	return groups, nil
 }

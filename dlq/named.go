@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/internal/manual"
 )
 
 // This file lets a named replay continue after an interruption. A row of letter_replay holds the filter and the bound
@@ -30,7 +32,7 @@ func (d *DLQ) begin(ctx context.Context, f Filter, o ReplayOptions) (bounds, err
 	}
 	if o.Anew {
 		if _, err := d.pool.Exec(ctx, d.sql.endReplay, o.Name, int64(0)); err != nil {
-			return b, fmt.Errorf("end the replay %q: %w", o.Name, explain(err))
+			return b, fmt.Errorf("end the replay %q: %w", o.Name, manual.Explain(err))
 		}
 	}
 	f.NoPayloads = false // irrelevant for a replay
@@ -55,12 +57,12 @@ func (d *DLQ) begin(ctx context.Context, f Filter, o ReplayOptions) (bounds, err
 			b.filter = first
 			return b, nil
 		case !errors.Is(err, pgx.ErrNoRows):
-			return b, fmt.Errorf("look for the replay %q: %w", o.Name, explain(err))
+			return b, fmt.Errorf("look for the replay %q: %w", o.Name, manual.Explain(err))
 		case o.DryRun:
 			return b, d.bound(ctx, &b)
 		}
 		if _, err := d.pool.Exec(ctx, d.sql.beginReplay, o.Name, string(mine), o.By, o.Reason); err != nil {
-			return b, fmt.Errorf("begin the replay %q: %w", o.Name, explain(err))
+			return b, fmt.Errorf("begin the replay %q: %w", o.Name, manual.Explain(err))
 		}
 	}
 }
@@ -68,7 +70,7 @@ func (d *DLQ) begin(ctx context.Context, f Filter, o ReplayOptions) (bounds, err
 // bound excludes letters that are written from now on.
 func (d *DLQ) bound(ctx context.Context, b *bounds) error {
 	if err := d.pool.QueryRow(ctx, d.sql.last).Scan(&b.upTo); err != nil {
-		return fmt.Errorf("bound the replay: %w", explain(err))
+		return fmt.Errorf("bound the replay: %w", manual.Explain(err))
 	}
 	return nil
 }
@@ -81,7 +83,7 @@ func (d *DLQ) end(ctx context.Context, b bounds) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
 	if _, err := d.pool.Exec(ctx, d.sql.endReplay, b.name, b.id); err != nil {
-		return fmt.Errorf("every letter was moved, but the replay %q could not be ended: %w", b.name, explain(err))
+		return fmt.Errorf("every letter was moved, but the replay %q could not be ended: %w", b.name, manual.Explain(err))
 	}
 	return nil
 }

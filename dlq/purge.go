@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/internal/manual"
 )
 
 // PurgeOptions say what Purge removes.
@@ -41,14 +43,14 @@ func (d *DLQ) Purge(ctx context.Context, o PurgeOptions) (int, error) {
 	var total int
 	if o.DryRun {
 		if err := d.pool.QueryRow(ctx, d.sql.countPurge, age).Scan(&total); err != nil {
-			return 0, fmt.Errorf("count letters to purge: %w", explain(err))
+			return 0, fmt.Errorf("count letters to purge: %w", manual.Explain(err))
 		}
 		return total, nil
 	}
 	for {
 		removed, err := d.purge(ctx, age, int32(o.Batch))
 		if err != nil {
-			return total, fmt.Errorf("purge letters: %w", explain(err))
+			return total, fmt.Errorf("purge letters: %w", manual.Explain(err))
 		}
 		if total += removed; removed > 0 && o.ProgressFunc != nil {
 			o.ProgressFunc(total)
@@ -60,7 +62,7 @@ func (d *DLQ) Purge(ctx context.Context, o PurgeOptions) (int, error) {
 }
 
 func (d *DLQ) purge(ctx context.Context, age int64, batch int32) (removed int, err error) {
-	err = pgx.BeginTxFunc(ctx, d.pool, pgx.TxOptions{BeginQuery: beginGuarded}, func(tx pgx.Tx) error {
+	err = manual.Transact(ctx, d.pool, func(tx pgx.Tx) error {
 		return tx.QueryRow(ctx, d.sql.purge, age, batch).Scan(&removed)
 	})
 	return removed, err

@@ -1,9 +1,6 @@
 package dlq
 
 import (
-	"time"
-
-	"github.com/holdfast-go/holdfast/internal/cutoff"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 	"github.com/holdfast-go/holdfast/internal/waitroom"
 )
@@ -11,12 +8,6 @@ import (
 // This file holds every statement of the package, written for the schema "holdfast". newStatements replaces it once
 // with the configured schema. All parameters are cast, because in the modes exec and simple_protocol pgx does not ask
 // Postgres for their types.
-
-// beginGuarded begins every transaction. If this process freezes inside it, or is cut off, Postgres ends it, and neither a letter nor
-// a key's queue stays locked. It says READ COMMITTED because the place in the queue is computed by a statement that
-// must see everything committed before its lock was granted.
-var beginGuarded = "begin isolation level read committed; set local idle_in_transaction_session_timeout = '10s'; set local lock_timeout = '5s'; set local statement_timeout = '30s'; " +
-	cutoff.SetLocal(10*time.Second)
 
 // andFilter are the conditions of a Filter on a letter l, including its id, so that every statement selects the same
 // letters. $1... the filter, where null or empty matches any; $12 the id after which to continue.
@@ -111,10 +102,6 @@ select coalesce(max(l.id), 0) from holdfast.letter l`
 // readAddress reads a letter's address before anything is locked. It never changes.
 const readAddress = `-- dlq.address
 select l.origin, l.consumer, l.topic, l.key from holdfast.letter l where l.id = $1::bigint`
-
-// lockQueue waits for the consumer's transactions on the queue of a key. The inbox takes the same lock.
-const lockQueue = `-- dlq.lock
-select pg_advisory_xact_lock($1::int, $2::int)`
 
 // takeLetter locks a letter until the transaction ends. It comes after lockQueue, as in the inbox, so that the two
 // cannot deadlock.
@@ -227,12 +214,6 @@ update holdfast.stored s set next_at = clock_timestamp()
   from (select l.consumer, l.topic, l.key from holdfast.letter l where l.id = $1::bigint) q
  where ` + waitroom.Woken
 
-// wakeKey makes the head of a key's queue due if nothing holds it any more, under lockQueue.
-const wakeKey = `-- dlq.wake_key
-update holdfast.stored s set next_at = clock_timestamp()
-  from (select $1::text as consumer, $2::text as topic, $3::text as key) q
- where ` + waitroom.Woken
-
 // keepVersion keeps the payload that an edit is about to replace, with its hash.
 const keepVersion = `-- dlq.keep_version
 insert into holdfast.letter_action (letter, action, by, reason, payload, hash, version)
@@ -259,72 +240,6 @@ const listActions = `-- dlq.actions
 select a.id, a.letter, a.action, a.by, coalesce(a.login, ''), a.reason, a.at, a.payload, coalesce(a.version, 0)
   from holdfast.letter_action a where a.letter = $1::bigint order by a.id`
 
-// listStored reads a page of a consumer's stored events in the order of the primary key. $2 to $6 the filter, where empty matches
-// any; $7 only types that no node handles, $8 only heads; $9 to $11 the place after which to continue; $12 how many. It compares
-// with the event before it by the primary key.
-const listStored = `-- dlq.list_stored
-select s.consumer, s.topic, s.key, s.place, s.source, s.event_id, s.type, s.time, e.head, s.lease_until > now(), e.handled, e.paused, s.attempts,
-       coalesce(s.errors[cardinality(s.errors)], ''), s.first_at, nullif(s.next_at, 'infinity'), coalesce(s.letter, 0)
-  from holdfast.stored s
- cross join lateral (
-       select s.key = '' or not exists (select from holdfast.stored h
-                                         where h.consumer = s.consumer and h.topic = s.topic and h.key = s.key and h.place < s.place) as head,
-              exists (select from holdfast.consumer_type t
-                       where t.consumer = s.consumer and t.type = s.type and t.seen_until > now()) as handled,
-              exists (select from holdfast.pause p
-                       where p.consumer = s.consumer and (p.topic = '' or p.topic = s.topic and p.key = s.key)) as paused) e
- where s.consumer = $1::text
-   and ($2::text = '' or s.topic = $2::text)
-   and ($3::text = '' or s.key = $3::text)
-   and ($4::text = '' or s.type = $4::text)
-   and ($5::text = '' or s.source = $5::text)
-   and ($6::text = '' or s.event_id = $6::text)
-   and (not $7::boolean or not e.handled)
-   and (not $8::boolean or e.head)
-   and (s.topic, s.key, s.place) > ($9::text, $10::text, $11::bigint)
- order by s.topic, s.key, s.place
- limit $12::integer`
-
-// releaseStored makes a head due, under lockQueue, unless a worker has it or a letter holds its key.
-const releaseStored = `-- dlq.release_stored
-update holdfast.stored s set next_at = clock_timestamp()
- where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text and s.place = $4::bigint and s.source = $5::text and s.event_id = $6::text
-   and s.lease_until <= clock_timestamp()
-   and (s.key = '' or (
-          not exists (select from holdfast.stored h
-                       where h.consumer = s.consumer and h.topic = s.topic and h.key = s.key and h.place < s.place)
-      and (s.letter is not null
-           or not exists (select from holdfast.consumer_hold o
-                           where o.consumer = s.consumer and o.topic = s.topic and o.key = s.key and o.after < s.place))))`
-
-// giveUpStored takes an event out of its queue, under lockQueue, unless a worker has it, and makes it a letter in the state $8: a new
-// one, or the one that it is a replay of. $7 is the reason, $9 the result of its inbox row.
-const giveUpStored = `-- dlq.give_up_stored
-with gone as (
-  delete from holdfast.stored s
-   where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text and s.place = $4::bigint and s.source = $5::text and s.event_id = $6::text
-     and s.lease_until <= now()
-  returning s.*
-), settled as (
-  update holdfast.inbox i set result = $9::text, processed_at = now(), attempts = g.attempts
-    from gone g
-   where i.consumer = g.consumer and i.source = g.source and i.event_id = g.event_id and i.result = 'stored'
-), again as (
-  update holdfast.letter l set state = $8::text, reason = $7::text, last_at = now(), attempts = l.attempts + g.attempts, errors = holdfast.last_errors(l.errors || g.errors)
-    from gone g where l.id = g.letter
-  returning l.id
-), new as (
-  insert into holdfast.letter as l (origin, consumer, reason, fingerprint, state, event_id, source, type, topic, key, time,
-         headers, payload, hash, partition, "offset", attempts, errors, first_at, place)
-  select 'inbox', g.consumer, $7::text, g.type || ' given up by a person', $8::text, g.event_id, g.source, g.type, g.topic, g.key, g.time,
-         g.headers, g.payload, g.hash, g.partition, g."offset", g.attempts, g.errors, coalesce(g.failed_at, now()), g.place
-    from gone g where g.letter is null
-  on conflict (consumer, source, event_id, hash) where origin = 'inbox' do update
-     set state = excluded.state, reason = excluded.reason, fingerprint = excluded.fingerprint, holds = false, place = excluded.place, last_at = now(),
-         attempts = l.attempts + excluded.attempts, errors = holdfast.last_errors(l.errors || excluded.errors)
-  returning l.id)
-select id from again union all select id from new`
-
 // reopenEvent makes a dead letter of an event that its consumer has handled or skipped, if its payload is that of the row: $10 is the hash of
 // type and payload, $11 that of the payload alone (see inbox). It returns the letter, or what the row says, null if there is none, and
 // whether the payload is the row's.
@@ -347,37 +262,23 @@ with again as (
 select (select l.id from letter l), i.result, i.hash in ($10::bytea, $11::bytea)
   from (values (1)) one left join holdfast.inbox i on i.consumer = $1::text and i.source = $2::text and i.event_id = $3::text`
 
-const recordStored = `-- dlq.record_stored
-insert into holdfast.stored_action (action, consumer, source, event_id, type, topic, key, letter, by, reason)
-values ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::bigint, $9::text, $10::text)`
-
 // statements holds the statements above for the configured schema.
 type statements struct {
-	list, count, last, address, unfit, lock, take, whole, mark, record, store, storeResult, unhandled, replay,
+	list, count, last, address, unfit, take, whole, mark, record, store, storeResult, unhandled, replay,
 	unstore, discardResult, wake, keepVersion, editResult, edit, actions,
-	groups, walk, close, findReplay, beginReplay, endReplay, purge, countPurge,
-	listStored, showStored, releaseStored, giveUpStored, reopen, recordStored,
-	pause, resume, paused, listConsumers, recordPause, wakeKey, listScheduled, cancelScheduled, whereIs, retryParked, countRetry, topicIsPaused,
-	listParked, countParked, boundParked, askForLane, takeLane, laneOwner, giveUpParked, redirectParked, resumeParked string
+	groups, walk, close, findReplay, beginReplay, endReplay, purge, countPurge, reopen string
 }
 
 func newStatements(schema string) statements {
 	in := func(statement string) string { return sqlschema.In(schema, statement) }
 	return statements{
 		list: in(listLetters), count: in(countLetters), last: in(lastLetter), address: in(readAddress),
-		unfit: in(readUnfit), lock: in(lockQueue), take: in(takeLetter), whole: in(wholeLetter), mark: in(markLetter), record: in(recordAction),
+		unfit: in(readUnfit), take: in(takeLetter), whole: in(wholeLetter), mark: in(markLetter), record: in(recordAction),
 		store: in(storeLetter), storeResult: in(storeResult), unhandled: in(letterUnhandled), replay: in(replayLetter),
 		unstore: in(unstoreLetter), discardResult: in(discardResult), wake: in(wakeQueue),
 		keepVersion: in(keepVersion), editResult: in(editResult), edit: in(editLetter), actions: in(listActions),
 		groups: in(groupLetters), walk: in(walkLetters), close: in(closeLetter),
 		findReplay: in(findReplay), beginReplay: in(beginReplay), endReplay: in(endReplay),
-		purge: in(purgeLetters), countPurge: in(countPurge),
-		pause: in(pausePause), resume: in(resumePause), paused: in(listPaused), listConsumers: in(listConsumers), recordPause: in(recordPause), wakeKey: in(wakeKey),
-		listScheduled: in(listScheduled), cancelScheduled: in(cancelScheduled), whereIs: in(whereIs),
-		retryParked: in(retryParked), countRetry: in(countRetry), topicIsPaused: in(topicIsPaused), showStored: in(showStored),
-		listStored: in(listStored), releaseStored: in(releaseStored), giveUpStored: in(giveUpStored), reopen: in(reopenEvent), recordStored: in(recordStored),
-		listParked: in(listParked), countParked: in(countParked), boundParked: in(boundParked),
-		askForLane: in(askForLane), takeLane: in(takeLane), laneOwner: in(readOwner),
-		giveUpParked: in(giveUpParked), redirectParked: in(redirectParked), resumeParked: in(resumeParked),
+		purge: in(purgeLetters), countPurge: in(countPurge), reopen: in(reopenEvent),
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/manual"
 )
 
 // This file makes handled events dead letters again, so that a repaired handler runs again over them.
@@ -37,7 +38,7 @@ type ReopenOptions struct {
 }
 
 func (o ReopenOptions) validate() error {
-	problems := []error{signature(o.By, o.Reason)}
+	problems := []error{manual.Signature(o.By, o.Reason)}
 	if o.Consumer == "" {
 		problems = append(problems, errors.New("consumer is empty: it must be the inbox.Config.Consumer whose handler is to run again"))
 	}
@@ -87,7 +88,7 @@ func (d *DLQ) Reopen(ctx context.Context, tx pgx.Tx, e holdfast.Event, o ReopenO
 		"reopened: "+strings.Join(strings.Fields(o.Reason), " "), o.By, o.Reason).Scan(&made, &result, &same)
 	switch {
 	case err != nil:
-		err = explain(err)
+		err = manual.Explain(err)
 	case made != nil:
 		return *made, nil
 	case result == nil:

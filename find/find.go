@@ -72,7 +72,7 @@ type Sighting struct {
 	// State is what the place says of it. scheduled: "waits" or "due". log: "unread", "unowned" (unread, and no relay has its lane) or
 	// "read". parked: "record", "follows", "topic" or "partition", as in the column why. stored: "runs", "follows", "held", "unhandled"
 	// or "retry". inbox: "handled", "stored", "dead", "skipped" or "discarded". start: "started". letter: "open", "replaying",
-	// "replayed" or "discarded". action: "replay", "discard", "edit", "release", "skip" or "dead-letter".
+	// "replayed" or "discarded". action: "replay", "discard", "edit", "retry" or "give-up".
 	State string
 
 	Attempts int

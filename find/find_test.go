@@ -26,6 +26,7 @@ import (
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
 	"github.com/holdfast-go/holdfast/retry"
+	"github.com/holdfast-go/holdfast/waiting"
 )
 
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
@@ -181,14 +182,14 @@ func TestAnEventIsFollowedThroughItsConsumers(t *testing.T) {
 	pgtest.Exec(t, db.Pool, "update holdfast.consumer_type set seen_until = now() - interval '1 hour'")
 	wantSeen(t, db.Pool, find.Query{ID: "first", Topic: "orders"}, "stored unhandled billing", "inbox stored billing", "inbox handled mail")
 
-	d, err := dlq.New(db.Pool, dlq.Config{})
+	room, err := waiting.New(db.Pool, waiting.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.DeadLetterStored(t.Context(), dlq.StoredFilter{Consumer: "billing", EventID: "first"}, dlq.StoredOptions{By: "ann", Reason: "the bank stays closed"}); err != nil {
+	if _, err := room.GiveUp(t.Context(), waiting.Filter{Consumer: "billing", EventID: "first"}, waiting.Options{By: "ann", Reason: "the bank stays closed"}); err != nil {
 		t.Fatal(err)
 	}
-	found = wantSeen(t, db.Pool, find.Query{ID: "first"}, "inbox dead billing", "inbox handled mail", "letter open billing", "action dead-letter billing")
+	found = wantSeen(t, db.Pool, find.Query{ID: "first"}, "inbox dead billing", "inbox handled mail", "letter open billing", "action give-up billing")
 	if s := found.Sightings[3]; s.Letter == 0 || s.Letter != found.Sightings[2].Letter || s.By != "ann" {
 		t.Errorf("the action is %+v", s)
 	}

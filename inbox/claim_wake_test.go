@@ -17,6 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/lane"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
+	"github.com/holdfast-go/holdfast/waiting"
 )
 
 // passed sets the mark as if claims had passed all that came due up to now, and a look at everything were far away.
@@ -62,33 +63,45 @@ const replayOf = `with l as (insert into holdfast.letter (origin, consumer, reas
 // What people do makes the head of a key due that claims have passed while the key was held, also if they waited for the key's lock:
 // the next claim takes it, without a look at everything.
 func TestWhatPeopleWakeIsTakenByTheNextClaim(t *testing.T) {
-	key := dlq.Pausable{Consumer: "billing", Topic: "orders", Key: "k"}
-	first := dlq.StoredFilter{Consumer: "billing", EventID: "1"}
-	by := dlq.StoredOptions{By: "ann"}
+	key := waiting.Pausable{Consumer: "billing", Topic: "orders", Key: "k"}
+	first := waiting.Filter{Consumer: "billing", EventID: "1"}
+	by := waiting.Options{By: "ann"}
 	for _, row := range []struct {
 		name, prepare string
-		act           func(ctx context.Context, d *dlq.DLQ) error
+		act           func(ctx context.Context, d *dlq.DLQ, room *waiting.Room) error
 		want          string
 	}{
 		{"a pause of the key ends", "insert into holdfast.pause (consumer, topic, key, by, reason) values ('billing', 'orders', 'k', 'ann', 'r')",
-			func(ctx context.Context, d *dlq.DLQ) error { _, err := d.Resume(ctx, key, "ann", ""); return err }, "1"},
+			func(ctx context.Context, _ *dlq.DLQ, room *waiting.Room) error {
+				_, err := room.Resume(ctx, key, "ann", "")
+				return err
+			}, "1"},
 		{"its letter is discarded", letterOfKey,
-			func(ctx context.Context, d *dlq.DLQ) error { return d.Discard(ctx, 1, "ann", "") }, "1"},
-		{"its letters are discarded", letterOfKey, func(ctx context.Context, d *dlq.DLQ) error {
+			func(ctx context.Context, d *dlq.DLQ, _ *waiting.Room) error { return d.Discard(ctx, 1, "ann", "") }, "1"},
+		{"its letters are discarded", letterOfKey, func(ctx context.Context, d *dlq.DLQ, _ *waiting.Room) error {
 			_, err := d.DiscardAll(ctx, dlq.Filter{}, dlq.DiscardOptions{By: "ann"})
 			return err
 		}, "1"},
-		{"its letter is replayed", letterOfKey, func(ctx context.Context, d *dlq.DLQ) error {
+		{"its letter is replayed", letterOfKey, func(ctx context.Context, d *dlq.DLQ, _ *waiting.Room) error {
 			_, err := d.Replay(ctx, dlq.Filter{}, dlq.ReplayOptions{By: "ann"})
 			return err
 		}, "before"},
 		{"the head is skipped", "select",
-			func(ctx context.Context, d *dlq.DLQ) error { _, err := d.SkipStored(ctx, first, by); return err }, "2"},
+			func(ctx context.Context, _ *dlq.DLQ, room *waiting.Room) error {
+				_, err := room.Discard(ctx, first, by)
+				return err
+			}, "2"},
 		{"the head is made a letter", "select",
-			func(ctx context.Context, d *dlq.DLQ) error { _, err := d.DeadLetterStored(ctx, first, by); return err }, "2"},
+			func(ctx context.Context, _ *dlq.DLQ, room *waiting.Room) error {
+				_, err := room.GiveUp(ctx, first, by)
+				return err
+			}, "2"},
 		{"the head is made due", "update holdfast.stored set next_at = now() + interval '1 hour' where event_id = '1'",
-			func(ctx context.Context, d *dlq.DLQ) error { _, err := d.ReleaseStored(ctx, first, by); return err }, "1"},
-		{"a replay is discarded and another follows", "replays", func(ctx context.Context, d *dlq.DLQ) error { return d.Discard(ctx, 1, "ann", "") }, "2"},
+			func(ctx context.Context, _ *dlq.DLQ, room *waiting.Room) error {
+				_, err := room.Retry(ctx, first, by)
+				return err
+			}, "1"},
+		{"a replay is discarded and another follows", "replays", func(ctx context.Context, d *dlq.DLQ, _ *waiting.Room) error { return d.Discard(ctx, 1, "ann", "") }, "2"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			b := setup(t)
@@ -111,7 +124,7 @@ func TestWhatPeopleWakeIsTakenByTheNextClaim(t *testing.T) {
 				t.Fatal(err)
 			}
 			done := make(chan error, 1)
-			go func() { done <- row.act(context.Background(), b.letters()) }()
+			go func() { done <- row.act(context.Background(), b.letters(), b.room()) }()
 			wait.Until(t, "it waits for the lock of the key", func() bool {
 				return b.count("select count(*) from pg_locks where locktype = 'advisory' and not granted and database = (select oid from pg_database where datname = current_database())") == 1
 			})

@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/retry"
+	"github.com/holdfast-go/holdfast/waiting"
 )
 
 // published reads the events of the log, in their order.
@@ -252,6 +253,15 @@ func (b *bundle) letters() *dlq.DLQ {
 		b.Fatal(err)
 	}
 	return d
+}
+
+func (b *bundle) room() *waiting.Room {
+	b.Helper()
+	room, err := waiting.New(b.db.Pool, waiting.Config{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return room
 }
 
 func TestALetterTopicThatCannotBeIsRefusedAtNew(t *testing.T) {

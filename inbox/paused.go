@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// This file knows whether people have paused the consumer (dlq.Pause, holdfast pause). Then no handler begins: events stay in Kafka
+// This file knows whether people have paused the consumer (waiting.Room.Pause, holdfast pause). Then no handler begins: events stay in Kafka
 // or in `stored`. The statements see a paused key as they see one that a dead letter holds. Those that take in events from Kafka look
 // for paused keys only if there may be one.
 

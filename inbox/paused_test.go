@@ -13,24 +13,24 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
+	"github.com/holdfast-go/holdfast/waiting"
 )
 
-var billing = dlq.Pausable{Consumer: "billing"}
+var billing = waiting.Pausable{Consumer: "billing"}
 
-func (b *bundle) pauses(what dlq.Pausable) {
+func (b *bundle) pauses(what waiting.Pausable) {
 	b.Helper()
-	if changed, err := b.letters().Pause(b.Context(), what, "ann", "the tax service is away"); !changed || err != nil {
+	if changed, err := b.room().Pause(b.Context(), what, "ann", "the tax service is away"); !changed || err != nil {
 		b.Fatal(changed, err)
 	}
 }
 
-func (b *bundle) resumes(what dlq.Pausable) {
+func (b *bundle) resumes(what waiting.Pausable) {
 	b.Helper()
-	if changed, err := b.letters().Resume(b.Context(), what, "ann", "it is back"); !changed || err != nil {
+	if changed, err := b.room().Resume(b.Context(), what, "ann", "it is back"); !changed || err != nil {
 		b.Fatal(changed, err)
 	}
 }
@@ -171,7 +171,7 @@ func TestThePausedKeysOfAConsumerOfKafkaWait(t *testing.T) {
 		t.Run(fmt.Sprintf("groups of up to %d", group), func(t *testing.T) {
 			b := setupKafka(t, 1)
 			all := b.events(0, 100) // of five keys
-			key := dlq.Pausable{Consumer: "billing", Topic: b.topic, Key: "0-2"}
+			key := waiting.Pausable{Consumer: "billing", Topic: b.topic, Key: "0-2"}
 			in := b.inbox(func(c *Config) { c.Group = group })
 			in.Handle("order.placed", effectOf)
 			b.consume(in)

@@ -108,7 +108,7 @@ alter table holdfast.lane
 
 create table holdfast.stored_action (
     id        bigint generated always as identity primary key,
-    action    text not null constraint action_is_known check (action in ('release', 'skip', 'dead-letter')),
+    action    text not null constraint action_is_known check (action in ('retry', 'discard', 'give-up')),
     consumer  text collate "C" not null,
     source    text collate "C" not null,
     event_id  text collate "C" not null,

@@ -11,7 +11,7 @@ import (
 	hash "github.com/holdfast-go/holdfast/internal/lane"
 )
 
-// A command that changes what is parked must own the lane meanwhile: dlq.GiveUpParked and dlq.RedirectParked do. They ask for a lane
+// A command that changes what is parked must own the lane meanwhile: waiting.Room does. They ask for a lane
 // by an advisory lock, which ends with their transaction. Its owner then hands it over as at a stop, so that nothing is
 // published twice for that. Nobody claims the lane until the lock is gone.
 

@@ -62,7 +62,7 @@ type Config struct {
 	// is the event's topic followed by ".dlq", "dead-letters" is one topic for all. The notice goes through the log in the
 	// transaction that writes the dead letter. It has no payload, because the broker has just refused that; the dead letter
 	// has it. docs/operations/dead-letters.md lists the headers. Dead letters of events for such a topic are not published, nor are
-	// those that a person makes of parked events (holdfast parked give-up). Create the topics first.
+	// those that a person makes of waiting events (holdfast waiting give-up). Create the topics first.
 	// Defaults to "", off.
 	DeadLetterTopic string
 

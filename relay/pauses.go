@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A topic that a person has paused (dlq.Pause, holdfast pause) is held, as one that is missing is: its events are parked in order, and
+// A topic that a person has paused (waiting.Room.Pause, holdfast pause) is held, as one that is missing is: its events are parked in order, and
 // all others go on. But none of its events is tried until it is resumed.
 
 // pausesEvery is how often a relay looks what is paused.

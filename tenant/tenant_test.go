@@ -34,7 +34,7 @@ insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, 
 insert into holdfast.inbox (consumer, source, event_id, topic, hash, processed_at, result) values ('billing', 's', 'TENANT/m1', 'orders', 'SAID', now(), 'handled'), ('billing', 'TENANT/stripe', 'm2', 'orders', 'SAID', now(), 'handled');
 insert into holdfast.inbox (consumer, source, event_id, topic, hash, result) values ('billing', 's', 'TENANT/s1', 'orders', 'SAID', 'stored');
 insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, headers, payload, hash, errors) values ('billing', 'orders', 'TENANT/1', 1, 's', 'TENANT/s1', 't', now(), '{"a": "SAID"}', 'SAID', '', '{"no SAID"}');
-insert into holdfast.stored_action (action, consumer, source, event_id, type, topic, key, by, reason) values ('skip', 'billing', 's', 's-TENANT', 't', 'orders', 'TENANT/1', 'op', 'SAID');
+insert into holdfast.stored_action (action, consumer, source, event_id, type, topic, key, by, reason) values ('discard', 'billing', 's', 's-TENANT', 't', 'orders', 'TENANT/1', 'op', 'SAID');
 insert into holdfast.start (consumer, source, event_id, starts) values ('billing', 's', 'TENANT/s1', 1);
 insert into holdfast.watermark (consumer, entity, version) values ('billing', 'TENANT/7', 1);
 with l as (insert into holdfast.letter (origin, consumer, reason, state, event_id, source, type, topic, key, time, headers, payload, hash, errors)

@@ -68,7 +68,7 @@ func (a ages) stored(consumer string, events, keys, oldest int64) []string {
 	if !exceeds(oldest, a.Stored) {
 		return nil
 	}
-	return []string{fmt.Sprintf("consumer %s has %s stored events of %s keys, the oldest for %s: holdfast stored list --consumer %s --heads says what they wait for",
+	return []string{fmt.Sprintf("consumer %s has %s waiting events of %s keys, the oldest for %s: holdfast waiting list --consumer %s --heads says what they wait for",
 		clean(consumer), atMost(events, manyEvents), atMost(keys, manyKeys), span(oldest), clean(consumer))}
 }
 

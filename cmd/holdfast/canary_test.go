@@ -26,7 +26,7 @@ func TestNoCommandShowsAPayloadUnasked(t *testing.T) {
 	pgtest.Exec(t, db.Pool, `insert into holdfast.letter_action (letter, action, by, reason, payload, hash, version) values (1, 'edit', 'op', 'typo', 'CANARY-edited', '', 1)`)
 	for _, command := range []string{
 		"status", "status --json", "check", "dlq list", "dlq list --json", "dlq groups", "dlq groups --json", "dlq show 1", "dlq show 1 --json",
-		"dlq replay --dry-run", "dlq discard --dry-run", "parked list", "stored list --consumer billing",
+		"dlq replay --dry-run", "dlq discard --dry-run", "waiting groups", "waiting groups --json", "waiting list", "waiting list --json", "waiting show e", "waiting show e --json",
 	} {
 		status, out, errOut := call(t, strings.Fields(command)...)
 		if strings.Contains(out+errOut, "CANARY") {

@@ -117,7 +117,7 @@ The help of ` + "`holdfast` and of each command, as they print it with `--help`.
 | ` + "`KAFKA_TLS`, `KAFKA_TLS_CA`, `KAFKA_SASL_MECHANISM` and so on, `HOLDFAST_CONFIG`, `HOLDFAST_LISTEN` and so on | what the help of a command says beside its flags" + ` |
 | ` + "`KAFKA_PASSWORD`, `KAFKA_TOKEN` | the secret of `--sasl-mechanism`, where no file has it. No flag takes one" + ` |
 `)
-	commands := []string{"", "migrate", "check", "roles", "relay", "status", "doctor", "find", "pause", "resume", "parked list", "parked retry", "parked give-up", "parked redirect", "stored list", "stored show", "stored release", "stored skip", "stored dead-letter", "scheduled list", "scheduled cancel", "dlq groups", "dlq list", "dlq show", "dlq replay", "dlq edit", "dlq discard", "dlq purge", "tenant export", "tenant erase", "console", "adopt", "version", "completion"}
+	commands := []string{"", "migrate", "check", "roles", "relay", "status", "doctor", "find", "pause", "resume", "waiting groups", "waiting list", "waiting show", "waiting retry", "waiting give-up", "waiting discard", "waiting redirect", "waiting cancel", "dlq groups", "dlq list", "dlq show", "dlq replay", "dlq edit", "dlq discard", "dlq purge", "tenant export", "tenant erase", "console", "adopt", "version", "completion"}
 	for _, command := range commands {
 		help := wantStatus(t, 0, "Usage: holdfast", append(strings.Fields(command), "--help")...)
 		title := strings.TrimSpace("holdfast " + command)

@@ -33,11 +33,7 @@ type cli struct {
 	Doctor  doctorCmd  `cmd:"" help:"Look for what is set up wrong: schema, rights, transactions, pooler, clocks, topics."`
 	Pause   pauseCmd   `cmd:"" help:"Pause a topic, a consumer, or a key of a consumer."`
 	Resume  resumeCmd  `cmd:"" help:"End a pause."`
-	Parked  parkedCmd  `cmd:"" help:"List, retry, give up and redirect events that wait in relays."`
-	Stored  storedCmd  `cmd:"" help:"List, show, release, skip and dead-letter events that wait in a consumer."`
-
-	Scheduled scheduledCmd `cmd:"" help:"List and cancel events that wait for their time."`
-
+	Waiting waitingCmd `cmd:"" help:"Group, list, show, retry, give up, discard, redirect and cancel events that wait."`
 	DLQ     dlqCmd     `cmd:"" name:"dlq" help:"Group, list, show, edit, replay, discard and purge dead letters."`
 	Tenant  tenantCmd  `cmd:"" help:"Export and erase what is kept of a tenant."`
 	Console consoleCmd `cmd:"" help:"Serve a page for all of this, on a loopback address."`
@@ -45,6 +41,9 @@ type cli struct {
 	Version versionCmd `cmd:"" help:"Print the version."`
 
 	Completion completionCmd `cmd:"" help:"Print the script that completes command lines in a shell."`
+	Parked     parkedCmd     `cmd:"" hidden:"" help:"Holdfast waiting, now."`
+	Stored     storedCmd     `cmd:"" hidden:"" help:"Holdfast waiting, now."`
+	Scheduled  scheduledCmd  `cmd:"" hidden:"" help:"Holdfast waiting, now."`
 	Complete   completeCmd   `cmd:"" hidden:"" help:"Answer a shell that completes a command line."`
 }
 

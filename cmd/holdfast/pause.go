@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/holdfast-go/holdfast/dlq"
+	"github.com/holdfast-go/holdfast/waiting"
 )
 
 // pausable are the flags that say what is paused or resumed.
@@ -19,27 +19,27 @@ type pausable struct {
 }
 
 // target is what the flags name.
-func (c pausable) target() (dlq.Pausable, error) {
+func (c pausable) target() (waiting.Pausable, error) {
 	switch {
 	case c.Topic == "" && c.Consumer == "":
-		return dlq.Pausable{}, usageError{errors.New("missing flags: --topic=TOPIC or --consumer=NAME")}
+		return waiting.Pausable{}, usageError{errors.New("missing flags: --topic=TOPIC or --consumer=NAME")}
 	case c.Consumer == "" && c.Key != "", c.Consumer != "" && (c.Topic == "") != (c.Key == ""):
-		return dlq.Pausable{}, usageError{errors.New("give --topic alone, --consumer alone, or --consumer, --topic and --key for one key")}
+		return waiting.Pausable{}, usageError{errors.New("give --topic alone, --consumer alone, or --consumer, --topic and --key for one key")}
 	}
-	return dlq.Pausable{Topic: c.Topic, Consumer: c.Consumer, Key: c.Key}, c.checkReason()
+	return waiting.Pausable{Topic: c.Topic, Consumer: c.Consumer, Key: c.Key}, c.checkReason()
 }
 
 // open is target, and what changes it until done is called.
-func (c pausable) open(p *program) (target dlq.Pausable, d *dlq.DLQ, done func(), err error) {
+func (c pausable) open(p *program) (target waiting.Pausable, room *waiting.Room, done func(), err error) {
 	if target, err = c.target(); err != nil {
 		return target, nil, nil, err
 	}
-	d, done, err = p.dlq()
-	return target, d, done, err
+	room, done, err = p.waiting()
+	return target, room, done, err
 }
 
 // flags are those that name a pause again.
-func flags(p dlq.Pausable) string {
+func flags(p waiting.Pausable) string {
 	text := ""
 	for _, f := range [][2]string{{"consumer", p.Consumer}, {"topic", p.Topic}, {"key", p.Key}} {
 		if f[1] != "" {
@@ -55,11 +55,11 @@ type pauseCmd struct {
 }
 
 // known refuses a consumer that nobody has: a pause under a wrong name would stop nobody, and nobody would notice.
-func (c *pauseCmd) known(p *program, d *dlq.DLQ, target dlq.Pausable) error {
+func (c *pauseCmd) known(p *program, room *waiting.Room, target waiting.Pausable) error {
 	if target.Consumer == "" || c.Force {
 		return nil
 	}
-	names, err := d.Consumers(p.ctx)
+	names, err := room.Consumers(p.ctx)
 	if err != nil || slices.Contains(names, target.Consumer) {
 		return err
 	}
@@ -75,15 +75,15 @@ func (c *pauseCmd) known(p *program, d *dlq.DLQ, target dlq.Pausable) error {
 }
 
 func (c *pauseCmd) Run(p *program) error {
-	target, d, done, err := c.open(p)
+	target, room, done, err := c.open(p)
 	if err != nil {
 		return err
 	}
 	defer done()
-	if err := c.known(p, d, target); err != nil {
+	if err := c.known(p, room, target); err != nil {
 		return err
 	}
-	changed, err := d.Pause(p.ctx, target, c.by(), c.Reason)
+	changed, err := room.Pause(p.ctx, target, c.by(), c.Reason)
 	if err != nil {
 		return err
 	}
@@ -91,7 +91,7 @@ func (c *pauseCmd) Run(p *program) error {
 		fmt.Fprintf(p.out, "%s is paused; holdfast resume%s --reason WHY ends that\n", clean(target.String()), flags(target))
 		return nil
 	}
-	all, err := d.Paused(p.ctx)
+	all, err := room.Paused(p.ctx)
 	if err != nil {
 		return err
 	}
@@ -110,12 +110,12 @@ type resumeCmd struct {
 }
 
 func (c *resumeCmd) Run(p *program) error {
-	target, d, done, err := c.open(p)
+	target, room, done, err := c.open(p)
 	if err != nil {
 		return err
 	}
 	defer done()
-	changed, err := d.Resume(p.ctx, target, c.by(), c.Reason)
+	changed, err := room.Resume(p.ctx, target, c.by(), c.Reason)
 	if err != nil {
 		return err
 	}

@@ -17,9 +17,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 	"github.com/holdfast-go/holdfast/metrics"
+	"github.com/holdfast-go/holdfast/waiting"
 )
 
 type statusCmd struct {
@@ -110,7 +110,7 @@ type status struct {
 	trouble []string
 	tables  map[string][]map[string]any // rows of each table by its name, for --json; nil without it
 
-	paused      map[dlq.Pausable]bool
+	paused      map[waiting.Pausable]bool
 	allLanes    []laneState
 	holds       map[int64][]string // what takes nothing, of each lane
 	lettersOf   map[string]int64   // open dead letters of each consumer, "" for the relay

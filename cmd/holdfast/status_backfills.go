@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/internal/backfill"
+	"github.com/holdfast-go/holdfast/waiting"
 )
 
 func (s *status) backfills(ctx context.Context) error {
@@ -25,7 +25,7 @@ func (s *status) backfills(ctx context.Context) error {
 				timeLeft = span(left)
 			}
 		}
-		if b.Waiting() && !s.paused[dlq.Pausable{Consumer: b.Consumer}] {
+		if b.Waiting() && !s.paused[waiting.Pausable{Consumer: b.Consumer}] {
 			s.say("the backfill of consumer %s waits: %s", clean(b.Consumer), clean(b.Waits))
 		}
 		return fmt.Sprintf("%s\t%d\t%d\t%d of %d\t%s\t%s\t%s ago\t%s", clean(b.Consumer), b.Done, b.All(), b.PartitionsDone(), b.Partitions, perSecond, timeLeft, span(b.Told), clean(state))

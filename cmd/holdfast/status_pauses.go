@@ -3,7 +3,7 @@ package main
 import (
 	"context"
 
-	"github.com/holdfast-go/holdfast/dlq"
+	"github.com/holdfast-go/holdfast/waiting"
 )
 
 // statusPauses lists what people have paused.
@@ -13,8 +13,8 @@ select p.consumer, p.topic, p.key, p.by, p.reason, round(extract(epoch from now(
 
 // pauses shows what is paused. Somebody has to resume it, however well all else is.
 func (s *status) pauses(ctx context.Context) error {
-	s.paused = map[dlq.Pausable]bool{}
-	var of dlq.Pausable
+	s.paused = map[waiting.Pausable]bool{}
+	var of waiting.Pausable
 	var by, reason string
 	var since int64
 	return s.each(ctx, section{sql: statusPauses, head: "PAUSED\tFOR\tBY\tREASON", name: "paused", fields: "consumer topic key by reason seconds",

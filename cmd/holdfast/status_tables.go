@@ -8,10 +8,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/internal/nodes"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
+	"github.com/holdfast-go/holdfast/waiting"
 )
 
 // The bounds of what status counts: a count that has reached its bound is printed with a plus.
@@ -52,7 +52,7 @@ func (s *status) letters(ctx context.Context) error {
 
 func (s *status) held(ctx context.Context) error {
 	s.holds = map[int64][]string{}
-	waiting := map[string]int64{}
+	waitingFor := map[string]int64{}
 	var topics []string
 	var lane, partition, events int64
 	var topic string
@@ -61,20 +61,20 @@ func (s *status) held(ctx context.Context) error {
 			s.holds[lane] = append(s.holds[lane], fmt.Sprintf("partition %d of %s", partition, clean(topic)))
 			return ""
 		}
-		if s.paused[dlq.Pausable{Topic: topic}] {
+		if s.paused[waiting.Pausable{Topic: topic}] {
 			s.holds[lane] = append(s.holds[lane], "topic "+clean(topic)+", which is paused")
 			return ""
 		}
 		s.holds[lane] = append(s.holds[lane], "topic "+clean(topic))
-		if waiting[topic] == 0 {
+		if waitingFor[topic] == 0 {
 			topics = append(topics, topic)
 		}
-		waiting[topic] += events
+		waitingFor[topic] += events
 		return ""
 	})
 	for _, topic := range topics {
-		s.say("topic %s is missing, or the relay may not write to it: create it or grant the rights; %s %s for it. If it will not come back: holdfast parked --help",
-			clean(topic), count(int(waiting[topic]), "event"), verb(int(waiting[topic]), "waits", "wait"))
+		s.say("topic %s is missing, or the relay may not write to it: create it or grant the rights; %s %s for it. If it will not come back: holdfast waiting give-up --help",
+			clean(topic), count(int(waitingFor[topic]), "event"), verb(int(waitingFor[topic]), "waits", "wait"))
 	}
 	return err
 }
@@ -219,9 +219,9 @@ func (s *status) blocked(ctx context.Context) error {
 		scans:  []any{&consumer, &topic, &key, &events, &since, &id, &eventType, &attempts, &next, &letter, &failure, &handled}}, func() string {
 		waits := "its next attempt in " + span(next)
 		switch {
-		case s.paused[dlq.Pausable{Consumer: consumer, Topic: topic, Key: key}]:
+		case s.paused[waiting.Pausable{Consumer: consumer, Topic: topic, Key: key}]:
 			waits = "its key, which is paused"
-		case s.paused[dlq.Pausable{Consumer: consumer}]:
+		case s.paused[waiting.Pausable{Consumer: consumer}]:
 			waits = "its consumer, which is paused"
 		case letter != 0:
 			waits = fmt.Sprintf("dead letter %d: holdfast dlq show %d", letter, letter)

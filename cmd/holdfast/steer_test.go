@@ -56,7 +56,7 @@ func TestATopicAConsumerAndAKeyArePausedAndResumed(t *testing.T) {
 		t.Errorf("status says\n%s", out)
 	}
 	wantStatus(t, 1, `"paused":[{"by":"ann","consumer":"","key":"","reason":"the mail team asked","seconds":`, "status", "--json")
-	wantStatus(t, 1, "the topic is paused: orders", "parked", "retry", "--topic", "orders", "--reason", "r")
+	wantStatus(t, 1, "the topic is paused: orders", "waiting", "retry", "--origin", "relay", "--topic", "orders", "--reason", "r")
 	wantStatus(t, 0, "topic orders is resumed", "resume", "--topic", "orders", "--reason", "done", "--by", "ann")
 	wantStatus(t, 0, "consumer billing is resumed", "resume", "--consumer", "billing", "--reason", "done", "--by", "ann")
 	wantStatus(t, 0, "is resumed", "resume", "--consumer", "billing", "--topic", "orders", "--key", "it's \x1b[2J", "--reason", "done", "--by", "ann")
@@ -71,45 +71,45 @@ func TestScheduledEventsAreListedAndCancelled(t *testing.T) {
 	pgtest.Exec(t, db, `insert into holdfast.scheduled (lane, due_at, id, source, type, topic, key, time, payload)
 		select holdfast.lane_of('k' || n % 3, '', 8), '2100-01-01'::timestamptz + n * interval '1 minute', 'r' || n, 'shop', 'reminder', 'reminders', 'k' || n % 3, now(), 'the secret'
 		  from generate_series(1, 9) n`)
-	out := wantStatus(t, 0, "2100-01-01T00:01:00Z  reminders  k1   r1  reminder  shop", "scheduled", "list")
+	out := wantStatus(t, 0, "the relays  reminders  k1   r1  reminder  scheduled  0", "waiting", "list", "--why", "scheduled")
 	if strings.Count(out, "\n") != 10 || strings.Contains(out, "secret") {
 		t.Errorf("the list is\n%s", out)
 	}
-	wantStatus(t, 0, `{"due_at":"2100-01-01T00:02:00Z","topic":"reminders","key":"k2","event_id":"r2","source":"shop","type":"reminder","lane":`, "scheduled", "list", "--json", "--event-id", "r2")
-	wantStatus(t, 0, "there may be more", "scheduled", "list", "--limit", "2")
-	wantStatus(t, 2, "which scheduled events?", "scheduled", "cancel", "--reason", "r")
-	wantStatus(t, 2, "missing flags: --reason", "scheduled", "cancel", "r1")
-	wantStatus(t, 2, "--all and a filter exclude each other", "scheduled", "cancel", "--all", "--key", "k1", "--reason", "r")
-	wantStatus(t, 2, "ids and a filter exclude each other", "scheduled", "cancel", "r1", "--key", "k1", "--reason", "r")
-	wantStatus(t, 0, "3 scheduled events would be cancelled", "scheduled", "cancel", "--key", "k1", "--dry-run")
-	wantStatus(t, 0, "2 scheduled events are cancelled", "scheduled", "cancel", "r1", "r2", "--reason", "called off", "--by", "ann")
-	out = wantStatus(t, 1, "event r2 is a dead letter", "scheduled", "cancel", "r2", "r3", "never", "--reason", "called off", "--by", "ann")
+	wantStatus(t, 0, `{"origin":"relay","topic":"reminders","key":"k2","event_id":"r2","source":"shop","type":"reminder","why":"scheduled","head":true,"running":false,"attempts":0,"since":`, "waiting", "list", "--why", "scheduled", "--json", "--event-id", "r2")
+	wantStatus(t, 0, "there may be more", "waiting", "list", "--why", "scheduled", "--limit", "2")
+	wantStatus(t, 2, "which scheduled events?", "waiting", "cancel", "--reason", "r")
+	wantStatus(t, 2, "missing flags: --reason", "waiting", "cancel", "r1")
+	wantStatus(t, 2, "--all and a filter exclude each other", "waiting", "cancel", "--all", "--key", "k1", "--reason", "r")
+	wantStatus(t, 2, "ids and a filter exclude each other", "waiting", "cancel", "r1", "--key", "k1", "--reason", "r")
+	wantStatus(t, 0, "3 scheduled events would be cancelled", "waiting", "cancel", "--key", "k1", "--dry-run")
+	wantStatus(t, 0, "2 scheduled events are cancelled", "waiting", "cancel", "r1", "r2", "--reason", "called off", "--by", "ann")
+	out = wantStatus(t, 1, "event r2 is a dead letter", "waiting", "cancel", "r2", "r3", "never", "--reason", "called off", "--by", "ann")
 	if !strings.Contains(out, "1 scheduled event is cancelled") {
 		t.Errorf("of three ids one is cancelled: %s", out)
 	}
 	wantStatus(t, 0, "ann cancelled it before it was due: called off", "dlq", "list", "--origin", "relay", "--state", "discarded")
-	wantStatus(t, 0, "6 scheduled events are cancelled", "scheduled", "cancel", "--all", "--reason", "called off", "--by", "ann")
-	wantStatus(t, 1, "nothing like that is scheduled", "scheduled", "cancel", "--all", "--reason", "r")
+	wantStatus(t, 0, "6 scheduled events are cancelled", "waiting", "cancel", "--all", "--reason", "called off", "--by", "ann")
+	wantStatus(t, 1, "nothing like that waits", "waiting", "cancel", "--all", "--reason", "r")
 }
 
 func TestAStoredEventIsShown(t *testing.T) {
 	db := installed(t)
 	pgtest.Exec(t, db, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, headers, payload, hash, attempts, errors, next_at)
 		values ('billing', 'orders', 'k', 1, 'shop', 'e1', 'order.split', now(), '{"h": "CANARY"}', 'CANARY', '', 2, '{first,second}', '2100-01-01')`)
-	out := wantStatus(t, 0, "error 2", "stored", "show", "--consumer", "billing", "e1")
-	for _, says := range []string{"e1 of shop, order.split", "topic orders", "a node that handles its type", "second", "6"} {
+	out := wantStatus(t, 0, "error 2", "waiting", "show", "--consumer", "billing", "e1")
+	for _, says := range []string{"e1 of shop, order.split", "topic orders", "no node that runs handles its type", "second", "6"} {
 		if !strings.Contains(strings.Join(strings.Fields(out), " "), says) {
 			t.Errorf("it does not say %q:\n%s", says, out)
 		}
 	}
-	if out += wantStatus(t, 0, `"errors":["first","second"]`, "stored", "show", "--consumer", "billing", "--json", "e1"); strings.Contains(out, "CANARY") {
+	if out += wantStatus(t, 0, `"errors":["first","second"]`, "waiting", "show", "--consumer", "billing", "--json", "e1"); strings.Contains(out, "CANARY") {
 		t.Errorf("it shows what nobody asked for:\n%s", out)
 	}
-	wantStatus(t, 0, "CANARY", "stored", "show", "--consumer", "billing", "--payload", "e1")
-	wantStatus(t, 1, "no such stored event", "stored", "show", "--consumer", "billing", "e2")
-	wantStatus(t, 0, "1 stored event is released", "stored", "retry", "--consumer", "billing", "--event-id", "e1", "--reason", "r")
+	wantStatus(t, 0, "CANARY", "waiting", "show", "--consumer", "billing", "--payload", "e1")
+	wantStatus(t, 1, "nothing like that waits: holdfast find says where", "waiting", "show", "--consumer", "billing", "e2")
+	wantStatus(t, 0, "1 waiting event is due now", "waiting", "retry", "--consumer", "billing", "--event-id", "e1", "--reason", "r")
 	pgtest.Exec(t, db, "insert into holdfast.pause (consumer, by, reason) values ('billing', 'ann', 'r')")
-	wantStatus(t, 0, "its consumer or its key, which is paused", "stored", "list", "--consumer", "billing")
+	wantStatus(t, 0, "paused", "waiting", "list", "--consumer", "billing")
 }
 
 func TestTheVersionNeedsNoCommand(t *testing.T) {

@@ -85,68 +85,101 @@ Example:
     holdfast adopt --yes`
 }
 
-func (parkedListCmd) Help() string {
-	return `What waits in relays, by topic and by what it waits for: its topic, its partition, its next attempt (record), or an earlier
-event of its key (follows).
+const whysHelp = `WHY says for what an event waits:
+
+    scheduled      its time has not come (NotBefore)
+    no-handler     no node of its consumer handles its type
+    paused         a person has paused its topic, its consumer or its key
+    topic          its topic takes no events: it is missing, say
+    partition      its partition takes no events
+    behind-event   an earlier event of its key waits
+    behind-letter  a dead letter holds its key, until a person replays or discards that
+    failed         its last attempt failed, and the next one is at NEXT
+
+An event whose turn has come, or whose handler runs, waits for none of these.`
+
+func (waitingGroupsCmd) Help() string {
+	return `How much waits, where, of which topic and why. It reads all that waits.
+
+` + whysHelp + `
 
 Example:
 
-    holdfast parked list`
+    holdfast waiting groups
+    holdfast waiting groups --consumer billing`
 }
 
-func (parkedGiveUpCmd) Help() string {
-	return `For a topic that will not come back. Its parked events become open dead letters, which you can read, edit, discard and
-replay. Relays may run: they hand over one lane at a time, for a moment. Later events of the topic are parked again. If it
-is interrupted, the same command continues.
+func (waitingListCmd) Help() string {
+	return `First what waits in relays, then in consumers, then what is scheduled. It prints no payload.
+
+` + whysHelp + `
 
 Example:
 
-    holdfast parked give-up --topic orders.v1 --reason "orders.v1 is retired"`
+    holdfast waiting list --consumer billing --why no-handler --heads
+    holdfast waiting list --why scheduled --topic reminders`
 }
 
-func (parkedRedirectCmd) Help() string {
-	return `For a topic that was renamed or misspelt. The events of each key keep their order, and come after what is parked of the
-other topic. Relays may run: they hand over one lane at a time, for a moment. Later events of the old topic are parked
+func (waitingShowCmd) Help() string {
+	return `Why does this event wait, and what went wrong each time? It prints no payload unless you ask for it. An event may wait in several
+consumers.
+
+Example:
+
+    holdfast waiting show 0199c1a5-6f3e-7c11-b0a4-4f5dc0ffee00`
+}
+
+func (waitingRetryCmd) Help() string {
+	return `When the cause is fixed and the next attempt is minutes away. Attempts stay as they are. In a consumer it leaves out events that wait
+for an earlier one of their key or for a dead letter, and those whose handler runs. In relays it takes a topic, or a key or a
+partition of it. If the topic or a partition takes no events, one event of it is tried at once, and if that is published all others
+follow. Relays may run: they hand over one lane at a time, for a moment.
+
+Example:
+
+    holdfast waiting retry --consumer billing --type order.placed --reason "the tax service is back"
+    holdfast waiting retry --origin relay --topic orders --reason "the broker takes 2 MiB now"`
+}
+
+func (waitingGiveUpCmd) Help() string {
+	return `For a topic that will not come back, or for events that block their key in a consumer but should be handled later. They become
+open dead letters, which you can read, edit, discard and replay. The next event of their key goes on before them. Relays may run:
+they hand over one lane at a time, for a moment. Later events of the topic wait again. If it is interrupted, the same command continues.
+
+Example:
+
+    holdfast waiting give-up --origin relay --topic orders.v1 --reason "orders.v1 is retired"
+    holdfast waiting give-up --consumer billing --type order.split --reason "rolled back, 2.1 brings it again"`
+}
+
+func (waitingDiscardCmd) Help() string {
+	return `For events that nobody needs, or that no node will ever handle: of a type that a deploy brought and its rollback left behind, say.
+Each becomes a discarded dead letter, so its payload stays until dlq purge. The next event of its key goes on. Otherwise
+it is as give-up.
+
+Example:
+
+    holdfast waiting discard --consumer billing --type order.split --dry-run
+    holdfast waiting discard --origin relay --topic tests --reason "nobody reads it any more"`
+}
+
+func (waitingRedirectCmd) Help() string {
+	return `For a topic that was renamed or misspelt. The events of each key keep their order, and come after what waits for the
+other topic. Relays may run: they hand over one lane at a time, for a moment. Later events of the old topic wait
 there again. If it is interrupted, the same command continues.
 
 Example:
 
-    holdfast parked redirect --topic ordres --to orders --reason "misspelt in shop 3.1"`
+    holdfast waiting redirect --topic ordres --to orders --reason "misspelt in shop 3.1"`
 }
 
-func (storedListCmd) Help() string {
-	return `What waits in a consumer: for its next attempt, for earlier events of its key, or for a node that handles its type.
+func (waitingCancelCmd) Help() string {
+	return `For scheduled events that must not be published after all. Each becomes a discarded dead letter, so its payload stays until dlq
+purge. An event whose time came meanwhile is not taken back, and the command says where it is.
 
 Example:
 
-    holdfast stored list --consumer billing --unhandled --heads`
-}
-
-func (storedReleaseCmd) Help() string {
-	return `When the cause is fixed and the next attempt is minutes away. Attempts stay as they are. It leaves out events that wait
-for an earlier one of their key or for a dead letter, and those whose handler runs.
-
-Example:
-
-    holdfast stored release --consumer billing --type order.placed --reason "the tax service is back"`
-}
-
-func (storedSkipCmd) Help() string {
-	return `For events that no node will ever handle: of a type that a deploy brought and its rollback left behind, say. Each becomes
-a discarded dead letter, so its payload stays until dlq purge. The next event of its key goes on.
-
-Example:
-
-    holdfast stored skip --consumer billing --type order.split --dry-run`
-}
-
-func (storedDeadLetterCmd) Help() string {
-	return `For events that block their key but should be handled later: replay them with dlq replay. The next event of the key goes on
-before them.
-
-Example:
-
-    holdfast stored dead-letter --consumer billing --type order.split --reason "rolled back, 2.1 brings it again"`
+    holdfast waiting cancel 0199c1a5-6f3e-7c11-b0a4-4f5dc0ffee00 --reason "the appointment was called off"`
 }
 
 func (dlqGroupsCmd) Help() string {

@@ -9,7 +9,7 @@ import (
 // The help of the commands that steer, and what the help of every command ends with.
 
 func (pauseCmd) Help() string {
-	return `For the time that a fix takes. Relays publish no event of a paused topic: its events are parked in order, and all others go on. No
+	return `For the time that a fix takes. Relays publish no event of a paused topic: its events wait in order, and all others go on. No
 handler of a paused consumer begins; its events stay in their topics. The events of a paused key wait, and the other keys go on.
 Relays and consumers see it within about a second, also those that start later. holdfast status shows what is paused, and
 exits with 1 until it is resumed.
@@ -27,41 +27,6 @@ func (resumeCmd) Help() string {
 Example:
 
     holdfast resume --topic orders --reason "billing 1.4.2 is deployed"`
-}
-
-func (parkedRetryCmd) Help() string {
-	return `When the cause is fixed and the next try is minutes away. Events that wait for their next attempt are due at once. If the topic
-or a partition is held, one event of it is tried at once, and if that is published all others follow. Attempts stay as they
-are. Relays may run: they hand over one lane at a time, for a moment.
-
-Example:
-
-    holdfast parked retry --topic orders --reason "the broker takes 2 MiB now"`
-}
-
-func (storedShowCmd) Help() string {
-	return `Why does this event wait, and what went wrong each time? It prints no payload unless you ask for it.
-
-Example:
-
-    holdfast stored show --consumer billing 0199c1a5-6f3e-7c11-b0a4-4f5dc0ffee00`
-}
-
-func (scheduledListCmd) Help() string {
-	return `What producers wrote with a time before which it must not be published (NotBefore).
-
-Example:
-
-    holdfast scheduled list --topic reminders`
-}
-
-func (scheduledCancelCmd) Help() string {
-	return `For events that must not be published after all. Each becomes a discarded dead letter, so its payload stays until dlq purge. An
-event whose time came meanwhile is not taken back, and the command says where it is.
-
-Example:
-
-    holdfast scheduled cancel 0199c1a5-6f3e-7c11-b0a4-4f5dc0ffee00 --reason "the appointment was called off"`
 }
 
 func (tenantExportCmd) Help() string {

@@ -1,5 +1,5 @@
 // Package waitroom says in SQL when an event that waits in the queue of its key goes on. Whoever frees a queue asks the same: a worker
-// whose event is done, a person who closes a letter or ends a pause, the erasure of a tenant. Two statements do not use it: dlq.release_stored
+// whose event is done, a person who closes a letter or ends a pause, the erasure of a tenant. Two statements do not use it: waiting.retry_consumer
 // makes an event due that a person names, whether it is asleep or not, and inbox.next claims the head at once.
 package waitroom
 

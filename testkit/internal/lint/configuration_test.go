@@ -22,7 +22,7 @@ var rewrite = flag.Bool("rewrite", false, "write the pages that are made of the 
 var configured = regexp.MustCompile(`^(\w*Config|\w+Options|Connection|Route|Completion|Policy|Transport|Client|Idle|Filter)$`)
 
 // ofPage are the packages that the page lists, in its order. The first is the module's own.
-var ofPage = []string{"", "outbox", "relay", "inbox", "kafkago", "direct", "retry", "dlq", "tenant", "idempotency", "webhook", "metrics", "holdfasttest", "contrib/redis", "contrib/franz", "contrib/nats", "contrib/schemaregistry"}
+var ofPage = []string{"", "outbox", "relay", "inbox", "kafkago", "direct", "retry", "dlq", "waiting", "tenant", "idempotency", "webhook", "metrics", "holdfasttest", "contrib/redis", "contrib/franz", "contrib/nats", "contrib/schemaregistry"}
 
 const configurationPage = "docs/reference/configuration.md"
 

@@ -1,4 +1,4 @@
-package dlq_test
+package waiting_test
 
 import (
 	"context"
@@ -18,18 +18,19 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/waiting"
 )
 
-func (b bundle) pause(t testing.TB, p dlq.Pausable) {
+func (b bundle) pause(t testing.TB, p waiting.Pausable) {
 	t.Helper()
-	if changed, err := b.d.Pause(t.Context(), p, "ann", "a fix is on its way"); !changed || err != nil {
+	if changed, err := b.w.Pause(t.Context(), p, "ann", "a fix is on its way"); !changed || err != nil {
 		t.Fatalf("pause %v: %t, %v", p, changed, err)
 	}
 }
 
-func (b bundle) resume(t testing.TB, p dlq.Pausable) {
+func (b bundle) resume(t testing.TB, p waiting.Pausable) {
 	t.Helper()
-	if changed, err := b.d.Resume(t.Context(), p, "bob", "the fix is there"); !changed || err != nil {
+	if changed, err := b.w.Resume(t.Context(), p, "bob", "the fix is there"); !changed || err != nil {
 		t.Fatalf("resume %v: %t, %v", p, changed, err)
 	}
 }
@@ -50,7 +51,7 @@ func TestAPausedTopicIsParkedInOrderAndOthersPass(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	b, p := setup(t), &topics{}
-	orders := dlq.Pausable{Topic: "orders"}
+	orders := waiting.Pausable{Topic: "orders"}
 	stop := b.relays(t, p, relay.Config{})
 	written := of("orders", 3, 0, 10)
 	b.write(t, written...)
@@ -103,7 +104,7 @@ func TestAPausedTopicThatIsMissingIsHeldWhenItIsResumed(t *testing.T) {
 	written := of("orders", 3, 0, 10)
 	b.write(t, written...)
 	wait.Until(t, "they are parked", func() bool { return b.parked(t, "orders") == 10 })
-	b.pause(t, dlq.Pausable{Topic: "orders"})
+	b.pause(t, waiting.Pausable{Topic: "orders"})
 	var mu sync.Mutex
 	tries := 0
 	p.onCall(func(events []holdfast.Event) { mu.Lock(); defer mu.Unlock(); tries += len(events) })
@@ -113,7 +114,7 @@ func TestAPausedTopicThatIsMissingIsHeldWhenItIsResumed(t *testing.T) {
 		mu.Unlock()
 		return !wait.For(5*time.Second, func() bool { mu.Lock(); defer mu.Unlock(); return tries > 0 })
 	})
-	b.resume(t, dlq.Pausable{Topic: "orders"})
+	b.resume(t, waiting.Pausable{Topic: "orders"})
 	wait.Until(t, "it is tried again", func() bool { mu.Lock(); defer mu.Unlock(); return tries > 0 })
 	wait.Until(t, "it is held again", func() bool {
 		return pgtest.Count(t, b.Pool, "select count(*) from holdfast.parked where why = 'topic' and errors <> '{}'") > 0
@@ -126,45 +127,45 @@ func TestAPausedTopicThatIsMissingIsHeldWhenItIsResumed(t *testing.T) {
 func TestAPauseIsKeptUntilItIsResumedAndSigned(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	key := dlq.Pausable{Consumer: "billing", Topic: "orders", Key: "k"}
-	for _, p := range []dlq.Pausable{{Topic: "orders"}, {Consumer: "billing"}, key} {
+	key := waiting.Pausable{Consumer: "billing", Topic: "orders", Key: "k"}
+	for _, p := range []waiting.Pausable{{Topic: "orders"}, {Consumer: "billing"}, key} {
 		b.pause(t, p)
-		if changed, err := b.d.Pause(t.Context(), p, "bob", "again"); changed || err != nil {
+		if changed, err := b.w.Pause(t.Context(), p, "bob", "again"); changed || err != nil {
 			t.Errorf("a second pause of %v: %t, %v", p, changed, err)
 		}
 	}
-	all, err := b.d.Paused(t.Context())
+	all, err := b.w.Paused(t.Context())
 	if err != nil || len(all) != 3 {
 		t.Fatalf("%v, %v", all, err)
 	}
-	for i, want := range []dlq.Pausable{{Topic: "orders"}, {Consumer: "billing"}, key} {
+	for i, want := range []waiting.Pausable{{Topic: "orders"}, {Consumer: "billing"}, key} {
 		if got := all[i]; got.Pausable != want || got.By != "ann" || got.Reason != "a fix is on its way" || got.Login == "" || time.Since(got.At).Abs() > time.Hour {
 			t.Errorf("%d is %+v, want %v", i, got, want)
 		}
 	}
 	b.resume(t, key)
-	if changed, err := b.d.Resume(t.Context(), key, "bob", ""); changed || err != nil {
+	if changed, err := b.w.Resume(t.Context(), key, "bob", ""); changed || err != nil {
 		t.Errorf("a second resume: %t, %v", changed, err)
 	}
-	if all, err := b.d.Paused(t.Context()); err != nil || len(all) != 2 {
+	if all, err := b.w.Paused(t.Context()); err != nil || len(all) != 2 {
 		t.Errorf("%v, %v", all, err)
 	}
 	if n := pgtest.Count(t, b.Pool, `select count(*) from holdfast.pause_action where (action, by, reason) in (('pause', 'ann', 'a fix is on its way'), ('resume', 'bob', 'the fix is there')) and login = session_user`); n != 4 {
 		t.Errorf("%d actions are kept, want 3 pauses and a resume", n)
 	}
 	for _, wrong := range []struct {
-		p    dlq.Pausable
+		p    waiting.Pausable
 		by   string
 		says string
 	}{
-		{dlq.Pausable{}, "ann", "neither topic nor consumer is set"},
-		{dlq.Pausable{Key: "k", Topic: "orders"}, "ann", "key is set without consumer"},
-		{dlq.Pausable{Consumer: "billing", Topic: "orders"}, "ann", "of topic and key one is set"},
-		{dlq.Pausable{Topic: "or ders"}, "ann", "topic is \"or ders\""},
-		{dlq.Pausable{Consumer: strings.Repeat("x", 256)}, "ann", "consumer has 256 bytes"},
-		{dlq.Pausable{Topic: "orders"}, " ", "by is empty"},
+		{waiting.Pausable{}, "ann", "neither topic nor consumer is set"},
+		{waiting.Pausable{Key: "k", Topic: "orders"}, "ann", "key is set without consumer"},
+		{waiting.Pausable{Consumer: "billing", Topic: "orders"}, "ann", "of topic and key one is set"},
+		{waiting.Pausable{Topic: "or ders"}, "ann", "topic is \"or ders\""},
+		{waiting.Pausable{Consumer: strings.Repeat("x", 256)}, "ann", "consumer has 256 bytes"},
+		{waiting.Pausable{Topic: "orders"}, " ", "by is empty"},
 	} {
-		if _, err := b.d.Pause(t.Context(), wrong.p, wrong.by, ""); err == nil || !strings.Contains(err.Error(), wrong.says) {
+		if _, err := b.w.Pause(t.Context(), wrong.p, wrong.by, ""); err == nil || !strings.Contains(err.Error(), wrong.says) {
 			t.Errorf("%+v by %q: %v, want %q", wrong.p, wrong.by, err, wrong.says)
 		}
 	}
@@ -203,7 +204,7 @@ func (b bundle) consumer(t testing.TB, h *handled) *inbox.Inbox {
 func TestAPausedKeyWaitsAndOtherKeysGoOn(t *testing.T) {
 	t.Parallel()
 	b, h := setup(t), &handled{}
-	key := dlq.Pausable{Consumer: "billing", Topic: "orders", Key: "k"}
+	key := waiting.Pausable{Consumer: "billing", Topic: "orders", Key: "k"}
 	in := b.consumer(t, h)
 	receive := func(id, key string, want inbox.Outcome) {
 		t.Helper()
@@ -225,7 +226,7 @@ func TestAPausedKeyWaitsAndOtherKeysGoOn(t *testing.T) {
 	wait.Until(t, "a stored event of another key is handled", func() bool {
 		return strings.HasSuffix(h.String(), "b") && pgtest.Count(t, b.Pool, "select count(*) from holdfast.stored where key = 'other'") == 0
 	})
-	if got, err := b.d.ListStored(t.Context(), dlq.StoredFilter{Consumer: "billing", Heads: true}); err != nil || len(got) != 1 || !got[0].Paused {
+	if got, err := b.w.List(t.Context(), waiting.Filter{Consumer: "billing", Heads: true}); err != nil || len(got) != 1 || got[0].Why != waiting.Paused {
 		t.Errorf("the list has %+v, %v", got, err)
 	}
 	if got := h.String(); got != "1 a b" {
@@ -248,13 +249,13 @@ func TestParkedEventsAreRetriedAtOnce(t *testing.T) {
 	pgtest.Exec(t, b.Pool, `insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time, payload)
 		select holdfast.lane_of('r', '', 8), 'refused', 'r', nextval('holdfast.parked_place'), case n when 1 then 'record' else 'follows' end,
 		       case n when 1 then now() + interval '1 day' else 'infinity' end, n, 's', 't', now(), convert_to('refused ' || n, 'UTF8') from generate_series(1, 2) n`)
-	if n, err := b.d.RetryParked(t.Context(), dlq.ParkedFilter{Topic: "refused"}, dlq.ParkedOptions{DryRun: true}); n != 1 || err != nil {
+	if n, err := b.w.Retry(t.Context(), waiting.Filter{Origin: dlq.OriginRelay, Topic: "refused"}, waiting.Options{DryRun: true}); n != 1 || err != nil {
 		t.Errorf("a dry run: %d, %v", n, err)
 	}
-	if n, err := b.d.RetryParked(t.Context(), dlq.ParkedFilter{Topic: "refused"}, ann); n != 1 || err != nil {
+	if n, err := b.w.Retry(t.Context(), waiting.Filter{Origin: dlq.OriginRelay, Topic: "refused"}, ann); n != 1 || err != nil {
 		t.Errorf("%d are due, %v", n, err)
 	}
-	if n, err := b.d.RetryParked(t.Context(), dlq.ParkedFilter{Topic: "gone"}, ann); n != 0 || err != nil {
+	if n, err := b.w.Retry(t.Context(), waiting.Filter{Origin: dlq.OriginRelay, Topic: "gone"}, ann); n != 0 || err != nil {
 		t.Errorf("%d are due, %v", n, err)
 	}
 	p.miss()
@@ -267,11 +268,11 @@ func TestParkedEventsAreRetriedAtOnce(t *testing.T) {
 		t.Errorf("%d actions are kept", n)
 	}
 	wait.Until(t, "nothing is parked", func() bool { return b.parked(t, "gone") == 0 })
-	if _, err := b.d.RetryParked(t.Context(), dlq.ParkedFilter{Topic: "gone"}, ann); !errors.Is(err, dlq.ErrNotParked) {
+	if _, err := b.w.Retry(t.Context(), waiting.Filter{Origin: dlq.OriginRelay, Topic: "gone"}, ann); !errors.Is(err, waiting.ErrNotFound) {
 		t.Errorf("nothing is parked: %v", err)
 	}
-	b.pause(t, dlq.Pausable{Topic: "gone"})
-	if _, err := b.d.RetryParked(t.Context(), dlq.ParkedFilter{Topic: "gone"}, ann); !errors.Is(err, dlq.ErrPaused) {
+	b.pause(t, waiting.Pausable{Topic: "gone"})
+	if _, err := b.w.Retry(t.Context(), waiting.Filter{Origin: dlq.OriginRelay, Topic: "gone"}, ann); !errors.Is(err, waiting.ErrPaused) {
 		t.Errorf("the topic is paused: %v", err)
 	}
 }

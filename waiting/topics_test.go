@@ -1,4 +1,4 @@
-package dlq_test
+package waiting_test
 
 import (
 	"context"

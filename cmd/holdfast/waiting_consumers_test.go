@@ -9,7 +9,7 @@ import (
 )
 
 // A deploy brought the type order.split and was rolled back, while a partner's service was down.
-func TestStoredEventsAfterADeployThatWasRolledBack(t *testing.T) {
+func TestEventsAfterADeployThatWasRolledBack(t *testing.T) {
 	db := migrated.New(t)
 	t.Setenv("DATABASE_URL", db.DSN)
 	for _, sql := range []string{
@@ -24,29 +24,29 @@ func TestStoredEventsAfterADeployThatWasRolledBack(t *testing.T) {
 	} {
 		pgtest.Exec(t, db, sql)
 	}
-	out := wantStatus(t, 0, "a node that handles its type", "stored", "list", "--consumer", "billing")
-	if !strings.Contains(out, "an earlier event of its key") || strings.Contains(out, "secret") || strings.Contains(out, "\x1b") {
+	out := wantStatus(t, 0, "no-handler", "waiting", "list", "--consumer", "billing")
+	if !strings.Contains(out, "failed") || strings.Contains(out, "secret") || strings.Contains(out, "\x1b") {
 		t.Errorf("the list is\n%s", out)
 	}
-	if out := wantStatus(t, 0, "split", "stored", "list", "--consumer", "billing", "--unhandled", "--heads"); strings.Contains(out, "placed") {
+	if out := wantStatus(t, 0, "split", "waiting", "list", "--consumer", "billing", "--why", "no-handler", "--heads"); strings.Contains(out, "placed") {
 		t.Errorf("those of no node's types are\n%s", out)
 	}
-	if out := wantStatus(t, 0, `"event_id":"paid"`, "stored", "list", "--consumer", "billing", "--key", "k2", "--json"); !strings.Contains(out, `"handled":true`) {
+	if out := wantStatus(t, 0, `"event_id":"paid"`, "waiting", "list", "--consumer", "billing", "--key", "k2", "--json"); !strings.Contains(out, `"why":"failed"`) {
 		t.Errorf("as JSON it is\n%s", out)
 	}
-	wantStatus(t, 2, "which stored events?", "stored", "skip", "--consumer", "billing", "--reason", "r")
-	wantStatus(t, 2, "exclude each other", "stored", "skip", "--consumer", "billing", "--reason", "r", "--all", "--type", "t")
-	wantStatus(t, 2, "missing flags: --reason", "stored", "skip", "--consumer", "billing", "--type", "order.split")
-	wantStatus(t, 2, "consumer", "stored", "skip", "--type", "order.split")
-	wantStatus(t, 0, "1 stored event would be skipped", "stored", "skip", "--consumer", "billing", "--type", "order.split", "--dry-run")
-	wantStatus(t, 0, "1 stored event is skipped", "stored", "skip", "--consumer", "billing", "--type", "order.split", "--reason", "rolled back", "--by", "ann")
+	wantStatus(t, 2, "which waiting events?", "waiting", "discard", "--consumer", "billing", "--reason", "r")
+	wantStatus(t, 2, "exclude each other", "waiting", "discard", "--consumer", "billing", "--reason", "r", "--all", "--type", "t")
+	wantStatus(t, 2, "missing flags: --reason", "waiting", "discard", "--consumer", "billing", "--type", "order.split")
+	wantStatus(t, 2, "where? give --consumer NAME", "waiting", "discard", "--type", "order.split")
+	wantStatus(t, 0, "1 waiting event would be discarded", "waiting", "discard", "--consumer", "billing", "--type", "order.split", "--dry-run")
+	wantStatus(t, 0, "1 waiting event is discarded", "waiting", "discard", "--consumer", "billing", "--type", "order.split", "--reason", "rolled back", "--by", "ann")
 	if n := pgtest.Count(t, db, "select count(*) from holdfast.stored where event_id = 'placed' and next_at <= now()"); n != 1 {
 		t.Error("the key does not go on")
 	}
 	wantStatus(t, 0, "a person gave it up: rolled back", "dlq", "list", "--state", "discarded")
-	wantStatus(t, 0, "1 stored event is released", "stored", "release", "--consumer", "billing", "--event-id", "paid", "--reason", "the partner is back", "--by", "ann")
-	wantStatus(t, 0, "2 stored events are dead letters now", "stored", "dead-letter", "--consumer", "billing", "--all", "--reason", "later", "--by", "ann")
-	wantStatus(t, 0, "0 stored events are released", "stored", "release", "--consumer", "billing", "--all", "--reason", "none is left", "--by", "ann")
+	wantStatus(t, 0, "1 waiting event is due now", "waiting", "retry", "--consumer", "billing", "--event-id", "paid", "--reason", "the partner is back", "--by", "ann")
+	wantStatus(t, 0, "2 waiting events are dead letters now", "waiting", "give-up", "--consumer", "billing", "--all", "--reason", "later", "--by", "ann")
+	wantStatus(t, 1, "nothing like that waits in the consumer", "waiting", "retry", "--consumer", "billing", "--all", "--reason", "none is left", "--by", "ann")
 	if n := pgtest.Count(t, db, "select count(*) from holdfast.stored_action where by = 'ann' and reason <> ''"); n != 4 {
 		t.Errorf("%d actions are kept, want 4", n)
 	}

@@ -1,4 +1,4 @@
-package dlq_test
+package waiting_test
 
 import (
 	"context"
@@ -18,9 +18,10 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/waiting"
 )
 
-var ann = dlq.ParkedOptions{By: "ann", Reason: "it was retired"}
+var ann = waiting.Options{By: "ann", Reason: "it was retired"}
 
 // lettersByKey are the payloads of the open dead letters of a topic, in the order of their ids.
 func (b bundle) lettersByKey(t testing.TB, topic, state string) map[string][]string {
@@ -37,25 +38,160 @@ func (b bundle) lettersByKey(t testing.TB, topic, state string) map[string][]str
 	return all
 }
 
-func TestParkedEventsAreSummedUpByTopic(t *testing.T) {
+func TestWhatWaitsIsSummedUpByPlaceTopicAndReason(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	if topics, err := b.d.ListParked(t.Context()); len(topics) != 0 || err != nil {
-		t.Errorf("of nothing: %v, %v", topics, err)
+	if groups, err := b.w.Groups(t.Context(), waiting.Filter{}); len(groups) != 0 || err != nil {
+		t.Errorf("of nothing: %v, %v", groups, err)
 	}
 	pgtest.Exec(t, b.Pool, `insert into holdfast.parked (lane, topic, key, place, why, next_at, first_at, errors, id, source, type, time, headers, payload)
 		select n % 8, 'gone', case when n < 6 then 'k' || n % 2 else '' end, n, case when n < 7 then 'topic' else 'record' end, 'infinity', now() - n * interval '1 hour',
 		       case when n < 9 then array['older', 'error ' || n] else '{}' end, n, 's', 't', now(), '{"a":"b"}', '12345' from generate_series(1, 9) n`)
-	got, err := b.d.ListParked(t.Context())
-	if err != nil || len(got) != 2 {
-		t.Fatalf("%v, %v", got, err)
+	b.stored(t, "k1", "head", "order.split", "now")
+	b.stored(t, "k1", "follower", "order.placed", "infinity")
+	pgtest.Exec(t, b.Pool, "insert into holdfast.consumer_type (consumer, type, node, seen_until) values ('billing', 'order.placed', 'n', now() + interval '1 minute')")
+	b.write(t, reminders(3)...)
+	got, err := b.w.Groups(t.Context(), waiting.Filter{})
+	if err != nil || len(got) != 5 {
+		t.Fatalf("%+v, %v", got, err)
 	}
-	if g := got[0]; g.Topic != "gone" || g.Why != "record" || g.Events != 3 || g.Keys != 0 || g.Bytes != 3*15 || g.Error != "error 7" || time.Since(g.OldestAt).Round(time.Hour) != 9*time.Hour {
+	if g := got[0]; g.Origin != dlq.OriginRelay || g.Topic != "gone" || g.Why != waiting.Failed || g.Events != 3 || g.Keys != 0 || g.Bytes != 3*15 || g.Error != "error 7" || time.Since(g.OldestAt).Round(time.Hour) != 9*time.Hour {
 		t.Errorf("got %+v", g)
 	}
-	if g := got[1]; g.Why != "topic" || g.Events != 6 || g.Keys != 2 || g.Error != "error 1" {
+	if g := got[1]; g.Why != waiting.Topic || g.Events != 6 || g.Keys != 2 || g.Error != "error 1" || !g.NextAt.IsZero() {
 		t.Errorf("got %+v", g)
 	}
+	if g := got[2]; g.Origin != dlq.OriginInbox || g.Consumer != "billing" || g.Topic != "orders" || g.Why != waiting.BehindEvent || g.Events != 1 || g.Keys != 1 || g.Bytes != 2 {
+		t.Errorf("got %+v", g)
+	}
+	if g := got[3]; g.Why != waiting.NoHandler || g.Events != 1 || g.Error != "two" || g.NextAt.IsZero() {
+		t.Errorf("got %+v", g)
+	}
+	if g := got[4]; g.Origin != dlq.OriginRelay || g.Topic != "reminders" || g.Why != waiting.Scheduled || g.Events != 3 || g.Keys != 3 || g.NextAt.Before(time.Now()) {
+		t.Errorf("got %+v", g)
+	}
+	for name, row := range map[string]struct {
+		filter waiting.Filter
+		groups int
+	}{
+		"of relays":     {waiting.Filter{Origin: dlq.OriginRelay}, 3},
+		"of consumers":  {waiting.Filter{Origin: dlq.OriginInbox}, 2},
+		"of a consumer": {waiting.Filter{Consumer: "mail"}, 0},
+		"of a topic":    {waiting.Filter{Topic: "gone"}, 2},
+		"of a reason":   {waiting.Filter{Why: waiting.Scheduled}, 1},
+		"of heads":      {waiting.Filter{Heads: true, Consumer: "billing"}, 1},
+	} {
+		if got, err := b.w.Groups(t.Context(), row.filter); len(got) != row.groups || err != nil {
+			t.Errorf("%s: %+v, %v; want %d", name, got, err, row.groups)
+		}
+	}
+	if _, err := b.w.Groups(t.Context(), waiting.Filter{Limit: 3}); err == nil {
+		t.Error("a limit is no error")
+	}
+}
+
+// A page ends where the limit is, wherever that is, and the next one goes on there.
+func TestOneListHasAllThatWaits(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.park(t, "gone", "a", 1, "p1", 0)
+	b.park(t, "gone", "a", 2, "p2", 0)
+	b.park(t, "orders", "", 3, "p3", 0)
+	b.stored(t, "k1", "s1", "order.split", "now")
+	b.stored(t, "k1", "s2", "order.split", "infinity")
+	b.write(t, reminders(3)...)
+	for limit := 1; limit <= 9; limit++ {
+		var got []string
+		f := waiting.Filter{Limit: limit}
+		for {
+			page, err := b.w.List(t.Context(), f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(page) == 0 {
+				break
+			}
+			got = append(got, ids(page))
+			f.After = &page[len(page)-1]
+		}
+		if got := strings.Join(got, " "); got != "p1 p2 p3 s1 s2 r000 r001 r002" {
+			t.Errorf("in pages of %d it is %s", limit, got)
+		}
+	}
+}
+
+// Each row is as a relay or an inbox leaves it, or time does.
+func TestTheReasonForWhichAnEventWaits(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	relayRow := func(id, key string, place int, why, nextAt string, attempts int, partition any, letter any) {
+		pgtest.Exec(t, b.Pool, `insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time, attempts, partition, letter)
+			values (0, 'orders', $1, $2, $3, $4::timestamptz, $5, 's', 't', now(), $6, $7::integer, $8::bigint)`, key, place, why, nextAt, id, attempts, partition, letter)
+	}
+	consumerRow := func(id, key, eventType, nextAt string, attempts int) {
+		b.stored(t, key, id, eventType, nextAt)
+		pgtest.Exec(t, b.Pool, "update holdfast.stored set attempts = $1 where event_id = $2", attempts, id)
+	}
+	relayRow("refused", "r", 1, "record", "2100-01-01", 3, nil, nil)
+	relayRow("after refused", "r", 2, "follows", "infinity", 0, nil, nil)
+	relayRow("no topic", "t", 3, "topic", "infinity", 0, nil, nil)
+	relayRow("no partition", "p", 4, "partition", "2100-01-01", 0, 7, nil)
+	held := b.relayLetter(t, "orders", "h", "dead", "open", true)
+	relayRow("held", "h", 5, "follows", "infinity", 0, nil, nil)
+	relayRow("its turn", "x", 6, "follows", "now", 0, nil, nil)
+	relayRow("replay", "h", -7, "follows", "now", 0, nil, held)
+	pgtest.Exec(t, b.Pool, "insert into holdfast.consumer_type (consumer, type, node, seen_until) values ('billing', 'known', 'n', now() + interval '1 minute'), ('billing', 'gone', 'n', now() - interval '1 minute')")
+	consumerRow("retried", "r", "known", "2100-01-01", 2)
+	consumerRow("connection lost", "l", "known", "2100-01-01", 0)
+	consumerRow("after retried", "r", "known", "infinity", 0)
+	consumerRow("new", "n", "known", "now", 0)
+	consumerRow("unknown", "u", "gone", "now", 0)
+	consumerRow("after unknown", "u", "gone", "infinity", 0)
+	consumerRow("running", "run", "known", "now", 1)
+	pgtest.Exec(t, b.Pool, "update holdfast.stored set lease_until = now() + interval '1 hour' where event_id = 'running'")
+	consumerRow("behind a letter", "d", "known", "infinity", 0)
+	pgtest.Exec(t, b.Pool, "update holdfast.letter set holds = true, place = 0 where id = $1", b.letter(t, "billing", "d", "its letter"))
+	consumerRow("of a paused key", "paused", "known", "infinity", 0)
+	b.pause(t, waiting.Pausable{Consumer: "billing", Topic: "orders", Key: "paused"})
+	b.write(t, reminders(1)...)
+	want := map[string]waiting.Why{
+		"refused": waiting.Failed, "after refused": waiting.BehindEvent, "no topic": waiting.Topic, "no partition": waiting.Partition, "held": waiting.BehindEvent,
+		"its turn": "", "replay": "", "retried": waiting.Failed, "connection lost": waiting.Failed, "after retried": waiting.BehindEvent, "new": "", "unknown": waiting.NoHandler,
+		"after unknown": waiting.NoHandler, "running": "", "behind a letter": waiting.BehindLetter, "of a paused key": waiting.Paused, "r000": waiting.Scheduled,
+	}
+	check := func(when string) {
+		t.Helper()
+		all, err := b.w.List(t.Context(), waiting.Filter{})
+		if err != nil || len(all) != len(want) {
+			t.Fatalf("%s: %d events, %v; want %d", when, len(all), err, len(want))
+		}
+		for _, w := range all {
+			if w.Why != want[w.Event.ID] || w.Running != (w.Event.ID == "running") {
+				t.Errorf("%s: %q waits for %q, running %t; want %q", when, w.Event.ID, w.Why, w.Running, want[w.Event.ID])
+			}
+			if some, err := b.w.List(t.Context(), waiting.Filter{Why: w.Why, EventID: w.Event.ID}); ids(some) != w.Event.ID || err != nil {
+				t.Errorf("%s: by its reason, %q, there is %q, %v", when, w.Why, ids(some), err)
+			}
+			if shown, err := b.w.Show(t.Context(), waiting.Filter{EventID: w.Event.ID}, false); err != nil || len(shown) != 1 || shown[0].Why != w.Why || shown[0].Origin != w.Origin {
+				t.Errorf("%s: %q is shown as %+v, %v", when, w.Event.ID, shown, err)
+			}
+		}
+	}
+	check("as they are")
+	pgtest.Exec(t, b.Pool, "delete from holdfast.parked where id = 'replay'")
+	delete(want, "replay")
+	want["held"] = waiting.BehindLetter
+	check("without the replay")
+	b.pause(t, waiting.Pausable{Topic: "orders"})
+	for _, id := range []string{"refused", "after refused", "no topic", "no partition", "held", "its turn"} {
+		want[id] = waiting.Paused
+	}
+	check("when the topic is paused")
+	b.pause(t, waiting.Pausable{Consumer: "billing"})
+	for _, id := range []string{"retried", "connection lost", "after retried", "new", "behind a letter"} {
+		want[id] = waiting.Paused
+	}
+	check("when the consumer is paused")
 }
 
 // A relay publishes another topic all the time. Its events wait a moment, and are published once and in order.
@@ -81,7 +217,7 @@ func TestParkedEventsAreGivenUpBesideARelay(t *testing.T) {
 			orders = append(orders, e)
 		}
 	})
-	n, err := b.d.GiveUpParked(t.Context(), dlq.ParkedFilter{Topic: "gone"}, ann)
+	n, err := b.w.GiveUp(t.Context(), waiting.Filter{Origin: dlq.OriginRelay, Topic: "gone"}, ann)
 	stop()
 	writing.Wait()
 	if n != 20_000 || err != nil {
@@ -89,7 +225,7 @@ func TestParkedEventsAreGivenUpBesideARelay(t *testing.T) {
 	}
 	wantKeys(t, b.lettersByKey(t, "gone", "open"), gone...)
 	if n := pgtest.Count(t, b.Pool, `select count(*) from holdfast.letter where origin = 'relay' and not holds and lane is not null
-		and reason = 'ann gave up what is parked of its topic: it was retired' and errors[cardinality(errors)] like '%missing%' and hash = sha256(payload)`); n == 0 {
+		and reason = 'ann gave up what waits for its topic: it was retired' and errors[cardinality(errors)] like '%missing%' and hash = sha256(payload)`); n == 0 {
 		t.Error("the letters do not say why")
 	}
 	if n := b.parked(t, "gone"); n != 0 {
@@ -101,14 +237,14 @@ func TestParkedEventsAreGivenUpBesideARelay(t *testing.T) {
 	later := of("gone", 37, 20_000, 3)
 	b.write(t, later...)
 	wait.Until(t, "later events are parked", func() bool { return b.parked(t, "gone") == 3 })
-	if n, err := b.d.DiscardParked(t.Context(), dlq.ParkedFilter{Topic: "gone"}, ann); n != 3 || err != nil {
+	if n, err := b.w.Discard(t.Context(), waiting.Filter{Origin: dlq.OriginRelay, Topic: "gone"}, ann); n != 3 || err != nil {
 		t.Fatalf("%d were discarded, %v", n, err)
 	}
 	wantKeys(t, b.lettersByKey(t, "gone", "discarded"), later...)
 	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.letter_action where action = 'discard' and by = 'ann' and reason = 'it was retired'"); n != 3 {
 		t.Errorf("%d actions are kept", n)
 	}
-	if _, err := b.d.GiveUpParked(t.Context(), dlq.ParkedFilter{Topic: "gone"}, ann); !errors.Is(err, dlq.ErrNotParked) {
+	if _, err := b.w.GiveUp(t.Context(), waiting.Filter{Origin: dlq.OriginRelay, Topic: "gone"}, ann); !errors.Is(err, waiting.ErrNotFound) {
 		t.Errorf("nothing is left: %v", err)
 	}
 
@@ -141,7 +277,7 @@ func TestParkedEventsAreRedirectedInTheOrderOfTheirKeys(t *testing.T) {
 		b.write(t, chunk...)
 	}
 	wait.Until(t, "all of them are parked", func() bool { return b.parked(t, "ordres") == 20_000 })
-	n, err := b.d.RedirectParked(t.Context(), dlq.ParkedFilter{Topic: "ordres"}, "orders", ann)
+	n, err := b.w.Redirect(t.Context(), waiting.Filter{Origin: dlq.OriginRelay, Topic: "ordres"}, "orders", ann)
 	if n != 20_000 || err != nil {
 		t.Fatalf("%d were redirected, %v", n, err)
 	}
@@ -159,12 +295,12 @@ func TestParkedEventsAreRedirectedInTheOrderOfTheirKeys(t *testing.T) {
 // The topic takes events just now: what is in a call is published there, once, and everything else is redirected.
 func TestAnEventInACallIsNeitherLostNorPublishedTwice(t *testing.T) {
 	t.Parallel()
-	for name, act := range map[string]func(d *dlq.DLQ) (int, error){
-		"given up": func(d *dlq.DLQ) (int, error) {
-			return d.GiveUpParked(context.Background(), dlq.ParkedFilter{Topic: "gone"}, ann)
+	for name, act := range map[string]func(w *waiting.Room) (int, error){
+		"given up": func(w *waiting.Room) (int, error) {
+			return w.GiveUp(context.Background(), waiting.Filter{Origin: dlq.OriginRelay, Topic: "gone"}, ann)
 		},
-		"redirected": func(d *dlq.DLQ) (int, error) {
-			return d.RedirectParked(context.Background(), dlq.ParkedFilter{Topic: "gone"}, "orders", ann)
+		"redirected": func(w *waiting.Room) (int, error) {
+			return w.Redirect(context.Background(), waiting.Filter{Origin: dlq.OriginRelay, Topic: "gone"}, "orders", ann)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -190,7 +326,7 @@ func TestAnEventInACallIsNeitherLostNorPublishedTwice(t *testing.T) {
 			var n int
 			var err error
 			acted := make(chan struct{})
-			go func() { n, err = act(b.d); close(acted) }()
+			go func() { n, err = act(b.w); close(acted) }()
 			wait.Until(t, "the lane of the call is asked for", func() bool {
 				return pgtest.Count(t, b.Pool, "select count(*) from pg_locks where locktype = 'advisory' and classid::bigint = 1751542894") > 0 || ended(acted)
 			})
@@ -241,12 +377,12 @@ func TestAnInterruptedChangeOfParkedEventsGoesOn(t *testing.T) {
 	wait.Until(t, "all of them are parked", func() bool { return b.parked(t, "gone") == 20_000 })
 	ctx, cancel := context.WithCancel(t.Context())
 	o := ann
-	o.ProgressFunc = func(p dlq.ParkedProgress) {
-		if p.Moved >= p.Total/2 {
+	o.ProgressFunc = func(p waiting.Progress) {
+		if p.Changed >= p.Total/2 {
 			cancel()
 		}
 	}
-	first, err := b.d.RedirectParked(ctx, dlq.ParkedFilter{Topic: "gone"}, "orders", o)
+	first, err := b.w.Redirect(ctx, waiting.Filter{Origin: dlq.OriginRelay, Topic: "gone"}, "orders", o)
 	if !errors.Is(err, context.Canceled) || first == 0 || first == 20_000 || !strings.Contains(err.Error(), fmt.Sprintf("after %d of 20000", first)) {
 		t.Fatalf("%d, %v", first, err)
 	}
@@ -254,7 +390,7 @@ func TestAnInterruptedChangeOfParkedEventsGoesOn(t *testing.T) {
 		t.Errorf("%d are redirected, and it says %d", n, first)
 	}
 	stop() // It needs no relay.
-	second, err := b.d.RedirectParked(t.Context(), dlq.ParkedFilter{Topic: "gone"}, "orders", ann)
+	second, err := b.w.Redirect(t.Context(), waiting.Filter{Origin: dlq.OriginRelay, Topic: "gone"}, "orders", ann)
 	if first+second != 20_000 || err != nil {
 		t.Fatalf("%d after %d, %v", second, first, err)
 	}
@@ -286,21 +422,21 @@ func (b bundle) relayLetter(t testing.TB, topic, key, id, state string, holds bo
 func TestAParkedReplayBelongsToItsLetter(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
-		act         func(ctx context.Context, d *dlq.DLQ) (int, error)
+		act         func(ctx context.Context, w *waiting.Room) (int, error)
 		state       string
 		topic       string
 		holds       bool
 		letters     int64
 		redirection bool
 	}{
-		"given up": {func(ctx context.Context, d *dlq.DLQ) (int, error) {
-			return d.GiveUpParked(ctx, dlq.ParkedFilter{Topic: "gone"}, ann)
+		"given up": {func(ctx context.Context, w *waiting.Room) (int, error) {
+			return w.GiveUp(ctx, waiting.Filter{Origin: dlq.OriginRelay, Topic: "gone"}, ann)
 		}, "open", "gone", true, 2, false},
-		"discarded": {func(ctx context.Context, d *dlq.DLQ) (int, error) {
-			return d.DiscardParked(ctx, dlq.ParkedFilter{Topic: "gone"}, ann)
+		"discarded": {func(ctx context.Context, w *waiting.Room) (int, error) {
+			return w.Discard(ctx, waiting.Filter{Origin: dlq.OriginRelay, Topic: "gone"}, ann)
 		}, "discarded", "gone", true, 2, false},
-		"redirected": {func(ctx context.Context, d *dlq.DLQ) (int, error) {
-			return d.RedirectParked(ctx, dlq.ParkedFilter{Topic: "gone"}, "orders", ann)
+		"redirected": {func(ctx context.Context, w *waiting.Room) (int, error) {
+			return w.Redirect(ctx, waiting.Filter{Origin: dlq.OriginRelay, Topic: "gone"}, "orders", ann)
 		}, "replaying", "orders", true, 1, true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -309,7 +445,7 @@ func TestAParkedReplayBelongsToItsLetter(t *testing.T) {
 			id := b.relayLetter(t, "gone", "k", "bad", "replaying", true)
 			b.park(t, "gone", "k", -5000, "bad", id)
 			b.park(t, "gone", "k", 7, "follower", 0)
-			if n, err := row.act(t.Context(), b.d); n != 2 || err != nil {
+			if n, err := row.act(t.Context(), b.w); n != 2 || err != nil {
 				t.Fatalf("%d, %v", n, err)
 			}
 			if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.letter where id = $1 and state = $2 and topic = $3 and holds and attempts = 5 + $4::int and cardinality(errors) = 1",
@@ -345,8 +481,8 @@ func TestAKeyThatALetterHoldsIsNotRedirected(t *testing.T) {
 	b.park(t, "gone", "free", 3, "f1", 0)
 	b.park(t, "gone", "", 4, "alone", 0)
 	b.relayLetter(t, "orders", "free", "also bad", "open", true)
-	n, err := b.d.RedirectParked(t.Context(), dlq.ParkedFilter{Topic: "gone"}, "orders", ann)
-	if n != 2 || !errors.Is(err, dlq.ErrHeld) || !strings.Contains(err.Error(), "2 events of the topic gone were left") {
+	n, err := b.w.Redirect(t.Context(), waiting.Filter{Origin: dlq.OriginRelay, Topic: "gone"}, "orders", ann)
+	if n != 2 || !errors.Is(err, waiting.ErrBehindLetter) || !strings.Contains(err.Error(), "2 events of the topic gone were left") {
 		t.Fatalf("%d, %v", n, err)
 	}
 	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.parked where topic = 'orders' and key = 'free' and next_at = 'infinity'"); n != 1 {
@@ -358,7 +494,7 @@ func TestAKeyThatALetterHoldsIsNotRedirected(t *testing.T) {
 	if err := b.d.Discard(t.Context(), held, "ann", "r"); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := b.d.RedirectParked(t.Context(), dlq.ParkedFilter{Topic: "gone", Key: "held"}, "orders", ann); n != 2 || err != nil {
+	if n, err := b.w.Redirect(t.Context(), waiting.Filter{Origin: dlq.OriginRelay, Topic: "gone", Key: "held"}, "orders", ann); n != 2 || err != nil {
 		t.Fatalf("%d, %v", n, err)
 	}
 	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.parked where topic = 'orders' and key = 'held' and next_at <= now()"); n != 1 {
@@ -374,10 +510,10 @@ func TestEventsThatADeadLetterHoldsAreGivenUp(t *testing.T) {
 	b.park(t, "gone", "other", 2, "o1", 0)
 	o := ann
 	o.DryRun = true
-	if n, err := b.d.GiveUpParked(t.Context(), dlq.ParkedFilter{Topic: "gone"}, o); n != 2 || err != nil || b.parked(t, "gone") != 2 {
+	if n, err := b.w.GiveUp(t.Context(), waiting.Filter{Origin: dlq.OriginRelay, Topic: "gone"}, o); n != 2 || err != nil || b.parked(t, "gone") != 2 {
 		t.Fatalf("a dry run: %d, %v", n, err)
 	}
-	if n, err := b.d.GiveUpParked(t.Context(), dlq.ParkedFilter{Topic: "gone", Key: "held"}, ann); n != 1 || err != nil {
+	if n, err := b.w.GiveUp(t.Context(), waiting.Filter{Origin: dlq.OriginRelay, Topic: "gone", Key: "held"}, ann); n != 1 || err != nil {
 		t.Fatalf("%d, %v", n, err)
 	}
 	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.letter where event_id = 'h1' and id > $1 and state = 'open' and not holds", held); n != 1 {
@@ -395,7 +531,7 @@ func TestWhatComesAfterAGivenUpBatchIsDue(t *testing.T) {
 	b.park(t, "gone", "k", 1, "first", 0)
 	b.park(t, "gone", "k", 2000, "parked since then", 0)
 	pgtest.Exec(t, b.Pool, "update holdfast.parked set why = 'follows' where id = 'parked since then'")
-	if n, err := b.d.GiveUpParked(t.Context(), dlq.ParkedFilter{Topic: "gone"}, ann); n != 1 || err != nil {
+	if n, err := b.w.GiveUp(t.Context(), waiting.Filter{Origin: dlq.OriginRelay, Topic: "gone"}, ann); n != 1 || err != nil {
 		t.Fatalf("%d, %v", n, err)
 	}
 	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.parked where id = 'parked since then' and next_at <= now()"); n != 1 {
@@ -413,11 +549,11 @@ func TestATransactionChangesFewBytesOfParkedEvents(t *testing.T) {
 	pgtest.Exec(t, b.Pool, "update holdfast.parked set payload = convert_to(repeat('x', case when place = 0 then 9 else 1 end * 1500000), 'UTF8')")
 	var moved []int
 	o := ann
-	o.ProgressFunc = func(p dlq.ParkedProgress) { moved = append(moved, p.Moved) }
-	if n, err := b.d.RedirectParked(t.Context(), dlq.ParkedFilter{Topic: "gone"}, "orders", o); n != 4 || err != nil {
+	o.ProgressFunc = func(p waiting.Progress) { moved = append(moved, p.Changed) }
+	if n, err := b.w.Redirect(t.Context(), waiting.Filter{Origin: dlq.OriginRelay, Topic: "gone"}, "orders", o); n != 4 || err != nil {
 		t.Fatalf("%d, %v", n, err)
 	}
-	if n, err := b.d.GiveUpParked(t.Context(), dlq.ParkedFilter{Topic: "orders"}, o); n != 4 || err != nil {
+	if n, err := b.w.GiveUp(t.Context(), waiting.Filter{Origin: dlq.OriginRelay, Topic: "orders"}, o); n != 4 || err != nil {
 		t.Fatalf("%d, %v", n, err)
 	}
 	if fmt.Sprint(moved) != "[1 3 4 1 3 4]" {
@@ -434,19 +570,19 @@ func TestATransactionChangesFewParkedEvents(t *testing.T) {
 		select 0, 'gone', 'k', nextval('holdfast.parked_place'), 'topic', 'infinity', n, 's', 't', now() from generate_series(1, 12000) n`)
 	var moved []int
 	o := ann
-	o.ProgressFunc = func(p dlq.ParkedProgress) {
-		moved = append(moved, p.Moved)
+	o.ProgressFunc = func(p waiting.Progress) {
+		moved = append(moved, p.Changed)
 		if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.parked where topic = 'orders' and next_at < 'infinity'"); n != 1 && len(moved) < 4 {
 			t.Errorf("%d events of the key are due", n)
 		}
 	}
-	if n, err := b.d.RedirectParked(t.Context(), dlq.ParkedFilter{Topic: "gone"}, "orders", o); n != 12_000 || err != nil {
+	if n, err := b.w.Redirect(t.Context(), waiting.Filter{Origin: dlq.OriginRelay, Topic: "gone"}, "orders", o); n != 12_000 || err != nil {
 		t.Fatalf("%d, %v", n, err)
 	}
 	if n := pgtest.Count(t, b.Pool, "select count(*) from (select id::integer - lag(id::integer, 1, 0) over (order by place) as step from holdfast.parked) s where step <> 1"); n != 0 {
 		t.Errorf("%d events are out of order", n)
 	}
-	if n, err := b.d.GiveUpParked(t.Context(), dlq.ParkedFilter{Topic: "orders"}, o); n != 12_000 || err != nil {
+	if n, err := b.w.GiveUp(t.Context(), waiting.Filter{Origin: dlq.OriginRelay, Topic: "orders"}, o); n != 12_000 || err != nil {
 		t.Fatalf("%d, %v", n, err)
 	}
 	if n := pgtest.Count(t, b.Pool, "select count(*) from (select event_id::integer - lag(event_id::integer, 1, 0) over (order by id) as step from holdfast.letter) s where step <> 1"); n != 0 {
@@ -461,20 +597,39 @@ func TestWhatIsWrongWithAChangeOfParkedEvents(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.park(t, "gone", "k", 1, "first", 0)
-	gone := dlq.ParkedFilter{Topic: "gone"}
+	gone := waiting.Filter{Origin: dlq.OriginRelay, Topic: "gone"}
 	for want, act := range map[string]func() (int, error){
-		"topic is empty: it must": func() (int, error) { return b.d.GiveUpParked(t.Context(), dlq.ParkedFilter{}, ann) },
-		"by is empty: it must":    func() (int, error) { return b.d.DiscardParked(t.Context(), gone, dlq.ParkedOptions{}) },
-		`nothing is parked of the topic "orders": ListParked, or holdfast parked list`: func() (int, error) {
-			return b.d.GiveUpParked(t.Context(), dlq.ParkedFilter{Topic: "orders"}, ann)
+		"topic is empty: it must name": func() (int, error) { return b.w.GiveUp(t.Context(), waiting.Filter{Origin: dlq.OriginRelay}, ann) },
+		"by is empty: it must":         func() (int, error) { return b.w.Discard(t.Context(), gone, waiting.Options{}) },
+		`nothing like that waits of the topic "orders": Groups, or holdfast waiting groups`: func() (int, error) {
+			return b.w.GiveUp(t.Context(), waiting.Filter{Origin: dlq.OriginRelay, Topic: "orders"}, ann)
 		},
-		`nothing is parked of the key "x" of the topic "gone"`: func() (int, error) {
-			return b.d.GiveUpParked(t.Context(), dlq.ParkedFilter{Topic: "gone", Key: "x"}, ann)
+		`nothing like that waits of the key "x" of the topic "gone"`: func() (int, error) {
+			return b.w.GiveUp(t.Context(), waiting.Filter{Origin: dlq.OriginRelay, Topic: "gone", Key: "x"}, ann)
 		},
-		`to is "gone": it must be another topic`:       func() (int, error) { return b.d.RedirectParked(t.Context(), gone, "gone", ann) },
-		`to is "a b": it must be a Kafka topic's name`: func() (int, error) { return b.d.RedirectParked(t.Context(), gone, "a b", ann) },
-		`to is "..": it must`:                          func() (int, error) { return b.d.RedirectParked(t.Context(), gone, "..", ann) },
-		`to is "": it must`:                            func() (int, error) { return b.d.RedirectParked(t.Context(), gone, "", ann) },
+		"consumer is empty: it must name": func() (int, error) { return b.w.Discard(t.Context(), waiting.Filter{Topic: "gone"}, ann) },
+		"a consumer's events are meant": func() (int, error) {
+			return b.w.Redirect(t.Context(), waiting.Filter{Consumer: "billing", Topic: "gone"}, "orders", ann)
+		},
+		"type is set: in relays": func() (int, error) {
+			return b.w.GiveUp(t.Context(), waiting.Filter{Origin: dlq.OriginRelay, Topic: "gone", Type: "t"}, ann)
+		},
+		"only Cancel changes": func() (int, error) {
+			return b.w.Discard(t.Context(), waiting.Filter{Origin: dlq.OriginRelay, Topic: "gone", Why: waiting.Scheduled}, ann)
+		},
+		"no event of a consumer waits for that": func() (int, error) {
+			return b.w.Retry(t.Context(), waiting.Filter{Consumer: "billing", Why: waiting.Topic}, ann)
+		},
+		`nothing like that waits in the consumer "billing"`: func() (int, error) {
+			return b.w.Retry(t.Context(), waiting.Filter{Consumer: "billing"}, ann)
+		},
+		"the filter selects nothing that is scheduled": func() (int, error) {
+			return b.w.Cancel(t.Context(), waiting.Filter{Consumer: "billing"}, ann)
+		},
+		`to is "gone": it must be another topic`:       func() (int, error) { return b.w.Redirect(t.Context(), gone, "gone", ann) },
+		`to is "a b": it must be a Kafka topic's name`: func() (int, error) { return b.w.Redirect(t.Context(), gone, "a b", ann) },
+		`to is "..": it must`:                          func() (int, error) { return b.w.Redirect(t.Context(), gone, "..", ann) },
+		`to is "": it must`:                            func() (int, error) { return b.w.Redirect(t.Context(), gone, "", ann) },
 	} {
 		if n, err := act(); n != 0 || err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%d, %v; want %s", n, err, want)
@@ -488,11 +643,11 @@ func TestWhatWaitsForOnePartitionIsRetried(t *testing.T) {
 	pgtest.Exec(t, b.Pool, `insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time, partition)
 		select n, 'orders', 'k' || n, n, 'partition', now() + interval '1 day', n, 's', 't', now(), n % 2 from generate_series(1, 5) n`)
 	even, none := 0, 7
-	f := dlq.ParkedFilter{Topic: "orders", Partition: &even}
-	if n, err := b.d.RetryParked(t.Context(), f, dlq.ParkedOptions{DryRun: true}); n != 2 || err != nil {
+	f := waiting.Filter{Origin: dlq.OriginRelay, Topic: "orders", Partition: &even}
+	if n, err := b.w.Retry(t.Context(), f, waiting.Options{DryRun: true}); n != 2 || err != nil {
 		t.Errorf("a dry run: %d, %v", n, err)
 	}
-	if n, err := b.d.RetryParked(t.Context(), f, ann); n != 2 || err != nil {
+	if n, err := b.w.Retry(t.Context(), f, ann); n != 2 || err != nil {
 		t.Errorf("%d are due, %v", n, err)
 	}
 	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.parked where next_at <= now() and partition = 0"); n != 2 {
@@ -504,10 +659,10 @@ func TestWhatWaitsForOnePartitionIsRetried(t *testing.T) {
 	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.pause_action where action = 'retry' and reason like 'partition 0: %'"); n != 1 {
 		t.Error("nothing says of which partition they were")
 	}
-	if _, err := b.d.RetryParked(t.Context(), dlq.ParkedFilter{Topic: "orders", Partition: &none}, ann); !errors.Is(err, dlq.ErrNotParked) || !strings.Contains(err.Error(), "partition 7") {
+	if _, err := b.w.Retry(t.Context(), waiting.Filter{Origin: dlq.OriginRelay, Topic: "orders", Partition: &none}, ann); !errors.Is(err, waiting.ErrNotFound) || !strings.Contains(err.Error(), "partition 7") {
 		t.Errorf("nothing waits for it: %v", err)
 	}
-	if _, err := b.d.GiveUpParked(t.Context(), f, ann); err == nil || !strings.Contains(err.Error(), "only RetryParked") {
+	if _, err := b.w.GiveUp(t.Context(), f, ann); err == nil || !strings.Contains(err.Error(), "only Retry goes by it") {
 		t.Errorf("a part of keys is given up: %v", err)
 	}
 }

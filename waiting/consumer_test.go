@@ -1,4 +1,4 @@
-package dlq_test
+package waiting_test
 
 import (
 	"context"
@@ -16,9 +16,10 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
+	"github.com/holdfast-go/holdfast/waiting"
 )
 
-func ids(events []dlq.StoredEvent) string {
+func ids(events []waiting.Event) string {
 	var all []string
 	for _, s := range events {
 		all = append(all, s.Event.ID)
@@ -36,37 +37,39 @@ func TestStoredEventsAreListedByAFilter(t *testing.T) {
 	pgtest.Exec(t, b.Pool, "update holdfast.stored set consumer = 'mail' where event_id = 'mails'")
 	pgtest.Exec(t, b.Pool, "insert into holdfast.consumer_type (consumer, type, node, seen_until) values ('billing', 'order.placed', 'n', now() + interval '1 minute')")
 	for name, row := range map[string]struct {
-		filter dlq.StoredFilter
+		filter waiting.Filter
 		want   string
 	}{
-		"all":                  {dlq.StoredFilter{}, "alone head follower other"},
-		"of no node's types":   {dlq.StoredFilter{Unhandled: true}, "alone head"},
-		"heads":                {dlq.StoredFilter{Heads: true}, "alone head other"},
-		"by key and topic":     {dlq.StoredFilter{Key: "k1", Topic: "orders"}, "head follower"},
-		"by type":              {dlq.StoredFilter{Type: "order.placed"}, "follower other"},
-		"by event and source":  {dlq.StoredFilter{EventID: "other", Source: "shop"}, "other"},
-		"a page":               {dlq.StoredFilter{Limit: 2}, "alone head"},
-		"the page after that":  {dlq.StoredFilter{Limit: 2, After: &dlq.StoredEvent{Event: holdfast.Event{Topic: "orders", Key: "k1"}, Place: 1}}, "follower other"},
-		"of another's filters": {dlq.StoredFilter{Topic: "bills"}, ""},
+		"all":                  {waiting.Filter{}, "alone head follower other"},
+		"of no node's types":   {waiting.Filter{Why: waiting.NoHandler}, "alone head"},
+		"what failed":          {waiting.Filter{Why: waiting.Failed}, "other"},
+		"what is behind":       {waiting.Filter{Why: waiting.BehindEvent}, "follower"},
+		"heads":                {waiting.Filter{Heads: true}, "alone head other"},
+		"by key and topic":     {waiting.Filter{Key: "k1", Topic: "orders"}, "head follower"},
+		"by type":              {waiting.Filter{Type: "order.placed"}, "follower other"},
+		"by event and source":  {waiting.Filter{EventID: "other", Source: "shop"}, "other"},
+		"a page":               {waiting.Filter{Limit: 2}, "alone head"},
+		"the page after that":  {waiting.Filter{Limit: 2, After: &waiting.Event{Consumer: "billing", Event: holdfast.Event{Topic: "orders", Key: "k1"}, Place: 1}}, "follower other"},
+		"of another's filters": {waiting.Filter{Topic: "bills"}, ""},
 	} {
 		row.filter.Consumer = "billing"
-		got, err := b.d.ListStored(t.Context(), row.filter)
+		got, err := b.w.List(t.Context(), row.filter)
 		if err != nil || ids(got) != row.want {
 			t.Errorf("%s: %q, %v; want %q", name, ids(got), err, row.want)
 		}
 	}
-	got, err := b.d.ListStored(t.Context(), dlq.StoredFilter{Consumer: "billing", Key: "k1"})
+	got, err := b.w.List(t.Context(), waiting.Filter{Consumer: "billing", Key: "k1"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s := got[0]; !s.Head || s.Handled || s.Running || s.Attempts != 2 || s.Error != "two" || s.NextAt.IsZero() {
+	if s := got[0]; !s.Head || s.Why != waiting.NoHandler || s.Running || s.Attempts != 2 || s.Error != "two" || s.NextAt.IsZero() || s.Origin != dlq.OriginInbox || s.Since.IsZero() {
 		t.Errorf("the head is %+v", s)
 	}
-	if s := got[1]; s.Head || !s.Handled || !s.NextAt.IsZero() {
+	if s := got[1]; s.Head || s.Why != waiting.BehindEvent || !s.NextAt.IsZero() {
 		t.Errorf("the follower is %+v", s)
 	}
-	for _, f := range []dlq.StoredFilter{{}, {Consumer: "billing", Limit: -1}, {Consumer: "billing", Limit: 1001}} {
-		if _, err := b.d.ListStored(t.Context(), f); err == nil {
+	for _, f := range []waiting.Filter{{Consumer: "billing", Limit: -1}, {Consumer: "billing", Limit: 1001}, {Consumer: "billing", Origin: dlq.OriginRelay}, {Origin: "log"}, {Why: "tired"}} {
+		if _, err := b.w.List(t.Context(), f); err == nil {
 			t.Errorf("%+v is no error", f)
 		}
 	}
@@ -76,12 +79,12 @@ func TestStoredEventsAreListedByAFilter(t *testing.T) {
 func TestSkippingAStoredEventLetsItsKeyGoOn(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
-		act           func(*dlq.DLQ, context.Context, dlq.StoredFilter, dlq.StoredOptions) (int, error)
+		act           func(*waiting.Room, context.Context, waiting.Filter, waiting.Options) (int, error)
 		state, result string
 		action        string
 	}{
-		"skipped":       {(*dlq.DLQ).SkipStored, "discarded", "discarded", "skip"},
-		"dead-lettered": {(*dlq.DLQ).DeadLetterStored, "open", "dead", "dead-letter"},
+		"skipped":       {(*waiting.Room).Discard, "discarded", "discarded", "discard"},
+		"dead-lettered": {(*waiting.Room).GiveUp, "open", "dead", "give-up"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -96,14 +99,14 @@ func TestSkippingAStoredEventLetsItsKeyGoOn(t *testing.T) {
 			in.Handle("order.placed", func(_ context.Context, _ pgx.Tx, e holdfast.Event) error { handled <- e.ID; return nil })
 			stop := running(t, in.Run)
 
-			f := dlq.StoredFilter{Consumer: "billing", Type: "order.split"}
-			if n, err := row.act(b.d, t.Context(), f, dlq.StoredOptions{DryRun: true}); n != 1 || err != nil {
+			f := waiting.Filter{Consumer: "billing", Type: "order.split"}
+			if n, err := row.act(b.w, t.Context(), f, waiting.Options{DryRun: true}); n != 1 || err != nil {
 				t.Errorf("a dry run found %d, %v", n, err)
 			}
-			if _, err := row.act(b.d, t.Context(), f, dlq.StoredOptions{}); err == nil {
+			if _, err := row.act(b.w, t.Context(), f, waiting.Options{}); err == nil {
 				t.Error("nobody's name is no error")
 			}
-			if n, err := row.act(b.d, t.Context(), f, dlq.StoredOptions{By: "ann", Reason: "rolled back"}); n != 1 || err != nil {
+			if n, err := row.act(b.w, t.Context(), f, waiting.Options{By: "ann", Reason: "rolled back"}); n != 1 || err != nil {
 				t.Fatalf("%d, %v", n, err)
 			}
 			if id := <-handled; id != "placed" {
@@ -134,7 +137,7 @@ func TestReleasingStoredEventsMakesHeadsDueOnly(t *testing.T) {
 	b.stored(t, "held", "held", "order.placed", "infinity")
 	pgtest.Exec(t, b.Pool, "update holdfast.stored set lease_until = now() + interval '1 hour' where event_id = 'running'")
 	pgtest.Exec(t, b.Pool, "update holdfast.letter set holds = true, place = 0 where id = $1", b.letter(t, "billing", "held", "holder"))
-	n, err := b.d.ReleaseStored(t.Context(), dlq.StoredFilter{Consumer: "billing"}, dlq.StoredOptions{By: "ann", Reason: "fixed"})
+	n, err := b.w.Retry(t.Context(), waiting.Filter{Consumer: "billing"}, waiting.Options{By: "ann", Reason: "fixed"})
 	if n != 1 || err != nil {
 		t.Errorf("%d were released, %v; want the head", n, err)
 	}
@@ -144,7 +147,7 @@ func TestReleasingStoredEventsMakesHeadsDueOnly(t *testing.T) {
 	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.stored where next_at <= now()"); n != 1 {
 		t.Errorf("%d events are due", n)
 	}
-	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.stored_action where action = 'release' and letter is null and by = 'ann'"); n != 1 {
+	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.stored_action where action = 'retry' and letter is null and by = 'ann'"); n != 1 {
 		t.Errorf("%d actions are kept", n)
 	}
 }
@@ -158,11 +161,11 @@ func TestAStoredEventThatRunsIsNotSkipped(t *testing.T) {
 		b.stored(t, fmt.Sprint("k", i), fmt.Sprint(i), "order.split", "now")
 	}
 	pgtest.Exec(t, b.Pool, "update holdfast.stored set lease_until = now() + interval '1 hour' where event_id = '7'")
-	n, err := b.d.SkipStored(t.Context(), dlq.StoredFilter{Consumer: "billing", Limit: 120}, dlq.StoredOptions{By: "ann"})
+	n, err := b.w.Discard(t.Context(), waiting.Filter{Consumer: "billing", Limit: 120}, waiting.Options{By: "ann"})
 	if n != 120 || err != nil {
 		t.Errorf("%d of at most 120 were skipped, %v", n, err)
 	}
-	n, err = b.d.SkipStored(t.Context(), dlq.StoredFilter{Consumer: "billing"}, dlq.StoredOptions{By: "ann"})
+	n, err = b.w.Discard(t.Context(), waiting.Filter{Consumer: "billing"}, waiting.Options{By: "ann"})
 	if n != 129 || err != nil {
 		t.Errorf("%d were skipped, %v; want all but the one that runs", n, err)
 	}
@@ -179,7 +182,7 @@ func TestAReplayThatIsGivenUpIsItsLetterAgain(t *testing.T) {
 	if n, err := b.d.Replay(t.Context(), dlq.Filter{}, dlq.ReplayOptions{By: "ann"}); n != 1 || err != nil {
 		t.Fatal(n, err)
 	}
-	if n, err := b.d.SkipStored(t.Context(), dlq.StoredFilter{Consumer: "billing"}, dlq.StoredOptions{By: "ann", Reason: "no"}); n != 1 || err != nil {
+	if n, err := b.w.Discard(t.Context(), waiting.Filter{Consumer: "billing"}, waiting.Options{By: "ann", Reason: "no"}); n != 1 || err != nil {
 		t.Fatal(n, err)
 	}
 	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.letter where id = $1 and state = 'discarded'", id); n != 1 {
@@ -195,18 +198,18 @@ func TestAStoredEventIsShownWithItsErrors(t *testing.T) {
 	b := setup(t)
 	b.stored(t, "k", "e1", "order.split", "2100-01-01")
 	pgtest.Exec(t, b.Pool, `update holdfast.stored set headers = '{"a": "b"}', failed_at = '2026-01-02', partition = 3, "offset" = 44`)
-	got, err := b.d.GetStored(t.Context(), "billing", "", "e1", false)
+	got, err := b.w.Show(t.Context(), waiting.Filter{Consumer: "billing", EventID: "e1"}, false)
 	if err != nil || len(got) != 1 {
 		t.Fatalf("%+v, %v", got, err)
 	}
-	if s := got[0]; fmt.Sprint(s.Errors) != "[one two]" || s.Error != "two" || s.Attempts != 2 || !s.Head || s.Partition != 3 || s.Offset != 44 || s.PayloadSize != 2 ||
-		s.Event.Payload != nil || s.Event.Headers["a"] != "b" || s.FailedAt.Year() != 2026 || s.NextAt.Year() != 2100 {
+	if s := got[0]; fmt.Sprint(s.Errors) != "[one two]" || s.Error != "two" || s.Attempts != 2 || !s.Head || s.RecordPartition != 3 || s.RecordOffset != 44 || s.PayloadSize != 2 ||
+		s.Event.Event.Payload != nil || s.Event.Event.Headers["a"] != "b" || s.FailedAt.Year() != 2026 || s.NextAt.Year() != 2100 {
 		t.Errorf("%+v", s)
 	}
-	if got, err := b.d.GetStored(t.Context(), "billing", "shop", "e1", true); err != nil || string(got[0].Event.Payload) != "{}" {
+	if got, err := b.w.Show(t.Context(), waiting.Filter{Source: "shop", EventID: "e1"}, true); err != nil || string(got[0].Event.Event.Payload) != "{}" {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if _, err := b.d.GetStored(t.Context(), "mail", "", "e1", false); !errors.Is(err, dlq.ErrNotStored) {
+	if _, err := b.w.Show(t.Context(), waiting.Filter{Consumer: "mail", EventID: "e1"}, false); !errors.Is(err, waiting.ErrNotFound) {
 		t.Errorf("another consumer's: %v", err)
 	}
 }

@@ -1,4 +1,4 @@
-package dlq
+package waiting
 
 import (
 	"context"
@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/internal/manual"
 )
 
 // This file pauses and resumes what relays and consumers do.
@@ -30,33 +32,33 @@ type Pause struct {
 // Pause pauses a topic, a consumer or a key, for all processes and until Resume, and says whether it was this call that did: what is
 // paused stays as it is. Running relays and consumers see it within about a second. by is required; both by and reason are kept.
 //
-// Relays do not publish the events of a paused topic: they are parked in order, and all others go on. No handler of a paused
+// Relays do not publish the events of a paused topic: they wait in order, and all others go on. No handler of a paused
 // consumer begins. Those that run may finish, within inbox.Config.StopTimeout if their event came from Kafka. Events stay in Kafka,
-// and what comes by Receive is stored. The later events of a paused key are stored, and wait there; the other keys go on. A replay
+// and what comes by Receive waits. The later events of a paused key wait; the other keys go on. A replay
 // of a dead letter is handled although its key is paused.
 //
-// Parked and stored events count towards the caps. Processes of builds that know no pauses, before version 2 of the schema, heed
+// Events that wait count towards the caps. Processes of builds that know no pauses, before version 2 of the schema, heed
 // only that of a key. Many goroutines may call it at once.
-func (d *DLQ) Pause(ctx context.Context, p Pausable, by, reason string) (bool, error) {
-	return d.changePause(ctx, p, by, reason, "pause", d.sql.pause, p.Consumer, p.Topic, p.Key, by, reason)
+func (r *Room) Pause(ctx context.Context, p Pausable, by, reason string) (bool, error) {
+	return r.changePause(ctx, p, by, reason, "pause", pausePause, p.Consumer, p.Topic, p.Key, by, reason)
 }
 
 // Resume ends a pause, and says whether there was one. What waited goes on in order, within a few seconds. Otherwise it is as Pause.
-func (d *DLQ) Resume(ctx context.Context, p Pausable, by, reason string) (bool, error) {
-	return d.changePause(ctx, p, by, reason, "resume", d.sql.resume, p.Consumer, p.Topic, p.Key)
+func (r *Room) Resume(ctx context.Context, p Pausable, by, reason string) (bool, error) {
+	return r.changePause(ctx, p, by, reason, "resume", resumePause, p.Consumer, p.Topic, p.Key)
 }
 
 // Paused returns what is paused, in the order of consumer, topic and key. A user who is bound to consumers sees theirs.
-func (d *DLQ) Paused(ctx context.Context) ([]Pause, error) {
-	rows, err := d.pool.Query(ctx, d.sql.paused)
+func (r *Room) Paused(ctx context.Context) ([]Pause, error) {
+	rows, err := r.pool.Query(ctx, r.sql.In(listPaused))
 	if err != nil {
-		return nil, fmt.Errorf("list what is paused: %w", explain(err))
+		return nil, fmt.Errorf("list what is paused: %w", manual.Explain(err))
 	}
 	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (p Pause, err error) {
 		return p, row.Scan(&p.Consumer, &p.Topic, &p.Key, &p.By, &p.Login, &p.Reason, &p.At)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("list what is paused: %w", explain(err))
+		return nil, fmt.Errorf("list what is paused: %w", manual.Explain(err))
 	}
 	return all, nil
 }
@@ -64,50 +66,50 @@ func (d *DLQ) Paused(ctx context.Context) ([]Pause, error) {
 // Consumers returns the names of the consumers that have recorded or stored an event in this database, or declared a type that they
 // handle: the first 1,000 in order. A user who is bound to consumers sees theirs. It is how a typing error shows, since a pause of a
 // name that nobody has is no error.
-func (d *DLQ) Consumers(ctx context.Context) ([]string, error) {
-	rows, err := d.pool.Query(ctx, d.sql.listConsumers)
+func (r *Room) Consumers(ctx context.Context) ([]string, error) {
+	rows, err := r.pool.Query(ctx, r.sql.In(listConsumers))
 	if err != nil {
-		return nil, fmt.Errorf("list consumers: %w", explain(err))
+		return nil, fmt.Errorf("list consumers: %w", manual.Explain(err))
 	}
 	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
-		return nil, fmt.Errorf("list consumers: %w", explain(err))
+		return nil, fmt.Errorf("list consumers: %w", manual.Explain(err))
 	}
 	return names, nil
 }
 
 // changePause runs one statement on a pause in a transaction, and records the action if it changed something. A key's queue is
 // locked meanwhile, so that what is stored in it is before the change or sees it.
-func (d *DLQ) changePause(ctx context.Context, p Pausable, by, reason, action, sql string, args ...any) (changed bool, err error) {
-	if err := errors.Join(p.validate(), signature(by, reason)); err != nil {
+func (r *Room) changePause(ctx context.Context, p Pausable, by, reason, action, sql string, args ...any) (changed bool, err error) {
+	if err := errors.Join(p.validate(), manual.Signature(by, reason)); err != nil {
 		return false, fmt.Errorf("%s: %w", action, err)
 	}
-	err = d.transact(ctx, func(tx pgx.Tx) error {
+	err = manual.Transact(ctx, r.pool, func(tx pgx.Tx) error {
 		changed = false
-		if err := d.lockQueue(ctx, tx, p.Consumer, p.Topic, p.Key); err != nil {
+		if err := manual.LockQueue(ctx, tx, r.schema, p.Consumer, p.Topic, p.Key); err != nil {
 			return err
 		}
-		tag, err := tx.Exec(ctx, sql, args...)
+		tag, err := tx.Exec(ctx, r.sql.In(sql), args...)
 		if err != nil || tag.RowsAffected() == 0 {
 			return err
 		}
 		changed = true
 		if p.Key != "" && action == "resume" {
-			if _, err := tx.Exec(ctx, d.sql.wakeKey, p.Consumer, p.Topic, p.Key); err != nil {
+			if _, err := tx.Exec(ctx, r.sql.In(wakeKey), p.Consumer, p.Topic, p.Key); err != nil {
 				return fmt.Errorf("wake the key's queue: %w", err)
 			}
 		}
-		return d.recordPause(ctx, tx, action, p, by, reason)
+		return r.recordPause(ctx, tx, action, p, by, reason)
 	})
 	if err != nil {
-		return false, fmt.Errorf("%s %s: %w", action, p, explain(err))
+		return false, fmt.Errorf("%s %s: %w", action, p, manual.Explain(err))
 	}
 	return changed, nil
 }
 
 // recordPause keeps who did what to relays or consumers, and why.
-func (d *DLQ) recordPause(ctx context.Context, tx pgx.Tx, action string, p Pausable, by, reason string) error {
-	if _, err := tx.Exec(ctx, d.sql.recordPause, action, p.Consumer, p.Topic, p.Key, by, reason); err != nil {
+func (r *Room) recordPause(ctx context.Context, tx pgx.Tx, action string, p Pausable, by, reason string) error {
+	if _, err := tx.Exec(ctx, r.sql.In(recordPause), action, p.Consumer, p.Topic, p.Key, by, reason); err != nil {
 		return fmt.Errorf("record the action: %w", err)
 	}
 	return nil

@@ -1,4 +1,4 @@
-package dlq_test
+package waiting_test
 
 import (
 	"errors"
@@ -13,9 +13,10 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/waiting"
 )
 
-var anns = dlq.ScheduledOptions{By: "ann", Reason: "it was called off"}
+var anns = waiting.Options{By: "ann", Reason: "it was called off"}
 
 // reminders are n events that are due in an hour, each a second after the one before.
 func reminders(n int) (events []holdfast.Event) {
@@ -32,9 +33,10 @@ func TestScheduledEventsAreListedByTheirTime(t *testing.T) {
 	b := setup(t)
 	all := reminders(25)
 	b.write(t, all...)
-	list := func(f dlq.ScheduledFilter) (ids []string) {
+	list := func(f waiting.Filter) (ids []string) {
 		t.Helper()
-		got, err := b.d.ListScheduled(t.Context(), f)
+		f.Why = waiting.Scheduled
+		got, err := b.w.List(t.Context(), f)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -47,19 +49,19 @@ func TestScheduledEventsAreListedByTheirTime(t *testing.T) {
 		}
 		return ids
 	}
-	if got := list(dlq.ScheduledFilter{}); len(got) != 25 || !slices.IsSorted(got) {
+	if got := list(waiting.Filter{}); len(got) != 25 || !slices.IsSorted(got) {
 		t.Errorf("the list is %q", got)
 	}
-	if got := list(dlq.ScheduledFilter{Key: "k3", Topic: "reminders", Type: "reminder", Source: "shop"}); fmt.Sprint(got) != "[r003 r010 r017 r024]" {
+	if got := list(waiting.Filter{Key: "k3", Topic: "reminders", Type: "reminder", Source: "shop"}); fmt.Sprint(got) != "[r003 r010 r017 r024]" {
 		t.Errorf("of a key there are %q", got)
 	}
-	if got := list(dlq.ScheduledFilter{EventID: "r011"}); fmt.Sprint(got) != "[r011]" {
+	if got := list(waiting.Filter{EventID: "r011"}); fmt.Sprint(got) != "[r011]" {
 		t.Errorf("of an id there is %q", got)
 	}
 	var paged []string
-	f := dlq.ScheduledFilter{Limit: 10}
+	f := waiting.Filter{Why: waiting.Scheduled, Limit: 10}
 	for {
-		page, err := b.d.ListScheduled(t.Context(), f)
+		page, err := b.w.List(t.Context(), f)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -79,10 +81,10 @@ func TestACancelledEventIsADiscardedDeadLetter(t *testing.T) {
 	t.Parallel()
 	b, p := setup(t), &topics{}
 	b.write(t, reminders(250)...)
-	if n, err := b.d.CancelScheduled(t.Context(), dlq.ScheduledFilter{Key: "k1"}, dlq.ScheduledOptions{DryRun: true}); n != 36 || err != nil {
+	if n, err := b.w.Cancel(t.Context(), waiting.Filter{Key: "k1"}, waiting.Options{DryRun: true}); n != 36 || err != nil {
 		t.Errorf("a dry run: %d, %v", n, err)
 	}
-	if n, err := b.d.CancelScheduled(t.Context(), dlq.ScheduledFilter{EventID: "r000"}, anns); n != 1 || err != nil {
+	if n, err := b.w.Cancel(t.Context(), waiting.Filter{EventID: "r000"}, anns); n != 1 || err != nil {
 		t.Fatalf("%d, %v", n, err)
 	}
 	letters, err := b.d.List(t.Context(), dlq.Filter{State: dlq.StateDiscarded})
@@ -95,13 +97,13 @@ func TestACancelledEventIsADiscardedDeadLetter(t *testing.T) {
 	if actions, err := b.d.Actions(t.Context(), letters[0].ID); err != nil || len(actions) != 1 || actions[0].Action != "discard" || actions[0].By != "ann" || actions[0].Reason != anns.Reason {
 		t.Errorf("%+v, %v", actions, err)
 	}
-	if n, err := b.d.CancelScheduled(t.Context(), dlq.ScheduledFilter{Topic: "reminders", Limit: 105}, anns); n != 105 || err != nil {
+	if n, err := b.w.Cancel(t.Context(), waiting.Filter{Topic: "reminders", Limit: 105}, anns); n != 105 || err != nil {
 		t.Errorf("%d were cancelled, %v", n, err)
 	}
-	if n, err := b.d.CancelScheduled(t.Context(), dlq.ScheduledFilter{}, anns); n != 144 || err != nil {
+	if n, err := b.w.Cancel(t.Context(), waiting.Filter{}, anns); n != 144 || err != nil {
 		t.Errorf("%d were cancelled, %v", n, err)
 	}
-	if _, err := b.d.CancelScheduled(t.Context(), dlq.ScheduledFilter{}, anns); !errors.Is(err, dlq.ErrNotScheduled) {
+	if _, err := b.w.Cancel(t.Context(), waiting.Filter{}, anns); !errors.Is(err, waiting.ErrNotFound) {
 		t.Errorf("nothing is left: %v", err)
 	}
 	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.scheduled"); n != 0 {
@@ -122,7 +124,7 @@ func TestACancelThatCameTooLateSaysSo(t *testing.T) {
 	wait.Until(t, "one is published, one is parked", func() bool { return p.count() == 1 && b.parked(t, "gone") == 1 })
 	later := reminders(3)
 	b.write(t, later...)
-	if n, err := b.d.CancelScheduled(t.Context(), dlq.ScheduledFilter{EventID: "r002"}, anns); n != 1 || err != nil {
+	if n, err := b.w.Cancel(t.Context(), waiting.Filter{EventID: "r002"}, anns); n != 1 || err != nil {
 		t.Fatal(n, err)
 	}
 	tx, err := b.Begin(t.Context())
@@ -133,17 +135,17 @@ func TestACancelThatCameTooLateSaysSo(t *testing.T) {
 	pgtest.Exec(t, tx, "delete from holdfast.scheduled where id = 'r001'") // as a relay does that moves it
 	for id, says := range map[string]string{
 		"published": "it is in the log: it is published, or about to be",
-		"parked":    "it is parked",
+		"parked":    "it waits in a relay",
 		"r002":      "event r002 is a dead letter",
 		"r001":      "a relay is moving event r001 into the log",
 		"never":     "event never is unknown here",
 	} {
-		n, err := b.d.CancelScheduled(t.Context(), dlq.ScheduledFilter{EventID: id}, anns)
-		if n != 0 || !errors.Is(err, dlq.ErrNotScheduled) || !strings.Contains(err.Error(), says) {
+		n, err := b.w.Cancel(t.Context(), waiting.Filter{EventID: id}, anns)
+		if n != 0 || !errors.Is(err, waiting.ErrNotFound) || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %d, %v; want %q", id, n, err, says)
 		}
 	}
-	if n, err := b.d.CancelScheduled(t.Context(), dlq.ScheduledFilter{Topic: "reminders"}, anns); n != 1 || err != nil {
+	if n, err := b.w.Cancel(t.Context(), waiting.Filter{Topic: "reminders"}, anns); n != 1 || err != nil {
 		t.Errorf("%d were cancelled beside one that is being moved, %v", n, err)
 	}
 }

@@ -1,4 +1,4 @@
-package dlq
+package waiting
 
 import (
 	"context"
@@ -16,18 +16,18 @@ func TestALaneThatIsNotHandedOverIsNamedWithItsOwner(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)
-	d, err := New(db.Pool, Config{})
+	r, err := New(db.Pool, Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	pgtest.Exec(t, db.Pool, `insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time)
 		select 3, 'gone', '', -n, 'topic', 'infinity', n, 's', 't', now() from generate_series(1, 2) n`)
 	waited := time.Duration(0)
-	d.now = func() time.Time { return time.Unix(0, 0).Add(waited) }
-	d.pause = func(_ context.Context, by time.Duration) error { waited += max(by, time.Second); return nil }
+	r.now = func() time.Time { return time.Unix(0, 0).Add(waited) }
+	r.rest = func(_ context.Context, by time.Duration) error { waited += max(by, time.Second); return nil }
 	giveUp := func() (int, error) {
 		waited = 0
-		return d.GiveUpParked(t.Context(), ParkedFilter{Topic: "gone"}, ParkedOptions{By: "ann"})
+		return r.GiveUp(t.Context(), Filter{Origin: "relay", Topic: "gone"}, Options{By: "ann"})
 	}
 
 	pgtest.Exec(t, db.Pool, "update holdfast.lane set owner = 'the sidecar', lease_until = now() + interval '1 hour', epoch = 7")
@@ -40,7 +40,7 @@ func TestALaneThatIsNotHandedOverIsNamedWithItsOwner(t *testing.T) {
 		t.Fatal(err)
 	}
 	pgtest.Exec(t, tx, "select pg_advisory_xact_lock($1, $2)", int32(lane.HandOverClass), lane.HandOverNumber("holdfast", 3))
-	if n, err := giveUp(); n != 0 || err == nil || !strings.Contains(err.Error(), "another session works on what is parked in the lane") {
+	if n, err := giveUp(); n != 0 || err == nil || !strings.Contains(err.Error(), "another session changes what waits in the lane") {
 		t.Errorf("%d, %v", n, err)
 	}
 	if err := tx.Rollback(t.Context()); err != nil {

@@ -1,0 +1,125 @@
+package console
+
+import (
+	"context"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/holdfast-go/holdfast/dlq"
+	"github.com/holdfast-go/holdfast/waiting"
+)
+
+// waitFields are the fields of a filter of waiting events, as in links and forms.
+var waitFields = []string{"origin", "consumer", "topic", "key", "type", "source", "event", "why", "heads"}
+
+// waitFilter reads the fields of a filter. heads is any text.
+func waitFilter(f map[string]string) waiting.Filter {
+	return waiting.Filter{Origin: f["origin"], Consumer: f["consumer"], Topic: f["topic"], Key: f["key"], Type: f["type"], Source: f["source"], EventID: f["event"],
+		Why: waiting.Why(f["why"]), Heads: f["heads"] != ""}
+}
+
+type waitGroupsPage struct {
+	Filter map[string]string
+	Groups []waiting.Group
+	Total  int
+}
+
+func (c *Console) waitingGroups(v *visit) (answer, error) {
+	p := waitGroupsPage{Filter: fields(v, waitFields...)}
+	if err := noNUL(p.Filter); err != nil {
+		return answer{}, err
+	}
+	var err error
+	p.Groups, err = c.room.Groups(v.Context(), waitFilter(p.Filter))
+	for _, g := range p.Groups {
+		p.Total += g.Events
+	}
+	return answer{page: "waits", data: p}, err
+}
+
+type waitingPage struct {
+	Filter    map[string]string
+	Words     string
+	Events    []waiting.Event
+	More      bool
+	Does      []string // what can be done with all that the filter selects
+	Redirects bool
+}
+
+const waitingPerPage = 200
+
+func (c *Console) waitingList(v *visit) (answer, error) {
+	p := waitingPage{Filter: fields(v, waitFields...)}
+	if err := noNUL(p.Filter); err != nil {
+		return answer{}, err
+	}
+	p.Words, p.Does = inWords(p.Filter), waitingActions(p.Filter)
+	p.Redirects = slices.Contains(p.Does, "redirect")
+	f := waitFilter(p.Filter)
+	f.Limit = waitingPerPage
+	var err error
+	p.Events, err = c.room.List(v.Context(), f)
+	p.More = len(p.Events) == waitingPerPage
+	return answer{page: "waiting", data: p}, err
+}
+
+// waitingActions are the changes that a filter allows.
+func waitingActions(filter map[string]string) []string {
+	f := waitFilter(filter)
+	switch {
+	case f.Why == waiting.Scheduled && f.Consumer == "" && f.Topic+f.Key+f.Type+f.Source+f.EventID != "":
+		return []string{"cancel"}
+	case f.Why == waiting.Scheduled:
+		return nil
+	case f.Consumer != "":
+		return []string{"retry", "give-up", "discard"}
+	case f.Topic != "" && f == (waiting.Filter{Origin: dlq.OriginRelay, Topic: f.Topic, Key: f.Key}):
+		return []string{"retry", "give-up", "redirect", "discard"}
+	}
+	return nil
+}
+
+// cancelled is a filter as a cancel takes it.
+func cancelled(filter map[string]string) map[string]string {
+	f := maps.Clone(filter)
+	f["why"] = string(waiting.Scheduled)
+	return f
+}
+
+func (c *Console) changeWaiting(v *visit) (answer, error) {
+	given, filter := fields(v, append([]string{"does", "to"}, waitFields...)...), fields(v, waitFields...)
+	if err := noNUL(given); err != nil {
+		return answer{}, err
+	}
+	f := waitFilter(filter)
+	next := "The next events of their keys go on. "
+	does := map[string]struct {
+		do   func(context.Context, waiting.Filter, waiting.Options) (int, error)
+		note string
+	}{
+		"retry":   {c.room.Retry, "Those that wait for their next attempt are tried at once."},
+		"give-up": {c.room.GiveUp, next + "They are dead letters then, which can be read, edited and replayed later."},
+		"discard": {c.room.Discard, next + "Nobody gets them then. The payloads stay until a purge."},
+		"cancel":  {c.room.Cancel, "Nobody gets them then. Each becomes a discarded dead letter, whose payload stays until a purge."},
+		"redirect": {func(ctx context.Context, f waiting.Filter, o waiting.Options) (int, error) {
+			return c.room.Redirect(ctx, f, given["to"], o)
+		}, "They are events of topic " + given["to"] + " then, with their ids, keys and payloads."},
+	}
+	chosen, known := does[given["does"]]
+	switch {
+	case !known:
+		return answer{}, refusal{http.StatusUnprocessableEntity, "does is " + strconv.Quote(given["does"]) + ": it must be retry, give-up, discard, redirect or cancel"}
+	case given["does"] == "cancel" && !slices.Contains(waitingActions(cancelled(filter)), "cancel"):
+		return answer{}, refusal{http.StatusUnprocessableEntity, "the filter is empty: name a topic, a key, a type, a source or an event"}
+	}
+	with := func(dry bool) func(context.Context) (int, error) {
+		return func(ctx context.Context) (int, error) {
+			return chosen.do(ctx, f, waiting.Options{DryRun: dry, By: v.User.Name, Reason: strings.TrimSpace(v.PostForm.Get("reason"))})
+		}
+	}
+	return c.carryOut(v, change{Does: given["does"], Things: "waiting event", Filter: inWords(filter), Action: "/waiting", Fields: given, Note: chosen.note,
+		Back: "/waiting" + queryOf("origin", filter["origin"], "consumer", filter["consumer"])}, with(true), with(false))
+}

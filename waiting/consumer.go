@@ -1,0 +1,98 @@
+package waiting
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/dlq"
+	"github.com/holdfast-go/holdfast/internal/manual"
+)
+
+// This file changes what waits in consumers, one event in a transaction. Events whose handler runs are left to it.
+
+// The actions, as stored_action keeps them.
+const (
+	actRetry   = "retry"
+	actDiscard = "discard"
+	actGiveUp  = "give-up"
+)
+
+func (r *Room) changeConsumer(ctx context.Context, f Filter, o Options, action string) (n int, err error) {
+	most, found := f.Limit, false
+	f.Heads = f.Heads || action == actRetry
+	for {
+		page, err := r.read(ctx, inConsumer, f, walkPage)
+		if err != nil {
+			return n, err
+		}
+		found = found || len(page) > 0
+		for i := range page {
+			if most > 0 && n >= most {
+				return n, nil
+			}
+			changed := !page[i].Running
+			if changed && !o.DryRun {
+				if changed, err = r.changeOne(ctx, &page[i], action, o); err != nil {
+					return n, fmt.Errorf("event %s of %s, after %d: %w", page[i].Event.ID, page[i].Consumer, n, manual.Explain(err))
+				}
+			}
+			if changed {
+				n++
+				o.report(Progress{Changed: n})
+			}
+		}
+		if len(page) < walkPage {
+			break
+		}
+		f.After = &page[len(page)-1]
+	}
+	if !found {
+		return 0, f.notFound()
+	}
+	return n, nil
+}
+
+// changeOne does an action on one event. It returns false if the event has changed meanwhile, or does not allow the action.
+func (r *Room) changeOne(ctx context.Context, w *Event, action string, o Options) (changed bool, err error) {
+	e := w.Event
+	err = manual.Transact(ctx, r.pool, func(tx pgx.Tx) error {
+		changed = false
+		if err := manual.LockQueue(ctx, tx, r.schema, w.Consumer, e.Topic, e.Key); err != nil {
+			return err
+		}
+		row := []any{w.Consumer, e.Topic, e.Key, w.Place, e.Source, e.ID}
+		var letter *int64
+		if action == actRetry {
+			tag, err := tx.Exec(ctx, r.sql.In(retryConsumer), row...)
+			if err != nil || tag.RowsAffected() == 0 {
+				return err
+			}
+		} else {
+			reason := fmt.Sprintf("a person gave it up: %s", o.Reason)
+			state, result := dlq.StateOpen, "dead"
+			if action == actDiscard {
+				state, result = dlq.StateDiscarded, dlq.StateDiscarded
+			}
+			var id int64
+			switch err := tx.QueryRow(ctx, r.sql.In(giveUpConsumer), append(row, reason, state, result)...).Scan(&id); {
+			case errors.Is(err, pgx.ErrNoRows):
+				return nil
+			case err != nil:
+				return fmt.Errorf("write its letter: %w", err)
+			}
+			letter = &id
+			if _, err := tx.Exec(ctx, r.sql.In(wakeKey), w.Consumer, e.Topic, e.Key); err != nil {
+				return fmt.Errorf("wake the key's queue: %w", err)
+			}
+		}
+		if _, err := tx.Exec(ctx, r.sql.In(recordStored), action, w.Consumer, e.Source, e.ID, e.Type, e.Topic, e.Key, letter, o.By, o.Reason); err != nil {
+			return fmt.Errorf("record the action: %w", err)
+		}
+		changed = true
+		return nil
+	})
+	return changed, err
+}

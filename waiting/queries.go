@@ -1,0 +1,397 @@
+package waiting
+
+import "github.com/holdfast-go/holdfast/internal/waitroom"
+
+// This file holds every statement of the package, written for the schema "holdfast". All parameters are cast, because in the modes exec
+// and simple_protocol pgx does not ask Postgres for their types.
+
+// ofFilter are the conditions of a Filter that mean the same wherever an event w waits. $1 consumer, $2 topic, $3 key, $4 type, $5
+// source, $6 event id, where empty matches any; $7 for what it waits, $8 only heads, $9 the partition, -1 for any.
+const ofFilter = `
+   and ($2::text = '' or w.topic = $2::text)
+   and ($3::text = '' or w.key = $3::text)
+   and ($4::text = '' or w.type = $4::text)
+   and ($5::text = '' or w.source = $5::text)
+   and ($7::text = '' or y.why = $7::text)
+   and (not $8::boolean or e.head)`
+
+// relayWaits are the rows w that relays keep, which are heads or not (e), and for what each waits (y). It compares with the row before it
+// by the primary key.
+const relayWaits = `
+  from holdfast.parked w
+ cross join lateral (
+       select w.key = '' or not exists (select from holdfast.parked h
+                                         where h.lane = w.lane and h.topic = w.topic and h.key = w.key and h.place < w.place) as head) e
+ cross join lateral (
+       select case when exists (select from holdfast.pause u where u.consumer = '' and u.topic = w.topic) then 'paused'
+                   when w.partition is not null then 'partition'
+                   when w.why = 'topic' then 'topic'
+                   when not e.head then 'behind-event'
+                   when w.key <> '' and w.letter is null and w.next_at = 'infinity'
+                        and exists (select from holdfast.lane_hold o where o.lane = w.lane and o.topic = w.topic and o.key = w.key) then 'behind-letter'
+                   when w.why = 'record' or w.attempts > 0 then 'failed'
+                   else '' end as why) y
+ where $1::text = ''
+   and ($6::text = '' or w.id = $6::text)
+   and ($9::integer < 0 or w.partition = $9::integer)` + ofFilter
+
+// consumerWaits are the rows w that consumers keep. A node says which types it handles until seen_until.
+const consumerWaits = `
+  from holdfast.stored w
+ cross join lateral (
+       select w.lease_until > now() as running,
+              w.key = '' or not exists (select from holdfast.stored h
+                                         where h.consumer = w.consumer and h.topic = w.topic and h.key = w.key and h.place < w.place) as head) e
+ cross join lateral (
+       select case when e.running then ''
+                   when not exists (select from holdfast.consumer_type t
+                                     where t.consumer = w.consumer and t.type = w.type and t.seen_until > now()) then 'no-handler'
+                   when exists (select from holdfast.pause u
+                                 where u.consumer = w.consumer and (u.topic = '' or u.topic = w.topic and u.key = w.key)) then 'paused'
+                   when not e.head then 'behind-event'
+                   when w.key <> '' and w.letter is null
+                        and exists (select from holdfast.consumer_hold o
+                                     where o.consumer = w.consumer and o.topic = w.topic and o.key = w.key and o.after < w.place) then 'behind-letter'
+                   when w.attempts > 0 or w.next_at > now() then 'failed'
+                   else '' end as why) y
+ where ($1::text = '' or w.consumer = $1::text)
+   and ($6::text = '' or w.event_id = $6::text)
+   and $9::integer < 0` + ofFilter
+
+// scheduleWaits are the rows w that wait for their time.
+const scheduleWaits = `
+  from holdfast.scheduled w
+ cross join lateral (select true as head) e
+ cross join lateral (select 'scheduled' as why) y
+ where $1::text = ''
+   and ($6::text = '' or w.id = $6::text)
+   and $9::integer < 0` + ofFilter
+
+// The columns of an Event, by place.
+const (
+	relayColumns = `
+select '', w.lane, w.place, w.topic, w.key, w.source, w.id, w.type, w.time, y.why, e.head, false, coalesce(w.partition, -1), w.attempts,
+       coalesce(w.errors[cardinality(w.errors)], ''), w.first_at, nullif(w.next_at, 'infinity'), coalesce(w.letter, 0)`
+	consumerColumns = `
+select w.consumer, 0::smallint, w.place, w.topic, w.key, w.source, w.event_id, w.type, w.time, y.why, e.head, e.running, -1, w.attempts,
+       coalesce(w.errors[cardinality(w.errors)], ''), w.first_at, nullif(w.next_at, 'infinity'), coalesce(w.letter, 0)`
+	scheduleColumns = `
+select '', w.lane, w.seq, w.topic, w.key, w.source, w.id, w.type, w.time, y.why, e.head, false, -1, 0, '', w.time, w.due_at, 0::bigint`
+)
+
+// listRelay reads a page in the order of the primary key. $10 how many, $11 to $14 the row after which to continue.
+const listRelay = `-- waiting.list_relay` + relayColumns + relayWaits + `
+   and (w.lane, w.topic, w.key, w.place) > ($11::smallint, $12::text, $13::text, $14::bigint)
+ order by w.lane, w.topic, w.key, w.place
+ limit $10::integer`
+
+// listConsumer reads a page in the order of the primary key. $10 how many, $11 to $14 the row after which to continue.
+const listConsumer = `-- waiting.list_consumer` + consumerColumns + consumerWaits + `
+   and (w.consumer, w.topic, w.key, w.place) > ($11::text, $12::text, $13::text, $14::bigint)
+ order by w.consumer, w.topic, w.key, w.place
+ limit $10::integer`
+
+// listSchedule reads a page, those first that are due first. Of each lane it reads as many as the page has, by the primary key. $10 how
+// many, $11 and $12 the row after which to continue.
+const listSchedule = `-- waiting.list_schedule
+select f.* from holdfast.lane l, lateral (` + scheduleColumns + scheduleWaits + `
+   and w.lane = l.lane and (w.due_at, w.seq) > (coalesce($11::timestamptz, '-infinity'), $12::bigint)
+ order by w.due_at, w.seq limit $10::integer) f
+ order by f.due_at, f.seq
+ limit $10::integer`
+
+// group are the columns of a Group, but for consumer and topic, of rows w that have errors.
+const group = `y.why, count(*), count(distinct w.key) filter (where w.key <> ''),
+       coalesce(sum(coalesce(octet_length(w.payload), 0) + coalesce(octet_length(w.headers::text), 0)), 0)::bigint, min(w.first_at),
+       nullif(min(w.next_at), 'infinity'),
+       coalesce((max(array[to_char(w.first_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US'), w.errors[cardinality(w.errors)]])
+         filter (where cardinality(w.errors) > 0))[2], '')`
+
+const groupRelay = `-- waiting.group_relay
+select '', w.topic, ` + group + relayWaits + `
+ group by w.topic, y.why
+ order by w.topic, y.why`
+
+const groupConsumer = `-- waiting.group_consumer
+select w.consumer, w.topic, ` + group + consumerWaits + `
+ group by w.consumer, w.topic, y.why
+ order by w.consumer, w.topic, y.why`
+
+const groupSchedule = `-- waiting.group_schedule
+select '', w.topic, 'scheduled', count(*), count(distinct w.key) filter (where w.key <> ''),
+       coalesce(sum(coalesce(octet_length(w.payload), 0) + coalesce(octet_length(w.headers::text), 0)), 0)::bigint, min(w.time), min(w.due_at), ''` + scheduleWaits + `
+ group by w.topic
+ order by w.topic`
+
+// The columns that Detail has more. $10 with payloads.
+const (
+	queueDetail = `, array(select t from unnest(w.errors) t where t is not null)`
+	payload     = `w.headers::text, case when $10::boolean then w.payload end, coalesce(octet_length(w.payload), -1)`
+)
+
+// showRelay reads all rows: no index begins with the id.
+const showRelay = `-- waiting.show_relay` + relayColumns + queueDetail + `, null::timestamptz, -1, -1::bigint, ` + payload + relayWaits + `
+ order by w.source
+ limit 100`
+
+// showConsumer finds the rows by the unique constraint that begins with the id.
+const showConsumer = `-- waiting.show_consumer` + consumerColumns + queueDetail + `, w.failed_at, coalesce(w.partition, -1), coalesce(w."offset", -1), ` + payload + consumerWaits + `
+   and w.event_id = $6::text
+ order by w.source, w.consumer
+ limit 100`
+
+// showSchedule reads all rows, as showRelay.
+const showSchedule = `-- waiting.show_schedule` + scheduleColumns + `, '{}'::text[], null::timestamptz, -1, -1::bigint, ` + payload + scheduleWaits + `
+ order by w.source
+ limit 100`
+
+// The statements that change what relays keep run in a transaction that has taken the lane.
+
+// countRelay counts the events of a topic ($1), or of one key of it ($2), by lane, in order of the lanes. $3 the one
+// partition for which they wait, -1 for any.
+const countRelay = `-- waiting.count_relay
+select p.lane, count(*) from holdfast.lane l join holdfast.parked p on p.lane = l.lane
+ where p.topic = $1::text and ($2::text = '' or p.key = $2::text) and ($3::integer < 0 or p.partition = $3::integer)
+ group by p.lane order by p.lane`
+
+// boundRelay is a place after everything that is parked now.
+const boundRelay = `-- waiting.bound_relay
+select nextval('holdfast.parked_place')`
+
+// askForLane makes the lane's owner hand it over, until the transaction ends. Relays look at the locks. It is false while
+// another session asks for the lane.
+const askForLane = `-- waiting.ask_for_lane
+select pg_try_advisory_xact_lock($1::integer, $2::integer)`
+
+// takeLane makes a lane nobody's that nobody owns now, and keeps its row until the transaction ends: a claim passes over it. The
+// new epoch makes every statement fail of an owner whose lease has run out. In a transaction that waits, now() stands still.
+const takeLane = `-- waiting.take_lane
+update holdfast.lane l set owner = null, epoch = l.epoch + 1, lease_until = '-infinity'
+ where l.lane = (select f.lane from holdfast.lane f
+                  where f.lane = $1::smallint and (f.owner is null or f.lease_until < clock_timestamp())
+                    for no key update skip locked)`
+
+const readOwner = `-- waiting.lane_owner
+select coalesce(l.owner, '') from holdfast.lane l where l.lane = $1::smallint`
+
+// relayBatch chooses the next rows of a topic in a lane, in order of key and place, by parked_pkey. $1 lane, $2 topic, $3 the one
+// key, ” for all, $4 and $5 the key and the place after which to go on, $6 the place before which rows were parked when the
+// command began, $7 rows at most, $8 bytes at most, but one row at least. The rows are found again by their place in the file: nobody
+// else changes them.
+const relayBatch = `
+with looked as materialized (
+  select p.ctid as row, p.key, p.place, p.letter,
+         coalesce(octet_length(p.payload), 0) + coalesce(octet_length(p.headers::text), 0) + pg_column_size(p.errors) as size
+    from holdfast.parked p
+   where p.lane = $1::smallint and p.topic = $2::text and ($3::text = '' or p.key = $3::text)
+     and (p.key, p.place) > ($4::text, $5::bigint) and p.place < $6::bigint
+   order by p.key, p.place limit $7::integer
+), batch as materialized (
+  select f.* from (
+    select l.*, sum(l.size) over (order by l.key, l.place rows between unbounded preceding and 1 preceding) as before from looked l) f
+   where f.before is null or f.before + f.size <= $8::bigint)`
+
+// relayDone says what became of a batch: how many rows there were, how many of them were changed, whether there may be more, the
+// keys that were changed, and where to go on.
+const relayDone = `
+select b.rows, c.rows, b.rows < (select count(*) from looked) or b.rows = $7::integer, coalesce(c.keys, '{}'),
+       coalesce(last.key, $4::text), coalesce(last.place, $5::bigint)
+  from (select count(*)::integer as rows from batch) b,
+       (select count(*)::integer as rows, array_agg(distinct key) filter (where key <> '') as keys from changed) c
+  left join (select key, place from batch order by key desc, place desc limit 1) last on true`
+
+// giveUpRelay makes a batch dead letters in the state $9, in order, or closes the letters whose replays they are in that state.
+// $10 is the reason. If they are discarded, $11 and $12 say who does that, and why.
+const giveUpRelay = `-- waiting.give_up_relay` + relayBatch + `, changed as (
+  delete from holdfast.parked p where p.ctid = any (array(select b.row from batch b)) returning p.*
+), again as (
+  update holdfast.letter l
+     set state = $9::text, reason = $10::text, last_at = now(), attempts = l.attempts + g.attempts, errors = holdfast.last_errors(l.errors || g.errors)
+    from changed g where l.id = g.letter
+  returning l.id
+), new as (
+  insert into holdfast.letter (origin, reason, fingerprint, state, event_id, source, type, topic, key, time, headers, payload, hash, lane, attempts, errors, first_at)
+  select 'relay', $10::text, g.type || ' of a topic given up by a person', $9::text, g.id, g.source, g.type, g.topic, g.key, g.time, g.headers, g.payload,
+         sha256(coalesce(g.payload, '')), g.lane, g.attempts, holdfast.last_errors(g.errors), g.first_at
+    from changed g where g.letter is null or g.letter not in (select a.id from again a)
+   order by g.key, g.place
+  returning id
+), signed as (
+  insert into holdfast.letter_action (letter, action, by, reason)
+  select l.id, 'discard', $11::text, $12::text from (select id from again union all select id from new) l where $9::text = 'discarded')` + relayDone
+
+// redirectRelay makes a batch events of the topic $9, after all that is parked of that, in order. $10 is a note for their errors.
+// A replay takes its letter along. A key stays that a dead letter holds, unless the letter's replay is in the batch.
+const redirectRelay = `-- waiting.redirect_relay` + relayBatch + `, held as materialized (
+  select distinct h.key from holdfast.lane_hold h
+   where h.lane = $1::smallint and h.topic = $2::text and h.key = any (array(select b.key from batch b where b.key <> ''))
+     and not exists (select from batch r where r.key = h.key and r.letter = h.letter)
+), moves as (
+  select m.*, nextval('holdfast.parked_place') as place
+    from (select b.row, b.key, row_number() over (partition by b.key order by b.place) as n
+            from batch b where b.key not in (select h.key from held h)
+           order by b.key, b.place offset 0) m
+), changed as (
+  update holdfast.parked p
+     set topic = $9::text, place = m.place, why = 'follows', partition = null, attempts = 0, errors = holdfast.last_errors(p.errors || $10::text),
+         next_at = case when m.key = '' or m.n = 1
+                         and not exists (select from holdfast.parked u where u.lane = $1::smallint and u.topic = $9::text and u.key = m.key)
+                         and (p.letter is not null or not exists (
+                           select from holdfast.lane_hold h where h.lane = $1::smallint and h.topic = $9::text and h.key = m.key))
+                        then now() else 'infinity' end
+    from moves m where p.ctid = m.row
+  returning p.key, p.letter
+), letters as (
+  update holdfast.letter l set topic = $9::text, errors = holdfast.last_errors(l.errors || $10::text)
+    from changed c where l.id = c.letter and l.state = 'replaying')` + relayDone
+
+// resumeRelay makes the first row of queues due, unless it waits for its topic or partition, or a dead letter holds it. $2 topic,
+// $3 keys, $4 and $5 the last key and place of the batch: nothing is left before it, so what was there need not be read again. The
+// rows are found again by their place in the file: else the planner, which knows nothing of a new table, looks for the first row
+// of a queue once for each of its rows.
+const resumeRelay = `-- waiting.resume_relay
+with first as materialized (
+  select f.* from unnest($3::text[]) as k (key), lateral (
+    select h.ctid as row, h.* from holdfast.parked h
+     where h.lane = $1::smallint and h.topic = $2::text and h.key = k.key
+       and h.place > case when k.key = $4::text then $5::bigint else '-9223372036854775808' end
+     order by h.place limit 1) f)
+update holdfast.parked p set next_at = now()
+ where p.ctid = any (array(
+   select f.row from first f
+    where f.next_at = 'infinity' and f.partition is null and f.why <> 'topic'
+      and (f.letter is not null or not exists (
+        select from holdfast.lane_hold h where h.lane = $1::smallint and h.topic = $2::text and h.key = f.key))))`
+
+// retryRelay makes the heads of a topic ($2), or of one key of it ($3), due that wait for their next attempt, in a lane that was
+// taken. $4 the one partition, -1 for any. By parked_due.
+const retryRelay = `-- waiting.retry_relay
+update holdfast.parked p set next_at = now()
+ where p.lane = $1::smallint and p.topic = $2::text and ($3::text = '' or p.key = $3::text) and ($4::integer < 0 or p.partition = $4::integer)
+   and p.next_at > now() and p.next_at < 'infinity'`
+
+// countRetry counts what retryRelay would make due.
+const countRetry = `-- waiting.count_retry
+select count(*) from holdfast.parked p
+ where p.lane = $1::smallint and p.topic = $2::text and ($3::text = '' or p.key = $3::text) and ($4::integer < 0 or p.partition = $4::integer)
+   and p.next_at > now() and p.next_at < 'infinity'`
+
+// topicIsPaused says whether relays would not try what is parked of a topic.
+const topicIsPaused = `-- waiting.topic_is_paused
+select exists (select from holdfast.pause p where p.consumer = '' and p.topic = $1::text)`
+
+// retryConsumer makes a head due, under the lock of the key, unless a worker has it or a letter holds its key.
+const retryConsumer = `-- waiting.retry_consumer
+update holdfast.stored s set next_at = clock_timestamp()
+ where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text and s.place = $4::bigint and s.source = $5::text and s.event_id = $6::text
+   and s.lease_until <= clock_timestamp()
+   and (s.key = '' or (
+          not exists (select from holdfast.stored h
+                       where h.consumer = s.consumer and h.topic = s.topic and h.key = s.key and h.place < s.place)
+      and (s.letter is not null
+           or not exists (select from holdfast.consumer_hold o
+                           where o.consumer = s.consumer and o.topic = s.topic and o.key = s.key and o.after < s.place))))`
+
+// giveUpConsumer takes an event out of its queue, under the lock of the key, unless a worker has it, and makes it a letter in the state $8: a new
+// one, or the one that it is a replay of. $7 is the reason, $9 the result of its inbox row.
+const giveUpConsumer = `-- waiting.give_up_consumer
+with gone as (
+  delete from holdfast.stored s
+   where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text and s.place = $4::bigint and s.source = $5::text and s.event_id = $6::text
+     and s.lease_until <= now()
+  returning s.*
+), settled as (
+  update holdfast.inbox i set result = $9::text, processed_at = now(), attempts = g.attempts
+    from gone g
+   where i.consumer = g.consumer and i.source = g.source and i.event_id = g.event_id and i.result = 'stored'
+), again as (
+  update holdfast.letter l set state = $8::text, reason = $7::text, last_at = now(), attempts = l.attempts + g.attempts, errors = holdfast.last_errors(l.errors || g.errors)
+    from gone g where l.id = g.letter
+  returning l.id
+), new as (
+  insert into holdfast.letter as l (origin, consumer, reason, fingerprint, state, event_id, source, type, topic, key, time,
+         headers, payload, hash, partition, "offset", attempts, errors, first_at, place)
+  select 'inbox', g.consumer, $7::text, g.type || ' given up by a person', $8::text, g.event_id, g.source, g.type, g.topic, g.key, g.time,
+         g.headers, g.payload, g.hash, g.partition, g."offset", g.attempts, g.errors, coalesce(g.failed_at, now()), g.place
+    from gone g where g.letter is null
+  on conflict (consumer, source, event_id, hash) where origin = 'inbox' do update
+     set state = excluded.state, reason = excluded.reason, fingerprint = excluded.fingerprint, holds = false, place = excluded.place, last_at = now(),
+         attempts = l.attempts + excluded.attempts, errors = holdfast.last_errors(l.errors || excluded.errors)
+  returning l.id)
+select id from again union all select id from new`
+
+const recordStored = `-- waiting.record_stored
+insert into holdfast.stored_action (action, consumer, source, event_id, type, topic, key, letter, by, reason)
+values ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::bigint, $9::text, $10::text)`
+
+// wakeKey makes the head of a key's queue due if nothing holds it any more, under the lock of the key.
+const wakeKey = `-- waiting.wake_key
+update holdfast.stored s set next_at = clock_timestamp()
+  from (select $1::text as consumer, $2::text as topic, $3::text as key) q
+ where ` + waitroom.Woken
+
+// cancelScheduled makes scheduled events dead letters that are discarded already, and returns how many. One that a relay is moving
+// into the log is passed over: neither waits for the other. $1 lanes, $2 due times, $3 seqs, $4 the reason of the letters; $5 and $6
+// say who does it, and why.
+const cancelScheduled = `-- waiting.cancel_scheduled
+with free as materialized (
+  select f.ctid as row
+    from unnest($1::smallint[], $2::timestamptz[], $3::bigint[]) u (lane, due_at, seq)
+    join holdfast.scheduled f on f.lane = u.lane and f.due_at = u.due_at and f.seq = u.seq
+     for update of f skip locked
+), gone as (
+  delete from holdfast.scheduled s where s.ctid = any (array(select f.row from free f)) returning s.*
+), cancelled as (
+  insert into holdfast.letter (origin, reason, fingerprint, state, event_id, source, type, topic, key, time, headers, payload, hash, lane)
+  select 'relay', $4::text, g.type || ' cancelled by a person', 'discarded', g.id, g.source, g.type, g.topic, g.key, g.time, g.headers, g.payload,
+         sha256(coalesce(g.payload, '')), g.lane
+    from gone g
+   order by g.due_at, g.seq
+  returning id
+), signed as (
+  insert into holdfast.letter_action (letter, action, by, reason) select c.id, 'discard', $5::text, $6::text from cancelled c)
+select count(*) from cancelled`
+
+// whereIs says where an event is that is not scheduled any more. It reads all of the log, of what is parked and of letters.
+const whereIs = `-- waiting.where_is
+select case
+         when exists (select from holdfast.scheduled s where s.id = $1::text and ($2::text = '' or s.source = $2::text)) then 'moving'
+         when exists (select from holdfast.parked p where p.id = $1::text and ($2::text = '' or p.source = $2::text)) then 'parked'
+         when exists (select from holdfast.letter l where l.origin = 'relay' and l.event_id = $1::text and ($2::text = '' or l.source = $2::text)) then 'letter'
+         when exists (select from holdfast.event e where e.id = $1::text and ($2::text = '' or e.source = $2::text)) then 'log'
+         else '' end`
+
+// pausePause pauses a topic, a consumer or a key; what is paused stays as it is.
+const pausePause = `-- waiting.pause
+insert into holdfast.pause (consumer, topic, key, by, reason)
+values ($1::text, $2::text, $3::text, $4::text, $5::text)
+on conflict do nothing`
+
+const resumePause = `-- waiting.resume
+delete from holdfast.pause p where p.consumer = $1::text and p.topic = $2::text and p.key = $3::text`
+
+const listPaused = `-- waiting.paused
+select p.consumer, p.topic, p.key, p.by, coalesce(p.login, ''), p.reason, p.at from holdfast.pause p order by p.consumer, p.topic, p.key`
+
+const recordPause = `-- waiting.record_pause
+insert into holdfast.pause_action (action, consumer, topic, key, by, reason)
+values ($1::text, $2::text, $3::text, $4::text, $5::text, $6::text)`
+
+// listConsumers names the consumers that have recorded or stored an event, or declared a type. It steps from one to the next by the
+// primary keys of inbox and consumer_type, and by stored_age.
+const listConsumers = `-- waiting.consumers
+with recursive recorded as (
+    (select i.consumer from holdfast.inbox i order by i.consumer limit 1)
+    union all
+    select n.consumer from recorded r, lateral (select i.consumer from holdfast.inbox i where i.consumer > r.consumer order by i.consumer limit 1) n
+), storing as (
+    (select s.consumer from holdfast.stored s where s.event_id <> '' order by s.consumer, s.first_at limit 1)
+    union all
+    select n.consumer from storing r, lateral (
+           select s.consumer from holdfast.stored s where s.consumer > r.consumer and s.event_id <> '' order by s.consumer, s.first_at limit 1) n
+), declaring as (
+    (select t.consumer from holdfast.consumer_type t order by t.consumer limit 1)
+    union all
+    select n.consumer from declaring r, lateral (select t.consumer from holdfast.consumer_type t where t.consumer > r.consumer order by t.consumer limit 1) n
+)
+select consumer from recorded union select consumer from storing union select consumer from declaring order by consumer limit 1000`
