@@ -49,6 +49,7 @@ func TestOneLetterIsFoundByItsIndexes(t *testing.T) {
 		{readAddress, "12", []string{"letter_pkey"}},
 		{takeLetter, "12", []string{"letter_pkey"}},
 		{wholeLetter, "12", []string{"letter_pkey"}},
+		{letterUnhandled, "12", []string{"letter_pkey", "inbox_pkey"}},
 		{markLetter, "12, 'replaying'", []string{"letter_open"}},
 		{closeLetter, "12", []string{"letter_open"}},
 		{recordAction, "12, 'replay', 'ann', '', 7", []string{"letter_action_replay"}},

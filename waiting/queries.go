@@ -69,24 +69,23 @@ const scheduleWaits = `
 
 // The columns of an Event, by place.
 const (
-	relayColumns = `
-select '', w.lane, w.place, w.topic, w.key, w.source, w.id, w.type, w.time, y.why, e.head, false, coalesce(w.partition, -1), w.attempts,
+	relayColumns = `select '', w.lane, w.place, w.topic, w.key, w.source, w.id, w.type, w.time, y.why, e.head, false, coalesce(w.partition, -1), w.attempts,
        coalesce(w.errors[cardinality(w.errors)], ''), w.first_at, nullif(w.next_at, 'infinity'), coalesce(w.letter, 0)`
-	consumerColumns = `
-select w.consumer, 0::smallint, w.place, w.topic, w.key, w.source, w.event_id, w.type, w.time, y.why, e.head, e.running, -1, w.attempts,
+	consumerColumns = `select w.consumer, 0::smallint, w.place, w.topic, w.key, w.source, w.event_id, w.type, w.time, y.why, e.head, e.running, -1, w.attempts,
        coalesce(w.errors[cardinality(w.errors)], ''), w.first_at, nullif(w.next_at, 'infinity'), coalesce(w.letter, 0)`
-	scheduleColumns = `
-select '', w.lane, w.seq, w.topic, w.key, w.source, w.id, w.type, w.time, y.why, e.head, false, -1, 0, '', w.time, w.due_at, 0::bigint`
+	scheduleColumns = `select '', w.lane, w.seq, w.topic, w.key, w.source, w.id, w.type, w.time, y.why, e.head, false, -1, 0, '', w.time, w.due_at, 0::bigint`
 )
 
 // listRelay reads a page in the order of the primary key. $10 how many, $11 to $14 the row after which to continue.
-const listRelay = `-- waiting.list_relay` + relayColumns + relayWaits + `
+const listRelay = `-- waiting.list_relay
+` + relayColumns + relayWaits + `
    and (w.lane, w.topic, w.key, w.place) > ($11::smallint, $12::text, $13::text, $14::bigint)
  order by w.lane, w.topic, w.key, w.place
  limit $10::integer`
 
 // listConsumer reads a page in the order of the primary key. $10 how many, $11 to $14 the row after which to continue.
-const listConsumer = `-- waiting.list_consumer` + consumerColumns + consumerWaits + `
+const listConsumer = `-- waiting.list_consumer
+` + consumerColumns + consumerWaits + `
    and (w.consumer, w.topic, w.key, w.place) > ($11::text, $12::text, $13::text, $14::bigint)
  order by w.consumer, w.topic, w.key, w.place
  limit $10::integer`
@@ -130,18 +129,21 @@ const (
 )
 
 // showRelay reads all rows: no index begins with the id.
-const showRelay = `-- waiting.show_relay` + relayColumns + queueDetail + `, null::timestamptz, -1, -1::bigint, ` + payload + relayWaits + `
+const showRelay = `-- waiting.show_relay
+` + relayColumns + queueDetail + `, null::timestamptz, -1, -1::bigint, ` + payload + relayWaits + `
  order by w.source
  limit 100`
 
 // showConsumer finds the rows by the unique constraint that begins with the id.
-const showConsumer = `-- waiting.show_consumer` + consumerColumns + queueDetail + `, w.failed_at, coalesce(w.partition, -1), coalesce(w."offset", -1), ` + payload + consumerWaits + `
+const showConsumer = `-- waiting.show_consumer
+` + consumerColumns + queueDetail + `, w.failed_at, coalesce(w.partition, -1), coalesce(w."offset", -1), ` + payload + consumerWaits + `
    and w.event_id = $6::text
  order by w.source, w.consumer
  limit 100`
 
 // showSchedule reads all rows, as showRelay.
-const showSchedule = `-- waiting.show_schedule` + scheduleColumns + `, '{}'::text[], null::timestamptz, -1, -1::bigint, ` + payload + scheduleWaits + `
+const showSchedule = `-- waiting.show_schedule
+` + scheduleColumns + `, '{}'::text[], null::timestamptz, -1, -1::bigint, ` + payload + scheduleWaits + `
  order by w.source
  limit 100`
 
@@ -178,8 +180,7 @@ select coalesce(l.owner, '') from holdfast.lane l where l.lane = $1::smallint`
 // key, ” for all, $4 and $5 the key and the place after which to go on, $6 the place before which rows were parked when the
 // command began, $7 rows at most, $8 bytes at most, but one row at least. The rows are found again by their place in the file: nobody
 // else changes them.
-const relayBatch = `
-with looked as materialized (
+const relayBatch = `with looked as materialized (
   select p.ctid as row, p.key, p.place, p.letter,
          coalesce(octet_length(p.payload), 0) + coalesce(octet_length(p.headers::text), 0) + pg_column_size(p.errors) as size
     from holdfast.parked p
@@ -202,7 +203,8 @@ select b.rows, c.rows, b.rows < (select count(*) from looked) or b.rows = $7::in
 
 // giveUpRelay makes a batch dead letters in the state $9, in order, or closes the letters whose replays they are in that state.
 // $10 is the reason. If they are discarded, $11 and $12 say who does that, and why.
-const giveUpRelay = `-- waiting.give_up_relay` + relayBatch + `, changed as (
+const giveUpRelay = `-- waiting.give_up_relay
+` + relayBatch + `, changed as (
   delete from holdfast.parked p where p.ctid = any (array(select b.row from batch b)) returning p.*
 ), again as (
   update holdfast.letter l
@@ -222,7 +224,8 @@ const giveUpRelay = `-- waiting.give_up_relay` + relayBatch + `, changed as (
 
 // redirectRelay makes a batch events of the topic $9, after all that is parked of that, in order. $10 is a note for their errors.
 // A replay takes its letter along. A key stays that a dead letter holds, unless the letter's replay is in the batch.
-const redirectRelay = `-- waiting.redirect_relay` + relayBatch + `, held as materialized (
+const redirectRelay = `-- waiting.redirect_relay
+` + relayBatch + `, held as materialized (
   select distinct h.key from holdfast.lane_hold h
    where h.lane = $1::smallint and h.topic = $2::text and h.key = any (array(select b.key from batch b where b.key <> ''))
      and not exists (select from batch r where r.key = h.key and r.letter = h.letter)
