@@ -239,12 +239,12 @@ func TestAnUpgradeThatFailsChangesNothing(t *testing.T) {
 	db := pgtest.New(t)
 	script(t, db.Pool, "holdfast", "1.sql")
 	before := catalog(t, db.Pool, "holdfast", 8)
-	pgtest.Exec(t, db.Pool, "alter table holdfast.idempotency rename to keys") // what the end of the upgrade misses
+	pgtest.Exec(t, db.Pool, "alter table holdfast.birth rename to keys") // what the end of the upgrade misses
 	err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{})
-	if err == nil || !strings.Contains(err.Error(), "lacks table idempotency") {
+	if err == nil || !strings.Contains(err.Error(), "lacks table birth") {
 		t.Errorf("got %v", err)
 	}
-	pgtest.Exec(t, db.Pool, "alter table holdfast.keys rename to idempotency")
+	pgtest.Exec(t, db.Pool, "alter table holdfast.keys rename to birth")
 	if diff := cmp.Diff(strings.Split(before, "\n"), strings.Split(catalog(t, db.Pool, "holdfast", 8), "\n")); diff != "" {
 		t.Errorf("the upgrade left this: %s", diff)
 	}

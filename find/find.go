@@ -70,8 +70,7 @@ type Sighting struct {
 	Offset    int64  // likewise
 
 	// State is what the place says of it. scheduled: "waits" or "due". log: "unread", "unowned" (unread, and no relay has its lane) or
-	// "read". parked: "record", "follows", "topic" or "partition", as in the column why. stored: "runs", "follows", "held", "unhandled"
-	// or "retry". inbox: "handled", "stored", "dead", "skipped" or "discarded". start: "started". letter: "open", "replaying",
+	// "read". parked: why it waits, in the words of package waiting; "" when its turn has come. stored: the same, or "runs". inbox: "handled", "stored", "dead", "skipped" or "discarded". start: "started". letter: "open", "replaying",
 	// "replayed" or "discarded". action: "replay", "discard", "edit", "retry" or "give-up".
 	State string
 

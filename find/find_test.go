@@ -166,21 +166,21 @@ func TestAnEventIsFollowedThroughItsConsumers(t *testing.T) {
 	pgtest.Exec(t, db.Pool, `insert into holdfast.consumer_type (consumer, type, node, seen_until) values ('billing', 'placed', 'n', now() + interval '1 hour')
 		on conflict (consumer, type, node) do nothing`)
 
-	found := wantSeen(t, db.Pool, find.Query{ID: "first"}, "stored retry billing", "inbox stored billing", "inbox handled mail")
+	found := wantSeen(t, db.Pool, find.Query{ID: "first"}, "stored failed billing", "inbox stored billing", "inbox handled mail")
 	if s := found.Sightings[0]; s.Attempts != 1 || s.Error != "the bank is closed" || !s.NextAt.After(s.At) || s.Lane != -1 {
 		t.Errorf("it is stored as %+v", s)
 	}
 	if s := found.Sightings[2]; s.Event.Topic != "orders" || s.Event.Source != "shop" || s.Partition != -1 || s.Offset != -1 {
 		t.Errorf("it is handled as %+v", s)
 	}
-	wantSeen(t, db.Pool, find.Query{ID: "second"}, "stored follows billing", "inbox stored billing")
+	wantSeen(t, db.Pool, find.Query{ID: "second"}, "stored behind-event billing", "inbox stored billing")
 	wantSeen(t, db.Pool, find.Query{ID: "first", Source: "bank"})
 
 	pgtest.Exec(t, db.Pool, "update holdfast.stored set lease_until = now() + interval '1 hour' where event_id = 'first'")
 	wantSeen(t, db.Pool, find.Query{ID: "first", Key: "k", Topic: "orders"}, "stored runs billing", "inbox stored billing", "inbox handled mail")
 	pgtest.Exec(t, db.Pool, "update holdfast.stored set lease_until = '-infinity', next_at = 'infinity' where event_id = 'first'")
 	pgtest.Exec(t, db.Pool, "update holdfast.consumer_type set seen_until = now() - interval '1 hour'")
-	wantSeen(t, db.Pool, find.Query{ID: "first", Topic: "orders"}, "stored unhandled billing", "inbox stored billing", "inbox handled mail")
+	wantSeen(t, db.Pool, find.Query{ID: "first", Topic: "orders"}, "stored no-handler billing", "inbox stored billing", "inbox handled mail")
 
 	room, err := waiting.New(db.Pool, waiting.Config{})
 	if err != nil {
@@ -194,9 +194,10 @@ func TestAnEventIsFollowedThroughItsConsumers(t *testing.T) {
 		t.Errorf("the action is %+v", s)
 	}
 	pgtest.Exec(t, db.Pool, "update holdfast.letter set holds = true, place = 0")
-	wantSeen(t, db.Pool, find.Query{ID: "second"}, "stored held billing", "inbox stored billing")
+	pgtest.Exec(t, db.Pool, "update holdfast.consumer_type set seen_until = now() + interval '1 hour'")
+	wantSeen(t, db.Pool, find.Query{ID: "second"}, "stored behind-letter billing", "inbox stored billing")
 	pgtest.Exec(t, db.Pool, "insert into holdfast.start (consumer, source, event_id, starts) values ('billing', 'shop', 'second', 2)")
-	found = wantSeen(t, db.Pool, find.Query{ID: "second", Key: "k"}, "stored held billing", "inbox stored billing", "start started billing")
+	found = wantSeen(t, db.Pool, find.Query{ID: "second", Key: "k"}, "stored behind-letter billing", "inbox stored billing", "start started billing")
 	for _, s := range found.Sightings {
 		if strings.Contains(s.Says, "secret") || strings.Contains(s.Says, "%!") || s.Says == "" {
 			t.Errorf("%s says %q", s.Place, s.Says)
@@ -208,12 +209,24 @@ func TestParkedEventsSayWhatTheyWaitFor(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)
-	for i, why := range []string{"record", "follows", "topic", "partition"} {
+	for i, row := range []struct{ id, column, says, why string }{
+		{"refused", "record", "failed", "after 2 attempts (new): it is tried again"}, {"away", "topic", "topic", "topic orders is missing or takes no events"},
+		{"stuck", "partition", "partition", "its partition takes no events"}, {"before", "record", "failed", ""}, {"behind", "follows", "behind-event", "an earlier event of its key has to go first"},
+		{"paused", "topic", "paused", "it is paused"},
+	} {
+		key, topic := row.id, "orders"
+		switch row.id {
+		case "behind":
+			key = "before"
+		case "paused":
+			topic = "bills"
+		}
 		pgtest.Exec(t, db.Pool, `insert into holdfast.parked (lane, topic, key, place, why, attempts, next_at, errors, id, source, type, time, partition)
-			values (3, 'orders', $1, $2, $1, 2, 'infinity', '{old,new}', $1, 'shop', 'placed', '-infinity', 5)`, why, i)
-		s := wantSeen(t, db.Pool, find.Query{ID: why}, "parked "+why).Sightings[0]
-		if s.Lane != 3 || s.Partition != 5 || s.Error != "new" || s.Attempts != 2 || !s.NextAt.IsZero() || !s.Event.Time.IsZero() || s.At.IsZero() {
-			t.Errorf("%s is seen as %+v", why, s)
+			values (3, $1, $2, $3, $4, 2, 'infinity', '{old,new}', $5, 'shop', 'placed', '-infinity', case when $4 = 'partition' then 5 end)`, topic, key, i, row.column, row.id)
+		pgtest.Exec(t, db.Pool, "insert into holdfast.pause (topic, by, reason) values ('bills', 'ann', 'r') on conflict do nothing")
+		s := wantSeen(t, db.Pool, find.Query{ID: row.id}, "parked "+row.says).Sightings[0]
+		if s.Lane != 3 || (s.Partition == 5) != (row.column == "partition") || s.Error != "new" || s.Attempts != 2 || !s.NextAt.IsZero() || !s.Event.Time.IsZero() || s.At.IsZero() || !strings.Contains(s.Says, row.why) {
+			t.Errorf("%s is seen as %+v", row.id, s)
 		}
 	}
 }

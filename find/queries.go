@@ -1,5 +1,7 @@
 package find
 
+import "github.com/holdfast-go/holdfast/internal/waitroom"
+
 // This file holds every statement of the package, written for the schema "holdfast". Each returns the columns of a Sighting for $1
 // id, $2 source, $3 topic and $4 key, where empty matches any, and at most $5 rows. Texts are cut off: rows that somebody wrote by SQL
 // may hold anything.
@@ -50,33 +52,26 @@ const logRows = `select left(e.id, 1024), left(e.source, 1024), left(e.type, 102
 
 // It reads all parked rows, or those of a topic and key by the primary key.
 const findParked = `-- find.parked
-select left(p.id, 1024), left(p.source, 1024), left(p.type, 1024), p.topic, p.key, p.time, '', p.lane, coalesce(p.partition, -1), -1::bigint, p.why,
-       p.attempts, coalesce(left(p.errors[cardinality(p.errors)], 1024), ''), coalesce(p.letter, 0), '', '', p.first_at, p.next_at
-  from holdfast.parked p
- where p.id = $1::text
-   and ($2::text = '' or p.source = $2::text)
-   and ($3::text = '' or p.topic = $3::text)
-   and ($4::text = '' or p.key = $4::text)
+select left(w.id, 1024), left(w.source, 1024), left(w.type, 1024), w.topic, w.key, w.time, '', w.lane, coalesce(w.partition, -1), -1::bigint, y.why,
+       w.attempts, coalesce(left(w.errors[cardinality(w.errors)], 1024), ''), coalesce(w.letter, 0), '', '', w.first_at, w.next_at
+  from holdfast.parked w` + waitroom.InRelay + `
+ where w.id = $1::text
+   and ($2::text = '' or w.source = $2::text)
+   and ($3::text = '' or w.topic = $3::text)
+   and ($4::text = '' or w.key = $4::text)
  limit $5::integer`
 
 // By the unique constraint that begins with event_id.
 const findStored = `-- find.stored
-select s.event_id, s.source, s.type, s.topic, s.key, s.time, s.consumer, -1, coalesce(s.partition, -1), coalesce(s."offset", -1),
-       case when s.lease_until > now() then 'runs'
-            when s.key <> '' and exists (select from holdfast.stored h
-                                          where h.consumer = s.consumer and h.topic = s.topic and h.key = s.key and h.place < s.place) then 'follows'
-            when s.key <> '' and s.letter is null and exists (select from holdfast.consumer_hold o
-                                          where o.consumer = s.consumer and o.topic = s.topic and o.key = s.key and o.after < s.place) then 'held'
-            when not exists (select from holdfast.consumer_type t
-                              where t.consumer = s.consumer and t.type = s.type and t.seen_until > now()) then 'unhandled'
-            else 'retry' end,
-       s.attempts, coalesce(left(s.errors[cardinality(s.errors)], 1024), ''), coalesce(s.letter, 0), '', '', s.first_at, s.next_at
-  from holdfast.stored s
- where s.event_id = $1::text
-   and ($2::text = '' or s.source = $2::text)
-   and ($3::text = '' or s.topic = $3::text)
-   and ($4::text = '' or s.key = $4::text)
- order by s.consumer, s.source
+select w.event_id, w.source, w.type, w.topic, w.key, w.time, w.consumer, -1, coalesce(w.partition, -1), coalesce(w."offset", -1),
+       case when e.running then 'runs' else y.why end,
+       w.attempts, coalesce(left(w.errors[cardinality(w.errors)], 1024), ''), coalesce(w.letter, 0), '', '', w.first_at, w.next_at
+  from holdfast.stored w` + waitroom.InConsumer + `
+ where w.event_id = $1::text
+   and ($2::text = '' or w.source = $2::text)
+   and ($3::text = '' or w.topic = $3::text)
+   and ($4::text = '' or w.key = $4::text)
+ order by w.consumer, w.source
  limit $5::integer`
 
 // By the primary key (consumer, source, event_id): it goes from one pair of consumer and source to the next, up to 1,000 of them, and

@@ -18,7 +18,7 @@ func says(s Sighting) string {
 	case Parked:
 		return saysParked(s)
 	case Stored:
-		return fmt.Sprintf("it waits in consumer %s since %s%s: %s", s.Consumer, at(s.At), tried(s), saysStored(s))
+		return saysStored(s)
 	case Inbox:
 		return saysInbox(s)
 	case Start:
@@ -48,38 +48,41 @@ func saysLog(s Sighting) string {
 	case "unowned":
 		return fmt.Sprintf("it is in the log and not published; no relay has its lane, %d: start one", s.Lane)
 	default:
-		return fmt.Sprintf("it is in the log, and the relay of lane %d has read it: it is in its topic, unless it is parked or a dead letter", s.Lane)
+		return fmt.Sprintf("it is in the log, and the relay of lane %d has read it: it is in its topic, unless it waits in the relay or is a dead letter", s.Lane)
 	}
 }
 
 func saysParked(s Sighting) string {
-	var waits string
-	switch s.State {
-	case "record":
-		waits = fmt.Sprintf("the broker has refused it%s", tried(s))
-	case "follows":
-		waits = "an earlier event of its key has to go first"
-	case "topic":
-		waits = fmt.Sprintf("topic %s is missing, takes no events or is paused", s.Event.Topic)
-	default:
-		waits = "its partition takes no events"
+	waits := saysWhy(s)
+	if s.State == "topic" {
+		waits = fmt.Sprintf("topic %s is missing or takes no events", s.Event.Topic)
 	}
-	return fmt.Sprintf("it is parked in lane %d since %s: %s%s", s.Lane, at(s.At), waits, next(s))
+	return fmt.Sprintf("it waits in the relay of lane %d since %s%s: %s", s.Lane, at(s.At), tried(s), waits)
 }
 
 func saysStored(s Sighting) string {
+	return fmt.Sprintf("it waits in consumer %s since %s%s: %s", s.Consumer, at(s.At), tried(s), saysWhy(s))
+}
+
+// saysWhy says for what an event waits, in the words of package waiting.
+func saysWhy(s Sighting) string {
 	switch s.State {
 	case "runs":
 		return "its handler runs"
-	case "follows":
-		return "an earlier event of its key has to go first"
-	case "held":
-		return "a dead letter holds its key, or it is paused"
-	case "unhandled":
+	case "no-handler":
 		return fmt.Sprintf("no node handles its type, %s", s.Event.Type)
-	default:
+	case "paused":
+		return "it is paused"
+	case "partition":
+		return "its partition takes no events"
+	case "behind-event":
+		return "an earlier event of its key has to go first"
+	case "behind-letter":
+		return "a dead letter holds its key"
+	case "failed":
 		return "it is tried again" + next(s)
 	}
+	return "its turn has come" + next(s)
 }
 
 func saysInbox(s Sighting) string {

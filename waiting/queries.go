@@ -15,45 +15,16 @@ const ofFilter = `
    and ($7::text = '' or y.why = $7::text)
    and (not $8::boolean or e.head)`
 
-// relayWaits are the rows w that relays keep, which are heads or not (e), and for what each waits (y). It compares with the row before it
-// by the primary key.
+// relayWaits are the rows w that relays keep, with what waitroom.InRelay says of each.
 const relayWaits = `
-  from holdfast.parked w
- cross join lateral (
-       select w.key = '' or not exists (select from holdfast.parked h
-                                         where h.lane = w.lane and h.topic = w.topic and h.key = w.key and h.place < w.place) as head) e
- cross join lateral (
-       select case when exists (select from holdfast.pause u where u.consumer = '' and u.topic = w.topic) then 'paused'
-                   when w.partition is not null then 'partition'
-                   when w.why = 'topic' then 'topic'
-                   when not e.head then 'behind-event'
-                   when w.key <> '' and w.letter is null and w.next_at = 'infinity'
-                        and exists (select from holdfast.lane_hold o where o.lane = w.lane and o.topic = w.topic and o.key = w.key) then 'behind-letter'
-                   when w.why = 'record' or w.attempts > 0 then 'failed'
-                   else '' end as why) y
+  from holdfast.parked w` + waitroom.InRelay + `
  where $1::text = ''
    and ($6::text = '' or w.id = $6::text)
    and ($9::integer < 0 or w.partition = $9::integer)` + ofFilter
 
-// consumerWaits are the rows w that consumers keep. A node says which types it handles until seen_until.
+// consumerWaits are the rows w that consumers keep, with what waitroom.InConsumer says of each.
 const consumerWaits = `
-  from holdfast.stored w
- cross join lateral (
-       select w.lease_until > now() as running,
-              w.key = '' or not exists (select from holdfast.stored h
-                                         where h.consumer = w.consumer and h.topic = w.topic and h.key = w.key and h.place < w.place) as head) e
- cross join lateral (
-       select case when e.running then ''
-                   when not exists (select from holdfast.consumer_type t
-                                     where t.consumer = w.consumer and t.type = w.type and t.seen_until > now()) then 'no-handler'
-                   when exists (select from holdfast.pause u
-                                 where u.consumer = w.consumer and (u.topic = '' or u.topic = w.topic and u.key = w.key)) then 'paused'
-                   when not e.head then 'behind-event'
-                   when w.key <> '' and w.letter is null
-                        and exists (select from holdfast.consumer_hold o
-                                     where o.consumer = w.consumer and o.topic = w.topic and o.key = w.key and o.after < w.place) then 'behind-letter'
-                   when w.attempts > 0 or w.next_at > now() then 'failed'
-                   else '' end as why) y
+  from holdfast.stored w` + waitroom.InConsumer + `
  where ($1::text = '' or w.consumer = $1::text)
    and ($6::text = '' or w.event_id = $6::text)
    and $9::integer < 0` + ofFilter

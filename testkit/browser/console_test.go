@@ -75,10 +75,10 @@ func TestHostileTextsAreShownAsTheyAre(t *testing.T) {
 		pgtest.Exec(t, b.Pool, `insert into holdfast.idempotency (scope, operation, key, fingerprint, fingerprint_version, state, status, headers, body_hash, result_ref, owner, expires_at)
 			values ($1, $1, $1, '', 1, 'complete', 201, '{}', '', $1, gen_random_uuid(), now() + interval '1 day')`, text)
 	}
-	pages := []string{"/", "/letters", "/letters/list", "/parked", "/scheduled", "/paused"}
+	pages := []string{"/", "/letters", "/letters/list", "/waiting", "/waiting/list", "/waiting/list?why=scheduled", "/paused"}
 	for i, text := range hostile {
 		q := url.QueryEscape(text)
-		pages = append(pages, pathOf(ids[i]), "/stored?consumer="+q, "/find?id="+q, "/letters/list?topic="+q+"&key="+q)
+		pages = append(pages, pathOf(ids[i]), "/waiting/list?consumer="+q, "/find?id="+q, "/letters/list?topic="+q+"&key="+q)
 	}
 	for _, page := range pages {
 		b.open(page)
@@ -178,7 +178,7 @@ func TestPagesFitAPhoneAndTheDark(t *testing.T) {
 	pgtest.Exec(t, b.Pool, "insert into holdfast.pause (consumer, topic, key, by, reason) values ($1, $1, $1, $1, $1)", long)
 	pgtest.Exec(t, b.Pool, "insert into holdfast.scheduled (lane, due_at, id, source, type, topic, key, time) values (0, now() + interval '1 hour', $1, $1, $1, $1, $1, now())", long)
 	b.do("be a phone", emulation.SetDeviceMetricsOverride(360, 740, 2, true))
-	for _, page := range []string{"/", "/letters", "/letters/list", pathOf(id), "/stored?consumer=billing", "/parked", "/scheduled", "/paused", "/find?id=" + long} {
+	for _, page := range []string{"/", "/letters", "/letters/list", pathOf(id), "/waiting", "/waiting/list?consumer=billing", "/waiting/list?origin=relay", "/waiting/list?why=scheduled", "/paused", "/find?id=" + long} {
 		b.open(page)
 		b.is(page+" fits", `document.documentElement.scrollWidth <= 360`)
 	}

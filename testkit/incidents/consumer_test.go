@@ -33,7 +33,7 @@ func handled(context.Context, pgx.Tx, holdfast.Event) error { return nil }
 func (s *scene) released(n int) {
 	s.Helper()
 	s.await("all events are handled after a release", func() bool {
-		s.does("stored", "release", "--consumer", "billing", "--all", "--reason", "a test")
+		s.does("waiting", "retry", "--consumer", "billing", "--all", "--reason", "a test")
 		return s.allHandled(n)
 	})
 }
