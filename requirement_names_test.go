@@ -21,8 +21,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
-// Queries that were written after the requirement documents read what really was answered and handled, with the rights of an operator,
-// and of nobody whom the tables refuse.
+// Queries that were written after the requirement documents read what really was answered and handled, with the rights of an operator.
+// A role without rights to the tables is refused.
 func TestTheTablesOfTheRequirementsCanBeReadByTheirNames(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)

@@ -34,6 +34,9 @@ func (w withheld) after(pg *Page, offset int64, now time.Time) (next withheld, s
 
 // sayWithheld logs that an open transaction has held up the partition for long.
 func (p *partition) sayWithheld(pg *Page, offset int64) {
+	if pg.Withheld <= 0 && p.withheld == (withheld{}) {
+		return // as nearly always
+	}
 	now, say := time.Now(), false
 	if p.withheld, say = p.withheld.after(pg, offset, now); say {
 		p.c.Logger.Warn("partition waits for a producer's transaction that is open", "consumer", p.c.Consumer, "topic", p.tp.Topic, "partition", p.tp.Partition,

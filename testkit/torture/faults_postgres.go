@@ -137,7 +137,7 @@ func foreignSettings(ctx context.Context, s *stage) (func(context.Context) error
 				return fmt.Errorf("alter the database: %w", err)
 			}
 		}
-		_, err := s.admin.Exec(ctx, "select pg_terminate_backend(pid) from pg_stat_activity where backend_type = 'client backend' and application_name <> 'torture'")
+		_, err := s.endSessions(ctx)
 		return err
 	}
 	heal := func(ctx context.Context) error {

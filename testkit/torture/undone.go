@@ -57,8 +57,7 @@ func (g *ground) committedIDs(ctx context.Context) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	for {
-		var busy int
-		err := g.admin.QueryRow(ctx, `select count(pg_terminate_backend(pid)) from pg_stat_activity where backend_type = 'client backend' and application_name <> 'torture'`).Scan(&busy)
+		busy, err := g.endSessions(ctx)
 		if err == nil && busy == 0 {
 			break
 		}
@@ -71,6 +70,12 @@ func (g *ground) committedIDs(ctx context.Context) ([]string, error) {
 		return nil, fmt.Errorf("read what is committed: %w", err)
 	}
 	return ids, nil
+}
+
+// endSessions ends all sessions but those of the suite itself, and says how many there were.
+func (g *ground) endSessions(ctx context.Context) (n int, err error) {
+	err = g.admin.QueryRow(ctx, `select count(pg_terminate_backend(pid)) from pg_stat_activity where backend_type = 'client backend' and application_name <> 'torture'`).Scan(&n)
+	return n, err
 }
 
 // stopFollowing cuts a standby off from its primary for good. It returns when the last transaction was committed that the
