@@ -373,9 +373,17 @@ func TestWhatWaitsInAConsumerIsListedAndChanged(t *testing.T) {
 	if heads := user.get(200, "/waiting/list?consumer=mail&heads=yes"); strings.Contains(heads, ">s2<") || !strings.Contains(heads, ">s1<") {
 		t.Errorf("the heads are\n%s", heads)
 	}
+	wantIn(t, user.get(200, "/waiting?consumer=mail&heads=yes"), "heads=yes")
+	form := url.Values{}
+	for _, field := range anyField.FindAllStringSubmatch(user.get(200, "/waiting/list?consumer=mail&heads=yes&why=failed"), -1) { // the form of the page has all of its filter
+		form.Set(field[1], html.UnescapeString(field[2]))
+	}
+	form.Set("does", "discard")
+	form.Set("reason", "only heads")
+	wantIn(t, user.post(200, "/waiting", form), "discard: 1 waiting event", "consumer mail, heads yes, why failed")
 	wantIn(t, user.get(200, "/waiting/list?consumer=mail&why=paused"), "Nothing waits.")
 	wantIn(t, user.get(422, "/waiting/list?consumer=mail&why=tired"), "why is &#34;tired&#34;: it must be one of")
-	form := url.Values{"token": {user.token(page)}, "does": {"retry"}, "consumer": {"mail"}, "reason": {"the mailbox is there"}}
+	form = url.Values{"token": {user.token(page)}, "does": {"retry"}, "consumer": {"mail"}, "reason": {"the mailbox is there"}}
 	wantIn(t, user.sure(200, "/waiting", user.post(200, "/waiting", form)), "retry: 1 waiting event")
 	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.stored where event_id = 's1' and next_at <= now()"); n != 1 {
 		t.Error("the head is not due")

@@ -13,7 +13,7 @@
 // # What it does with power
 //
 // A User says what may be done: see payloads, change things. Every change needs a reason, says first how much it would change, and is
-// kept with the user's name, as those of holdfast dlq, stored and parked are. It has no state of its own: several
+// kept with the user's name, as those of holdfast dlq and waiting are. It has no state of its own: several
 // nodes may serve it, if they have one Config.Secret.
 //
 // Forms carry a token that the console has made of a cookie and the user's name with a secret of its own, and requests from other origins are refused (http.CrossOriginProtection). The
@@ -22,6 +22,6 @@
 //
 // # Reading order
 //
-// console.go has the routes, overview.go, find.go, letters.go, stored.go and parked.go what each page shows, change.go how something is
+// console.go has the routes, overview.go, find.go, letters.go and waiting.go what each page shows, change.go how something is
 // changed, guard.go who may, payload.go and lines.go how a payload and an edit are shown.
 package console

@@ -222,10 +222,10 @@ func TestParkedEventsSayWhatTheyWaitFor(t *testing.T) {
 			topic = "bills"
 		}
 		pgtest.Exec(t, db.Pool, `insert into holdfast.parked (lane, topic, key, place, why, attempts, next_at, errors, id, source, type, time, partition)
-			values (3, $1, $2, $3, $4, 2, 'infinity', '{old,new}', $5, 'shop', 'placed', '-infinity', case when $4 = 'partition' then 5 end)`, topic, key, i, row.column, row.id)
+			values (3, $1, $2, $3, $4, 2, case when $4 = 'record' then '2100-01-01' else 'infinity' end::timestamptz, '{old,new}', $5, 'shop', 'placed', '-infinity', case when $4 = 'partition' then 5 end)`, topic, key, i, row.column, row.id)
 		pgtest.Exec(t, db.Pool, "insert into holdfast.pause (topic, by, reason) values ('bills', 'ann', 'r') on conflict do nothing")
 		s := wantSeen(t, db.Pool, find.Query{ID: row.id}, "parked "+row.says).Sightings[0]
-		if s.Lane != 3 || (s.Partition == 5) != (row.column == "partition") || s.Error != "new" || s.Attempts != 2 || !s.NextAt.IsZero() || !s.Event.Time.IsZero() || s.At.IsZero() || !strings.Contains(s.Says, row.why) {
+		if s.Lane != 3 || (s.Partition == 5) != (row.column == "partition") || s.Error != "new" || s.Attempts != 2 || s.NextAt.IsZero() != (row.column != "record") || !s.Event.Time.IsZero() || s.At.IsZero() || !strings.Contains(s.Says, row.why) {
 			t.Errorf("%s is seen as %+v", row.id, s)
 		}
 	}

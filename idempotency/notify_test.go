@@ -74,7 +74,7 @@ func TestEachRequestIsOneLineOfTheLogWithoutItsKeyAndItsPayload(t *testing.T) {
 	if text, _ := unusable["error"].(string); !strings.Contains(text, "stored answer cannot be used") {
 		t.Errorf("got %v", unusable)
 	}
-	pgtest.Exec(t, b.db, "drop table holdfast.idempotency")
+	pgtest.Exec(t, b.db, "drop table holdfast.idempotency cascade")
 	unavailable := ask(sent{key: "other"})
 	has(unavailable, map[string]any{"level": "WARN", "outcome": "unavailable", "status": 503.0, "error_code": "DEPENDENCY.unavailable." + CodeStoreUnavailable, "from_state": "unknown", "to_state": "unknown"})
 	if text, _ := unavailable["error"].(string); !strings.Contains(text, "look up key") {

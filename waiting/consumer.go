@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/jackc/pgx/v5"
 
@@ -21,8 +22,9 @@ const (
 )
 
 func (r *Room) changeConsumer(ctx context.Context, f Filter, o Options, action string) (n int, err error) {
-	most, found := f.Limit, false
+	most, given := f.Limit, f
 	f.Heads = f.Heads || action == actRetry
+	found := false
 	for {
 		page, err := r.read(ctx, inConsumer, f, walkPage)
 		if err != nil {
@@ -33,11 +35,9 @@ func (r *Room) changeConsumer(ctx context.Context, f Filter, o Options, action s
 			if most > 0 && n >= most {
 				return n, nil
 			}
-			changed := !page[i].Running
-			if changed && !o.DryRun {
-				if changed, err = r.changeOne(ctx, &page[i], action, o); err != nil {
-					return n, fmt.Errorf("event %s of %s, after %d: %w", page[i].Event.ID, page[i].Consumer, n, manual.Explain(err))
-				}
+			changed, err := r.changeOne(ctx, &page[i], given, action, o)
+			if err != nil {
+				return n, fmt.Errorf("event %s of %s, after %d: %w", page[i].Event.ID, page[i].Consumer, n, manual.Explain(err))
 			}
 			if changed {
 				n++
@@ -47,23 +47,48 @@ func (r *Room) changeConsumer(ctx context.Context, f Filter, o Options, action s
 		if len(page) < walkPage {
 			break
 		}
-		f.After = &page[len(page)-1]
+		last := page[len(page)-1]
+		if last.Event.Key != "" && (f.Heads || f.Why == BehindLetter || f.Why == Failed) {
+			last.Place = math.MaxInt64 // the next one of its key is a head by now, and was none
+		}
+		f.After = &last
 	}
-	if !found {
+	if found {
+		return n, nil
+	}
+	if given.Heads == f.Heads {
 		return 0, f.notFound()
 	}
-	return n, nil
+	if some, err := r.read(ctx, inConsumer, given, 1); err != nil || len(some) > 0 {
+		return 0, err // They wait behind others.
+	}
+	return 0, f.notFound()
 }
 
 // changeOne does an action on one event. It returns false if the event has changed meanwhile, or does not allow the action.
-func (r *Room) changeOne(ctx context.Context, w *Event, action string, o Options) (changed bool, err error) {
+func (r *Room) changeOne(ctx context.Context, w *Event, f Filter, action string, o Options) (changed bool, err error) {
 	e := w.Event
+	row := []any{w.Consumer, e.Topic, e.Key, w.Place, e.Source, e.ID}
+	switch {
+	case w.Running:
+		return false, nil
+	case o.DryRun && action == actRetry:
+		err := r.pool.QueryRow(ctx, r.sql.In(wouldRetry), row...).Scan(&changed)
+		return changed, err
+	case o.DryRun:
+		return true, nil
+	}
 	err = manual.Transact(ctx, r.pool, func(tx pgx.Tx) error {
 		changed = false
 		if err := manual.LockQueue(ctx, tx, r.schema, w.Consumer, e.Topic, e.Key); err != nil {
 			return err
 		}
-		row := []any{w.Consumer, e.Topic, e.Key, w.Place, e.Source, e.ID}
+		if f.Why != "" || f.Heads {
+			var still bool
+			if err := tx.QueryRow(ctx, r.sql.In(stillWaits), append(row[:len(row):len(row)], string(f.Why), f.Heads)...).Scan(&still); err != nil || !still {
+				return err
+			}
+		}
 		var letter *int64
 		if action == actRetry {
 			tag, err := tx.Exec(ctx, r.sql.In(retryConsumer), row...)
@@ -77,7 +102,7 @@ func (r *Room) changeOne(ctx context.Context, w *Event, action string, o Options
 				state, result = dlq.StateDiscarded, dlq.StateDiscarded
 			}
 			var id int64
-			switch err := tx.QueryRow(ctx, r.sql.In(giveUpConsumer), append(row, reason, state, result)...).Scan(&id); {
+			switch err := tx.QueryRow(ctx, r.sql.In(giveUpConsumer), append(row[:len(row):len(row)], reason, state, result)...).Scan(&id); {
 			case errors.Is(err, pgx.ErrNoRows):
 				return nil
 			case err != nil:

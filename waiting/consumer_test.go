@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/internal/lane"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
@@ -68,7 +69,7 @@ func TestStoredEventsAreListedByAFilter(t *testing.T) {
 	if s := got[1]; s.Head || s.Why != waiting.BehindEvent || !s.NextAt.IsZero() {
 		t.Errorf("the follower is %+v", s)
 	}
-	for _, f := range []waiting.Filter{{Consumer: "billing", Limit: -1}, {Consumer: "billing", Limit: 1001}, {Consumer: "billing", Origin: dlq.OriginRelay}, {Origin: "log"}, {Why: "tired"}} {
+	for _, f := range []waiting.Filter{{Consumer: "billing", Limit: -1}, {Consumer: "billing", Limit: 1001}, {Consumer: "billing", Origin: dlq.OriginRelay}, {Origin: "log"}, {Why: "tired"}, {Consumer: "billing", Why: waiting.Topic}, {Origin: dlq.OriginRelay, Why: waiting.NoHandler}} {
 		if _, err := b.w.List(t.Context(), f); err == nil {
 			t.Errorf("%+v is no error", f)
 		}
@@ -137,6 +138,12 @@ func TestReleasingStoredEventsMakesHeadsDueOnly(t *testing.T) {
 	b.stored(t, "held", "held", "order.placed", "infinity")
 	pgtest.Exec(t, b.Pool, "update holdfast.stored set lease_until = now() + interval '1 hour' where event_id = 'running'")
 	pgtest.Exec(t, b.Pool, "update holdfast.letter set holds = true, place = 0 where id = $1", b.letter(t, "billing", "held", "holder"))
+	if n, err := b.w.Retry(t.Context(), waiting.Filter{Consumer: "billing"}, waiting.Options{DryRun: true}); n != 1 || err != nil {
+		t.Errorf("%d would be released, %v", n, err)
+	}
+	if n, err := b.w.Retry(t.Context(), waiting.Filter{Consumer: "billing", EventID: "follower"}, waiting.Options{By: "ann"}); n != 0 || err != nil {
+		t.Errorf("an event behind another: %d, %v", n, err)
+	}
 	n, err := b.w.Retry(t.Context(), waiting.Filter{Consumer: "billing"}, waiting.Options{By: "ann", Reason: "fixed"})
 	if n != 1 || err != nil {
 		t.Errorf("%d were released, %v; want the head", n, err)
@@ -149,6 +156,66 @@ func TestReleasingStoredEventsMakesHeadsDueOnly(t *testing.T) {
 	}
 	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.stored_action where action = 'retry' and letter is null and by = 'ann'"); n != 1 {
 		t.Errorf("%d actions are kept", n)
+	}
+}
+
+// The event after a head that was discarded is a head by then, and nobody meant it.
+func TestHeadsAreThoseOfTheBeginning(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
+	t.Parallel()
+	for name, f := range map[string]waiting.Filter{"heads": {Heads: true}, "failed": {Why: waiting.Failed}, "behind letters": {Why: waiting.BehindLetter}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			pgtest.Exec(t, b.Pool, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, next_at)
+				select 'billing', 'orders', format('k%s', lpad(k::text, 3, '0')), n, 's', format('%s/%s', k, n), 't', now(), '', '2100-01-01' from generate_series(1, 250) k, generate_series(1, 3) n`)
+			pgtest.Exec(t, b.Pool, "insert into holdfast.consumer_type (consumer, type, node, seen_until) values ('billing', 't', 'n', now() + interval '1 hour')")
+			if f.Why == waiting.BehindLetter {
+				pgtest.Exec(t, b.Pool, `insert into holdfast.letter (origin, consumer, reason, holds, event_id, source, type, topic, key, time, hash)
+					select 'inbox', 'billing', 'r', true, 'letter ' || k, 's', 't', 'orders', format('k%s', lpad(k::text, 3, '0')), now(), '' from generate_series(1, 250) k`)
+			}
+			f.Consumer = "billing"
+			if n, err := b.w.Discard(t.Context(), f, waiting.Options{DryRun: true}); n != 250 || err != nil {
+				t.Errorf("%d would be discarded, %v", n, err)
+			}
+			if n, err := b.w.Discard(t.Context(), f, anns); n != 250 || err != nil {
+				t.Errorf("%d were discarded, %v", n, err)
+			}
+			if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.stored where place = 1"); n != 0 {
+				t.Errorf("%d heads are left", n)
+			}
+		})
+	}
+}
+
+// A person gave up what no node handles, while a node that does was starting.
+func TestWhatWaitsOtherwiseByThenIsLeft(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.stored(t, "k", "e", "order.split", "now")
+	tx, err := b.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	pgtest.Exec(t, tx, "select pg_advisory_xact_lock($1, $2)", int32(lane.KeyClass), lane.Number("holdfast", "billing", "orders", "k"))
+	discarded := make(chan int, 1)
+	go func() {
+		n, err := b.w.Discard(t.Context(), waiting.Filter{Consumer: "billing", Why: waiting.NoHandler}, anns)
+		if err != nil {
+			t.Error(err)
+		}
+		discarded <- n
+	}()
+	wait.Until(t, "it has read the event, and waits for the lock of the key", func() bool {
+		return pgtest.Count(t, b.Pool, "select count(*) from pg_locks where locktype = 'advisory' and not granted") == 1
+	})
+	pgtest.Exec(t, b.Pool, "insert into holdfast.consumer_type (consumer, type, node, seen_until) values ('billing', 'order.split', 'n', now() + interval '1 minute')")
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := <-discarded; n != 0 || pgtest.Count(t, b.Pool, "select count(*) from holdfast.stored") != 1 {
+		t.Errorf("%d were discarded", n)
 	}
 }
 

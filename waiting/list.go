@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/internal/manual"
@@ -31,7 +32,7 @@ type Group struct {
 
 // Groups counts what a filter selects, by place, topic and reason. It reads all of that. Limit and After must not be set.
 func (r *Room) Groups(ctx context.Context, f Filter) ([]Group, error) {
-	err := f.validate()
+	err := f.somewhere()
 	if f.Limit != 0 || f.After != nil {
 		err = errors.Join(err, errors.New("limit or after is set: groups have no pages"))
 	}
@@ -40,32 +41,51 @@ func (r *Room) Groups(ctx context.Context, f Filter) ([]Group, error) {
 	}
 	var all []Group
 	for _, in := range f.places() {
-		rows, err := r.pool.Query(ctx, r.sql.In(groupsOf(in)), f.args()...)
+		some, err := r.groups(ctx, in, f)
 		if err != nil {
-			return nil, fmt.Errorf("group waiting events: %w", manual.Explain(err))
-		}
-		some, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (g Group, err error) {
-			var next *time.Time
-			err = row.Scan(&g.Consumer, &g.Topic, &g.Why, &g.Events, &g.Keys, &g.Bytes, &g.OldestAt, &next, &g.Error)
-			g.Origin, g.NextAt = originOf(in), orZero(next)
-			return g, err
-		})
-		if err != nil {
-			return nil, fmt.Errorf("group waiting events: %w", manual.Explain(err))
+			return nil, fmt.Errorf("group waiting events: %w", err)
 		}
 		all = append(all, some...)
 	}
 	return all, nil
 }
 
-func groupsOf(in place) string {
-	switch in {
-	case inRelay:
-		return groupRelay
-	case inConsumer:
-		return groupConsumer
+func (r *Room) groups(ctx context.Context, in place, f Filter) (some []Group, err error) {
+	sql := groupSchedule
+	switch {
+	case in == inRelay:
+		sql = groupRelay
+	case in == inConsumer && f.Consumer != "":
+		sql = groupOneConsumer
+	case in == inConsumer:
+		sql = groupConsumer
 	}
-	return groupSchedule
+	err = r.look(ctx, sql, f.args(), func(row pgx.CollectableRow) error {
+		g := Group{Origin: originOf(in)}
+		var next *time.Time
+		err := row.Scan(&g.Consumer, &g.Topic, &g.Why, &g.Events, &g.Keys, &g.Bytes, &g.OldestAt, &next, &g.Error)
+		g.NextAt = orZero(next)
+		some = append(some, g)
+		return err
+	})
+	return some, err
+}
+
+// look reads rows in a transaction whose statements end after 30 seconds.
+func (r *Room) look(ctx context.Context, sql string, args []any, scan func(pgx.CollectableRow) error) error {
+	err := manual.Transact(ctx, r.pool, func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, r.sql.In(sql), args...)
+		if err != nil {
+			return err
+		}
+		_, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (struct{}, error) { return struct{}{}, scan(row) })
+		return err
+	})
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) && pgErr.Code == "57014" && ctx.Err() == nil { // query_canceled
+		return fmt.Errorf("more waits than can be read in 30 s: narrow the filter by consumer, topic or origin: %w", err)
+	}
+	return manual.Explain(err)
 }
 
 func originOf(in place) string {
@@ -85,7 +105,7 @@ func orZero(t *time.Time) time.Time {
 // List returns a page of waiting events: first those of relays, by lane, topic, key and place; then those of consumers, by consumer, topic,
 // key and place; then scheduled ones, those first that are due first.
 func (r *Room) List(ctx context.Context, f Filter) ([]Event, error) {
-	err := f.validate()
+	err := f.somewhere()
 	if f.Limit > maxLimit {
 		err = errors.Join(err, fmt.Errorf("limit is %d: it must be at most %d; get the next page with After", f.Limit, maxLimit))
 	}
@@ -126,6 +146,9 @@ func (r *Room) read(ctx context.Context, in place, f Filter, limit int) ([]Event
 		sql, args = listRelay, append(args, int16(after.Lane), after.Event.Topic, after.Event.Key, after.Place)
 	case inConsumer:
 		sql, args = listConsumer, append(args, after.Consumer, after.Event.Topic, after.Event.Key, after.Place)
+		if f.Consumer != "" {
+			sql = listOneConsumer
+		}
 	case inSchedule:
 		var due *time.Time
 		if !after.NextAt.IsZero() {
@@ -133,17 +156,14 @@ func (r *Room) read(ctx context.Context, in place, f Filter, limit int) ([]Event
 		}
 		sql, args = listSchedule, append(args, due, after.Place)
 	}
-	rows, err := r.pool.Query(ctx, r.sql.In(sql), args...)
-	if err != nil {
-		return nil, manual.Explain(err)
-	}
-	events, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (e Event, err error) {
-		return e, e.scan(row, in)
+	var events []Event
+	err := r.look(ctx, sql, args, func(row pgx.CollectableRow) error {
+		var e Event
+		err := e.scan(row, in)
+		events = append(events, e)
+		return err
 	})
-	if err != nil {
-		return nil, manual.Explain(err)
-	}
-	return events, nil
+	return events, err
 }
 
 // scan reads the columns of waitColumns, and then more.
@@ -176,12 +196,16 @@ type Detail struct {
 }
 
 // Show returns all that is kept of the events that wait and that a filter selects. EventID is required: usually there is one, unless
-// several sources use the id, or several consumers have the event. At most 100 of each place are returned. payloads says whether to
+// several sources use the id, or several consumers have the event. At most 100 of each place are returned. What waits in relays and in the
+// schedule has no index by id: without a Consumer, all of it is read. payloads says whether to
 // read their payloads. The error wraps ErrNotFound if there is none: holdfast find says where it is.
 func (r *Room) Show(ctx context.Context, f Filter, payloads bool) ([]Detail, error) {
-	err := f.validate()
+	err := f.somewhere()
 	if f.EventID == "" {
 		err = errors.Join(err, errors.New("event id is empty: it must name the event"))
+	}
+	if f.Limit != 0 || f.After != nil {
+		err = errors.Join(err, errors.New("limit or after is set: what has one id has no pages"))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("show a waiting event: %w: %w", ErrInvalid, err)
@@ -189,17 +213,15 @@ func (r *Room) Show(ctx context.Context, f Filter, payloads bool) ([]Detail, err
 	var all []Detail
 	for _, in := range f.places() {
 		sql := map[place]string{inRelay: showRelay, inConsumer: showConsumer, inSchedule: showSchedule}[in]
-		rows, err := r.pool.Query(ctx, r.sql.In(sql), append(f.args(), payloads)...)
-		if err != nil {
-			return nil, fmt.Errorf("show waiting event %s: %w", f.EventID, manual.Explain(err))
-		}
-		some, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (d Detail, err error) {
-			return d, d.scan(row, in)
+		err := r.look(ctx, sql, append(f.args(), payloads), func(row pgx.CollectableRow) error {
+			var d Detail
+			err := d.scan(row, in)
+			all = append(all, d)
+			return err
 		})
 		if err != nil {
-			return nil, fmt.Errorf("show waiting event %s: %w", f.EventID, manual.Explain(err))
+			return nil, fmt.Errorf("show waiting event %s: %w", f.EventID, err)
 		}
-		all = append(all, some...)
 	}
 	if len(all) == 0 {
 		return nil, fmt.Errorf("show waiting event %s: %w", f.EventID, ErrNotFound)

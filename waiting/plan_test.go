@@ -25,6 +25,8 @@ func TestWhatWaitsIsFoundByIndexes(t *testing.T) {
 			select 'billing', 's', n::text, 'orders', '', 'dead', now() from generate_series(1, 20000) n`,
 		`insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, letter, next_at)
 			select 'billing', 'orders', (n % 2000)::text, n, 's', n::text, 't', now(), '', n, 'infinity' from generate_series(1, 10000) n`,
+		`insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, next_at)
+			select 'zeta', 'orders', (n % 3)::text, 20000 + n, 's', 'z' || n, 't', now(), '', 'infinity' from generate_series(1, 10) n`,
 		`insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time)
 			select n % 8, 'topic ' || n % 10, (n % 2000)::text, n, 'topic', 'infinity', n::text, 's', 't', now() from generate_series(1, 20000) n`,
 		`insert into holdfast.letter (origin, reason, holds, event_id, source, type, topic, key, time, hash, lane)
@@ -51,6 +53,10 @@ func TestWhatWaitsIsFoundByIndexes(t *testing.T) {
 		{showConsumer, "'', '', '', '', '', '12', '', false, -1, true", []string{"stored_consumer_source_event_id_key", "stored_pkey"}},
 		{resumeRelay, "3, 'topic 1', '{11,19}', '19', 5", []string{"parked_pkey", "letter_holds"}},
 		{listRelay, all + ", 100, 3, 'topic 1', '11', 5", []string{"parked_pkey"}},
+		{listOneConsumer, "'zeta', '', '', '', '', '', '', false, -1, 100, '', '', '', -1", []string{"stored_pkey"}},
+		{groupOneConsumer, "'zeta', '', '', '', '', '', '', false, -1", []string{"stored_(pkey|age|due)"}},
+		{wouldRetry, "'billing', 'orders', '12', 12, 's', '12'", []string{"stored_(pkey|consumer_source_event_id_key)", "letter_holds_inbox"}},
+		{stillWaits, "'billing', 'orders', '12', 12, 's', '12', 'failed', true", []string{"stored_(pkey|consumer_source_event_id_key)", "letter_holds_inbox"}},
 		{listConsumer, all + ", 100, 'billing', 'orders', '12', 5", []string{"stored_pkey"}},
 	} {
 		asked = append(asked, c.statement)

@@ -54,9 +54,19 @@ const listRelay = `-- waiting.list_relay
  order by w.lane, w.topic, w.key, w.place
  limit $10::integer`
 
+// ofConsumer is for a filter that names a consumer: without it a plan for any parameters would read those of all.
+const ofConsumer = `
+   and w.consumer = $1::text`
+
+// listOneConsumer is listConsumer for a filter that names one.
+const listOneConsumer = `-- waiting.list_one_consumer
+` + consumerColumns + consumerWaits + ofConsumer + afterConsumer
+
 // listConsumer reads a page in the order of the primary key. $10 how many, $11 to $14 the row after which to continue.
 const listConsumer = `-- waiting.list_consumer
-` + consumerColumns + consumerWaits + `
+` + consumerColumns + consumerWaits + afterConsumer
+
+const afterConsumer = `
    and (w.consumer, w.topic, w.key, w.place) > ($11::text, $12::text, $13::text, $14::bigint)
  order by w.consumer, w.topic, w.key, w.place
  limit $10::integer`
@@ -83,7 +93,13 @@ select '', w.topic, ` + group + relayWaits + `
  order by w.topic, y.why`
 
 const groupConsumer = `-- waiting.group_consumer
-select w.consumer, w.topic, ` + group + consumerWaits + `
+select w.consumer, w.topic, ` + group + consumerWaits + byConsumer
+
+// groupOneConsumer is groupConsumer for a filter that names one.
+const groupOneConsumer = `-- waiting.group_one_consumer
+select w.consumer, w.topic, ` + group + consumerWaits + ofConsumer + byConsumer
+
+const byConsumer = `
  group by w.consumer, w.topic, y.why
  order by w.consumer, w.topic, y.why`
 
@@ -254,9 +270,8 @@ select count(*) from holdfast.parked p
 const topicIsPaused = `-- waiting.topic_is_paused
 select exists (select from holdfast.pause p where p.consumer = '' and p.topic = $1::text)`
 
-// retryConsumer makes a head due, under the lock of the key, unless a worker has it or a letter holds its key.
-const retryConsumer = `-- waiting.retry_consumer
-update holdfast.stored s set next_at = clock_timestamp()
+// retriable are the conditions under which an event can be made due: it is a head, no worker has it, and no letter or pause holds its key.
+const retriable = `
  where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text and s.place = $4::bigint and s.source = $5::text and s.event_id = $6::text
    and s.lease_until <= clock_timestamp()
    and (s.key = '' or (
@@ -265,6 +280,21 @@ update holdfast.stored s set next_at = clock_timestamp()
       and (s.letter is not null
            or not exists (select from holdfast.consumer_hold o
                            where o.consumer = s.consumer and o.topic = s.topic and o.key = s.key and o.after < s.place))))`
+
+// retryConsumer makes a head due, under the lock of the key.
+const retryConsumer = `-- waiting.retry_consumer
+update holdfast.stored s set next_at = clock_timestamp()` + retriable
+
+// wouldRetry says whether retryConsumer would.
+const wouldRetry = `-- waiting.would_retry
+select exists (select from holdfast.stored s` + retriable + `)`
+
+// stillWaits says whether an event waits as a filter wants it, under the lock of the key: for $7, if that is not empty, and as a head if $8.
+const stillWaits = `-- waiting.still_waits
+select exists (
+select from holdfast.stored w` + waitroom.InConsumer + `
+ where w.consumer = $1::text and w.topic = $2::text and w.key = $3::text and w.place = $4::bigint and w.source = $5::text and w.event_id = $6::text
+   and ($7::text = '' or y.why = $7::text) and (not $8::boolean or e.head))`
 
 // giveUpConsumer takes an event out of its queue, under the lock of the key, unless a worker has it, and makes it a letter in the state $8: a new
 // one, or the one that it is a replay of. $7 is the reason, $9 the result of its inbox row.

@@ -21,9 +21,9 @@ func TestEveryStatementIsPreparedAgainstTheSchema(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Release()
-	statements := []string{listRelay, listConsumer, listSchedule, groupRelay, groupConsumer, groupSchedule, showRelay, showConsumer, showSchedule,
+	statements := []string{listRelay, listConsumer, listOneConsumer, listSchedule, groupRelay, groupConsumer, groupOneConsumer, groupSchedule, showRelay, showConsumer, showSchedule,
 		countRelay, boundRelay, askForLane, takeLane, readOwner, giveUpRelay, redirectRelay, resumeRelay, retryRelay, countRetry, topicIsPaused,
-		retryConsumer, giveUpConsumer, recordStored, wakeKey, cancelScheduled, whereIs, pausePause, resumePause, listPaused, recordPause, listConsumers}
+		retryConsumer, wouldRetry, stillWaits, giveUpConsumer, recordStored, wakeKey, cancelScheduled, whereIs, pausePause, resumePause, listPaused, recordPause, listConsumers}
 	for _, sql := range statements {
 		sql = sqlschema.In("other", sql)
 		if !strings.HasPrefix(sql, "-- waiting.") || strings.Contains(strings.SplitN(sql, "\n", 2)[1], "holdfast.") {

@@ -54,7 +54,7 @@ func (r *Room) retryRelay(ctx context.Context, f Filter, o Options) (n int, err 
 	if paused {
 		return 0, fmt.Errorf("%w: %s", ErrPaused, f.Topic)
 	}
-	lanes, total, err := r.lanesOf(ctx, f)
+	lanes, _, err := r.lanesOf(ctx, f)
 	if err != nil {
 		return 0, err
 	}
@@ -64,7 +64,7 @@ func (r *Room) retryRelay(ctx context.Context, f Filter, o Options) (n int, err 
 			return n, fmt.Errorf("lane %d: %w", w.lane, manual.Explain(err))
 		}
 		n += due
-		o.report(Progress{Changed: n, Total: total})
+		o.report(Progress{Changed: n})
 	}
 	if o.DryRun {
 		return n, nil

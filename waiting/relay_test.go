@@ -45,7 +45,7 @@ func TestWhatWaitsIsSummedUpByPlaceTopicAndReason(t *testing.T) {
 		t.Errorf("of nothing: %v, %v", groups, err)
 	}
 	pgtest.Exec(t, b.Pool, `insert into holdfast.parked (lane, topic, key, place, why, next_at, first_at, errors, id, source, type, time, headers, payload)
-		select n % 8, 'gone', case when n < 6 then 'k' || n % 2 else '' end, n, case when n < 7 then 'topic' else 'record' end, 'infinity', now() - n * interval '1 hour',
+		select n % 8, 'gone', case when n < 6 then 'k' || n % 2 else '' end, n, case when n < 7 then 'topic' else 'record' end, case when n < 7 then 'infinity' else '2100-01-01' end::timestamptz, now() - n * interval '1 hour',
 		       case when n < 9 then array['older', 'error ' || n] else '{}' end, n, 's', 't', now(), '{"a":"b"}', '12345' from generate_series(1, 9) n`)
 	b.stored(t, "k1", "head", "order.split", "now")
 	b.stored(t, "k1", "follower", "order.placed", "infinity")
@@ -139,7 +139,8 @@ func TestTheReasonForWhichAnEventWaits(t *testing.T) {
 	held := b.relayLetter(t, "orders", "h", "dead", "open", true)
 	relayRow("held", "h", 5, "follows", "infinity", 0, nil, nil)
 	relayRow("its turn", "x", 6, "follows", "now", 0, nil, nil)
-	relayRow("replay", "h", -7, "follows", "now", 0, nil, held)
+	relayRow("replay", "h", -7, "record", "now", 0, nil, held)
+	relayRow("due again", "again", 8, "record", "now", 3, nil, nil)
 	pgtest.Exec(t, b.Pool, "insert into holdfast.consumer_type (consumer, type, node, seen_until) values ('billing', 'known', 'n', now() + interval '1 minute'), ('billing', 'gone', 'n', now() - interval '1 minute')")
 	consumerRow("retried", "r", "known", "2100-01-01", 2)
 	consumerRow("connection lost", "l", "known", "2100-01-01", 0)
@@ -152,11 +153,12 @@ func TestTheReasonForWhichAnEventWaits(t *testing.T) {
 	consumerRow("behind a letter", "d", "known", "infinity", 0)
 	pgtest.Exec(t, b.Pool, "update holdfast.letter set holds = true, place = 0 where id = $1", b.letter(t, "billing", "d", "its letter"))
 	consumerRow("of a paused key", "paused", "known", "infinity", 0)
+	consumerRow("due again there", "again", "known", "now", 2)
 	b.pause(t, waiting.Pausable{Consumer: "billing", Topic: "orders", Key: "paused"})
 	b.write(t, reminders(1)...)
 	want := map[string]waiting.Why{
 		"refused": waiting.Failed, "after refused": waiting.BehindEvent, "no topic": waiting.Topic, "no partition": waiting.Partition, "held": waiting.BehindEvent,
-		"its turn": "", "replay": "", "retried": waiting.Failed, "connection lost": waiting.Failed, "after retried": waiting.BehindEvent, "new": "", "unknown": waiting.NoHandler,
+		"its turn": "", "replay": "", "due again": "", "due again there": "", "retried": waiting.Failed, "connection lost": waiting.Failed, "after retried": waiting.BehindEvent, "new": "", "unknown": waiting.NoHandler,
 		"after unknown": waiting.NoHandler, "running": "", "behind a letter": waiting.BehindLetter, "of a paused key": waiting.Paused, "r000": waiting.Scheduled,
 	}
 	check := func(when string) {
@@ -178,17 +180,22 @@ func TestTheReasonForWhichAnEventWaits(t *testing.T) {
 		}
 	}
 	check("as they are")
+	pgtest.Exec(t, b.Pool, "update holdfast.stored set letter = $1, next_at = now() where event_id = 'of a paused key'", held)
+	want["of a paused key"] = ""
+	check("when what is paused is the replay of a letter")
+	pgtest.Exec(t, b.Pool, "update holdfast.stored set letter = null where event_id = 'of a paused key'")
+	want["of a paused key"] = waiting.Paused
 	pgtest.Exec(t, b.Pool, "delete from holdfast.parked where id = 'replay'")
 	delete(want, "replay")
 	want["held"] = waiting.BehindLetter
 	check("without the replay")
 	b.pause(t, waiting.Pausable{Topic: "orders"})
-	for _, id := range []string{"refused", "after refused", "no topic", "no partition", "held", "its turn"} {
+	for _, id := range []string{"refused", "after refused", "no topic", "no partition", "held", "its turn", "due again"} {
 		want[id] = waiting.Paused
 	}
 	check("when the topic is paused")
 	b.pause(t, waiting.Pausable{Consumer: "billing"})
-	for _, id := range []string{"retried", "connection lost", "after retried", "new", "behind a letter"} {
+	for _, id := range []string{"retried", "connection lost", "after retried", "new", "behind a letter", "due again there"} {
 		want[id] = waiting.Paused
 	}
 	check("when the consumer is paused")
@@ -616,6 +623,9 @@ func TestWhatIsWrongWithAChangeOfParkedEvents(t *testing.T) {
 		},
 		"only Cancel changes": func() (int, error) {
 			return b.w.Discard(t.Context(), waiting.Filter{Origin: dlq.OriginRelay, Topic: "gone", Why: waiting.Scheduled}, ann)
+		},
+		"Retry is for events that nothing is before": func() (int, error) {
+			return b.w.Retry(t.Context(), waiting.Filter{Consumer: "billing", Why: waiting.BehindEvent}, ann)
 		},
 		"no event of a consumer waits for that": func() (int, error) {
 			return b.w.Retry(t.Context(), waiting.Filter{Consumer: "billing", Why: waiting.Topic}, ann)

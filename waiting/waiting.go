@@ -41,7 +41,7 @@ const (
 	Partition    Why = "partition"     // its partition takes no events
 	BehindEvent  Why = "behind-event"  // an earlier event of its key waits
 	BehindLetter Why = "behind-letter" // a dead letter holds its key, until a person replays or discards that
-	Failed       Why = "failed"        // its last attempt failed, and the next one is at Event.NextAt
+	Failed       Why = "failed"        // its last attempt failed, and the time of the next one, Event.NextAt, has not come
 )
 
 // Whys are all reasons, in their order.
@@ -214,8 +214,8 @@ func rest(ctx context.Context, d time.Duration) error {
 // Retry has events tried at once that wait for their next attempt, and returns how many became due. Use it once the cause is fixed.
 // Attempts stay as they are. The filter says where: in a consumer, or with dlq.OriginRelay in relays.
 //
-// In a consumer it makes heads due. It leaves out events that wait for an earlier one of their key or for a dead letter, and those whose
-// handler runs. Each event is one short transaction.
+// In a consumer it makes heads due. It leaves out events that wait for an earlier one of their key or for a dead letter, those of a paused
+// key, and those whose handler runs. Each event is one short transaction.
 //
 // In relays the filter is a Topic, and a Key or a Partition of it. If the topic or a partition of it takes no events, the next event that waits
 // for it is tried too: if that is published, all others follow. With Partition the lanes are those that have something for this
@@ -232,7 +232,8 @@ func (r *Room) Retry(ctx context.Context, f Filter, o Options) (int, error) {
 // of each key. They hold no key: the next event of it goes on. An event that is the replay of a dead letter becomes that one again,
 // which holds its key if it did before. The filter says where: in a consumer, or with dlq.OriginRelay in relays.
 //
-// In a consumer it leaves out events whose handler runs. Each event is one short transaction, so you may cancel it at any event.
+// In a consumer it leaves out events whose handler runs, and those that meanwhile wait otherwise than the filter's Why and Heads say.
+// Each event is one short transaction, so you may cancel it at any event.
 //
 // In relays it is for a topic that will not come back: the filter is a Topic, or a Key of it. It works beside running relays. Each
 // transaction takes at most 5,000 events and 4 MiB of one lane, or one larger event, and fewer if that takes longer than about 100 ms: it
@@ -317,6 +318,16 @@ func (f Filter) validate() error {
 	return errors.Join(problems...)
 }
 
+// somewhere is validate, for reading: no filter is of events that cannot be.
+func (f Filter) somewhere() error {
+	err := f.validate()
+	if err == nil && len(f.places()) == 0 {
+		err = fmt.Errorf("no event can wait so: of those in consumers none waits for %s, %s or %s, of those in relays none for %s, and only those in relays for a partition",
+			Topic, Partition, Scheduled, NoHandler)
+	}
+	return err
+}
+
 func known(why Why) bool {
 	for _, w := range Whys {
 		if w == why {
@@ -358,6 +369,8 @@ func (f Filter) changes(doing string, consumers bool) (place, error) {
 		return 0, fmt.Errorf("partition is %d: only what waits in relays goes by it", *f.Partition)
 	case f.Consumer != "" && (f.Why == Topic || f.Why == Partition):
 		return 0, fmt.Errorf("why is %s: no event of a consumer waits for that", f.Why)
+	case f.Consumer != "" && doing == "retry" && (f.Why == BehindEvent || f.Why == BehindLetter):
+		return 0, fmt.Errorf("why is %s: Retry is for events that nothing is before", f.Why)
 	case f.Consumer != "":
 		return inConsumer, nil
 	case f.Origin != dlq.OriginRelay:

@@ -20,7 +20,7 @@ import (
 
 type consoleCmd struct {
 	Listen   string `help:"Loopback address and port of the page; port 0 is any that is free." default:"127.0.0.1:7413" placeholder:"ADDRESS"`
-	Change   bool   `help:"Allow changes: replay, edit, discard, release, skip, pause and the like."`
+	Change   bool   `help:"Allow changes: replay, edit, discard, retry, give up, pause and the like."`
 	ReadOnly bool   `hidden:"" help:"Change nothing, which is the default."`
 	Payloads bool   `help:"Show payloads, and whole errors of handlers."`
 	By       string `help:"Your name, which is kept with what you do. Defaults to your login name." placeholder:"NAME"`

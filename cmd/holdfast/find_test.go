@@ -21,14 +21,14 @@ func TestFindAndStatusAgreeOnATypeThatNobodyHandles(t *testing.T) {
 		node, find, status string
 		exit               int
 	}{
-		{"now() + interval '2 minutes'", "next attempt", "its next attempt in 0s", 0}, // The last node has ended, or its event is due this moment.
-		{"now() - interval '1 second'", "no node handles its type", "a node that handles order.placed", 1},
+		{"now() + interval '2 minutes'", "its turn has come", "its turn has come", 0}, // The last node has ended, or its event is due this moment.
+		{"now() - interval '1 second'", "no node handles its type", "no-handler for order.placed", 1},
 	} {
 		pgtest.Exec(t, db.Pool, "insert into holdfast.consumer_type (consumer, type, node, seen_until) values ('billing', 'order.placed', 'n', "+c.node+") on conflict (consumer, type, node) do update set seen_until = excluded.seen_until")
-		if out := wantStatus(t, c.exit, c.status, "status"); strings.Contains(out, "a node that handles") != strings.Contains(c.status, "a node that handles") {
+		if out := wantStatus(t, c.exit, c.status, "status"); strings.Contains(out, "no-handler") != strings.Contains(c.status, "no-handler") {
 			t.Errorf("status says\n%s", out)
 		}
-		if out := wantStatus(t, 0, "e1", "find", "e1", "--json"); strings.Contains(out, "no node handles its type") != strings.Contains(c.find, "no node") {
+		if out := wantStatus(t, 0, c.find, "find", "e1", "--json"); strings.Contains(out, "no node handles its type") != strings.Contains(c.find, "no node") {
 			t.Errorf("find says\n%s", out)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/waiting"
 )
 
 // cli is the command line; kong reads it from the tags.
@@ -100,7 +101,7 @@ func run(args []string, out, errOut io.Writer) int {
 	switch {
 	case err == nil:
 		return 0
-	case errors.As(err, &usage):
+	case errors.As(err, &usage), errors.Is(err, waiting.ErrInvalid):
 		fmt.Fprintf(errOut, "holdfast: %v\nholdfast --help lists the commands.\n", err)
 		return 2
 	case !errors.Is(err, errNeedsPerson):

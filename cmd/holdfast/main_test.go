@@ -178,7 +178,7 @@ func TestStatusListsTheKeysThatWaitLongest(t *testing.T) {
 		values ('inbox', 'billing', 'it failed 3 times', true, '0', 's', 'order.placed', 'orders', 'customer 12', now(), '')`)
 	_, out, _ := call(t, "status")
 	// Time passes between the insert and the answer: the seconds are anybody's guess.
-	for _, want := range []string{"BLOCKED KEY", `customer 12 +4 +12m\d+s`, "holdfast dlq show 1", "customer 3 ", `its next attempt in 1h0m\d+s`} {
+	for _, want := range []string{"BLOCKED KEY", `customer 12 +4 +12m\d+s`, "holdfast dlq show 1", "customer 3 ", `failed, next attempt in 1h0m\d+s`, "behind-letter: holdfast dlq show 1"} {
 		if !regexp.MustCompile(want).MatchString(out) {
 			t.Errorf("status does not say %q:\n%s", want, out)
 		}

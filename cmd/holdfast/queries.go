@@ -1,7 +1,9 @@
 package main
 
+import "github.com/holdfast-go/holdfast/internal/waitroom"
+
 // The statements of status. Each is cheap on a live system: it reads a bounded number of rows, however many there are. A count
-// stops at its bound, and says so. The statements of dlq are in package dlq.
+// stops at its bound, and says so. Those of dlq and waiting are in these packages.
 
 // statusSettings make Postgres walk an index in its order and stop at a bound, for a transaction. By its statistics, which may be
 // old, it would sometimes rather read and sort all rows of a key, a lane or a table.
@@ -151,10 +153,11 @@ select r.consumer, r.topic, r.key,
        case when h.next_at = 'infinity' then -1 else greatest(round(extract(epoch from h.next_at - now())), 0) end::bigint,
        coalesce((select min(l.letter) from holdfast.consumer_hold l
                   where l.consumer = r.consumer and l.topic = r.topic and l.key = r.key and l.after < h.place), 0),
-       coalesce(h.errors[cardinality(h.errors)], ''),
-       exists (select from holdfast.consumer_type t where t.consumer = r.consumer and t.type = h.type and t.seen_until > now())
+       coalesce(h.errors[cardinality(h.errors)], ''), h.why, h.running
   from oldest r, lateral (
-       select s.place, s.event_id, s.type, s.attempts, s.errors, s.next_at, s.first_at from holdfast.stored s where s.consumer = r.consumer and s.topic = r.topic and s.key = r.key order by s.place limit 1) h
+       select w.place, w.event_id, w.type, w.attempts, w.errors, w.next_at, w.first_at, y.why, e.running
+         from holdfast.stored w` + waitroom.InConsumer + `
+        where w.consumer = r.consumer and w.topic = r.topic and w.key = r.key order by w.place limit 1) h
  where r.rank <= 10
  order by r.consumer, h.first_at, r.topic, r.key`
 

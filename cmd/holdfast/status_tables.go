@@ -212,25 +212,22 @@ func (s *status) sayLetters(consumer string, letters int64) {
 
 func (s *status) blocked(ctx context.Context) error {
 	var consumer, topic, key, id, eventType, failure string
+	var why waiting.Why
 	var events, since, attempts, next, letter int64
-	var handled bool
-	return s.each(ctx, section{sql: statusBlocked, args: []any{manyRows, manyOldest}, head: "CONSUMER\tTOPIC\tBLOCKED KEY\tEVENTS\tFOR\tHEAD\tATTEMPTS\tWAITS FOR", name: "blocked_keys",
-		fields: "consumer topic key events seconds head_id head_type attempts next_in_seconds letter error handled",
-		scans:  []any{&consumer, &topic, &key, &events, &since, &id, &eventType, &attempts, &next, &letter, &failure, &handled}}, func() string {
-		waits := "its next attempt in " + span(next)
-		switch {
-		case s.paused[waiting.Pausable{Consumer: consumer, Topic: topic, Key: key}]:
-			waits = "its key, which is paused"
-		case s.paused[waiting.Pausable{Consumer: consumer}]:
-			waits = "its consumer, which is paused"
-		case letter != 0:
-			waits = fmt.Sprintf("dead letter %d: holdfast dlq show %d", letter, letter)
-		case next < 0:
-			waits = "an earlier event of its key"
-		case !handled: // as find and stored list say it
-			waits = "a node that handles " + clean(eventType)
+	var running bool
+	return s.each(ctx, section{sql: statusBlocked, args: []any{manyRows, manyOldest}, head: "CONSUMER\tTOPIC\tBLOCKED KEY\tEVENTS\tFOR\tHEAD\tATTEMPTS\tWHY", name: "blocked_keys",
+		fields: "consumer topic key events seconds head_id head_type attempts next_in_seconds letter error why running",
+		scans:  []any{&consumer, &topic, &key, &events, &since, &id, &eventType, &attempts, &next, &letter, &failure, &why, &running}}, func() string {
+		says := whyOr(why, running)
+		switch why {
+		case waiting.BehindLetter:
+			says += fmt.Sprintf(": holdfast dlq show %d", letter)
+		case waiting.NoHandler:
+			says += " for " + clean(eventType)
+		case waiting.Failed:
+			says += ", next attempt in " + span(next)
 		}
-		return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s", clean(consumer), topic, clean(key), atMost(events, manyRows), span(since), clean(id), attempts, waits)
+		return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s", clean(consumer), topic, clean(key), atMost(events, manyRows), span(since), clean(id), attempts, says)
 	})
 }
 

@@ -30,7 +30,7 @@ func TestATopicAConsumerAndAKeyArePausedAndResumed(t *testing.T) {
 	wantStatus(t, 0, "topic orders is paused; holdfast resume --topic orders --reason WHY ends that", "pause", "--topic", "orders", "--reason", "the mail team asked", "--by", "ann")
 	wantStatus(t, 0, "topic orders has been paused already, by ann since 20", "pause", "--topic", "orders", "--reason", "again", "--by", "bob")
 	wantStatus(t, 1, "knows no consumer biling: it knows none", "pause", "--consumer", "biling", "--reason", "tax")
-	pgtest.Exec(t, db, "insert into holdfast.consumer_type (consumer, type, node, seen_until) values ('billing', 't', 'n', now())")
+	pgtest.Exec(t, db, "insert into holdfast.consumer_type (consumer, type, node, seen_until) values ('billing', 't', 'n', now() + interval '1 hour')")
 	pgtest.Exec(t, db, "insert into holdfast.inbox (consumer, source, event_id, topic, hash, result, processed_at) values ('mail', 's', 'e', 'orders', '', 'handled', now())")
 	wantStatus(t, 1, "knows no consumer biling: it knows billing, mail. To pause one before it begins, add --force", "pause", "--consumer", "biling", "--reason", "tax")
 	wantStatus(t, 1, "knows no consumer biling", "pause", "--consumer", "biling", "--topic", "orders", "--key", "k", "--reason", "tax")
@@ -46,7 +46,7 @@ func TestATopicAConsumerAndAKeyArePausedAndResumed(t *testing.T) {
 	out := wantStatus(t, 1, "topic orders is paused for", "status")
 	for _, says := range []string{
 		"PAUSED", "the mail team asked", "topic orders, which is paused", "by ann: holdfast resume --topic orders --reason WHY\n", "by ann: holdfast resume --consumer billing --reason WHY\n",
-		"topic gone is missing", "its key, which is paused", `--key 'it'\\''s \x1b[2J'`,
+		"topic gone is missing", "  e     0         paused", `--key 'it'\\''s \x1b[2J'`,
 	} {
 		if !strings.Contains(out, says) {
 			t.Errorf("status does not say %q:\n%s", says, out)
@@ -71,11 +71,12 @@ func TestScheduledEventsAreListedAndCancelled(t *testing.T) {
 	pgtest.Exec(t, db, `insert into holdfast.scheduled (lane, due_at, id, source, type, topic, key, time, payload)
 		select holdfast.lane_of('k' || n % 3, '', 8), '2100-01-01'::timestamptz + n * interval '1 minute', 'r' || n, 'shop', 'reminder', 'reminders', 'k' || n % 3, now(), 'the secret'
 		  from generate_series(1, 9) n`)
-	out := wantStatus(t, 0, "the relays  reminders  k1   r1  reminder  scheduled  0", "waiting", "list", "--why", "scheduled")
-	if strings.Count(out, "\n") != 10 || strings.Contains(out, "secret") {
+	out := wantStatus(t, 0, "the relays  reminders  k1   r1  reminder  shop    scheduled  0", "waiting", "list", "--why", "scheduled")
+	if strings.Count(out, "\n") != 10 || strings.Contains(out, "secret") || !strings.Contains(out, "2100-01-01T00:01:00Z") || strings.Index(out, "T00:01:00Z") > strings.Index(out, "T00:09:00Z") {
 		t.Errorf("the list is\n%s", out)
 	}
 	wantStatus(t, 0, `{"origin":"relay","topic":"reminders","key":"k2","event_id":"r2","source":"shop","type":"reminder","why":"scheduled","head":true,"running":false,"attempts":0,"since":`, "waiting", "list", "--why", "scheduled", "--json", "--event-id", "r2")
+	wantStatus(t, 0, `"next_at":"2100-01-01T00:02:00Z"`, "waiting", "list", "--why", "scheduled", "--json", "--event-id", "r2")
 	wantStatus(t, 0, "there may be more", "waiting", "list", "--why", "scheduled", "--limit", "2")
 	wantStatus(t, 2, "which scheduled events?", "waiting", "cancel", "--reason", "r")
 	wantStatus(t, 2, "missing flags: --reason", "waiting", "cancel", "r1")
@@ -109,6 +110,7 @@ func TestAStoredEventIsShown(t *testing.T) {
 	wantStatus(t, 1, "nothing like that waits: holdfast find says where", "waiting", "show", "--consumer", "billing", "e2")
 	wantStatus(t, 0, "1 waiting event is due now", "waiting", "retry", "--consumer", "billing", "--event-id", "e1", "--reason", "r")
 	pgtest.Exec(t, db, "insert into holdfast.pause (consumer, by, reason) values ('billing', 'ann', 'r')")
+	pgtest.Exec(t, db, "insert into holdfast.consumer_type (consumer, type, node, seen_until) values ('billing', 'order.split', 'n', now() + interval '1 hour')")
 	wantStatus(t, 0, "paused", "waiting", "list", "--consumer", "billing")
 }
 
@@ -247,18 +249,20 @@ func TestACommandLineIsCompleted(t *testing.T) {
 	}
 	for _, c := range []struct{ line, want string }{
 		{"holdfast", ""},
-		{"holdfast pa", "parked pause"},
-		{"holdfast parked ", "give-up list redirect retry"},
-		{"holdfast parked r", "redirect retry"},
-		{"holdfast --schema x parked re", "redirect retry"},
-		{"holdfast --schema=x parked re", "redirect retry"},
-		{"holdfast parked list --j", "--json"},
+		{"holdfast wa", "waiting"},
+		{"holdfast pa", "pause"},
+		{"holdfast waiting ", "cancel discard give-up groups list redirect retry show"},
+		{"holdfast waiting r", "redirect retry"},
+		{"holdfast --schema x waiting re", "redirect retry"},
+		{"holdfast --schema=x waiting re", "redirect retry"},
+		{"holdfast waiting list --j", "--json"},
+		{"holdfast waiting list --why behind", "behind-event behind-letter"},
 		{"holdfast dlq list --state ", "any discarded open replayed replaying"},
 		{"holdfast dlq list --state re", "replayed replaying"},
 		{"holdfast dlq list --state=re", "--state=replayed --state=replaying"},
 		{"holdfast dlq list --state open --ori", "--origin"},
 		{"holdfast completion ", "bash fish zsh"},
-		{"holdfast stored retry --consumer b --unh", "--unhandled"},
+		{"holdfast waiting retry --consumer b --he", "--heads --help"},
 		{"holdfast dlq show 4711", ""},
 		{"holdfast compl", "completion"}, // but not the command that answers shells
 	} {
@@ -294,7 +298,7 @@ func TestShellsTakeTheCompletionScripts(t *testing.T) {
 			try += `
 				complete -p holdfast
 				COMP_LINE='holdfast dlq list --state=re' COMP_POINT=28 holdfast complete holdfast re =
-				COMP_LINE='holdfast parked re and more' COMP_POINT=18 holdfast complete holdfast re parked`
+				COMP_LINE='holdfast waiting re and more' COMP_POINT=19 holdfast complete holdfast re waiting`
 		}
 		out, err := exec.Command(path, "-c", try).CombinedOutput()
 		if err != nil {

@@ -190,17 +190,17 @@ func (c *waitingListCmd) Run(p *program) error {
 		return nil
 	}
 	w := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "WHERE\tTOPIC\tKEY\tID\tTYPE\tWHY\tATTEMPTS\tSINCE\tNEXT\tLAST ERROR")
+	fmt.Fprintln(w, "WHERE\tTOPIC\tKEY\tID\tTYPE\tSOURCE\tWHY\tATTEMPTS\tSINCE\tNEXT\tLAST ERROR")
 	for _, e := range events {
 		failure, _, _ := strings.Cut(e.Error, "\n")
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%.80s\n", where(e.Consumer), e.Event.Topic, clean(e.Event.Key), clean(e.Event.ID), clean(e.Event.Type),
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%.80s\n", where(e.Consumer), e.Event.Topic, clean(e.Event.Key), clean(e.Event.ID), clean(e.Event.Type), dash(e.Event.Source),
 			whyOr(e.Why, e.Running), e.Attempts, timeOrDash(e.Since), timeOrDash(e.NextAt), clean(failure))
 	}
 	if err := w.Flush(); err != nil {
 		return err
 	}
 	if len(events) == c.Limit {
-		fmt.Fprintln(p.out, "there may be more: raise --limit (1000 at most), or narrow the filter")
+		fmt.Fprintln(p.out, "there may be more: raise --limit (1000 at most), or narrow the filter. Relays come first, then consumers (--origin inbox), then what is scheduled (--why scheduled)")
 	}
 	return nil
 }
@@ -338,12 +338,12 @@ func (c deciding) check() error {
 	switch {
 	case c.Consumer == "" && c.Origin != dlq.OriginRelay:
 		return usageError{errors.New("where? give --consumer NAME for what waits in a consumer, or --origin relay for what waits in relays")}
+	case c.Consumer == "" && c.Topic == "":
+		return usageError{errors.New("missing flags: --topic=TOPIC: what waits in relays is changed a topic at a time")}
 	case !c.narrow() && !c.All:
 		return usageError{errors.New("which waiting events? give a filter (--topic, --type, --key, --event-id, --why, …), or --all for all of the consumer")}
 	case c.narrow() && c.All:
 		return usageError{errors.New("--all and a filter exclude each other: give one of them")}
-	case c.Consumer == "" && c.Topic == "":
-		return usageError{errors.New("missing flags: --topic=TOPIC: what waits in relays is changed a topic at a time")}
 	case c.DryRun:
 		return nil
 	}
@@ -407,16 +407,30 @@ func (c *waitingDiscardCmd) Run(p *program) error {
 	if err := c.check(); err != nil {
 		return err
 	}
-	if !c.DryRun {
-		never := "The events are never handled then"
-		if c.Consumer == "" {
-			never = "The events are not published then"
-		}
-		if err := c.ask(p, never+", and their payloads stay until dlq purge"); err != nil {
+	if !c.DryRun && !c.Yes && p.terminal != nil {
+		if err := c.askFirst(p); err != nil {
 			return err
 		}
 	}
 	return c.change(p, "discarding", "discarded", (*waiting.Room).Discard)
+}
+
+// askFirst says how many events the command would discard, if it may, and asks.
+func (c *waitingDiscardCmd) askFirst(p *program) error {
+	room, end, err := p.waiting()
+	if err != nil {
+		return err
+	}
+	defer end()
+	n, err := room.Discard(p.ctx, c.filter(c.Limit), waiting.Options{DryRun: true})
+	if err != nil {
+		return err
+	}
+	never := "not handled"
+	if c.Consumer == "" {
+		never = "not published"
+	}
+	return c.ask(p, fmt.Sprintf("%s would be discarded: they are %s then, and their payloads stay until dlq purge", count(n, "waiting event"), never))
 }
 
 type waitingRedirectCmd struct {

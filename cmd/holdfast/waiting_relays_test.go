@@ -30,12 +30,13 @@ func TestEventsOfTopicsThatDoNotComeBack(t *testing.T) {
 		t.Errorf("as JSON it is\n%s", out)
 	}
 	wantStatus(t, 2, "missing flags: --topic", "waiting", "give-up", "--origin", "relay", "--key", "k1", "--reason", "r")
+	wantStatus(t, 2, "no event can wait so", "waiting", "list", "--consumer", "billing", "--why", "topic")
 	wantStatus(t, 2, "where? give --consumer NAME", "waiting", "give-up", "--topic", "orders.v1", "--reason", "r")
-	wantStatus(t, 1, "type is set: in relays changes go by topic and key only", "waiting", "give-up", "--origin", "relay", "--topic", "orders.v1", "--type", "t", "--reason", "r")
+	wantStatus(t, 2, "type is set: in relays changes go by topic and key only", "waiting", "give-up", "--origin", "relay", "--topic", "orders.v1", "--type", "t", "--reason", "r")
 	wantStatus(t, 2, "missing flags: --reason", "waiting", "give-up", "--origin", "relay", "--topic", "orders.v1")
 	wantStatus(t, 2, "--to", "waiting", "redirect", "--topic", "ordres", "--reason", "r")
-	wantStatus(t, 1, `to is "ordres": it must be another topic`, "waiting", "redirect", "--topic", "ordres", "--to", "ordres", "--reason", "r")
-	wantStatus(t, 1, "it must be a Kafka topic's name", "waiting", "redirect", "--topic", "ordres", "--to", "or ders", "--reason", "r")
+	wantStatus(t, 2, `to is "ordres": it must be another topic`, "waiting", "redirect", "--topic", "ordres", "--to", "ordres", "--reason", "r")
+	wantStatus(t, 2, "it must be a Kafka topic's name", "waiting", "redirect", "--topic", "ordres", "--to", "or ders", "--reason", "r")
 	wantStatus(t, 0, "20 waiting events would be dead letters now", "waiting", "give-up", "--origin", "relay", "--topic", "orders.v1", "--dry-run")
 	wantStatus(t, 0, "10 waiting events would be redirected to orders", "waiting", "redirect", "--topic", "ordres", "--to", "orders", "--dry-run")
 

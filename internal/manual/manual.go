@@ -71,5 +71,5 @@ func Explain(err error) error {
 	if errors.As(err, &pgErr) && pgErr.Code == "55P03" { // lock_not_available
 		return fmt.Errorf("locked by another session for 5 s, try again: %w", err)
 	}
-	return sqlschema.Explain(err, "docs/operations.md lists what to grant for dead letters")
+	return sqlschema.Explain(err, "docs/operations.md lists what to grant to an operator")
 }

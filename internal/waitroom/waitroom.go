@@ -37,11 +37,11 @@ const InRelay = `
                    when not e.head then 'behind-event'
                    when w.key <> '' and w.letter is null and w.next_at = 'infinity'
                         and exists (select from holdfast.lane_hold o where o.lane = w.lane and o.topic = w.topic and o.key = w.key) then 'behind-letter'
-                   when w.why = 'record' or w.attempts > 0 then 'failed'
+                   when w.next_at > now() and w.next_at < 'infinity' then 'failed'
                    else '' end as why) y`
 
 // InConsumer says the same of a row w of stored, and whether its handler runs (e.running): then it waits for nothing. A node says which types
-// it handles until seen_until. Write it after "from holdfast.stored w".
+// it handles until seen_until. A pause of a key does not stop the replay of a letter. Write it after "from holdfast.stored w".
 const InConsumer = `
  cross join lateral (
        select w.lease_until > now() as running,
@@ -52,10 +52,11 @@ const InConsumer = `
                    when not exists (select from holdfast.consumer_type t
                                      where t.consumer = w.consumer and t.type = w.type and t.seen_until > now()) then 'no-handler'
                    when exists (select from holdfast.pause u
-                                 where u.consumer = w.consumer and (u.topic = '' or u.topic = w.topic and u.key = w.key)) then 'paused'
+                                 where u.consumer = w.consumer
+                                   and (u.topic = '' or u.topic = w.topic and u.key = w.key and w.letter is null)) then 'paused'
                    when not e.head then 'behind-event'
                    when w.key <> '' and w.letter is null
                         and exists (select from holdfast.consumer_hold o
                                      where o.consumer = w.consumer and o.topic = w.topic and o.key = w.key and o.after < w.place) then 'behind-letter'
-                   when w.attempts > 0 or w.next_at > now() then 'failed'
+                   when w.next_at > now() and w.next_at < 'infinity' then 'failed'
                    else '' end as why) y`

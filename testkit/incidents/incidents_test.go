@@ -24,7 +24,7 @@ var making = map[string]func(*scene) (over func()){
 	"The broker is away":            brokerAway,
 	"A topic is missing":            topicMissing,
 	"A partition takes nothing":     partitionHeld,
-	"Parked events grow":            parkedLong,
+	"Events wait in relays":         parkedLong,
 	"Relays lose lanes":             laneTaken,
 	"The log grows":                 logFull,
 	"The broker refuses events":     recordRefused,
