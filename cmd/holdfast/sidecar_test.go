@@ -157,6 +157,7 @@ func TestProbesAndMetricsOfTheSidecarFollowTheDatabase(t *testing.T) {
 	if err := server.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	db.Reset() // The test's own connections have ended with the server.
 	wait.Until(t, "it is ready again", ready(200, ""))
 	s.stop(t, db)
 	if status, body := get(t, address, "/readyz"); status != 0 {
