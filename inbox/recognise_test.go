@@ -125,13 +125,15 @@ func TestWhatIsReadAgainWaitsForADatabaseThatDoesNotAnswer(t *testing.T) {
 	b.awaitSettled(1)
 	stop()
 	pgtest.Exec(t, b.db, "alter table holdfast.inbox rename to gone")
+	pgtest.Exec(t, b.db, "create function away() returns boolean language plpgsql as $$ begin raise exception 'away' using errcode = '57P03'; end $$")
+	pgtest.Exec(t, b.db, "create view holdfast.inbox as select * from holdfast.gone where away()")
 	g := newFakeGeneration(log)
 	g.from = 0
 	again := b.inbox()
 	again.Handle("order.placed", effectOf)
 	b.consumeFake(again, g)
 	b.await("a complaint", func(o *observations) bool { return len(o.errs) > 1 })
-	pgtest.Exec(t, b.db, "alter table holdfast.gone rename to inbox")
+	pgtest.Exec(t, b.db, "drop view holdfast.inbox; alter table holdfast.gone rename to inbox")
 	b.awaitOutcome("1", Duplicate)
 	if n := b.effects("1"); n != 1 {
 		t.Errorf("%d effects", n)

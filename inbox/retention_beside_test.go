@@ -204,7 +204,8 @@ func TestAnErrorOfRetentionIsReportedAndRunGoesOn(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	b := setup(t)
 	b.oldRows("http-", nil, 10)
-	pgtest.Exec(t, b.db, "alter table holdfast.retention rename to away")
+	pgtest.Exec(t, b.db, "create function away() returns trigger language plpgsql as $$ begin raise exception 'away' using errcode = '57P03'; end $$")
+	pgtest.Exec(t, b.db, "create trigger away before insert or update on holdfast.retention for each statement execute function away()")
 	cleaned := make(chan int, 10)
 	in := b.inbox(func(c *Config) {
 		c.Retention = time.Minute
@@ -227,7 +228,7 @@ func TestAnErrorOfRetentionIsReportedAndRunGoesOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.awaitOutcome("stored", Handled)
-	pgtest.Exec(t, b.db, "alter table holdfast.away rename to retention")
+	pgtest.Exec(t, b.db, "drop trigger away on holdfast.retention")
 	select {
 	case n := <-cleaned:
 		if n != 10 {
