@@ -49,8 +49,58 @@ type sizes struct {
 }
 
 var (
-	fullSizes  = sizes{rounds: 3, drain: 300_000, handwritten: 50_000, held: 150_000, scale: 300_000, isolation: 1_000_000, tenants: 1_000_000, retired: 1_000_000, memory: 1_000_000, large: 500_000_000, consume: 80_000, retention: 5_000_000, stored: 1_000_000, due: 6_000, cold: 12_000, latency: 15 * time.Second, pinned: 20 * time.Second, giveUp: 60 * time.Second, slow: 20 * time.Second, receive: 20 * time.Second, producer: 5 * time.Second, idle: 20 * time.Second, paced: 20 * time.Second, hour: time.Hour}
-	quickSizes = sizes{rounds: 2, drain: 60_000, handwritten: 8_000, held: 30_000, scale: 40_000, isolation: 40_000, tenants: 100_000, retired: 40_000, memory: 100_000, large: 100_000_000, consume: 16_000, retention: 200_000, stored: 100_000, due: 1_000, cold: 3_000, latency: 3 * time.Second, pinned: 5 * time.Second, giveUp: 5 * time.Second, slow: 3 * time.Second, receive: 6 * time.Second, producer: 1500 * time.Millisecond, idle: 5 * time.Second, paced: 5 * time.Second, hour: 5 * time.Minute}
+	fullSizes = sizes{
+		rounds:      3,
+		drain:       300_000,
+		handwritten: 50_000,
+		held:        150_000,
+		scale:       300_000,
+		isolation:   1_000_000,
+		tenants:     1_000_000,
+		retired:     1_000_000,
+		memory:      1_000_000,
+		large:       500_000_000,
+		consume:     80_000,
+		retention:   5_000_000,
+		stored:      1_000_000,
+		due:         6_000,
+		cold:        12_000,
+		latency:     15 * time.Second,
+		pinned:      20 * time.Second,
+		giveUp:      60 * time.Second,
+		slow:        20 * time.Second,
+		receive:     20 * time.Second,
+		producer:    5 * time.Second,
+		idle:        20 * time.Second,
+		paced:       20 * time.Second,
+		hour:        time.Hour,
+	}
+	quickSizes = sizes{
+		rounds:      2,
+		drain:       60_000,
+		handwritten: 8_000,
+		held:        30_000,
+		scale:       40_000,
+		isolation:   40_000,
+		tenants:     100_000,
+		retired:     40_000,
+		memory:      100_000,
+		large:       100_000_000,
+		consume:     16_000,
+		retention:   200_000,
+		stored:      100_000,
+		due:         1_000,
+		cold:        3_000,
+		latency:     3 * time.Second,
+		pinned:      5 * time.Second,
+		giveUp:      5 * time.Second,
+		slow:        3 * time.Second,
+		receive:     6 * time.Second,
+		producer:    1500 * time.Millisecond,
+		idle:        5 * time.Second,
+		paced:       5 * time.Second,
+		hour:        5 * time.Minute,
+	}
 )
 
 // env is the two servers and what the measurements create in them. Every measurement has its own databases and topics.

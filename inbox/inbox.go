@@ -50,7 +50,17 @@ func newInbox(pool *pgxpool.Pool, c Config) *Inbox {
 	queues := &queues{env: env, ledger: ledger, quota: &quota{env: env}}
 	declarations := &declarations{env: env, registry: registry}
 	skips := &skips{env: env, registry: registry}
-	receiver := &receiver{env: env, registry: registry, admission: &admission{env: env, runner: runner, ledger: ledger, queues: queues}, runner: runner, ledger: ledger, queues: queues, declarations: declarations, skips: skips, pauses: pauses}
+	receiver := &receiver{
+		env:          env,
+		registry:     registry,
+		admission:    &admission{env: env, runner: runner, ledger: ledger, queues: queues},
+		runner:       runner,
+		ledger:       ledger,
+		queues:       queues,
+		declarations: declarations,
+		skips:        skips,
+		pauses:       pauses,
+	}
 	claims := &claims{env: env, registry: registry, memory: newStoredMemory(c.MemoryBudget/8, c.Workers)}
 	return &Inbox{
 		env: env, registry: registry, receiver: receiver, declarations: declarations, skips: skips, claims: claims,

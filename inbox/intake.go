@@ -33,8 +33,8 @@ var errStopping = errors.New("the node is stopping")
 // receive tries until an attempt commits. failed is the error of a first attempt that was already made; nil if there was none.
 //
 // An error means that nothing was decided: ctx ended, another node has the partition, the caller waits no longer, or there is
-// no room for the event (the error wraps ErrFull). t then holds what was found out. Given to receive again, it does not run
-// a handler that has failed a second time.
+// no room for the event (the error wraps ErrFull). t then holds what was found out: if the same t is given to
+// receive again, a handler that has failed is not run once more.
 func (rec *receiver) receive(ctx context.Context, t *intake, failed error) (Outcome, error) {
 	d, h := t.d, &t.h
 	if t.next == nil {

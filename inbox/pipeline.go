@@ -32,7 +32,7 @@ type pipeline struct {
 }
 
 const (
-	// openSQL is the rest of what beginSQL says.
+	// beginOnly opens a transaction without settings; openSQL makes them in the same round trip.
 	beginOnly = "begin isolation level read committed"
 
 	// A pipeline gives its connection back now and then. So a pool that is too small serves everyone in turns.

@@ -10,9 +10,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
 
-// workerPool is the workers of a node, which do the jobs of all its partitions. They take every other job in the order in which
-// events were read. Otherwise each event of a busy key would wait again for all other keys. They take the jobs between in the
-// order in which these became ready. Otherwise a few slow keys, one for each worker, would hold up all that was read later.
+// workerPool is the workers of a node, which do the jobs of all its partitions. Workers alternate: one job in the order in which events
+// were read, so that a busy key gets on and does not wait for all other keys with each of its events; then one in the order in which jobs
+// became ready, so that a few slow keys, one for each worker, do not hold up all that was read later.
 // A worker keeps a pipeline: its next transaction begins in the round trip that commits the last one.
 type workerPool struct {
 	receiver *receiver

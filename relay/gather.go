@@ -316,8 +316,8 @@ func untilAll(parts [][]*portion) (context.Context, context.CancelFunc) {
 	}
 }
 
-// nextGathered is how many partitions the next call has, after one with at most so many that took so long. What shares a call
-// waits for all of it.
+// nextGathered is how many partitions the next call may have, after one that was allowed most of them and took took. What shares a
+// call waits for all of it.
 func nextGathered(most int, took time.Duration) int {
 	if took >= promptly/2 {
 		return max(most/2, gatheredLeast)

@@ -48,8 +48,8 @@ const promptly = slowAfter / 4
 // slowAfter is the lane's: ParkAfter may be shorter.
 func (l *lane) slowAfter() time.Duration { return min(slowAfter, max(l.r.c.ParkAfter, 0)) }
 
-// judge records what a call says about its destination and about the broker. Trouble in a shared call may be that of any
-// partition in it: it is nobody's, and each is tried alone.
+// judge records what a call says about its destination and about the broker. A shared call cannot tell which of its partitions
+// failed: none is held for it, and each is tried again in a call of its own.
 func (l *lane) judge(d *destination, said summary, shared bool, now time.Time) {
 	if said.answers {
 		l.r.answers.Store(now.UnixNano())

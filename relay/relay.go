@@ -107,7 +107,22 @@ func New(pool *pgxpool.Pool, p Publisher, c Config) (*Relay, error) {
 
 // newRelay makes a Relay of a configuration without problems.
 func newRelay(db database, p Publisher, c Config, sql *sqlschema.Statements) *Relay {
-	r := &Relay{pool: db, log: db, publisher: p, c: c, sql: sql, lanes: map[int]*lane{}, changed: make(chan struct{}, 1), statementTimeout: time.Minute, pageBytes: pageBytes, listed: allCounted, counted: maxCounted, budget: newBudget(c.MemoryBudget, inMemory*pageBytes), calls: newCallSlots(callsInAll), noisyCalls: newCallSlots(noisyCallsInAll)}
+	r := &Relay{
+		pool:             db,
+		log:              db,
+		publisher:        p,
+		c:                c,
+		sql:              sql,
+		lanes:            map[int]*lane{},
+		changed:          make(chan struct{}, 1),
+		statementTimeout: time.Minute,
+		pageBytes:        pageBytes,
+		listed:           allCounted,
+		counted:          maxCounted,
+		budget:           newBudget(c.MemoryBudget, inMemory*pageBytes),
+		calls:            newCallSlots(callsInAll),
+		noisyCalls:       newCallSlots(noisyCallsInAll),
+	}
 	r.partitioner, _ = p.(Partitioner)
 	r.system = systemOf(p)
 	r.env = envOf(r)

@@ -46,8 +46,8 @@ const (
 	kindsOfChange
 )
 
-// divides says whether to go on with fewer rows after an error. An error that may be for one of them, or for all, has to come
-// in three lives of the lane.
+// divides says whether to go on with fewer rows after an error. An error that may be for one of them, or for all, counts only once
+// the lane has failed twice before and begun anew each time.
 func (l *lane) divides(err error) bool {
 	switch blameOf(err) {
 	case aRow, damaged:
@@ -58,8 +58,9 @@ func (l *lane) divides(err error) bool {
 	return false
 }
 
-// blames says whether a row is to blame for an error that came for it alone. For the exception of somebody's trigger it is if
-// other rows were changed in the same way meanwhile: since the lane had made so many such changes.
+// blames says whether a row is to blame for an error that came for it alone. The exception of somebody's trigger is the row's fault only if
+// the same change was made to other rows since the row was first tried: the lane counts its changes of each kind, and since is the
+// count at that time.
 func (l *lane) blames(err error, change int, since uint64) bool {
 	return blameOf(err) == aRow || raised(err) && l.changes[change] > since
 }

@@ -115,8 +115,8 @@ func latest(a, b time.Time) time.Time {
 	return a
 }
 
-// nextMost is how many events the next call of a destination may have, after one of so many that took so long; 0 is whole, the
-// most of all. A call that ends without an acknowledgement after a while may have been too much at once: its records are in
+// nextMost is how many events the next call of a destination may have, after one that was allowed most, had sent and took took; a most of 0
+// is whole, the most of all. A call that ends without an acknowledgement after a while may have been too much at once: its records are in
 // Kafka later, and are sent again. So the next one has half as many, and each that is acknowledged is followed by one with a
 // quarter more.
 func nextMost(most, sent, whole int, took time.Duration, said summary) int {
