@@ -8,9 +8,50 @@ import (
 	"time"
 )
 
-// This file is a partition: what of it is settled, saved and lost.
-
-// partition reads one partition, for as long as it belongs to this node.
+// partition reads one partition, for as long as it belongs to this node: from the group's assignment until it is released or lost. It is
+// made anew for each assignment, and never used again.
+//
+// Its life, in the order in which it only ever goes:
+//
+//	assigned    run has called assign: Postgres has raised the partition's epoch, fence is that right, and track begins
+//	            where reading starts. Before, fence and track are nil, and there is nothing to release.
+//	reading     the reader fetches page after page (read) and begins their events (begin); workers handle them.
+//	halted      reading has ended: the node stops, the group takes the partition back, or failed says what stopped it.
+//	            No event begins any more. Those that workers have may finish; the others are left to the next reader.
+//	ended       working is 0: nothing of it is in progress, and its memory is given back (run).
+//	released    the last position is saved with whether the end was clean (consumer.release), unless it was lost.
+//
+// A partition may be lost at any time between: fenced is set, and from then on nothing of it is saved or committed to
+// Kafka, since what is written belongs to another owner, another incarnation of the database, or a position that a person has changed.
+// What a transaction had already committed stands: it held the fence.
+//
+// An event's way through it:
+//
+//	read        The reader looks for each event of a page what is to be done with it: whether the inbox may know it
+//	            (recognise), and after an unclean end whether it may have ended the process (countChunk).
+//	begun       It gives the event's offset and memory to track, in the order of offsets. What is known or skipped
+//	            settles at once. What may have ended the process is handled alone, by the reader (replaySerially).
+//	scheduled   All else is a job in scheduler: behind the job that has its key, collecting in a batch of its type, or
+//	            handed out to workers.
+//	at capacity A job that found no room for its event waits in atCapacity, and is tried again.
+//	concluded   A worker's transaction has committed what became of it. conclude settles it, and hands out what waited.
+//	settled     Its outcome is durable: handled, stored, dead, skipped or known. track may move on.
+//
+// Who does what. One goroutine, the reader, runs run and all that it calls: assign, read, begin, and the counted replay after an unclean
+// end. Workers call the methods of jobOwner (progress.go). The consumer's saver asks unsaved and uncommitted every so often, and
+// others may take the partition away (lose). mu guards the fields below it, down to fenced. What stands above it is set before the
+// reader begins, but for fence, which assign sets under mu. What stands below is the reader's own, but for working, freed and counted,
+// which workers use too; mu guards counted.
+//
+// Invariants:
+//
+//   - Offsets begin in ascending order, each once, and settle in any order, each once.
+//   - track.low() is the offset below which everything is settled. saved <= track.low(), as far as Postgres knows; what is committed to
+//     the group (known) follows saved. So no offset is committed above an event whose outcome is not durable.
+//   - A key belongs to one job at a time, and later events of it wait for that. A worker may take the next one with it (follower).
+//   - working counts the jobs that workers have. A worker ends each by conclude, drop, putBack, split or setAside.
+//   - The memory of an event is given back when it settles, or by run at the end.
+//   - failed is the first error that stopped the partition, unless a fatal one came later.
 type partition struct {
 	*env
 	fences       *fences
