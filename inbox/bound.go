@@ -101,7 +101,7 @@ func (b *bound) refit(now map[TopicPartition]Extent) map[TopicPartition]stretch 
 }
 
 // cut is the part of a page before an offset.
-func (pg Page) cut(until int64) Page {
+func cut(pg Page, until int64) Page {
 	n := len(pg.Records)
 	for n > 0 && pg.Records[n-1].Offset >= until {
 		n--

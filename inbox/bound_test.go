@@ -101,7 +101,7 @@ func TestABoundIsFittedToLogsThatChange(t *testing.T) {
 func TestAPageIsCutAtTheBound(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct{ until, records, next int64 }{{0, 0, 0}, {5, 0, 5}, {6, 1, 6}, {8, 2, 8}, {9, 3, 9}, {100, 3, 20}} {
-		pg := Page{Records: []Record{{Offset: 5}, {Offset: 7}, {Offset: 8}}, Next: 20}.cut(row.until)
+		pg := cut(Page{Records: []Record{{Offset: 5}, {Offset: 7}, {Offset: 8}}, Next: 20}, row.until)
 		if int64(len(pg.Records)) != row.records || pg.Next != row.next {
 			t.Errorf("until %d: %d records, next %d; want %d, %d", row.until, len(pg.Records), pg.Next, row.records, row.next)
 		}

@@ -83,8 +83,8 @@ func (h *reservation) give() {
 	}
 }
 
-// cost is about what a record takes in memory.
-func (r *Record) cost() int64 {
+// recordCost is about what a record takes in memory.
+func recordCost(r *Record) int64 {
 	n := 256 + len(r.Key) + len(r.Value)
 	for i := range r.Headers {
 		n += 64 + len(r.Headers[i].Key) + len(r.Headers[i].Value)

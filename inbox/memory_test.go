@@ -61,7 +61,7 @@ func (s *sized) Fetch(ctx context.Context, tp TopicPartition, offset, maxBytes i
 				r.Headers[i].Value = fmt.Append(nil, tp.Partition, "-", pg.Next)
 			}
 		}
-		cost := r.cost()
+		cost := recordCost(&r)
 		if cost > room && len(pg.Records) > 0 {
 			break
 		}

@@ -108,7 +108,7 @@ func (p *partition) read(ctx, jobs context.Context) error {
 		wait, tries = 0, 0
 		p.vitals.fetched()
 		p.sayWithheld(&pg, offset)
-		pg = pg.cut(until)
+		pg = cut(pg, until)
 		if len(pg.Records) > 0 {
 			failpoint.Hit(failpoint.InboxFetched)
 		}
@@ -176,7 +176,7 @@ func (p *partition) begin(ctx, jobs context.Context, pg *Page, memory reservatio
 	costs := make([]int64, len(pg.Records))
 	parts := make([]reservation, len(pg.Records))
 	for i := range pg.Records {
-		costs[i] = pg.Records[i].cost()
+		costs[i] = recordCost(&pg.Records[i])
 		parts[i] = memory.part(costs[i])
 	}
 	memory.give()
