@@ -116,7 +116,7 @@ func handwrittenTurn(ctx context.Context, pool *pgxpool.Pool, writer *kafka.Writ
 			messages = append(messages, kafka.Message{Topic: topic, Key: []byte(key), Value: body, Headers: []kafka.Header{
 				{Key: wire.HeaderSpecVersion, Value: []byte("1.0")},
 				{Key: wire.HeaderID, Value: []byte(eventID)},
-				{Key: wire.HeaderSource, Value: []byte(source)},
+				{Key: wire.HeaderSource, Value: []byte(eventSource)},
 				{Key: wire.HeaderType, Value: []byte(kind)},
 				{Key: wire.HeaderTime, Value: []byte(at.UTC().Format(time.RFC3339Nano))},
 			}})

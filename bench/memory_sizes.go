@@ -120,7 +120,7 @@ func (e *env) writeLarge(ctx context.Context, database, topic string, size, even
 				payload := make([]byte, size)
 				_, _ = random.Read(payload)
 				failed[w] = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-					return outbox.Write(ctx, tx, holdfast.Event{Topic: topic, Source: source, Type: eventType, Key: fmt.Sprint(n % keys), Payload: payload})
+					return outbox.Write(ctx, tx, holdfast.Event{Topic: topic, Source: eventSource, Type: eventType, Key: fmt.Sprint(n % keys), Payload: payload})
 				})
 			}
 		})
@@ -145,7 +145,7 @@ func (e *env) measureUnpacking(ctx context.Context, r *report) error {
 	}
 	defer func() { _ = e.kafka.DeleteTopic(context.WithoutCancel(ctx), topic) }()
 	record := func(id string, value []byte) kafka.Record {
-		headers := wire.Headers([]kafka.Header(nil), holdfast.Event{ID: id, Source: source, Type: eventType, Time: time.Now()})
+		headers := wire.Headers([]kafka.Header(nil), holdfast.Event{ID: id, Source: eventSource, Type: eventType, Time: time.Now()})
 		return kafka.Record{Key: kafka.NewBytes([]byte(id)), Value: kafka.NewBytes(value), Headers: headers}
 	}
 	codecs := []compress.Compression{kafka.Gzip, kafka.Snappy, kafka.Lz4}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
 // startLine holds the members of consumer groups back until each has its share of the partitions, so that what is measured is
@@ -47,7 +48,7 @@ type heldSource struct {
 	member int
 }
 
-func (s heldSource) Open(ctx context.Context, handover time.Duration) (inbox.Session, error) {
+func (s heldSource) Open(ctx context.Context, handover time.Duration) (source.Session, error) {
 	session, err := s.Source.Open(ctx, handover)
 	if err != nil {
 		return nil, err
@@ -56,12 +57,12 @@ func (s heldSource) Open(ctx context.Context, handover time.Duration) (inbox.Ses
 }
 
 type heldSession struct {
-	inbox.Session
+	source.Session
 	line   *startLine
 	member int
 }
 
-func (s heldSession) Next(ctx context.Context) (inbox.Generation, error) {
+func (s heldSession) Next(ctx context.Context) (source.Generation, error) {
 	s.line.assigned(s.member, 0)
 	g, err := s.Session.Next(ctx)
 	if err != nil {
@@ -72,20 +73,20 @@ func (s heldSession) Next(ctx context.Context) (inbox.Generation, error) {
 }
 
 type heldGeneration struct {
-	inbox.Generation
+	source.Generation
 	line *startLine
 }
 
 // Fetch finds nothing until all have started.
-func (g heldGeneration) Fetch(ctx context.Context, tp inbox.TopicPartition, offset, maxBytes int64) (inbox.Page, error) {
+func (g heldGeneration) Fetch(ctx context.Context, tp source.TopicPartition, offset, maxBytes int64) (source.Page, error) {
 	select {
 	case <-g.line.open:
 		return g.Generation.Fetch(ctx, tp, offset, maxBytes)
 	case <-time.After(500 * time.Millisecond):
-		return inbox.Page{Next: offset}, nil
+		return source.Page{Next: offset}, nil
 	case <-g.Over():
-		return inbox.Page{Next: offset}, nil
+		return source.Page{Next: offset}, nil
 	case <-ctx.Done():
-		return inbox.Page{}, ctx.Err()
+		return source.Page{}, ctx.Err()
 	}
 }

@@ -4,19 +4,19 @@ import (
 	"context"
 	"testing"
 
-	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
 // topicOfOne is a generation whose every fetch finds a record.
 type topicOfOne struct {
-	inbox.Generation
+	source.Generation
 	over chan struct{}
 }
 
 func (g topicOfOne) Over() <-chan struct{} { return g.over }
 
-func (g topicOfOne) Fetch(context.Context, inbox.TopicPartition, int64, int64) (inbox.Page, error) {
-	return inbox.Page{Records: make([]inbox.Record, 1)}, nil
+func (g topicOfOne) Fetch(context.Context, source.TopicPartition, int64, int64) (source.Page, error) {
+	return source.Page{Records: make([]source.Record, 1)}, nil
 }
 
 func TestNobodyStartsBeforeAllHaveTheirShare(t *testing.T) {
@@ -25,7 +25,7 @@ func TestNobodyStartsBeforeAllHaveTheirShare(t *testing.T) {
 	close(over) // Fetch need not wait for the line
 	held := heldGeneration{topicOfOne{over: over}, line}
 	fetched := func() int {
-		page, err := held.Fetch(t.Context(), inbox.TopicPartition{}, 7, 1)
+		page, err := held.Fetch(t.Context(), source.TopicPartition{}, 7, 1)
 		if err != nil || len(page.Records) == 0 && page.Next != 7 {
 			t.Fatalf("fetched %+v, %v", page, err)
 		}

@@ -23,7 +23,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/console"
-	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
@@ -171,8 +171,8 @@ func TestTheOverviewSaysWhatWaits(t *testing.T) {
 	t.Parallel()
 	var failure error
 	b := setup(t, func(c *console.Config) {
-		c.Ends = func(context.Context, []inbox.TopicPartition) (map[inbox.TopicPartition]int64, error) {
-			return map[inbox.TopicPartition]int64{{Topic: "orders", Partition: 0}: 110, {Topic: "orders", Partition: 1}: 20, {Topic: "bills", Partition: 0}: 7}, failure
+		c.Ends = func(context.Context, []source.TopicPartition) (map[source.TopicPartition]int64, error) {
+			return map[source.TopicPartition]int64{{Topic: "orders", Partition: 0}: 110, {Topic: "orders", Partition: 1}: 20, {Topic: "bills", Partition: 0}: 7}, failure
 		}
 	})
 	b.letter(t, "e1", "{}")

@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/inbox/sourcetest"
 	"github.com/holdfast-go/holdfast/internal/lane"
 	"github.com/holdfast-go/holdfast/internal/wire"
@@ -126,7 +127,7 @@ func (k *Kafka) append(ctx context.Context, e holdfast.Event) error {
 	case t == nil:
 		return fail(relay.FaultTopic, fmt.Errorf("topic %s does not exist: create it", e.Topic))
 	}
-	r := inbox.Record{Value: bytes.Clone(e.Payload), Headers: wire.Headers([]inbox.Header(nil), e), Time: e.Time}
+	r := source.Record{Value: bytes.Clone(e.Payload), Headers: wire.Headers([]source.Header(nil), e), Time: e.Time}
 	if e.Key != "" {
 		r.Key = []byte(wire.RecordKey(e.Key))
 	}

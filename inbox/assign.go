@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 	"github.com/holdfast-go/holdfast/internal/foreign"
 )
@@ -13,7 +14,7 @@ import (
 
 // assign claims the partition in Postgres. It tries until that succeeds or ctx ends.
 func (p *partition) assign(ctx context.Context) error {
-	known := int64(NoOffset) // the position, read before the bounds were asked for
+	known := int64(source.NoOffset) // the position, read before the bounds were asked for
 	var refused refusal
 	held := 0
 	for wait := 0; ; wait++ {
@@ -38,7 +39,7 @@ func (p *partition) assign(ctx context.Context) error {
 				}
 				committed := p.start.Committed
 				if id == logOther { // It belongs to the other log, too.
-					committed = NoOffset
+					committed = source.NoOffset
 				}
 				r, err := startAt(position, committed, first, end, id == logSame, p.start.AdoptCommitted, p.start.SkipDeleted)
 				refused = refusal{position, err}
@@ -86,8 +87,8 @@ func (p *partition) assign(ctx context.Context) error {
 }
 
 // groupOf is the name of a generation's group; "" if the generation does not tell.
-func groupOf(gen Generation) string {
-	if g, ok := gen.(Grouped); ok {
+func groupOf(gen source.Generation) string {
+	if g, ok := gen.(source.Grouped); ok {
 		return g.GroupID()
 	}
 	return ""

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/foreign"
 )
 
@@ -21,7 +22,7 @@ type Until struct {
 
 	// Offsets stops before these offsets. Partitions that it does not name are not read; one that does not exist is
 	// ErrConfiguration. An offset after the end of a log counts as the end; a negative one is refused. Defaults to all partitions.
-	Offsets map[TopicPartition]int64
+	Offsets map[source.TopicPartition]int64
 
 	// ProgressFunc is called with the progress at the start, every ProgressEvery, and at the end, by one goroutine at a time. It must be quick.
 	// Defaults to none. Health has the progress too, and the log.
@@ -53,8 +54,8 @@ func (u Until) validate() error {
 }
 
 // stretches says what is to be read. A partition that Offsets names and that is not there is an error: it would never be reached.
-func (u Until) stretches(there map[TopicPartition]Extent) (map[TopicPartition]stretch, error) {
-	all := map[TopicPartition]stretch{}
+func (u Until) stretches(there map[source.TopicPartition]source.Extent) (map[source.TopicPartition]stretch, error) {
+	all := map[source.TopicPartition]stretch{}
 	for tp, x := range there {
 		until := min(x.At, x.End)
 		if u.Offsets != nil {
@@ -106,12 +107,12 @@ func (in *Inbox) ConsumeUntil(ctx context.Context, s Source, u Until) (Progress,
 	if err != nil {
 		return Progress{}, err
 	}
-	bounded, ok := src.(Bounded)
+	bounded, ok := src.(source.Bounded)
 	if !ok {
 		src.Close()
-		return Progress{}, fmt.Errorf("%w: source is a %T: its sessions must be inbox.Bounded, which says where topics end", ErrConfiguration, s)
+		return Progress{}, fmt.Errorf("%w: source is a %T: its sessions must be source.Bounded, which says where topics end", ErrConfiguration, s)
 	}
-	b := &backfill{env: in.env, Bounded: bounded, pauses: in.pauses, every: cmp.Or(u.ProgressEvery, defaultProgressEvery), tell: u.ProgressFunc, from: map[TopicPartition]int64{}}
+	b := &backfill{env: in.env, Bounded: bounded, pauses: in.pauses, every: cmp.Or(u.ProgressEvery, defaultProgressEvery), tell: u.ProgressFunc, from: map[source.TopicPartition]int64{}}
 	if err := b.begin(ctx, u); err != nil {
 		src.Close()
 		return Progress{}, err
@@ -141,7 +142,7 @@ var errArrived = errors.New("the bound is reached")
 
 // backfill is one call of ConsumeUntil: a session with a bound.
 type backfill struct {
-	Bounded
+	source.Bounded
 	*env
 	pauses *pauses
 
@@ -150,7 +151,7 @@ type backfill struct {
 	tell  func(Progress)
 
 	began time.Time
-	from  map[TopicPartition]int64
+	from  map[source.TopicPartition]int64
 	speed speed
 	last  Progress
 
@@ -287,7 +288,7 @@ func (b *backfill) refit(ctx context.Context) {
 }
 
 // standings are where the consumer stands in the partitions of the bound.
-func (b *backfill) standings(ctx context.Context) (map[TopicPartition]standing, error) {
+func (b *backfill) standings(ctx context.Context) (map[source.TopicPartition]standing, error) {
 	ctx, cancel := context.WithTimeout(ctx, patrolTimeout)
 	defer cancel()
 	rows, err := b.pool.Query(ctx, b.sql.standings, b.c.Consumer)
@@ -295,7 +296,7 @@ func (b *backfill) standings(ctx context.Context) (map[TopicPartition]standing, 
 		return nil, fmt.Errorf("read positions: %w", err)
 	}
 	defer rows.Close()
-	at := map[TopicPartition]standing{}
+	at := map[source.TopicPartition]standing{}
 	for rows.Next() {
 		var topic, held string
 		var partition int32
@@ -303,7 +304,7 @@ func (b *backfill) standings(ctx context.Context) (map[TopicPartition]standing, 
 		if err := rows.Scan(&topic, &partition, &position, &held); err != nil {
 			return nil, fmt.Errorf("read positions: %w", err)
 		}
-		at[TopicPartition{topic, int(partition)}] = standing{true, position, held}
+		at[source.TopicPartition{Topic: topic, Partition: int(partition)}] = standing{true, position, held}
 	}
 	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("read positions: %w", err)

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"time"
+
+	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
 // This file says how far ConsumeUntil has got. It is pure: values in, values out.
@@ -38,7 +40,7 @@ func (p Progress) partitionsLeft() (n int) {
 
 // PartitionProgress is a partition's part of a Progress.
 type PartitionProgress struct {
-	TopicPartition
+	source.TopicPartition
 
 	From     int64  // the first offset that was left when the call began
 	Position int64  // every offset below it is done
@@ -51,7 +53,7 @@ func (p PartitionProgress) left() int64 { return max(0, p.Until-p.Position) }
 
 // measure compares what is to be read with where the consumer stands. from is where each partition stood at the beginning, and gets
 // those that are new in it.
-func measure(all map[TopicPartition]stretch, at map[TopicPartition]standing, from map[TopicPartition]int64) Progress {
+func measure(all map[source.TopicPartition]stretch, at map[source.TopicPartition]standing, from map[source.TopicPartition]int64) Progress {
 	var p Progress
 	for tp, s := range all {
 		position := s.first
@@ -125,7 +127,7 @@ const (
 )
 
 // judgeArrival decides whether all stretches are reached.
-func judgeArrival(all map[TopicPartition]stretch, at map[TopicPartition]standing) arrival {
+func judgeArrival(all map[source.TopicPartition]stretch, at map[source.TopicPartition]standing) arrival {
 	verdict := arrived
 	for tp, s := range all {
 		switch {

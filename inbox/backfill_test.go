@@ -15,6 +15,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/inbox/sourcetest"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
@@ -45,7 +46,7 @@ func thePast(t *testing.T, perPartition ...int) *past {
 // produce appends events, whose ids are partition, time and number.
 func (p *past) produce(partition, n int) {
 	for i := range n {
-		p.broker.Produce("orders", partition, inbox.Record{Key: fmt.Appendf(nil, "k%d", i%3), Value: []byte("{}"), Headers: []inbox.Header{
+		p.broker.Produce("orders", partition, source.Record{Key: fmt.Appendf(nil, "k%d", i%3), Value: []byte("{}"), Headers: []source.Header{
 			{Key: "ce_id", Value: fmt.Appendf(nil, "%d-%d-%d", partition, time.Now().UnixNano(), i)}, {Key: "ce_type", Value: []byte("order.placed")}}})
 	}
 }
@@ -118,18 +119,18 @@ func TestANewConsumerCatchesUpAndReturns(t *testing.T) {
 func TestNothingAfterTheBoundIsHandled(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	p := thePast(t, 30, 10)
-	p.arrives(p.consumer(nil), p.source(), inbox.Until{Offsets: map[inbox.TopicPartition]int64{{Topic: "orders"}: 12}}, 12)
+	p.arrives(p.consumer(nil), p.source(), inbox.Until{Offsets: map[source.TopicPartition]int64{{Topic: "orders"}: 12}}, 12)
 	if n := pgtest.Count(t, p.db, "select count(*) from holdfast.inbox where partition = 0 and \"offset\" >= 12 or partition = 1"); n != 0 {
 		t.Errorf("%d events after the bound were taken in", n)
 	}
-	p.arrives(p.consumer(nil), p.source(), inbox.Until{Offsets: map[inbox.TopicPartition]int64{{Topic: "orders"}: 5, {Topic: "orders", Partition: 1}: 99}}, 22)
+	p.arrives(p.consumer(nil), p.source(), inbox.Until{Offsets: map[source.TopicPartition]int64{{Topic: "orders"}: 5, {Topic: "orders", Partition: 1}: 99}}, 22)
 }
 
 func TestATimeIsABound(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	p := thePast(t, 20)
 	old := time.Now().Add(time.Hour)
-	p.broker.Produce("orders", 0, inbox.Record{Time: old, Value: []byte("{}"), Headers: []inbox.Header{{Key: "ce_id", Value: []byte("late")}, {Key: "ce_type", Value: []byte("order.placed")}}})
+	p.broker.Produce("orders", 0, source.Record{Time: old, Value: []byte("{}"), Headers: []source.Header{{Key: "ce_id", Value: []byte("late")}, {Key: "ce_type", Value: []byte("order.placed")}}})
 	p.arrives(p.consumer(nil), p.source(), inbox.Until{At: old}, 20)
 	p.arrives(p.consumer(nil), p.source(), inbox.Until{At: old.Add(time.Second)}, 21)
 }
@@ -137,14 +138,14 @@ func TestATimeIsABound(t *testing.T) {
 // gappy is a source whose logs have a record in each third offset only, and none at the end.
 type gappy struct{ inbox.Source }
 
-func (g gappy) Open(ctx context.Context, handover time.Duration) (inbox.Session, error) {
+func (g gappy) Open(ctx context.Context, handover time.Duration) (source.Session, error) {
 	s, err := g.Source.Open(ctx, handover)
-	return gappySession{s.(inbox.Bounded)}, err
+	return gappySession{s.(source.Bounded)}, err
 }
 
-type gappySession struct{ inbox.Bounded }
+type gappySession struct{ source.Bounded }
 
-func (g gappySession) Next(ctx context.Context) (inbox.Generation, error) {
+func (g gappySession) Next(ctx context.Context) (source.Generation, error) {
 	gen, err := g.Bounded.Next(ctx)
 	if err != nil {
 		return nil, err
@@ -152,11 +153,11 @@ func (g gappySession) Next(ctx context.Context) (inbox.Generation, error) {
 	return gappyGeneration{gen}, nil
 }
 
-type gappyGeneration struct{ inbox.Generation }
+type gappyGeneration struct{ source.Generation }
 
-func (g gappyGeneration) Fetch(ctx context.Context, tp inbox.TopicPartition, offset, maxBytes int64) (inbox.Page, error) {
+func (g gappyGeneration) Fetch(ctx context.Context, tp source.TopicPartition, offset, maxBytes int64) (source.Page, error) {
 	pg, err := g.Generation.Fetch(ctx, tp, offset, maxBytes)
-	var kept []inbox.Record
+	var kept []source.Record
 	for _, r := range pg.Records {
 		if r.Offset%3 == 0 {
 			kept = append(kept, r)
@@ -187,14 +188,14 @@ func TestDeletedRecordsDoNotKeepANewConsumerWaiting(t *testing.T) {
 		t.Errorf("the progress is %+v", done)
 	}
 	// All of what is asked for is gone.
-	p.arrives(p.consumer(nil), p.source(), inbox.Until{Offsets: map[inbox.TopicPartition]int64{{Topic: "orders"}: 3}}, 10)
+	p.arrives(p.consumer(nil), p.source(), inbox.Until{Offsets: map[source.TopicPartition]int64{{Topic: "orders"}: 3}}, 10)
 }
 
 // A consumer that lost records is told, instead of waiting for a person for ever.
 func TestLostRecordsEndABackfillWithAnError(t *testing.T) {
 	skip.InShort(t, "it takes 7 s beside the others")
 	p := thePast(t, 10, 10)
-	p.arrives(p.consumer(nil), p.source(), inbox.Until{Offsets: map[inbox.TopicPartition]int64{{Topic: "orders"}: 5}}, 5)
+	p.arrives(p.consumer(nil), p.source(), inbox.Until{Offsets: map[source.TopicPartition]int64{{Topic: "orders"}: 5}}, 5)
 	p.produce(0, 10)
 	p.broker.Delete("orders", 0, 12)
 	done, err := p.until(p.consumer(nil), p.source(), inbox.Until{})
@@ -209,20 +210,20 @@ func TestLostRecordsEndABackfillWithAnError(t *testing.T) {
 // younger is a source whose last partition was not there when it was first asked.
 type younger struct{ inbox.Source }
 
-func (y younger) Open(ctx context.Context, handover time.Duration) (inbox.Session, error) {
+func (y younger) Open(ctx context.Context, handover time.Duration) (source.Session, error) {
 	s, err := y.Source.Open(ctx, handover)
-	return &youngerSession{Bounded: s.(inbox.Bounded)}, err
+	return &youngerSession{Bounded: s.(source.Bounded)}, err
 }
 
 type youngerSession struct {
-	inbox.Bounded
+	source.Bounded
 	asked bool
 }
 
-func (y *youngerSession) Extents(ctx context.Context, at time.Time) (map[inbox.TopicPartition]inbox.Extent, error) {
+func (y *youngerSession) Extents(ctx context.Context, at time.Time) (map[source.TopicPartition]source.Extent, error) {
 	all, err := y.Bounded.Extents(ctx, at)
 	if !y.asked {
-		delete(all, inbox.TopicPartition{Topic: "orders", Partition: len(all) - 1})
+		delete(all, source.TopicPartition{Topic: "orders", Partition: len(all) - 1})
 	}
 	y.asked = true
 	return all, err
@@ -244,17 +245,17 @@ type shrinking struct {
 	more int64
 }
 
-func (s shrinking) Open(ctx context.Context, handover time.Duration) (inbox.Session, error) {
+func (s shrinking) Open(ctx context.Context, handover time.Duration) (source.Session, error) {
 	session, err := s.Source.Open(ctx, handover)
-	return &shrinkingSession{session.(inbox.Bounded), s.more}, err
+	return &shrinkingSession{session.(source.Bounded), s.more}, err
 }
 
 type shrinkingSession struct {
-	inbox.Bounded
+	source.Bounded
 	more int64
 }
 
-func (s *shrinkingSession) Extents(ctx context.Context, at time.Time) (map[inbox.TopicPartition]inbox.Extent, error) {
+func (s *shrinkingSession) Extents(ctx context.Context, at time.Time) (map[source.TopicPartition]source.Extent, error) {
 	all, err := s.Bounded.Extents(ctx, at)
 	for tp, x := range all {
 		x.End, x.At = x.End+s.more, x.At+s.more
@@ -387,7 +388,7 @@ func TestConsumeUntilNeedsABoundedSource(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	p := thePast(t, 1)
 	in := p.consumer(nil)
-	if _, err := in.ConsumeUntil(t.Context(), unbounded{p.source()}, inbox.Until{}); !errors.Is(err, inbox.ErrConfiguration) || !strings.Contains(err.Error(), "must be inbox.Bounded") {
+	if _, err := in.ConsumeUntil(t.Context(), unbounded{p.source()}, inbox.Until{}); !errors.Is(err, inbox.ErrConfiguration) || !strings.Contains(err.Error(), "must be source.Bounded") {
 		t.Errorf("got %v", err)
 	}
 	if _, err := in.ConsumeUntil(t.Context(), nil, inbox.Until{}); err == nil {
@@ -400,7 +401,7 @@ func TestConsumeUntilNeedsABoundedSource(t *testing.T) {
 
 type unbounded struct{ inbox.Source }
 
-func (u unbounded) Open(ctx context.Context, handover time.Duration) (inbox.Session, error) {
+func (u unbounded) Open(ctx context.Context, handover time.Duration) (source.Session, error) {
 	s, err := u.Source.Open(ctx, handover)
-	return struct{ inbox.Session }{s}, err
+	return struct{ source.Session }{s}, err
 }

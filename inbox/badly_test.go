@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/foreign"
 	"github.com/holdfast-go/holdfast/internal/test/badly"
 	"github.com/holdfast-go/holdfast/internal/test/logtest"
@@ -186,9 +187,9 @@ type badSource struct {
 	joined int
 }
 
-func (s *badSource) Open(context.Context, time.Duration) (Session, error) { return s, nil }
-func (s *badSource) Close()                                               {}
-func (s *badSource) Next(ctx context.Context) (Generation, error) {
+func (s *badSource) Open(context.Context, time.Duration) (source.Session, error) { return s, nil }
+func (s *badSource) Close()                                                      {}
+func (s *badSource) Next(ctx context.Context) (source.Generation, error) {
 	if s.joined++; s.joined == 1 {
 		return nil, s.bad
 	}
@@ -205,18 +206,18 @@ type badGeneration struct {
 	bounds, fetches int
 }
 
-func (g *badGeneration) Bounds(ctx context.Context, tp TopicPartition) (first, end int64, err error) {
+func (g *badGeneration) Bounds(ctx context.Context, tp source.TopicPartition) (first, end int64, err error) {
 	if g.bounds++; g.bounds == 1 {
 		return 0, 0, g.bad
 	}
 	return g.fakeGeneration.Bounds(ctx, tp)
 }
 
-func (g *badGeneration) Fetch(ctx context.Context, tp TopicPartition, offset, maxBytes int64) (Page, error) {
+func (g *badGeneration) Fetch(ctx context.Context, tp source.TopicPartition, offset, maxBytes int64) (source.Page, error) {
 	if g.fetches++; g.fetches == 1 {
-		return Page{}, g.bad
+		return source.Page{}, g.bad
 	}
 	return g.fakeGeneration.Fetch(ctx, tp, offset, maxBytes)
 }
 
-func (g *badGeneration) Commit(context.Context, map[TopicPartition]int64) error { return g.bad }
+func (g *badGeneration) Commit(context.Context, map[source.TopicPartition]int64) error { return g.bad }

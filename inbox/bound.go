@@ -1,30 +1,13 @@
 package inbox
 
 import (
-	"context"
 	"math"
 	"sync"
-	"time"
+
+	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
 // This file decides where ConsumeUntil stops. It is pure, but for the mutex: values in, values out.
-
-// Bounded is a Session that knows where its topics begin and end, for Inbox.ConsumeUntil.
-type Bounded interface {
-	Session
-
-	// Extents returns the extent of each partition of the topics. at asks for Extent.At; if it is zero, At is End. An error is logged
-	// and waited out; one that wraps ErrConfiguration, as for a topic that does not exist, ends ConsumeUntil. It may be called beside the
-	// other methods.
-	Extents(ctx context.Context, at time.Time) (map[TopicPartition]Extent, error)
-}
-
-// Extent is what a partition's log holds. The offsets may be without a record, where compaction or a transaction left a gap.
-type Extent struct {
-	First int64 // the log's first offset
-	End   int64 // the offset after the last record that can be read now: what an open transaction holds back is not
-	At    int64 // the first offset of a record of the asked time or later; End if there is none
-}
 
 // stretch is what is to be read of a partition: the offsets from first to before until.
 type stretch struct{ first, until int64 }
@@ -48,11 +31,11 @@ func (s stretch) reached(at standing) bool {
 // bound is where each partition stops, for the readers. A nil bound is none. Many goroutines may use it at once.
 type bound struct {
 	mu  sync.Mutex
-	all map[TopicPartition]stretch
+	all map[source.TopicPartition]stretch
 }
 
 // boundOf is the bound of a session; nil if it has none.
-func boundOf(s Session) *bound {
+func boundOf(s source.Session) *bound {
 	if b, ok := s.(interface{ limits() *bound }); ok {
 		return b.limits()
 	}
@@ -60,7 +43,7 @@ func boundOf(s Session) *bound {
 }
 
 // until is the first offset that is not read. Partitions that came later are not part of the bound, and nothing of them is read.
-func (b *bound) until(tp TopicPartition) int64 {
+func (b *bound) until(tp source.TopicPartition) int64 {
 	if b == nil {
 		return math.MaxInt64
 	}
@@ -70,10 +53,10 @@ func (b *bound) until(tp TopicPartition) int64 {
 }
 
 // stretches are all, as they are now.
-func (b *bound) stretches() map[TopicPartition]stretch {
+func (b *bound) stretches() map[source.TopicPartition]stretch {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	all := make(map[TopicPartition]stretch, len(b.all))
+	all := make(map[source.TopicPartition]stretch, len(b.all))
 	for tp, s := range b.all {
 		all[tp] = s
 	}
@@ -82,10 +65,10 @@ func (b *bound) stretches() map[TopicPartition]stretch {
 
 // refit fits the stretches to the logs as they are now, and returns those that became shorter: a log that was cut short never reaches the
 // end that it had.
-func (b *bound) refit(now map[TopicPartition]Extent) map[TopicPartition]stretch {
+func (b *bound) refit(now map[source.TopicPartition]source.Extent) map[source.TopicPartition]stretch {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	shorter := map[TopicPartition]stretch{}
+	shorter := map[source.TopicPartition]stretch{}
 	for tp, s := range b.all {
 		x, ok := now[tp]
 		if !ok {
@@ -101,7 +84,7 @@ func (b *bound) refit(now map[TopicPartition]Extent) map[TopicPartition]stretch 
 }
 
 // cut is the part of a page before an offset.
-func cut(pg Page, until int64) Page {
+func cut(pg source.Page, until int64) source.Page {
 	n := len(pg.Records)
 	for n > 0 && pg.Records[n-1].Offset >= until {
 		n--

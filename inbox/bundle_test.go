@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
@@ -235,7 +236,7 @@ func (b *bundle) awaitOutcome(id string, want Outcome) {
 }
 
 // giveOnce is the Next of a source that has one generation, which lasts.
-func giveOnce(ctx context.Context, given *bool, g Generation) (Generation, error) {
+func giveOnce(ctx context.Context, given *bool, g source.Generation) (source.Generation, error) {
 	if !*given {
 		*given = true
 		return g, nil

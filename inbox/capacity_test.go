@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
@@ -26,7 +27,7 @@ type manyPartitions struct {
 	given           atomic.Bool
 }
 
-func newManyPartitions(logs ...[]Record) *manyPartitions {
+func newManyPartitions(logs ...[]source.Record) *manyPartitions {
 	m := &manyPartitions{fakeGeneration: newFakeGeneration(logs[0])}
 	for i, log := range logs[1:] {
 		g := newFakeGeneration(log)
@@ -36,14 +37,14 @@ func newManyPartitions(logs ...[]Record) *manyPartitions {
 	return m
 }
 
-func (m *manyPartitions) of(tp TopicPartition) *fakeGeneration {
+func (m *manyPartitions) of(tp source.TopicPartition) *fakeGeneration {
 	if tp.Partition == 0 {
 		return m.fakeGeneration
 	}
 	return m.others[tp.Partition-1]
 }
 
-func (m *manyPartitions) Next(ctx context.Context) (Generation, error) {
+func (m *manyPartitions) Next(ctx context.Context) (source.Generation, error) {
 	if m.given.CompareAndSwap(false, true) {
 		return m, nil
 	}
@@ -53,23 +54,23 @@ func (m *manyPartitions) Next(ctx context.Context) (Generation, error) {
 
 func (m *manyPartitions) Close() {}
 
-func (m *manyPartitions) Assigned() map[TopicPartition]Start {
+func (m *manyPartitions) Assigned() map[source.TopicPartition]source.Start {
 	tps := m.fakeGeneration.Assigned()
 	for _, g := range m.others {
-		tps[g.tp] = Start{Committed: g.from}
+		tps[g.tp] = source.Start{Committed: g.from}
 	}
 	return tps
 }
 
-func (m *manyPartitions) Bounds(ctx context.Context, tp TopicPartition) (int64, int64, error) {
+func (m *manyPartitions) Bounds(ctx context.Context, tp source.TopicPartition) (int64, int64, error) {
 	return m.of(tp).Bounds(ctx, tp)
 }
 
-func (m *manyPartitions) Fetch(ctx context.Context, tp TopicPartition, offset, maxBytes int64) (Page, error) {
+func (m *manyPartitions) Fetch(ctx context.Context, tp source.TopicPartition, offset, maxBytes int64) (source.Page, error) {
 	return m.of(tp).Fetch(ctx, tp, offset, maxBytes)
 }
 
-func (m *manyPartitions) Commit(context.Context, map[TopicPartition]int64) error { return nil }
+func (m *manyPartitions) Commit(context.Context, map[source.TopicPartition]int64) error { return nil }
 
 // gatedLog gives the first records of its log, and the others when the test opens the gate.
 type gatedLog struct {
@@ -84,16 +85,16 @@ func newGatedLog(first int, events []holdfast.Event) *gatedLog {
 	return &gatedLog{fakeGeneration: newFakeGeneration(logOf(events...)), first: int64(first), asked: make(chan struct{}), opened: make(chan struct{})}
 }
 
-func (g *gatedLog) Fetch(ctx context.Context, tp TopicPartition, offset, maxBytes int64) (Page, error) {
+func (g *gatedLog) Fetch(ctx context.Context, tp source.TopicPartition, offset, maxBytes int64) (source.Page, error) {
 	if offset < g.first {
-		return Page{Records: g.log[offset:g.first], Next: g.first}, nil
+		return source.Page{Records: g.log[offset:g.first], Next: g.first}, nil
 	}
 	g.once.Do(func() { close(g.asked) })
 	select {
 	case <-g.opened:
 		return g.fakeGeneration.Fetch(ctx, tp, offset, maxBytes)
 	case <-ctx.Done():
-		return Page{}, ctx.Err()
+		return source.Page{}, ctx.Err()
 	}
 }
 
@@ -187,7 +188,7 @@ func (b *roomBundle) awaitFull(n int) {
 	b.await(fmt.Sprintf("%d events that find no room", n), func(*observations) bool { return len(b.full) >= n })
 }
 
-func (b *roomBundle) consumeMany(in *Inbox, logs ...[]Record) (stop func()) {
+func (b *roomBundle) consumeMany(in *Inbox, logs ...[]source.Record) (stop func()) {
 	return b.run(func(ctx context.Context) error {
 		in.registry.start()
 		return in.consume(ctx, newManyPartitions(logs...))
@@ -331,7 +332,7 @@ func TestHowManyEventsOfAPartitionMayBegin(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := in.consumer.newPartition(newWorkerPool(in.receiver), nil, TopicPartition{"orders", 0}, Start{})
+				p := in.consumer.newPartition(newWorkerPool(in.receiver), nil, source.TopicPartition{Topic: "orders", Partition: 0}, source.Start{})
 				p.track, p.atCapacity.held = newTracker(0), row.held
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()

@@ -9,6 +9,8 @@ import (
 	"io"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
 // This file checks that a log is still the one that a position belongs to.
@@ -39,7 +41,7 @@ const (
 // show that: it may have survived the topic, in a copied cluster say. Kafka's id of a topic would tell, but kafka-go does not ask
 // for it. ok is false when the question has to be asked again.
 func (p *partition) identify(ctx context.Context, first, end int64) (id logIdentity, ok bool) {
-	m := checkpoint{offset: NoOffset}
+	m := checkpoint{offset: source.NoOffset}
 	bounded, cancel := p.bounded(ctx)
 	err := p.pool.QueryRow(bounded, p.sql.checkpoint, p.c.Consumer, p.tp.Topic, int32(p.tp.Partition)).Scan(&m.offset, &m.identity)
 	cancel()
@@ -79,7 +81,7 @@ func (p *partition) notifyReread(f *fence, r reading, id logIdentity) {
 	switch {
 	case id == logOther:
 		why = "another event has the offset of the one that was settled last: the topic was made again, or its log was cut short and written on"
-	case p.start.Committed == NoOffset:
+	case p.start.Committed == source.NoOffset:
 		why = "the group has no offset, and the log does not hold the event that was settled last: the topic may have been made again; " +
 			"if it was not, stop, and set the group's offset to the position"
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/logtest"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
@@ -14,19 +15,19 @@ import (
 // fetched is a generation with one answer to every Fetch.
 type fetched struct {
 	*fakeGeneration
-	page Page
+	page source.Page
 	err  error
 }
 
-func (g *fetched) Fetch(context.Context, TopicPartition, int64, int64) (Page, error) {
+func (g *fetched) Fetch(context.Context, source.TopicPartition, int64, int64) (source.Page, error) {
 	return g.page, g.err
 }
 
 // pageAt is a page whose first record is an event, at an offset.
-func pageAt(offset int64, e holdfast.Event) Page {
+func pageAt(offset int64, e holdfast.Event) source.Page {
 	r := logOf(e)[0]
 	r.Offset = offset
-	return Page{Records: []Record{r}, Next: offset + 1}
+	return source.Page{Records: []source.Record{r}, Next: offset + 1}
 }
 
 func TestIdentifyingKnowsTheLogByTheEventThatWasSettledLast(t *testing.T) {
@@ -42,7 +43,7 @@ func TestIdentifyingKnowsTheLogByTheEventThatWasSettledLast(t *testing.T) {
 		checkpoint int64
 		identity   int64
 		first, end int64
-		page       Page
+		page       source.Page
 		err        error
 		want       logIdentity
 		ok         bool
@@ -56,9 +57,9 @@ func TestIdentifyingKnowsTheLogByTheEventThatWasSettledLast(t *testing.T) {
 		{"it was deleted", 5, now, 6, 10, pageAt(5, last), nil, logUnknown, true},
 		{"the log does not reach it", 5, now, 0, 5, pageAt(5, last), nil, logUnknown, true},
 		{"it was compacted away", 5, now, 0, 10, pageAt(6, last), nil, logUnknown, true},
-		{"nothing is left after it", 5, now, 0, 10, Page{Next: 10}, nil, logUnknown, true},
-		{"it was deleted meanwhile", 5, now, 0, 10, Page{}, ErrOffsetOutOfRange, logUnknown, true},
-		{"Kafka does not answer", 5, now, 0, 10, Page{}, errors.New("no broker"), logUnknown, false},
+		{"nothing is left after it", 5, now, 0, 10, source.Page{Next: 10}, nil, logUnknown, true},
+		{"it was deleted meanwhile", 5, now, 0, 10, source.Page{}, ErrOffsetOutOfRange, logUnknown, true},
+		{"Kafka does not answer", 5, now, 0, 10, source.Page{}, errors.New("no broker"), logUnknown, false},
 		{"none was settled yet", -1, now, 0, 10, pageAt(-1, last), nil, logUnknown, true},
 	} {
 		pgtest.Exec(t, b.db, "delete from holdfast.consumer_position")
@@ -66,7 +67,7 @@ func TestIdentifyingKnowsTheLogByTheEventThatWasSettledLast(t *testing.T) {
 			pgtest.Exec(t, b.db, "insert into holdfast.consumer_position (consumer, topic, partition, epoch, position, checkpoint_offset, checkpoint_identity) values ('billing', 'orders', 0, 1, 9, $1, $2)", row.checkpoint, row.identity)
 		}
 		gen := &fetched{newFakeGeneration(nil), row.page, row.err}
-		p := in.consumer.newPartition(nil, gen, TopicPartition{"orders", 0}, Start{})
+		p := in.consumer.newPartition(nil, gen, source.TopicPartition{Topic: "orders", Partition: 0}, source.Start{})
 		before := of(b, func(o *observations) int { return len(o.errs) })
 		id, ok := p.identify(t.Context(), row.first, row.end)
 		if id != row.want || ok != row.ok {
@@ -86,7 +87,7 @@ func TestIdentifyingAsksAgainWhenTheDatabaseDoesNotAnswer(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	pgtest.Exec(t, b.db, "alter table holdfast.consumer_position rename to gone")
-	p := in.consumer.newPartition(nil, newFakeGeneration(nil), TopicPartition{"orders", 0}, Start{})
+	p := in.consumer.newPartition(nil, newFakeGeneration(nil), source.TopicPartition{Topic: "orders", Partition: 0}, source.Start{})
 	if id, ok := p.identify(t.Context(), 0, 10); ok || id != logUnknown {
 		t.Errorf("it says %d, %v", id, ok)
 	}
@@ -133,15 +134,15 @@ func TestRereadingIsSaidWithItsCause(t *testing.T) {
 		{"above it", 8, 7, 7, logSame, 0, ""},
 		{"one below", 6, 7, 6, logSame, 1, "the group's offset lies below the position"},
 		{"in another log", 0, 7, 7, logOther, 7, "another event has the offset"},
-		{"in another log, without an offset", 0, 7, NoOffset, logOther, 7, "another event has the offset"},
-		{"without an offset", 0, 7, NoOffset, logUnknown, 7, "the group has no offset"},
+		{"in another log, without an offset", 0, 7, source.NoOffset, logOther, 7, "another event has the offset"},
+		{"without an offset", 0, 7, source.NoOffset, logUnknown, 7, "the group has no offset"},
 	} {
 		b := &bundle{T: t, observed: newObservations()}
 		var log logtest.Log
 		c := b.config()
 		watched(&log)(&c)
 		in := newInbox(nil, c)
-		p := in.consumer.newPartition(nil, nil, TopicPartition{"orders", 0}, Start{Committed: row.committed})
+		p := in.consumer.newPartition(nil, nil, source.TopicPartition{Topic: "orders", Partition: 0}, source.Start{Committed: row.committed})
 		p.notifyReread(&fence{Assignment: Assignment{Topic: "orders"}}, reading{start: row.start, position: row.position}, row.id)
 		got, said := b.observed.reread["orders/0"]
 		if got != row.offsets || said != (row.offsets > 0) || said != strings.Contains(log.String(), "read again") || said && !strings.Contains(log.String(), `why="`+row.why) {

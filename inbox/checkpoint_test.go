@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
@@ -100,7 +101,7 @@ func TestANewLogDoesNotVouchForAPositionThatItHasNotReached(t *testing.T) {
 	for _, row := range []struct {
 		position, checkpoint int64
 		want                 int64
-	}{{10, 9, 19}, {20, NoOffset, 19}, {20, 18, 18}, {30, 28, 28}, {31, NoOffset, 28}} {
+	}{{10, 9, 19}, {20, source.NoOffset, 19}, {20, 18, 18}, {30, 28, 28}, {31, source.NoOffset, 28}} {
 		for name, change := range map[string]func() error{
 			"save": func() error {
 				_, err := b.db.Exec(t.Context(), in.sql.save, "billing", []string{"orders"}, []int32{0}, []int64{1}, []int64{row.position}, []int64{row.checkpoint}, []int64{1}, []string{token})

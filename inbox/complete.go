@@ -3,22 +3,15 @@ package inbox
 import (
 	"strings"
 	"time"
+
+	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
 // This file says, when a node starts, what keeps it from working though nothing fails.
 
-// Incomplete is a Generation that knows which of its topics do not exist. Nothing is read of them, and nothing fails: the log says it
-// once a minute.
-type Incomplete interface {
-	Generation
-
-	// MissingTopics returns the topics of the group that did not exist when it was last looked; nil if that is not known.
-	MissingTopics() []string
-}
-
 // sayMissing warns of topics that do not exist.
-func (env *env) sayMissing(gen Generation) {
-	known, ok := gen.(Incomplete)
+func (env *env) sayMissing(gen source.Generation) {
+	known, ok := gen.(source.Incomplete)
 	if !ok {
 		return
 	}

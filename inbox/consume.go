@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/foreign"
 )
 
@@ -22,7 +23,7 @@ type consumer struct {
 }
 
 // run joins the group again and again, and runs each generation, until ctx ends.
-func (co *consumer) run(ctx context.Context, src Session) error {
+func (co *consumer) run(ctx context.Context, src source.Session) error {
 	workers := newWorkerPool(co.receiver)
 	workers.start()
 	defer workers.end()
@@ -91,7 +92,7 @@ func (co *consumer) run(ctx context.Context, src Session) error {
 
 // generation runs the assigned partitions until the group wants them back, and then releases them. A pause of the consumer ends it
 // too. While that lasts this node stays in the group, and reads nothing. h holds nothing yet.
-func (co *consumer) generation(ctx context.Context, gen Generation, workers *workerPool, h *held) error {
+func (co *consumer) generation(ctx context.Context, gen source.Generation, workers *workerPool, h *held) error {
 	running, change := co.pauses.running()
 	if !running {
 		co.vitals.joined(true)
@@ -120,7 +121,7 @@ func (co *consumer) generation(ctx context.Context, gen Generation, workers *wor
 	co.hold(g, h, gen, gen.Assigned(), workers)
 	// Stay in the group without partitions too: leaving would take the generation from the others.
 	g.run(func(ctx context.Context) error { <-ctx.Done(); return nil })
-	if changing, ok := gen.(Incremental); ok {
+	if changing, ok := gen.(source.Incremental); ok {
 		g.run(func(ctx context.Context) error { co.follow(ctx, g, h, changing, workers); return nil })
 	}
 
@@ -138,7 +139,7 @@ func (co *consumer) generation(ctx context.Context, gen Generation, workers *wor
 }
 
 // hold starts to read partitions.
-func (co *consumer) hold(g *group, h *held, gen Generation, given map[TopicPartition]Start, workers *workerPool) {
+func (co *consumer) hold(g *group, h *held, gen source.Generation, given map[source.TopicPartition]source.Start, workers *workerPool) {
 	co.memory.partitions.Add(int64(len(given)))
 	for tp, start := range given {
 		p := &heldPartition{partition: co.newPartition(workers, gen, tp, start), ended: make(chan struct{})}
@@ -158,13 +159,13 @@ func (co *consumer) hold(g *group, h *held, gen Generation, given map[TopicParti
 	}
 }
 
-func (co *consumer) newPartition(workers *workerPool, gen Generation, tp TopicPartition, start Start) *partition {
+func (co *consumer) newPartition(workers *workerPool, gen source.Generation, tp source.TopicPartition, start source.Start) *partition {
 	return &partition{env: co.env, fences: co.fences, declarations: co.declarations, receiver: co.receiver, serial: co.suspects, memory: co.memory,
 		workers: workers, gen: gen, tp: tp, start: start, scheduler: newScheduler(co.c.BatchSize), freed: make(chan struct{}, 1), counted: map[int64]*delivery{}}
 }
 
 // take takes partitions out of those that are held. They are to be released.
-func (co *consumer) take(h *held, of []TopicPartition) (parts []*partition) {
+func (co *consumer) take(h *held, of []source.TopicPartition) (parts []*partition) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, tp := range of {
@@ -178,7 +179,7 @@ func (co *consumer) take(h *held, of []TopicPartition) (parts []*partition) {
 }
 
 func (co *consumer) takeAll(h *held) []*partition {
-	var of []TopicPartition
+	var of []source.TopicPartition
 	for _, p := range h.all() {
 		of = append(of, p.tp)
 	}
@@ -186,7 +187,7 @@ func (co *consumer) takeAll(h *held) []*partition {
 }
 
 // follow starts and stops partitions as the group gives and takes them, until ctx ends.
-func (co *consumer) follow(ctx context.Context, g *group, h *held, gen Incremental, workers *workerPool) {
+func (co *consumer) follow(ctx context.Context, g *group, h *held, gen source.Incremental, workers *workerPool) {
 	for {
 		select {
 		case c := <-gen.Changes():
@@ -201,7 +202,7 @@ func (co *consumer) follow(ctx context.Context, g *group, h *held, gen Increment
 }
 
 // giveBack lets the handlers of some partitions finish, as at the end of a generation, and releases them.
-func (co *consumer) giveBack(h *held, gen Incremental, of []TopicPartition) {
+func (co *consumer) giveBack(h *held, gen source.Incremental, of []source.TopicPartition) {
 	for _, tp := range of {
 		if p := h.get(tp); p != nil {
 			p.stop()

@@ -14,6 +14,7 @@ import (
 	"github.com/segmentio/kafka-go"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
@@ -89,7 +90,7 @@ func (b *kafkaBundle) committed(partition int) int64 {
 		b.Fatal(err)
 	}
 	if len(res.Topics[b.topic]) == 0 { // nobody knows the group
-		return NoOffset
+		return source.NoOffset
 	}
 	return res.Topics[b.topic][0].CommittedOffset
 }

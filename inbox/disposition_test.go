@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/wire"
@@ -88,14 +89,14 @@ func TestWhatOthersWriteForOthersLeavesNoDeadLetters(t *testing.T) {
 	pgtest.Exec(t, b.db, in.sql.declare, "billing", []string{"order.refunded"}, "newer", int64(60e6))
 	log := logOf(event("int64 key", ""), event("binary header", "k"), event("no type", ""), event("ours", "a"), event("a node's", "b"),
 		event("no type to read", "c"), event("last", "d"))
-	typed := func(record *Record, eventType string) {
+	typed := func(record *source.Record, eventType string) {
 		for i, h := range record.Headers {
 			if h.Key == wire.HeaderType {
 				record.Headers[i].Value = []byte(eventType)
 			}
 		}
 	}
-	binary := Header{Key: "h", Value: []byte{0xfe}}
+	binary := source.Header{Key: "h", Value: []byte{0xfe}}
 	log[0].Key = []byte{0, 0, 0, 0, 0, 0, 0x10, 0xff}
 	typed(&log[0], foreign)
 	typed(&log[1], foreign)
@@ -138,7 +139,7 @@ func TestARecordThatCannotBeHeldHoldsItsKeyWhereThatIsAskedFor(t *testing.T) {
 			in.Handle("order.placed", effectOf)
 			log := logOf(event("bad", ""), event("next", shortKey(row.key)), event("other", "other"))
 			log[0].Key = []byte(row.key)
-			log[0].Headers = append(log[0].Headers, Header{Key: wire.HeaderSource, Value: []byte(strings.Repeat("s", 300))})
+			log[0].Headers = append(log[0].Headers, source.Header{Key: wire.HeaderSource, Value: []byte(strings.Repeat("s", 300))})
 			g := newFakeGeneration(log)
 			if row.old {
 				pgtest.Exec(t, b.db, "insert into holdfast.consumer_position (consumer, topic, partition, position) values ('billing', 'orders', 0, 1)")

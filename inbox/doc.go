@@ -26,8 +26,8 @@
 //
 // # Words
 //
-// All files use these names: Config (config.go), Option (options.go, upcast.go), Handler and Outcome (outcome.go), Observer (observer.go), Source and its
-// records (source.go), what an event may be (event.go), and its headers (headers.go). The statements are constants, one file for
+// All files use these names: Config (config.go), Option (options.go, upcast.go), Handler and Outcome (outcome.go), Observer (observer.go), what
+// a consumer group and its records are (package source), what an event may be (event.go), and its headers (headers.go). The statements are constants, one file for
 // each subject: queries.go, position_queries.go, letter_queries.go, retention_queries.go.
 //
 // # The way of an event
@@ -38,7 +38,7 @@
 //     whether it works (health.go), and a handler for a watermark (watermark.go). hooks.go is for packages webhook and holdfasttest. Handlers that
 //     want values get them from typed.go. inbox.go puts the parts together, and registers handlers so that they get payloads in the
 //     clear (decrypt.go).
-//  2. Consume joins the group and gets partitions (consume.go), all at once or some of them (incremental.go). It says what keeps the
+//  2. Consume joins the group and gets partitions (consume.go), all at once or some of them. It says what keeps the
 //     node from working though nothing fails (complete.go), saves and commits the positions as events settle, and releases them at a
 //     rebalance or shutdown (position.go). held.go has all partitions of a node.
 //  3. A partition is read page by page (read.go). First it is assigned: the fence is raised, so that the last owner can no

@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/inbox/sourcetest"
 	"github.com/holdfast-go/holdfast/internal/test/exampledb"
 	"github.com/holdfast-go/holdfast/retry"
@@ -39,13 +40,13 @@ func billing(pool *pgxpool.Pool, o inbox.Observer) *inbox.Inbox {
 	return in
 }
 
-// source is one partition of the topic "orders" with an event of the type "order.placed" for each payload. It stands for
+// orders is one partition of the topic "orders" with an event of the type "order.placed" for each payload. It stands for
 // kafkago.NewGroup, without a broker.
-func source(payloads ...string) inbox.Source {
+func orders(payloads ...string) inbox.Source {
 	var broker sourcetest.Memory
 	broker.CreateTopic("orders", 1)
 	for i, p := range payloads {
-		broker.Produce("orders", 0, inbox.Record{Value: []byte(p), Headers: []inbox.Header{
+		broker.Produce("orders", 0, source.Record{Value: []byte(p), Headers: []source.Header{
 			{Key: "ce_specversion", Value: []byte("1.0")}, {Key: "ce_id", Value: fmt.Append(nil, i)},
 			{Key: "ce_source", Value: []byte("shop")}, {Key: "ce_type", Value: []byte("order.placed")},
 		}})

@@ -49,7 +49,7 @@ func ExampleInbox_HandleBatch() {
 		fmt.Println(len(events), "invoices in one transaction")
 		return tx.SendBatch(ctx, invoices).Close()
 	})
-	fmt.Println(in.Consume(ctx, source("1200", "950", "4000")))
+	fmt.Println(in.Consume(ctx, orders("1200", "950", "4000")))
 	// Output:
 	// 3 invoices in one transaction
 	// <nil>
@@ -167,7 +167,7 @@ func ExampleInbox_ConsumeUntil() {
 		_, err := tx.Exec(ctx, "insert into invoice values ($1, $2)", e.ID, string(e.Payload))
 		return err
 	})
-	done, err := in.ConsumeUntil(context.Background(), source("1200", "950", "4000"), inbox.Until{})
+	done, err := in.ConsumeUntil(context.Background(), orders("1200", "950", "4000"), inbox.Until{})
 	fmt.Println(done.Done, "done,", done.Left, "left", err)
 	// Output:
 	// 3 done, 0 left <nil>

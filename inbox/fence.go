@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 	"github.com/holdfast-go/holdfast/internal/lane"
 )
@@ -130,7 +131,7 @@ func (fs *fences) raise(ctx context.Context, topic string, partition int, group 
 			return fmt.Errorf("refill the incarnation: %w", err)
 		}
 		// The row is locked from here on. A save by the last owner comes before, or finds that the partition is lost.
-		position, clean, last := int64(NoOffset), true, ""
+		position, clean, last := int64(source.NoOffset), true, ""
 		err := tx.QueryRow(ctx, fs.sql.position, fs.c.Consumer, topic, int32(partition)).Scan(&position, &clean, &last)
 		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 			return fmt.Errorf("read position of %s/%d: %w", topic, partition, err)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/lane"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
@@ -182,7 +183,7 @@ func TestRaisingGivesWhatWasChosenAndTheDatabasesToken(t *testing.T) {
 		}
 		pgtest.Exec(t, b.db, "truncate holdfast.incarnation") // The next one fills it.
 	}
-	if asked[0] != NoOffset || asked[1] != 9 {
+	if asked[0] != source.NoOffset || asked[1] != 9 {
 		t.Errorf("the positions are %v, want none and 9", asked)
 	}
 }

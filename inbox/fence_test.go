@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/wire"
@@ -21,7 +22,7 @@ type fakeSource struct {
 	gens chan *fakeGeneration
 }
 
-func (s *fakeSource) Next(ctx context.Context) (Generation, error) {
+func (s *fakeSource) Next(ctx context.Context) (source.Generation, error) {
 	select {
 	case g := <-s.gens:
 		return g, nil
@@ -33,10 +34,10 @@ func (s *fakeSource) Next(ctx context.Context) (Generation, error) {
 func (s *fakeSource) Close() {}
 
 type fakeGeneration struct {
-	tp      TopicPartition
+	tp      source.TopicPartition
 	from    int64
 	group   string
-	log     []Record
+	log     []source.Record
 	gate    chan struct{} // where set, only the first record is there before it closes
 	ended   chan struct{}
 	left    chan struct{}
@@ -49,17 +50,17 @@ type fakeGeneration struct {
 	begun   chan struct{}   // where set, it is closed once all records have been given to the workers
 }
 
-func newFakeGeneration(log []Record) *fakeGeneration {
-	return &fakeGeneration{tp: TopicPartition{"orders", 0}, from: NoOffset, log: log, ended: make(chan struct{}), left: make(chan struct{})}
+func newFakeGeneration(log []source.Record) *fakeGeneration {
+	return &fakeGeneration{tp: source.TopicPartition{Topic: "orders", Partition: 0}, from: source.NoOffset, log: log, ended: make(chan struct{}), left: make(chan struct{})}
 }
 
-func (g *fakeGeneration) Assigned() map[TopicPartition]Start {
-	return map[TopicPartition]Start{g.tp: {Committed: g.from}}
+func (g *fakeGeneration) Assigned() map[source.TopicPartition]source.Start {
+	return map[source.TopicPartition]source.Start{g.tp: {Committed: g.from}}
 }
 func (g *fakeGeneration) GroupID() string       { return g.group }
 func (g *fakeGeneration) Over() <-chan struct{} { return g.ended }
 func (g *fakeGeneration) Leave()                { g.once.Do(func() { close(g.left) }) }
-func (g *fakeGeneration) Bounds(context.Context, TopicPartition) (int64, int64, error) {
+func (g *fakeGeneration) Bounds(context.Context, source.TopicPartition) (int64, int64, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	end := int64(len(g.log))
@@ -69,25 +70,25 @@ func (g *fakeGeneration) Bounds(context.Context, TopicPartition) (int64, int64, 
 	return 0, end, nil
 }
 
-func (g *fakeGeneration) Fetch(ctx context.Context, _ TopicPartition, offset, _ int64) (Page, error) {
+func (g *fakeGeneration) Fetch(ctx context.Context, _ source.TopicPartition, offset, _ int64) (source.Page, error) {
 	g.mu.Lock()
 	g.reading = ctx
 	g.mu.Unlock()
 	if err := g.fail.Load(); err != nil {
-		return Page{}, *err
+		return source.Page{}, *err
 	}
 	if g.gate != nil && offset == 0 {
-		return Page{Records: g.log[:1], Next: 1}, nil
+		return source.Page{Records: g.log[:1], Next: 1}, nil
 	}
 	if g.gate != nil {
 		select {
 		case <-g.gate:
 		case <-ctx.Done():
-			return Page{}, ctx.Err()
+			return source.Page{}, ctx.Err()
 		}
 	}
 	if offset < int64(len(g.log)) {
-		return Page{Records: g.log[offset:], Next: int64(len(g.log))}, nil
+		return source.Page{Records: g.log[offset:], Next: int64(len(g.log))}, nil
 	}
 	g.mu.Lock()
 	if g.begun != nil {
@@ -96,20 +97,20 @@ func (g *fakeGeneration) Fetch(ctx context.Context, _ TopicPartition, offset, _ 
 	}
 	g.mu.Unlock()
 	<-ctx.Done()
-	return Page{}, ctx.Err()
+	return source.Page{}, ctx.Err()
 }
 
-func (g *fakeGeneration) Commit(_ context.Context, offsets map[TopicPartition]int64) error {
+func (g *fakeGeneration) Commit(_ context.Context, offsets map[source.TopicPartition]int64) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.commits = append(g.commits, offsets[g.tp])
 	return nil
 }
 
-func logOf(events ...holdfast.Event) []Record {
-	log := make([]Record, len(events))
+func logOf(events ...holdfast.Event) []source.Record {
+	log := make([]source.Record, len(events))
 	for i, e := range events {
-		log[i] = Record{Offset: int64(i), Key: []byte(e.Key), Value: e.Payload, Headers: wire.Headers([]Header(nil), e), Time: time.Unix(1, 0)}
+		log[i] = source.Record{Offset: int64(i), Key: []byte(e.Key), Value: e.Payload, Headers: wire.Headers([]source.Header(nil), e), Time: time.Unix(1, 0)}
 	}
 	return log
 }

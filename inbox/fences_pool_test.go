@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/lane"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
@@ -36,7 +37,7 @@ func TestHeldFencesLeaveConnectionsToOtherPartitions(t *testing.T) {
 	dead := b.holdFences(1, 6)
 	in := b.inboxOn(b.db.PoolOf(t, 4), func(c *Config) { c.Timeout = 10 * time.Minute }) // for so long is waited for a lock
 	in.Handle("order.placed", effectOf)
-	logs := [][]Record{logOf(keyed(8, 8)...)}
+	logs := [][]source.Record{logOf(keyed(8, 8)...)}
 	for p := 1; p <= 6; p++ {
 		logs = append(logs, logOf(event(string(rune('0'+p)), "")))
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
@@ -21,12 +22,12 @@ func FuzzEveryRecordIsAnEventOrALetter(f *testing.F) {
 	f.Add([]byte(strings.Repeat("k", 1100)), []byte("v"), "ce_time", []byte("0000-01-01T00:00:00Z"), "ce_type", []byte(strings.Repeat("t", 256)), "", []byte(nil), int64(-1))
 	f.Fuzz(func(t *testing.T, key, value []byte, name1 string, value1 []byte, name2 string, value2 []byte, name3 string, value3 []byte, offset int64) {
 		bare := bareReceiver()
-		p := &partition{env: bare.env, receiver: bare, tp: TopicPartition{"orders", 3}, fence: &fence{}}
-		d, letter := p.delivery(Record{Offset: offset, Key: key, Value: value, Time: time.Unix(1_700_000_000, 0),
-			Headers: []Header{{Key: name1, Value: value1}, {Key: name2, Value: value2}, {Key: name3, Value: value3}}})
+		p := &partition{env: bare.env, receiver: bare, tp: source.TopicPartition{Topic: "orders", Partition: 3}, fence: &fence{}}
+		d, letter := p.delivery(source.Record{Offset: offset, Key: key, Value: value, Time: time.Unix(1_700_000_000, 0),
+			Headers: []source.Header{{Key: name1, Value: value1}, {Key: name2, Value: value2}, {Key: name3, Value: value3}}})
 		p.fence, p.c.HoldKey = nil, true // as where a log is compared with what was settled, before the partition is ours
-		if before, _ := p.delivery(Record{Offset: offset, Key: key, Value: value, Time: time.Unix(1_700_000_000, 0),
-			Headers: []Header{{Key: name1, Value: value1}, {Key: name2, Value: value2}, {Key: name3, Value: value3}}}); !bytes.Equal(before.hash, d.hash) {
+		if before, _ := p.delivery(source.Record{Offset: offset, Key: key, Value: value, Time: time.Unix(1_700_000_000, 0),
+			Headers: []source.Header{{Key: name1, Value: value1}, {Key: name2, Value: value2}, {Key: name3, Value: value3}}}); !bytes.Equal(before.hash, d.hash) {
 			t.Fatalf("without a fence it is another event: %+v", before.e)
 		}
 		e := d.e
@@ -68,8 +69,8 @@ func FuzzEveryRecordIsAnEventOrALetter(f *testing.F) {
 func FuzzAPublishedEventIsReceivedAsItWas(f *testing.F) {
 	f.Add("id", "src", "order.placed", "k", "traceparent", "00-4b-01", []byte("p"), int64(1_700_000_000_123_456))
 	f.Add("i", "", "t", "", "", "", []byte(nil), int64(1))
-	f.Fuzz(func(t *testing.T, id, source, typ, key, name, value string, payload []byte, micros int64) {
-		e := holdfast.Event{ID: id, Source: source, Type: typ, Topic: "orders", Key: key, Payload: payload, Time: time.UnixMicro(micros).UTC()}
+	f.Fuzz(func(t *testing.T, id, src, typ, key, name, value string, payload []byte, micros int64) {
+		e := holdfast.Event{ID: id, Source: src, Type: typ, Topic: "orders", Key: key, Payload: payload, Time: time.UnixMicro(micros).UTC()}
 		if name != "" {
 			e.Headers = map[string]string{name: value}
 		}
@@ -81,8 +82,8 @@ func FuzzAPublishedEventIsReceivedAsItWas(f *testing.F) {
 			recordKey = []byte(wire.RecordKey(key))
 		}
 		bare := bareReceiver()
-		p := &partition{env: bare.env, receiver: bare, tp: TopicPartition{"orders", 3}, fence: &fence{}}
-		d, letter := p.delivery(Record{Key: recordKey, Value: payload, Headers: wire.Headers[Header](nil, e), Time: time.Unix(9, 0)})
+		p := &partition{env: bare.env, receiver: bare, tp: source.TopicPartition{Topic: "orders", Partition: 3}, fence: &fence{}}
+		d, letter := p.delivery(source.Record{Key: recordKey, Value: payload, Headers: wire.Headers[source.Header](nil, e), Time: time.Unix(9, 0)})
 		if letter != nil {
 			t.Fatalf("%+v became a letter", e)
 		}

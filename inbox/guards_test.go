@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
@@ -45,7 +46,7 @@ func TestPartitionsOfANodeReplayOneEventAtATime(t *testing.T) {
 	in := newInbox(nil, Config{Consumer: "billing"}.withDefaults())
 	parts := make([]*partition, 2)
 	for i := range parts {
-		parts[i] = in.consumer.newPartition(nil, nil, TopicPartition{"orders", i}, Start{})
+		parts[i] = in.consumer.newPartition(nil, nil, source.TopicPartition{Topic: "orders", Partition: i}, source.Start{})
 		parts[i].reading = t.Context()
 	}
 	ran := false
@@ -69,7 +70,7 @@ func TestPartitionsOfANodeReplayOneEventAtATime(t *testing.T) {
 func TestAPartitionThatIsTakenAwayWaitsForNoOthersSuspect(t *testing.T) {
 	t.Parallel()
 	in := newInbox(nil, Config{Consumer: "billing"}.withDefaults())
-	first, second := in.consumer.newPartition(nil, nil, TopicPartition{"orders", 0}, Start{}), in.consumer.newPartition(nil, nil, TopicPartition{"orders", 1}, Start{})
+	first, second := in.consumer.newPartition(nil, nil, source.TopicPartition{Topic: "orders", Partition: 0}, source.Start{}), in.consumer.newPartition(nil, nil, source.TopicPartition{Topic: "orders", Partition: 1}, source.Start{})
 	taken, take := context.WithCancel(t.Context())
 	first.reading, second.reading = t.Context(), taken
 	ended := make(chan error, 1)
@@ -91,7 +92,7 @@ func TestAPartitionThatIsTakenAwayWaitsForNoOthersSuspect(t *testing.T) {
 // joining is a session that tells when it is asked to join.
 type joining struct{ asked chan struct{} }
 
-func (j joining) Next(ctx context.Context) (Generation, error) {
+func (j joining) Next(ctx context.Context) (source.Generation, error) {
 	close(j.asked)
 	<-ctx.Done()
 	return nil, ctx.Err()

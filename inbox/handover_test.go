@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
@@ -17,33 +18,33 @@ type growingGeneration struct {
 	read chan struct{} // the event of partition 1 is with the workers
 }
 
-func newGrowingGeneration(logs ...[]Record) *growingGeneration {
+func newGrowingGeneration(logs ...[]source.Record) *growingGeneration {
 	return &growingGeneration{newChangingGeneration(logs...), make(chan struct{})}
 }
 
-func (g *growingGeneration) Next(ctx context.Context) (Generation, error) { return g, ctx.Err() }
+func (g *growingGeneration) Next(ctx context.Context) (source.Generation, error) { return g, ctx.Err() }
 
-func (g *growingGeneration) Assigned() map[TopicPartition]Start {
-	return map[TopicPartition]Start{partitionNumber(0): {Committed: NoOffset}}
+func (g *growingGeneration) Assigned() map[source.TopicPartition]source.Start {
+	return map[source.TopicPartition]source.Start{partitionNumber(0): {Committed: source.NoOffset}}
 }
 
-func (g *growingGeneration) Fetch(ctx context.Context, tp TopicPartition, offset, most int64) (Page, error) {
+func (g *growingGeneration) Fetch(ctx context.Context, tp source.TopicPartition, offset, most int64) (source.Page, error) {
 	if tp == partitionNumber(1) && offset == 1 {
 		close(g.read)
 	}
 	return g.changingGeneration.Fetch(ctx, tp, offset, most)
 }
 
-func (g *growingGeneration) Release([]TopicPartition) { g.steps <- "released" }
+func (g *growingGeneration) Release([]source.TopicPartition) { g.steps <- "released" }
 
 func (g *growingGeneration) add(n int) {
-	g.changes <- Change{Added: map[TopicPartition]Start{partitionNumber(n): {Committed: NoOffset}}}
+	g.changes <- source.Change{Added: map[source.TopicPartition]source.Start{partitionNumber(n): {Committed: source.NoOffset}}}
 }
 
 // revoke takes partition 1 back, and wants it released although handlers of other partitions run on.
 func (g *growingGeneration) revoke(b *bundle) {
 	b.Helper()
-	g.changes <- Change{Revoked: []TopicPartition{partitionNumber(1)}}
+	g.changes <- source.Change{Revoked: []source.TopicPartition{partitionNumber(1)}}
 	select {
 	case <-g.steps:
 	case <-time.After(wait.Limit()):

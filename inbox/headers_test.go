@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
@@ -29,7 +30,7 @@ func TestABinaryHeaderOfSomeoneElseIsKept(t *testing.T) {
 	})
 	log := logOf(event("now", "k"), event("stored", "k"), event("next", "k"))
 	for i := range 2 {
-		log[i].Headers = append(log[i].Headers, Header{Key: "deliveryAttempt", Value: attempt}, Header{Key: "text", Value: []byte("é, data:;base64,")}, Header{Key: name, Value: []byte("v")})
+		log[i].Headers = append(log[i].Headers, source.Header{Key: "deliveryAttempt", Value: attempt}, source.Header{Key: "text", Value: []byte("é, data:;base64,")}, source.Header{Key: name, Value: []byte("v")})
 	}
 	stop := b.consumeFake(in, newFakeGeneration(log))
 	for _, id := range []string{"now", "stored", "next"} {

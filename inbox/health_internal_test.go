@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
 func TestTheHealthOfAnInboxIsJudgedByWhatItSawLast(t *testing.T) {
@@ -34,7 +36,9 @@ func TestTheHealthOfAnInboxIsJudgedByWhatItSawLast(t *testing.T) {
 		{"it joins for the first time", with(func(s *seen) { s.joined, s.everIn, s.joining = false, false, ago(time.Second) }), true, false, []string{"this node has not joined the consumer group yet"}},
 		{"a rebalance", with(func(s *seen) { s.joined, s.joining = false, ago(29*time.Second) }), true, true, nil},
 		{"a rebalance without end", with(func(s *seen) { s.joined, s.joining = false, ago(30*time.Second) }), true, false, []string{"this node has been joining the consumer group for 30s"}},
-		{"a reader waits for memory", with(func(s *seen) { s.starved, s.starvedSince = TopicPartition{"orders", 3}, ago(time.Minute) }), true, false, []string{"partition 3 of orders has waited for memory for 1m0s: "}},
+		{"a reader waits for memory", with(func(s *seen) {
+			s.starved, s.starvedSince = source.TopicPartition{Topic: "orders", Partition: 3}, ago(time.Minute)
+		}), true, false, []string{"partition 3 of orders has waited for memory for 1m0s: "}},
 		{"a reader has just begun to wait for memory", with(func(s *seen) { s.starvedSince = ago(time.Minute - 1) }), true, true, nil},
 	} {
 		h := judgeHealth(c.seen, now)

@@ -3,6 +3,8 @@ package inbox
 import (
 	"context"
 	"sync"
+
+	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
 // This file is what a node has of partitions.
@@ -13,11 +15,11 @@ type held struct {
 	saving sync.Mutex // one goroutine at a time saves, releases and commits
 
 	mu sync.Mutex
-	of map[TopicPartition]*heldPartition
+	of map[source.TopicPartition]*heldPartition
 }
 
 func newHeld(until *bound) *held {
-	return &held{until: until, of: map[TopicPartition]*heldPartition{}}
+	return &held{until: until, of: map[source.TopicPartition]*heldPartition{}}
 }
 
 type heldPartition struct {
@@ -43,7 +45,7 @@ func (h *held) each(do func(parts []*partition) error) error {
 	return do(h.all())
 }
 
-func (h *held) get(tp TopicPartition) *heldPartition {
+func (h *held) get(tp source.TopicPartition) *heldPartition {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.of[tp]

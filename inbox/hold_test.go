@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
@@ -103,27 +104,27 @@ type shortened struct {
 	given bool
 }
 
-func (s *shortened) Next(ctx context.Context) (Generation, error) {
+func (s *shortened) Next(ctx context.Context) (source.Generation, error) {
 	return giveOnce(ctx, &s.given, s)
 }
 func (s *shortened) Close() {}
 
-func (s *shortened) Assigned() map[TopicPartition]Start {
-	return map[TopicPartition]Start{s.tp: {Committed: NoOffset, SkipDeleted: s.skip}}
+func (s *shortened) Assigned() map[source.TopicPartition]source.Start {
+	return map[source.TopicPartition]source.Start{s.tp: {Committed: source.NoOffset, SkipDeleted: s.skip}}
 }
 
-func (s *shortened) Bounds(ctx context.Context, tp TopicPartition) (int64, int64, error) {
+func (s *shortened) Bounds(ctx context.Context, tp source.TopicPartition) (int64, int64, error) {
 	_, end, err := s.fakeGeneration.Bounds(ctx, tp)
 	return s.first, end, err
 }
 
-func (s *shortened) Fetch(ctx context.Context, tp TopicPartition, offset, maxBytes int64) (Page, error) {
+func (s *shortened) Fetch(ctx context.Context, tp source.TopicPartition, offset, maxBytes int64) (source.Page, error) {
 	switch {
 	case offset == 0:
-		return Page{Records: s.log[:1], Next: 1}, nil
+		return source.Page{Records: s.log[:1], Next: 1}, nil
 	case offset < 4:
 		s.first = 4
-		return Page{}, fmt.Errorf("%w: deleted", ErrOffsetOutOfRange)
+		return source.Page{}, fmt.Errorf("%w: deleted", ErrOffsetOutOfRange)
 	}
 	return s.fakeGeneration.Fetch(ctx, tp, offset, maxBytes)
 }
@@ -161,13 +162,15 @@ type lapsed struct {
 	given, lapsed bool
 }
 
-func (l *lapsed) Next(ctx context.Context) (Generation, error) { return giveOnce(ctx, &l.given, l) }
-func (l *lapsed) Close()                                       {}
+func (l *lapsed) Next(ctx context.Context) (source.Generation, error) {
+	return giveOnce(ctx, &l.given, l)
+}
+func (l *lapsed) Close() {}
 
-func (l *lapsed) Fetch(ctx context.Context, tp TopicPartition, offset, maxBytes int64) (Page, error) {
+func (l *lapsed) Fetch(ctx context.Context, tp source.TopicPartition, offset, maxBytes int64) (source.Page, error) {
 	if offset == 1 && !l.lapsed {
 		l.lapsed = true
-		return Page{}, fmt.Errorf("%w: another leader", ErrOffsetOutOfRange)
+		return source.Page{}, fmt.Errorf("%w: another leader", ErrOffsetOutOfRange)
 	}
 	return l.fakeGeneration.Fetch(ctx, tp, offset, maxBytes)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
@@ -76,7 +77,7 @@ func TestAHotKeyIsNoticedWhileNothingSettles(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		in := newInbox(nil, Config{Consumer: "billing", MaxStored: -1, MaxStoredKey: -1}.withDefaults())
-		p := in.consumer.newPartition(newWorkerPool(in.receiver), nil, TopicPartition{"orders", 0}, Start{})
+		p := in.consumer.newPartition(newWorkerPool(in.receiver), nil, source.TopicPartition{Topic: "orders", Partition: 0}, source.Start{})
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		p.reading, p.track = ctx, newTracker(0)

@@ -9,30 +9,33 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
 // changingGeneration is a generation whose partitions come and go. It is the only one of its session.
 type changingGeneration struct {
-	logs    map[TopicPartition][]Record
-	changes chan Change
+	logs    map[source.TopicPartition][]source.Record
+	changes chan source.Change
 	over    chan struct{}
 	steps   chan string // what the inbox tells the group
 
 	mu        sync.Mutex
-	committed map[TopicPartition]int64
+	committed map[source.TopicPartition]int64
 }
 
-func partitionNumber(n int) TopicPartition { return TopicPartition{"orders", n} }
+func partitionNumber(n int) source.TopicPartition {
+	return source.TopicPartition{Topic: "orders", Partition: n}
+}
 
-func newChangingGeneration(logs ...[]Record) *changingGeneration {
-	g := &changingGeneration{logs: map[TopicPartition][]Record{}, changes: make(chan Change), over: make(chan struct{}), steps: make(chan string, 10), committed: map[TopicPartition]int64{}}
+func newChangingGeneration(logs ...[]source.Record) *changingGeneration {
+	g := &changingGeneration{logs: map[source.TopicPartition][]source.Record{}, changes: make(chan source.Change), over: make(chan struct{}), steps: make(chan string, 10), committed: map[source.TopicPartition]int64{}}
 	for n, log := range logs {
 		g.logs[partitionNumber(n)] = log
 	}
 	return g
 }
 
-func (g *changingGeneration) Next(ctx context.Context) (Generation, error) {
+func (g *changingGeneration) Next(ctx context.Context) (source.Generation, error) {
 	select {
 	case g.steps <- "joined":
 	default:
@@ -41,13 +44,13 @@ func (g *changingGeneration) Next(ctx context.Context) (Generation, error) {
 }
 func (g *changingGeneration) Close() {}
 
-func (g *changingGeneration) Assigned() map[TopicPartition]Start {
-	return map[TopicPartition]Start{partitionNumber(0): {Committed: NoOffset}, partitionNumber(1): {Committed: NoOffset}}
+func (g *changingGeneration) Assigned() map[source.TopicPartition]source.Start {
+	return map[source.TopicPartition]source.Start{partitionNumber(0): {Committed: source.NoOffset}, partitionNumber(1): {Committed: source.NoOffset}}
 }
-func (g *changingGeneration) Over() <-chan struct{}  { return g.over }
-func (g *changingGeneration) Changes() <-chan Change { return g.changes }
-func (g *changingGeneration) Leave()                 { g.steps <- "left" }
-func (g *changingGeneration) Release(of []TopicPartition) {
+func (g *changingGeneration) Over() <-chan struct{}         { return g.over }
+func (g *changingGeneration) Changes() <-chan source.Change { return g.changes }
+func (g *changingGeneration) Leave()                        { g.steps <- "left" }
+func (g *changingGeneration) Release(of []source.TopicPartition) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, tp := range of {
@@ -58,17 +61,17 @@ func (g *changingGeneration) Release(of []TopicPartition) {
 	}
 	g.steps <- "released"
 }
-func (g *changingGeneration) Bounds(_ context.Context, tp TopicPartition) (int64, int64, error) {
+func (g *changingGeneration) Bounds(_ context.Context, tp source.TopicPartition) (int64, int64, error) {
 	return 0, int64(len(g.logs[tp])), nil
 }
-func (g *changingGeneration) Fetch(ctx context.Context, tp TopicPartition, offset, _ int64) (Page, error) {
+func (g *changingGeneration) Fetch(ctx context.Context, tp source.TopicPartition, offset, _ int64) (source.Page, error) {
 	if log := g.logs[tp]; offset < int64(len(log)) {
-		return Page{Records: slices.Clone(log[offset : offset+1]), Next: offset + 1}, nil
+		return source.Page{Records: slices.Clone(log[offset : offset+1]), Next: offset + 1}, nil
 	}
 	<-ctx.Done()
-	return Page{}, ctx.Err()
+	return source.Page{}, ctx.Err()
 }
-func (g *changingGeneration) Commit(_ context.Context, offsets map[TopicPartition]int64) error {
+func (g *changingGeneration) Commit(_ context.Context, offsets map[source.TopicPartition]int64) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for tp, offset := range offsets {
@@ -111,8 +114,8 @@ func TestOnlyThePartitionsThatMoveStop(t *testing.T) {
 	stop := b.run(func(ctx context.Context) error { in.registry.start(); return in.consume(ctx, g) })
 	g.expect(t, "joined")
 	<-running
-	g.changes <- Change{Revoked: []TopicPartition{partitionNumber(1)}}
-	g.changes <- Change{Added: map[TopicPartition]Start{partitionNumber(2): {Committed: NoOffset}}} // it is taken while the other's handler runs
+	g.changes <- source.Change{Revoked: []source.TopicPartition{partitionNumber(1)}}
+	g.changes <- source.Change{Added: map[source.TopicPartition]source.Start{partitionNumber(2): {Committed: source.NoOffset}}} // it is taken while the other's handler runs
 	b.awaitOutcome("2/0", Handled)
 	close(hold)
 	b.awaitOutcome("0/1", Handled)

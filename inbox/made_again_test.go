@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/wire"
@@ -62,10 +63,10 @@ func TestATopicMadeAgainUnderAnOffsetThatSurvivedIsNoticed(t *testing.T) {
 func TestTheRemedyOfATopicMadeAgainForgetsItsOffsetsToo(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
-	logOfNone := func(payloads ...string) []Record {
-		log := make([]Record, len(payloads))
+	logOfNone := func(payloads ...string) []source.Record {
+		log := make([]source.Record, len(payloads))
 		for i, p := range payloads {
-			log[i] = Record{Offset: int64(i), Value: []byte(p), Headers: []Header{{Key: wire.HeaderType, Value: []byte("order.placed")}}, Time: time.Unix(1, 0)}
+			log[i] = source.Record{Offset: int64(i), Value: []byte(p), Headers: []source.Header{{Key: wire.HeaderType, Value: []byte("order.placed")}}, Time: time.Unix(1, 0)}
 		}
 		return log
 	}

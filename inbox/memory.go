@@ -5,6 +5,8 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sync/semaphore"
+
+	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
 // This file bounds the bytes of the events that a node has in memory, of all its partitions.
@@ -84,7 +86,7 @@ func (h *reservation) give() {
 }
 
 // recordCost is about what a record takes in memory.
-func recordCost(r *Record) int64 {
+func recordCost(r *source.Record) int64 {
 	n := 256 + len(r.Key) + len(r.Value)
 	for i := range r.Headers {
 		n += 64 + len(r.Headers[i].Key) + len(r.Headers[i].Value)

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
@@ -31,31 +32,31 @@ type sized struct {
 	most int64
 }
 
-func (s *sized) Next(ctx context.Context) (Generation, error) {
+func (s *sized) Next(ctx context.Context) (source.Generation, error) {
 	return giveOnce(ctx, &s.given, s)
 }
 func (s *sized) Close() {}
 
-func (s *sized) Assigned() map[TopicPartition]Start {
-	all := map[TopicPartition]Start{}
+func (s *sized) Assigned() map[source.TopicPartition]source.Start {
+	all := map[source.TopicPartition]source.Start{}
 	for p := range s.partitions {
-		all[TopicPartition{s.tp.Topic, p}] = Start{Committed: NoOffset}
+		all[source.TopicPartition{Topic: s.tp.Topic, Partition: p}] = source.Start{Committed: source.NoOffset}
 	}
 	return all
 }
 
-func (s *sized) Commit(context.Context, map[TopicPartition]int64) error { return nil }
+func (s *sized) Commit(context.Context, map[source.TopicPartition]int64) error { return nil }
 
-func (s *sized) Fetch(ctx context.Context, tp TopicPartition, offset, maxBytes int64) (Page, error) {
+func (s *sized) Fetch(ctx context.Context, tp source.TopicPartition, offset, maxBytes int64) (source.Page, error) {
 	if s.large != nil {
 		if err := s.large(offset, maxBytes); err != nil {
-			return Page{}, err
+			return source.Page{}, err
 		}
 	}
-	pg := Page{Next: offset}
+	pg := source.Page{Next: offset}
 	for room := maxBytes; pg.Next < int64(len(s.log)); pg.Next++ {
 		r := s.log[pg.Next]
-		r.Headers = append([]Header(nil), r.Headers...)
+		r.Headers = append([]source.Header(nil), r.Headers...)
 		for i, h := range r.Headers { // The same event comes in each partition under another id.
 			if h.Key == wire.HeaderID {
 				r.Headers[i].Value = fmt.Append(nil, tp.Partition, "-", pg.Next)
@@ -79,7 +80,7 @@ func (s *sized) Fetch(ctx context.Context, tp TopicPartition, offset, maxBytes i
 	}
 	if len(pg.Records) == 0 {
 		<-ctx.Done()
-		return Page{}, ctx.Err()
+		return source.Page{}, ctx.Err()
 	}
 	return pg, nil
 }
@@ -91,7 +92,7 @@ func (s *sized) count(bytes int64) {
 	s.most = max(s.most, s.now)
 }
 
-func sizedLog(sizes ...int) []Record {
+func sizedLog(sizes ...int) []source.Record {
 	events := make([]holdfast.Event, len(sizes))
 	payload := bytes.Repeat([]byte{'x'}, 64<<20)
 	for i, n := range sizes {
@@ -179,9 +180,11 @@ type lateSource struct {
 	asked chan struct{} // a fetch that will be late
 }
 
-func (s lateSource) Next(ctx context.Context) (Generation, error) { return giveOnce(ctx, &s.given, s) }
+func (s lateSource) Next(ctx context.Context) (source.Generation, error) {
+	return giveOnce(ctx, &s.given, s)
+}
 
-func (s lateSource) Fetch(ctx context.Context, tp TopicPartition, offset, maxBytes int64) (Page, error) {
+func (s lateSource) Fetch(ctx context.Context, tp source.TopicPartition, offset, maxBytes int64) (source.Page, error) {
 	if s.late(maxBytes) {
 		s.asked <- struct{}{}
 		<-ctx.Done()
@@ -229,7 +232,7 @@ func TestHealthSaysWhichReaderHasWaitedLongForMemory(t *testing.T) {
 		m.room.TryAcquire(m.bytes / 8 * 5)
 		var readers sync.WaitGroup
 		read := func(number int) {
-			p := in.consumer.newPartition(nil, newFakeGeneration(sizedLog(300)), TopicPartition{"orders", number}, Start{})
+			p := in.consumer.newPartition(nil, newFakeGeneration(sizedLog(300)), source.TopicPartition{Topic: "orders", Partition: number}, source.Start{})
 			readers.Go(func() {
 				_, memory, err := p.fetch(t.Context(), 0)
 				if memory.give(); err != nil {
@@ -290,7 +293,7 @@ func TestABatchThatCannotBeUnpackedHoldsItsPartition(t *testing.T) {
 			return nil
 		}
 		asked[maxBytes] = true
-		return &TooLargeError{Needs: 3<<20 + max(0, maxBytes-2<<20)*3, Next: 2, Err: errors.New("it is unpacked as a whole")}
+		return &source.TooLargeError{Needs: 3<<20 + max(0, maxBytes-2<<20)*3, Next: 2, Err: errors.New("it is unpacked as a whole")}
 	}
 	in := b.inbox(func(c *Config) { c.MemoryBudget = 16 << 20 })
 	in.Handle("order.placed", effectOf)

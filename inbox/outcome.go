@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
 // Outcome says what became of an event. It is durable when a method returns it.
@@ -71,7 +72,7 @@ var (
 	// ErrConfiguration is returned when a setting can never work: by Consume and ConsumeUntil for a session time-out outside the brokers'
 	// range, a topic or partition that does not exist (Until), or no handler at all; by every method that takes in or handles events for a wrong Option. The
 	// error names the setting and what would work.
-	ErrConfiguration = errors.New("configuration")
+	ErrConfiguration = source.ErrConfiguration
 
 	// ErrFull is returned by the methods that take in a single event (Receive, ReceiveTx, Store, StoreTx, TryReceive, TryStore)
 	// when the event would have to be stored, and as many are stored as Config.MaxStored or Config.MaxStoredKey allow. Nothing
@@ -84,7 +85,7 @@ var (
 
 	// ErrOffsetOutOfRange means that a partition's log does not hold the next offset to read. Consume holds that partition, reports
 	// it to Observer.OnHeld and in the log with what to do, and goes on with the others.
-	ErrOffsetOutOfRange = errors.New("offset is out of range")
+	ErrOffsetOutOfRange = source.ErrOffsetOutOfRange
 )
 
 // fatal reports that an error ends Consume. Others are waited out.

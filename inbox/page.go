@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/foreign"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
@@ -13,17 +14,17 @@ import (
 
 // fetch reads a page from offset on. What is held is the caller's to give back, or that of the page's events. A record that
 // is larger than a page is fetched again with more bytes. If it is larger than any event may be, it comes without its value.
-func (p *partition) fetch(ctx context.Context, offset int64) (Page, reservation, error) {
+func (p *partition) fetch(ctx context.Context, offset int64) (source.Page, reservation, error) {
 	bytes, must := max(p.wants, p.memory.page()), false
 	for {
 		h, err := p.takeMemory(ctx, bytes, must)
 		if err != nil {
-			return Page{}, reservation{}, err
+			return source.Page{}, reservation{}, err
 		}
 		had := h.bytes
 		pg, err := p.gen.Fetch(ctx, p.tp, offset, had)
 		err = foreign.Error(err)
-		var large *TooLargeError
+		var large *source.TooLargeError
 		needs := int64(0)
 		switch {
 		case errors.As(err, &large):
@@ -38,7 +39,7 @@ func (p *partition) fetch(ctx context.Context, offset int64) (Page, reservation,
 		}
 		if err != nil {
 			h.give()
-			return Page{}, reservation{}, err
+			return source.Page{}, reservation{}, err
 		}
 		p.wants = pg.Wants
 		if must {
@@ -56,7 +57,7 @@ func (p *partition) takeMemory(ctx context.Context, bytes int64, must bool) (*re
 
 // tooLarge is why a partition is held whose next batch cannot be unpacked.
 func (p *partition) tooLarge(err error) error {
-	var large *TooLargeError
+	var large *source.TooLargeError
 	errors.As(err, &large)
 	remedy := "give the records up to there"
 	if large.Needs > 0 {
@@ -69,7 +70,7 @@ func (p *partition) tooLarge(err error) error {
 }
 
 // errLeftOut is why a record without its value becomes a dead letter.
-func (p *partition) errLeftOut(r Record) error {
+func (p *partition) errLeftOut(r source.Record) error {
 	return fmt.Errorf("the record at offset %d of %s/%d takes %d bytes unpacked: it must be at most %d, a quarter of MemoryBudget (%d). Its value is in the topic only: "+
 		"read it there, and give it to the letter (holdfast dlq edit) before you replay that, or discard the letter", r.Offset, p.tp.Topic, p.tp.Partition,
 		r.LeftOut, p.memory.most(), p.memory.bytes)

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
 // partition reads one partition, for as long as it belongs to this node: from the group's assignment until it is released or lost. It is
@@ -60,9 +62,9 @@ type partition struct {
 	serial       *turns // consumer.suspects
 	workers      *workerPool
 	memory       *memory
-	gen          Generation
-	tp           TopicPartition
-	start        Start
+	gen          source.Generation
+	tp           source.TopicPartition
+	start        source.Start
 	until        *bound // where reading stops
 	fence        *fence // nil until assign has claimed the partition
 

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
@@ -91,12 +92,14 @@ type pagedAt struct {
 	found  atomic.Int64
 }
 
-func (p *pagedAt) Next(ctx context.Context) (Generation, error) { return giveOnce(ctx, &p.given, p) }
-func (p *pagedAt) Close()                                       {}
+func (p *pagedAt) Next(ctx context.Context) (source.Generation, error) {
+	return giveOnce(ctx, &p.given, p)
+}
+func (p *pagedAt) Close() {}
 
-func (p *pagedAt) Fetch(ctx context.Context, tp TopicPartition, offset, maxBytes int64) (Page, error) {
+func (p *pagedAt) Fetch(ctx context.Context, tp source.TopicPartition, offset, maxBytes int64) (source.Page, error) {
 	if offset < p.at {
-		return Page{Records: p.log[offset:p.at], Next: p.at}, nil
+		return source.Page{Records: p.log[offset:p.at], Next: p.at}, nil
 	}
 	if offset == p.at {
 		p.found.Store(p.before())

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 	"github.com/holdfast-go/holdfast/internal/foreign"
 )
@@ -17,7 +18,7 @@ import (
 
 // saveLoop saves the positions of all partitions in one statement, and then commits the same offsets to Kafka. So Postgres never
 // has a lower position than the group.
-func (co *consumer) saveLoop(ctx context.Context, gen Generation, h *held) {
+func (co *consumer) saveLoop(ctx context.Context, gen source.Generation, h *held) {
 	wait := saveEvery
 	looked := time.Now()
 	for pause(ctx, wait) == nil {
@@ -37,7 +38,7 @@ func (co *consumer) saveLoop(ctx context.Context, gen Generation, h *held) {
 	}
 }
 
-func (co *consumer) save(ctx context.Context, gen Generation, parts []*partition) error {
+func (co *consumer) save(ctx context.Context, gen source.Generation, parts []*partition) error {
 	ctx, cancel := context.WithTimeout(ctx, patrolTimeout)
 	defer cancel()
 	var topics, tokens []string
@@ -58,7 +59,7 @@ func (co *consumer) save(ctx context.Context, gen Generation, parts []*partition
 		if err != nil {
 			return fmt.Errorf("save positions: %w", err)
 		}
-		mine := map[TopicPartition]bool{}
+		mine := map[source.TopicPartition]bool{}
 		for rows.Next() {
 			var topic string
 			var number int32
@@ -66,7 +67,7 @@ func (co *consumer) save(ctx context.Context, gen Generation, parts []*partition
 				rows.Close()
 				return fmt.Errorf("save positions: %w", err)
 			}
-			mine[TopicPartition{topic, int(number)}] = true
+			mine[source.TopicPartition{Topic: topic, Partition: int(number)}] = true
 		}
 		if err := rows.Err(); err != nil {
 			return fmt.Errorf("save positions: %w", err)
@@ -93,8 +94,8 @@ func (co *consumer) save(ctx context.Context, gen Generation, parts []*partition
 }
 
 // commit commits the saved positions that the group does not have yet.
-func (co *consumer) commit(ctx context.Context, gen Generation, parts []*partition) {
-	offsets := map[TopicPartition]int64{}
+func (co *consumer) commit(ctx context.Context, gen source.Generation, parts []*partition) {
+	offsets := map[source.TopicPartition]int64{}
 	for _, p := range parts {
 		if offset, ok := p.uncommitted(); ok {
 			offsets[p.tp] = offset
@@ -118,7 +119,7 @@ func (co *consumer) commit(ctx context.Context, gen Generation, parts []*partiti
 }
 
 // release releases partitions whose work has ended. It saves each position, and whether the end was clean.
-func (co *consumer) release(gen Generation, parts []*partition) {
+func (co *consumer) release(gen source.Generation, parts []*partition) {
 	ctx, cancel := context.WithTimeout(context.Background(), finishTimeout)
 	defer cancel()
 	var wg sync.WaitGroup
@@ -131,7 +132,7 @@ func (co *consumer) release(gen Generation, parts []*partition) {
 			// The next owner continues a replay that has not ended.
 			orderly := clean && low >= p.replayEnd
 			if p.repositioned() {
-				low, last.offset = NoOffset, NoOffset
+				low, last.offset = source.NoOffset, source.NoOffset
 			}
 			failpoint.Hit(failpoint.InboxReleasing)
 			var same bool

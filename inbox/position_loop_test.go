@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
@@ -128,5 +129,5 @@ func TestSavingThatBreaksOffGivesNothingUp(t *testing.T) {
 
 // holding is a generation's set of one partition.
 func holding(p *partition) *held {
-	return &held{of: map[TopicPartition]*heldPartition{p.tp: {partition: p}}}
+	return &held{of: map[source.TopicPartition]*heldPartition{p.tp: {partition: p}}}
 }

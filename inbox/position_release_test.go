@@ -5,6 +5,7 @@ import (
 	"maps"
 	"testing"
 
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
@@ -52,7 +53,7 @@ func TestReleasingLeavesOutWhatWasNeverClaimed(t *testing.T) {
 	b := setup(t)
 	in, gen := b.inbox(), newCommitted()
 	p := b.owned(in, gen, 1)
-	unclaimed := in.consumer.newPartition(nil, gen, TopicPartition{"orders", 0}, Start{})
+	unclaimed := in.consumer.newPartition(nil, gen, source.TopicPartition{Topic: "orders", Partition: 0}, source.Start{})
 	settled(p, 3)
 	in.consumer.release(gen, []*partition{unclaimed, p})
 	b.row(1, 3, true, 2)

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
@@ -20,10 +21,10 @@ type committed struct {
 	*fakeGeneration
 	mu      sync.Mutex
 	refuses error
-	got     []map[TopicPartition]int64
+	got     []map[source.TopicPartition]int64
 }
 
-func (g *committed) Commit(_ context.Context, offsets map[TopicPartition]int64) error {
+func (g *committed) Commit(_ context.Context, offsets map[source.TopicPartition]int64) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.got = append(g.got, maps.Clone(offsets))
@@ -33,14 +34,14 @@ func (g *committed) Commit(_ context.Context, offsets map[TopicPartition]int64) 
 func newCommitted() *committed { return &committed{fakeGeneration: newFakeGeneration(nil)} }
 
 // owned is a partition that this node was given at offset 0, and that nobody reads.
-func (b *bundle) owned(in *Inbox, gen Generation, number int) *partition {
+func (b *bundle) owned(in *Inbox, gen source.Generation, number int) *partition {
 	b.Helper()
-	p := in.consumer.newPartition(nil, gen, TopicPartition{"orders", number}, Start{Committed: NoOffset})
+	p := in.consumer.newPartition(nil, gen, source.TopicPartition{Topic: "orders", Partition: number}, source.Start{Committed: source.NoOffset})
 	a, err := in.consumer.fences.assign(b.Context(), "orders", number, "", readAt(0))
 	if err != nil {
 		b.Fatal(err)
 	}
-	p.fence, p.track, p.known = a.fence, newTracker(0), NoOffset
+	p.fence, p.track, p.known = a.fence, newTracker(0), source.NoOffset
 	p.reading, p.halt = context.WithCancel(b.Context())
 	b.Cleanup(p.halt)
 	return p
@@ -96,7 +97,7 @@ func TestSavingMovesTheRowAndThenTheGroup(t *testing.T) {
 	in, gen := b.inbox(), newCommitted()
 	moved, quiet := b.owned(in, gen, 0), b.owned(in, gen, 1)
 	quiet.known = 0
-	unclaimed := in.consumer.newPartition(nil, gen, TopicPartition{"orders", 2}, Start{})
+	unclaimed := in.consumer.newPartition(nil, gen, source.TopicPartition{Topic: "orders", Partition: 2}, source.Start{})
 	parts := []*partition{quiet, unclaimed, moved}
 	settled(moved, 3)
 	for range 2 { // The second one has nothing to do.
@@ -106,7 +107,7 @@ func TestSavingMovesTheRowAndThenTheGroup(t *testing.T) {
 	}
 	b.row(0, 3, false, 2)
 	b.row(1, 0, false, -1)
-	if len(gen.got) != 1 || !maps.Equal(gen.got[0], map[TopicPartition]int64{{"orders", 0}: 3}) {
+	if len(gen.got) != 1 || !maps.Equal(gen.got[0], map[source.TopicPartition]int64{{Topic: "orders", Partition: 0}: 3}) {
 		t.Errorf("the group was given %v, want 3 of partition 0 once", gen.got)
 	}
 	if got := of(b, func(o *observations) map[string]int64 { return maps.Clone(o.settled) }); !maps.Equal(got, map[string]int64{"orders/0": 3}) {
@@ -139,7 +140,7 @@ func TestSavingGivesUpWhatAnotherNodeHas(t *testing.T) {
 	if b.fencedOffs() != 1 || !errors.Is(lost.failed, errFenced) || errors.Is(lost.failed, errStaleGeneration) || kept.failed != nil {
 		t.Errorf("fenced off %d times; the lost one says %v, the other %v", b.fencedOffs(), lost.failed, kept.failed)
 	}
-	if len(gen.got) != 1 || !maps.Equal(gen.got[0], map[TopicPartition]int64{kept.tp: 4}) {
+	if len(gen.got) != 1 || !maps.Equal(gen.got[0], map[source.TopicPartition]int64{kept.tp: 4}) {
 		t.Errorf("the group was given %v, want partition 1 alone", gen.got)
 	}
 	if got := of(b, func(o *observations) map[string]int64 { return maps.Clone(o.settled) }); got["orders/0"] != 0 {
@@ -230,7 +231,7 @@ func TestLookingGivesUpWhatOtherIncarnationsGave(t *testing.T) {
 	b := setup(t)
 	in, gen := b.inbox(), newCommitted()
 	p, old := b.owned(in, gen, 0), b.owned(in, gen, 1)
-	unclaimed := in.consumer.newPartition(nil, gen, TopicPartition{"orders", 2}, Start{})
+	unclaimed := in.consumer.newPartition(nil, gen, source.TopicPartition{Topic: "orders", Partition: 2}, source.Start{})
 	old.fence.token = "another"
 	if err := in.consumer.look(t.Context(), []*partition{unclaimed, p, old}); err != nil {
 		t.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
 
@@ -54,7 +55,7 @@ func (p *partition) read(ctx, jobs context.Context) error {
 			return nil
 		}
 		pg, memory, err := p.fetch(ctx, offset)
-		var large *TooLargeError
+		var large *source.TooLargeError
 		switch {
 		case ctx.Err() != nil:
 			memory.give() // The source may have answered all the same.
@@ -172,7 +173,7 @@ func (p *partition) busy() bool {
 }
 
 // begin begins the events of a page, which take their part of its memory with them. It returns false when reading has to end.
-func (p *partition) begin(ctx, jobs context.Context, pg *Page, memory reservation) bool {
+func (p *partition) begin(ctx, jobs context.Context, pg *source.Page, memory reservation) bool {
 	costs := make([]int64, len(pg.Records))
 	parts := make([]reservation, len(pg.Records))
 	for i := range pg.Records {

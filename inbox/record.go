@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/private"
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
@@ -21,7 +22,7 @@ import (
 
 // delivery makes an event of a record. bad is not nil if the tables cannot hold the record. dispositionOf decides whether it then
 // becomes a dead letter.
-func (p *partition) delivery(r Record) (d *delivery, bad *badRecord) {
+func (p *partition) delivery(r source.Record) (d *delivery, bad *badRecord) {
 	e, err := wire.Read(p.tp.Topic, r.Key, r.Value, r.Headers, r.Time)
 	structured := r.LeftOut == 0 && wire.Structured(e)
 	if structured {

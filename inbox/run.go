@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/foreign"
 )
 
@@ -70,7 +71,7 @@ func (in *Inbox) Consume(ctx context.Context, s Source) error {
 }
 
 // open starts an inbox, and opens a source for it.
-func open(ctx context.Context, in *Inbox, s Source) (Session, error) {
+func open(ctx context.Context, in *Inbox, s Source) (source.Session, error) {
 	if err := in.registry.start(); err != nil {
 		return nil, err
 	}
@@ -87,7 +88,7 @@ func open(ctx context.Context, in *Inbox, s Source) (Session, error) {
 }
 
 // consume runs until ctx ends, or until the bound of a backfill is reached.
-func (in *Inbox) consume(ctx context.Context, src Session) (err error) {
+func (in *Inbox) consume(ctx context.Context, src source.Session) (err error) {
 	in.vitals.begin(true)
 	in.sayPool(true)
 	defer func() {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
@@ -72,7 +73,7 @@ func TestConsumeWithoutAHandlerIsAConfigurationError(t *testing.T) {
 
 type neverOpened struct{ t *testing.T }
 
-func (n *neverOpened) Open(context.Context, time.Duration) (Session, error) {
+func (n *neverOpened) Open(context.Context, time.Duration) (source.Session, error) {
 	n.t.Error("the group was joined")
 	return nil, errors.New("it was joined")
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
 
@@ -27,13 +28,13 @@ type reading struct {
 //
 // position is NoOffset if Postgres has none. first and end are the bounds of the log.
 func startAt(position, committed, first, end int64, same, adopt, skipDeleted bool) (reading, error) {
-	if position == NoOffset {
+	if position == source.NoOffset {
 		switch {
-		case adopt && committed != NoOffset:
+		case adopt && committed != source.NoOffset:
 			position = committed
 		default:
 			// A new consumer begins at the first offset. Without a position, a committed offset promises nothing.
-			position, committed = first, NoOffset
+			position, committed = first, source.NoOffset
 		}
 	}
 	if position > end {
@@ -45,7 +46,7 @@ func startAt(position, committed, first, end int64, same, adopt, skipDeleted boo
 	}
 	start := min(position, committed)
 	switch {
-	case committed != NoOffset:
+	case committed != source.NoOffset:
 	case same:
 		start = position
 	default:

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
@@ -30,9 +31,9 @@ func TestStructuredEventsAreHandledAndMalformedOnesSaid(t *testing.T) {
 		`{"specversion":"1.0","id":"5","source":"/theirs","type":"of.others","time":7}`,
 		`{"specversion":"1.0","id":"1","source":"/theirs","type":"order.placed","subject":"s","data":{"a":1}}`,
 	}
-	var log []Record
+	var log []source.Record
 	for i, value := range records {
-		log = append(log, Record{Offset: int64(i), Key: []byte("k"), Value: []byte(value), Headers: []Header{{Key: "content-type", Value: []byte("application/cloudevents+json; charset=UTF-8")}}})
+		log = append(log, source.Record{Offset: int64(i), Key: []byte("k"), Value: []byte(value), Headers: []source.Header{{Key: "content-type", Value: []byte("application/cloudevents+json; charset=UTF-8")}}})
 	}
 	b.consumeFake(in, newFakeGeneration(log))
 	b.awaitSettled(int64(len(log)))
@@ -70,11 +71,11 @@ func TestACloudEventInAnEventIsItsPayload(t *testing.T) {
 	in.Handle("hook.received", keep)
 	in.Handle("order.placed", keep)
 	const inner = `{"specversion":"1.0","id":"1","source":"/theirs","type":"order.placed","data":{"a":1}}`
-	record := func(offset int64, id, source, kind, contentType, value string) Record {
-		return Record{Offset: offset, Key: []byte("k"), Value: []byte(value), Headers: []Header{{Key: "ce_specversion", Value: []byte("1.0")}, {Key: "ce_id", Value: []byte(id)},
-			{Key: "ce_source", Value: []byte(source)}, {Key: "ce_type", Value: []byte(kind)}, {Key: "content-type", Value: []byte(contentType)}}}
+	record := func(offset int64, id, src, kind, contentType, value string) source.Record {
+		return source.Record{Offset: offset, Key: []byte("k"), Value: []byte(value), Headers: []source.Header{{Key: "ce_specversion", Value: []byte("1.0")}, {Key: "ce_id", Value: []byte(id)},
+			{Key: "ce_source", Value: []byte(src)}, {Key: "ce_type", Value: []byte(kind)}, {Key: "content-type", Value: []byte(contentType)}}}
 	}
-	log := []Record{
+	log := []source.Record{
 		record(0, "outer", "hooks", "hook.received", "application/cloudevents+json", inner),
 		record(1, "batch", "hooks", "hook.received", "application/cloudevents-batch+json", "["+inner+"]"),
 		record(2, "1", "/theirs", "order.placed", "application/cloudevents+json", inner),

@@ -1,5 +1,7 @@
 package inbox
 
+import "github.com/holdfast-go/holdfast/inbox/source"
+
 // tracker knows which offsets of a partition are settled. It is safe to commit the offset below which all are settled. A higher one,
 // above an event in progress, would lose that event with the process.
 //
@@ -22,7 +24,7 @@ type begun struct {
 }
 
 func newTracker(start int64) *tracker {
-	return &tracker{next: start, index: map[int64]int{}, last: checkpoint{offset: NoOffset}}
+	return &tracker{next: start, index: map[int64]int{}, last: checkpoint{offset: source.NoOffset}}
 }
 
 // begin adds an event, and the memory that it takes. Offsets ascend.

@@ -3,6 +3,8 @@ package inbox
 import (
 	"sync"
 	"time"
+
+	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
 // seen is what the loops of an inbox saw last. Times are zero for what has not happened.
@@ -21,8 +23,8 @@ type seen struct {
 	joining   time.Time // since when it does not
 	everIn    bool      // it was a member before
 
-	starved      TopicPartition // whose reader has waited longest for memory
-	starvedSince time.Time      // zero: none waits
+	starved      source.TopicPartition // whose reader has waited longest for memory
+	starvedSince time.Time             // zero: none waits
 
 	backfill *Progress // of ConsumeUntil; nil: none has begun
 	full     string    // why the last event that found no room did not; "": the backfill has moved since
@@ -45,7 +47,7 @@ func (o outage) over(now time.Time) bool { return now.Sub(o.last) >= calmAfter }
 type vitals struct {
 	mu      sync.Mutex
 	seen    seen
-	waiting map[TopicPartition]time.Time // since when readers wait for memory
+	waiting map[source.TopicPartition]time.Time // since when readers wait for memory
 }
 
 func (v *vitals) read() seen {
@@ -61,11 +63,11 @@ func (v *vitals) read() seen {
 }
 
 // waits records that the reader of a partition waits for memory, until the caller calls done.
-func (v *vitals) waits(tp TopicPartition) (done func()) {
+func (v *vitals) waits(tp source.TopicPartition) (done func()) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.waiting == nil {
-		v.waiting = map[TopicPartition]time.Time{}
+		v.waiting = map[source.TopicPartition]time.Time{}
 	}
 	v.waiting[tp] = time.Now()
 	return func() {

@@ -1,6 +1,10 @@
 package inbox
 
-import "time"
+import (
+	"time"
+
+	"github.com/holdfast-go/holdfast/inbox/source"
+)
 
 // This file says that a partition stands still because a producer's transaction is open: consumers that read committed records get nothing
 // from its first record on until it ends. A producer that hangs, or died under a long transaction.timeout.ms, looks like a
@@ -19,7 +23,7 @@ type withheld struct {
 }
 
 // after is what is known after a page that was asked for from offset on, and whether to say it.
-func (w withheld) after(pg *Page, offset int64, now time.Time) (next withheld, say bool) {
+func (w withheld) after(pg *source.Page, offset int64, now time.Time) (next withheld, say bool) {
 	switch {
 	case pg.Withheld <= 0 || pg.Next > offset:
 		return withheld{}, false
@@ -33,7 +37,7 @@ func (w withheld) after(pg *Page, offset int64, now time.Time) (next withheld, s
 }
 
 // sayWithheld logs that an open transaction has held up the partition for long.
-func (p *partition) sayWithheld(pg *Page, offset int64) {
+func (p *partition) sayWithheld(pg *source.Page, offset int64) {
 	if pg.Withheld <= 0 && p.withheld == (withheld{}) {
 		return // as nearly always
 	}

@@ -8,18 +8,19 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/logtest"
 )
 
 // withholding is a partition behind an open transaction.
 type withholding struct{ *fakeGeneration }
 
-func (withholding) Fetch(ctx context.Context, _ TopicPartition, offset, _ int64) (Page, error) {
+func (withholding) Fetch(ctx context.Context, _ source.TopicPartition, offset, _ int64) (source.Page, error) {
 	select {
 	case <-time.After(time.Second / 2):
 	case <-ctx.Done():
 	}
-	return Page{Next: offset, Withheld: 3}, ctx.Err()
+	return source.Page{Next: offset, Withheld: 3}, ctx.Err()
 }
 
 func TestAReaderSaysThatATransactionHoldsItUp(t *testing.T) {
@@ -27,7 +28,7 @@ func TestAReaderSaysThatATransactionHoldsItUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log logtest.Log
 		in := newInbox(nil, Config{Consumer: "billing", Logger: slog.New(slog.NewTextHandler(&log, nil))}.withDefaults())
-		p := in.consumer.newPartition(newWorkerPool(in.receiver), withholding{newFakeGeneration(nil)}, TopicPartition{"orders", 7}, Start{})
+		p := in.consumer.newPartition(newWorkerPool(in.receiver), withholding{newFakeGeneration(nil)}, source.TopicPartition{Topic: "orders", Partition: 7}, source.Start{})
 		p.track = newTracker(0)
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error)
@@ -55,7 +56,7 @@ func TestWhenAnOpenTransactionIsSaid(t *testing.T) {
 	see := func(after time.Duration, next, n int64) bool {
 		now = now.Add(after)
 		var say bool
-		w, say = w.after(&Page{Next: next, Withheld: n}, 7, now)
+		w, say = w.after(&source.Page{Next: next, Withheld: n}, 7, now)
 		return say
 	}
 	for _, c := range []struct {
@@ -84,7 +85,7 @@ func TestWhenAnOpenTransactionIsSaid(t *testing.T) {
 			t.Errorf("%s: said %t, want %t", c.what, say, c.say)
 		}
 	}
-	if _, say := w.after(&Page{Next: 9, Withheld: 1}, 9, now.Add(time.Hour)); say {
+	if _, say := w.after(&source.Page{Next: 9, Withheld: 1}, 9, now.Add(time.Hour)); say {
 		t.Error("where it has only just come to, it is said")
 	}
 }

@@ -12,7 +12,7 @@ import (
 
 	"github.com/segmentio/kafka-go/protocol"
 
-	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
 // This file reads record batches of version 2, one record at a time, so that no batch is in memory as a whole. What its producer
@@ -76,15 +76,15 @@ func batchOf(b []byte) (h batch, err error) {
 
 // page is what one Fetch returns, and how much room is left in it.
 type page struct {
-	inbox.Page
-	tp      inbox.TopicPartition
+	source.Page
+	tp      source.TopicPartition
 	most    int64
 	bytes   int64
 	skipped int64 // bytes that were unpacked to get at the first record, and thrown away
 }
 
-func newPage(tp inbox.TopicPartition, offset, maxBytes int64) *page {
-	return &page{Page: inbox.Page{Next: offset}, tp: tp, most: maxBytes}
+func newPage(tp source.TopicPartition, offset, maxBytes int64) *page {
+	return &page{Page: source.Page{Next: offset}, tp: tp, most: maxBytes}
 }
 
 // errFull ends the reading of a page.
@@ -139,7 +139,7 @@ func (pg *page) readFirst(set *io.LimitedReader, tx *transactions) error {
 		return err
 	}
 	if checksum.Sum32() != h.crc {
-		pg.Page = inbox.Page{}
+		pg.Page = source.Page{}
 		return pg.says(fmt.Errorf("the batch at offset %d is damaged: its checksum differs", h.base))
 	}
 	if errors.Is(read, errFull) {
@@ -230,7 +230,7 @@ var errRecordEnds = errors.New("a record ends early")
 func (rs *records) number() (int64, error) { return binary.ReadVarint(rs) }
 
 // begin reads the beginning of a record, up to its key.
-func (rs *records) begin(h batch) (r inbox.Record, err error) {
+func (rs *records) begin(h batch) (r source.Record, err error) {
 	if rs.left, err = binary.ReadVarint(rs.r); err != nil {
 		return r, noEOF(err)
 	}
@@ -251,7 +251,7 @@ func (rs *records) begin(h batch) (r inbox.Record, err error) {
 }
 
 // read reads the rest of a record, and returns what it takes in memory. If that is more than most, the value is left out.
-func (rs *records) read(r *inbox.Record, most int64) (cost int64, err error) {
+func (rs *records) read(r *source.Record, most int64) (cost int64, err error) {
 	cost = recordCost + rs.left
 	key, value, headers := most, most, most
 	if cost > most {
@@ -285,7 +285,7 @@ func (rs *records) read(r *inbox.Record, most int64) (cost int64, err error) {
 		if headers -= headerCost + int64(len(name)+len(content)); r.LeftOut > 0 && headers < 0 {
 			break
 		}
-		r.Headers = append(r.Headers, inbox.Header{Key: string(name), Value: content})
+		r.Headers = append(r.Headers, source.Header{Key: string(name), Value: content})
 	}
 	if r.LeftOut > 0 {
 		return leftOutKey + leftOutHeaders, nil

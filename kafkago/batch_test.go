@@ -18,7 +18,7 @@ import (
 	"github.com/segmentio/kafka-go/compress"
 	"github.com/segmentio/kafka-go/protocol"
 
-	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
@@ -49,10 +49,10 @@ func valued(values ...[]byte) []protocol.Record {
 }
 
 // pages reads a set page by page, from an offset on, as a group does.
-func pages(t testing.TB, set []byte, offset, most int64) (all []inbox.Record, n int) {
+func pages(t testing.TB, set []byte, offset, most int64) (all []source.Record, n int) {
 	t.Helper()
 	for tx := (&transactions{}); len(set) > 0; n++ {
-		pg := newPage(inbox.TopicPartition{Topic: "orders", Partition: 3}, offset, most)
+		pg := newPage(source.TopicPartition{Topic: "orders", Partition: 3}, offset, most)
 		rest, err := pg.readAll(set, tx)
 		if err != nil {
 			t.Fatal(err)
@@ -138,7 +138,7 @@ func TestManyRecordsThatUnpackTo200MBComeInPages(t *testing.T) {
 			set := packed(t, codec, 2, 0, valued(values...)...)
 			offset, n, biggest := int64(0), 0, int64(0)
 			for most, tx := int64(2<<20), (&transactions{}); len(set) > 0; n++ {
-				pg := newPage(inbox.TopicPartition{Topic: "orders"}, offset, most)
+				pg := newPage(source.TopicPartition{Topic: "orders"}, offset, most)
 				rest, err := pg.readAll(set, tx)
 				if err != nil {
 					t.Fatal(err)
@@ -180,9 +180,9 @@ func TestABatchThatCannotBeUnpackedInPartsSaysSo(t *testing.T) {
 		}), false, "publish with level 19"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			pg := newPage(inbox.TopicPartition{Topic: "orders", Partition: 3}, 40, 8<<20)
+			pg := newPage(source.TopicPartition{Topic: "orders", Partition: 3}, 40, 8<<20)
 			_, err := pg.readAll(row.set, &transactions{})
-			var large *inbox.TooLargeError
+			var large *source.TooLargeError
 			if !errors.As(err, &large) || large.Next != 42 || (large.Needs > 64<<20) != row.needs {
 				t.Fatalf("%v, %+v", err, large)
 			}
@@ -212,7 +212,7 @@ func TestADamagedBatchIsAnError(t *testing.T) {
 	t.Parallel()
 	set := packed(t, kafka.Gzip, 2, 0, valued([]byte("one"), []byte("two"))...)
 	set[len(set)-3]++
-	pg := newPage(inbox.TopicPartition{Topic: "orders"}, 0, 1<<20)
+	pg := newPage(source.TopicPartition{Topic: "orders"}, 0, 1<<20)
 	if _, err := pg.readAll(set, &transactions{}); err == nil || !strings.Contains(err.Error(), "damaged") || len(pg.Records) > 0 {
 		t.Errorf("%v, and %d records", err, len(pg.Records))
 	}
@@ -223,7 +223,7 @@ func TestARecordFormatFromBefore2017IsNamed(t *testing.T) {
 	t.Parallel()
 	for _, most := range []int64{10, 1 << 20} { // kept, and read as it comes
 		set := packed(t, compress.None, 1, 7, protocol.Record{Time: time.UnixMilli(1), Value: protocol.NewBytes([]byte("old"))})
-		pg := newPage(inbox.TopicPartition{Topic: "orders", Partition: 3}, 7, most)
+		pg := newPage(source.TopicPartition{Topic: "orders", Partition: 3}, 7, most)
 		_, err := pg.readAll(set, &transactions{})
 		if most == 10 {
 			err = pg.readFirst(&io.LimitedReader{R: bytes.NewReader(append(set, make([]byte, batchHeader)...)), N: 1000}, &transactions{})
@@ -245,7 +245,7 @@ func FuzzABatchTakesNoMoreThanItsBytes(f *testing.F) {
 			set = resealed(bytes.Clone(set), compress.Compression(codec%5))
 		}
 		const most = 64 << 10
-		pg := newPage(inbox.TopicPartition{Topic: "orders"}, offset, most)
+		pg := newPage(source.TopicPartition{Topic: "orders"}, offset, most)
 		rest, err := pg.readAll(set, &transactions{})
 		sum := 0
 		for _, r := range pg.Records {

@@ -8,13 +8,14 @@ import (
 	"github.com/segmentio/kafka-go"
 
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
-var _ inbox.Bounded = (*session)(nil)
+var _ source.Bounded = (*session)(nil)
 
 // Extents asks for the first offset of each partition, for its end, and for the first offset of a time. Three requests, because
 // Kafka refuses two questions about a partition in one.
-func (s *session) Extents(ctx context.Context, at time.Time) (map[inbox.TopicPartition]inbox.Extent, error) {
+func (s *session) Extents(ctx context.Context, at time.Time) (map[source.TopicPartition]source.Extent, error) {
 	counts, err := s.count(ctx, s.g.Topics)
 	if err != nil {
 		return nil, fmt.Errorf("ask for topics: %w", err)
@@ -24,20 +25,20 @@ func (s *session) Extents(ctx context.Context, at time.Time) (map[inbox.TopicPar
 			return nil, fmt.Errorf("%w: topic %s does not exist, or this user may not see it", inbox.ErrConfiguration, topic)
 		}
 	}
-	all := map[inbox.TopicPartition]inbox.Extent{}
-	if err := s.askEach(ctx, counts, kafka.FirstOffsetOf, func(tp inbox.TopicPartition, p kafka.PartitionOffsets) {
-		all[tp] = inbox.Extent{First: p.FirstOffset}
+	all := map[source.TopicPartition]source.Extent{}
+	if err := s.askEach(ctx, counts, kafka.FirstOffsetOf, func(tp source.TopicPartition, p kafka.PartitionOffsets) {
+		all[tp] = source.Extent{First: p.FirstOffset}
 	}); err != nil {
 		return nil, err
 	}
-	if err := s.askEach(ctx, counts, kafka.LastOffsetOf, func(tp inbox.TopicPartition, p kafka.PartitionOffsets) {
+	if err := s.askEach(ctx, counts, kafka.LastOffsetOf, func(tp source.TopicPartition, p kafka.PartitionOffsets) {
 		x := all[tp]
 		x.End, x.At = p.LastOffset, p.LastOffset
 		all[tp] = x
 	}); err != nil || at.IsZero() {
 		return all, err
 	}
-	err = s.askEach(ctx, counts, func(partition int) kafka.OffsetRequest { return kafka.TimeOffsetOf(partition, at) }, func(tp inbox.TopicPartition, p kafka.PartitionOffsets) {
+	err = s.askEach(ctx, counts, func(partition int) kafka.OffsetRequest { return kafka.TimeOffsetOf(partition, at) }, func(tp source.TopicPartition, p kafka.PartitionOffsets) {
 		x := all[tp]
 		for offset := range p.Offsets { // one; -1 if no record is as late
 			if offset >= 0 {
@@ -50,7 +51,7 @@ func (s *session) Extents(ctx context.Context, at time.Time) (map[inbox.TopicPar
 }
 
 // askEach asks the same of each partition, and hands out the answers.
-func (s *session) askEach(ctx context.Context, counts map[string]int, what func(partition int) kafka.OffsetRequest, each func(inbox.TopicPartition, kafka.PartitionOffsets)) error {
+func (s *session) askEach(ctx context.Context, counts map[string]int, what func(partition int) kafka.OffsetRequest, each func(source.TopicPartition, kafka.PartitionOffsets)) error {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
 	request := &kafka.ListOffsetsRequest{Addr: s.addr, Topics: map[string][]kafka.OffsetRequest{}, IsolationLevel: kafka.ReadCommitted}
@@ -73,7 +74,7 @@ func (s *session) askEach(ctx context.Context, counts map[string]int, what func(
 			if p.Error != nil {
 				return fmt.Errorf("list offsets of %s/%d: %w", topic, p.Partition, p.Error)
 			}
-			each(inbox.TopicPartition{Topic: topic, Partition: p.Partition}, p)
+			each(source.TopicPartition{Topic: topic, Partition: p.Partition}, p)
 			asked--
 		}
 	}

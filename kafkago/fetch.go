@@ -8,6 +8,7 @@ import (
 	fetchapi "github.com/segmentio/kafka-go/protocol/fetch"
 
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
 // This file reads records from a partition, page by page. What a fetch brings is packed, and may unpack to a thousand times
@@ -15,25 +16,25 @@ import (
 
 // Fetch speaks the protocol itself, because Client.Fetch leaves out which transactions were aborted, and unpacks
 // everything at once.
-func (k *generation) Fetch(ctx context.Context, tp inbox.TopicPartition, offset, maxBytes int64) (inbox.Page, error) {
+func (k *generation) Fetch(ctx context.Context, tp source.TopicPartition, offset, maxBytes int64) (source.Page, error) {
 	if k.hasMissed() {
-		return inbox.Page{}, errTopicMissed
+		return source.Page{}, errTopicMissed
 	}
 	u := k.unread.take(tp, offset, maxBytes)
 	for size := int32(min(maxBytes, fetchBytes)); u == nil; {
 		p, err := k.fetchOnce(ctx, tp, offset, size, maxBytes)
 		if err != nil {
-			return inbox.Page{}, k.meets(err)
+			return source.Page{}, k.meets(err)
 		}
 		switch {
 		case p.page != nil:
 			return *p.page, p.refused
 		case len(p.packed) == 0:
-			return inbox.Page{Next: offset, Withheld: p.withheld}, nil
+			return source.Page{Next: offset, Withheld: p.withheld}, nil
 		}
 		if whole := sizeOfFirst(p.packed); int64(len(p.packed)) < whole { // The first batch was cut off.
 			if whole > fetchMost || whole <= int64(size) {
-				return inbox.Page{}, fmt.Errorf("read %s/%d: the batch with offset %d has %d bytes, and the broker sent %d of them",
+				return source.Page{}, fmt.Errorf("read %s/%d: the batch with offset %d has %d bytes, and the broker sent %d of them",
 					tp.Topic, tp.Partition, offset, whole, len(p.packed))
 			}
 			size = int32(whole)
@@ -45,12 +46,12 @@ func (k *generation) Fetch(ctx context.Context, tp inbox.TopicPartition, offset,
 	case k.s.unpacking <- struct{}{}:
 		defer func() { <-k.s.unpacking }()
 	case <-ctx.Done():
-		return inbox.Page{}, ctx.Err()
+		return source.Page{}, ctx.Err()
 	}
 	pg := newPage(tp, offset, maxBytes)
 	rest, err := pg.readAll(u.packed, u.transactions)
 	if err != nil && len(pg.Records) == 0 {
-		return inbox.Page{}, err
+		return source.Page{}, err
 	}
 	if len(rest) > 0 {
 		again := pg.Next
@@ -62,7 +63,7 @@ func (k *generation) Fetch(ctx context.Context, tp inbox.TopicPartition, offset,
 	return pg.Page, nil // An error after some records comes again with the next page.
 }
 
-func (k *generation) fetchOnce(ctx context.Context, tp inbox.TopicPartition, offset int64, size int32, maxBytes int64) (*fetched, error) {
+func (k *generation) fetchOnce(ctx context.Context, tp source.TopicPartition, offset int64, size int32, maxBytes int64) (*fetched, error) {
 	isolation := kafka.ReadCommitted
 	if k.s.g.ReadUncommitted {
 		isolation = kafka.ReadUncommitted

@@ -11,7 +11,7 @@ import (
 	"github.com/segmentio/kafka-go/protocol"
 	fetchapi "github.com/segmentio/kafka-go/protocol/fetch"
 
-	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
 // This file reads a broker's answer to a fetch from the connection.
@@ -20,7 +20,7 @@ import (
 type fetchRequest struct {
 	fetchapi.Request
 	clientID string
-	tp       inbox.TopicPartition
+	tp       source.TopicPartition
 	offset   int64
 	maxBytes int64 // more packed bytes than this are not kept: they are read from the connection
 
@@ -41,7 +41,7 @@ type fetched struct {
 	packed       []byte
 	transactions *transactions
 
-	page    *inbox.Page // of batches that were too large to be kept
+	page    *source.Page // of batches that were too large to be kept
 	refused error
 }
 
@@ -133,7 +133,7 @@ func (r *fetchRequest) read(d *answer, f *fetched) {
 		pg := newPage(r.tp, r.offset, r.maxBytes)
 		set := &io.LimitedReader{R: d.r, N: n}
 		err := pg.readFirst(set, f.transactions)
-		var large *inbox.TooLargeError
+		var large *source.TooLargeError
 		if errors.As(err, &large) { // The connection is fine.
 			f.refused, err = err, nil
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/protocol"
 
-	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
 // generation is one distribution of the partitions among the members of the group.
@@ -30,12 +30,12 @@ type generation struct {
 	miss   sync.Once
 }
 
-var _ inbox.Grouped = (*generation)(nil)
+var _ source.Grouped = (*generation)(nil)
 
 // GroupID names the group.
 func (k *generation) GroupID() string { return k.s.g.GroupID }
 
-var _ inbox.Incomplete = (*generation)(nil)
+var _ source.Incomplete = (*generation)(nil)
 
 // MissingTopics are the topics of the group that did not exist when it was last looked.
 func (k *generation) MissingTopics() (missing []string) {
@@ -98,15 +98,15 @@ func (k *generation) watch(ctx context.Context) {
 	}
 }
 
-func (k *generation) Assigned() map[inbox.TopicPartition]inbox.Start {
-	all := map[inbox.TopicPartition]inbox.Start{}
+func (k *generation) Assigned() map[source.TopicPartition]source.Start {
+	all := map[source.TopicPartition]source.Start{}
 	for topic, parts := range k.gen.Assignments {
 		for _, p := range parts {
 			offset := p.Offset
 			if offset < 0 { // kafka-go says FirstOffset where nothing was committed
-				offset = inbox.NoOffset
+				offset = source.NoOffset
 			}
-			all[inbox.TopicPartition{Topic: topic, Partition: p.ID}] = inbox.Start{Committed: offset,
+			all[source.TopicPartition{Topic: topic, Partition: p.ID}] = source.Start{Committed: offset,
 				AdoptCommitted: k.s.g.AdoptCommitted, SkipDeleted: k.s.g.SkipDeleted}
 		}
 	}
@@ -118,7 +118,7 @@ func (k *generation) Over() <-chan struct{} { return k.ended }
 func (k *generation) Leave() { k.once.Do(func() { close(k.left) }) }
 
 // Commit needs no ctx: kafka-go bounds it by its own time-outs.
-func (k *generation) Commit(_ context.Context, offsets map[inbox.TopicPartition]int64) error {
+func (k *generation) Commit(_ context.Context, offsets map[source.TopicPartition]int64) error {
 	if k.hasMissed() {
 		return errTopicMissed
 	}
@@ -133,7 +133,7 @@ func (k *generation) Commit(_ context.Context, offsets map[inbox.TopicPartition]
 }
 
 // Bounds asks twice, because Kafka refuses two questions about a partition in one request.
-func (k *generation) Bounds(ctx context.Context, tp inbox.TopicPartition) (first, end int64, err error) {
+func (k *generation) Bounds(ctx context.Context, tp source.TopicPartition) (first, end int64, err error) {
 	ask := func(r kafka.OffsetRequest) (kafka.PartitionOffsets, error) {
 		ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 		defer cancel()

@@ -14,7 +14,7 @@ import (
 
 	"github.com/segmentio/kafka-go"
 
-	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
 const (
@@ -48,7 +48,7 @@ func NewGroup(c Connection, g GroupConfig) (*Group, error) {
 const openTimeout = 3 * time.Second
 
 // Open is for inbox.Inbox. It waits for the brokers for at most 3 s, and goes on without an answer.
-func (g *Group) Open(ctx context.Context, handover time.Duration) (inbox.Session, error) {
+func (g *Group) Open(ctx context.Context, handover time.Duration) (source.Session, error) {
 	config := g.config.withDefaults(handover)
 	direct := net.Dialer{Timeout: joinTimeout}
 	transportOf := func(topics []string) (own *kafka.Transport, use kafka.RoundTripper) {
@@ -205,7 +205,7 @@ func (o *others) closeIdle() {
 	}
 }
 
-func (s *session) Next(ctx context.Context) (inbox.Generation, error) {
+func (s *session) Next(ctx context.Context) (source.Generation, error) {
 	gen, err := s.group.Next(ctx)
 	if ctx.Err() == nil && hasLostMember(err) {
 		s.leaver.losesAll()

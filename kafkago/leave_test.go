@@ -17,7 +17,7 @@ import (
 	"github.com/segmentio/kafka-go/protocol/describegroups"
 	"github.com/segmentio/kafka-go/protocol/leavegroup"
 
-	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
@@ -82,7 +82,7 @@ func TestAMemberThatWasCutOffDoesNotWaitForItself(t *testing.T) {
 }
 
 // member opens a session that is closed when the test ends.
-func member(t *testing.T, cluster *kafkatest.Cluster, topic string, session time.Duration, dial func(context.Context, string, string) (net.Conn, error)) inbox.Session {
+func member(t *testing.T, cluster *kafkatest.Cluster, topic string, session time.Duration, dial func(context.Context, string, string) (net.Conn, error)) source.Session {
 	t.Helper()
 	g, err := NewGroup(Connection{Brokers: cluster.Brokers, Dial: dial}, GroupConfig{GroupID: "group-of-" + topic, Topics: []string{topic},
 		SessionTimeout: session, RebalanceTimeout: time.Minute, HeartbeatInterval: 100 * time.Millisecond})
@@ -98,7 +98,7 @@ func member(t *testing.T, cluster *kafkatest.Cluster, topic string, session time
 }
 
 // joined calls Next until the group is joined.
-func joined(t *testing.T, s inbox.Session, most time.Duration) inbox.Generation {
+func joined(t *testing.T, s source.Session, most time.Duration) source.Generation {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), most)
 	defer cancel()
@@ -148,7 +148,7 @@ func aJoinWhoseAnswerIsLost(t *testing.T, cluster *kafkatest.Cluster, later time
 	defer stop()
 	var parts [2]atomic.Int32
 	var all sync.WaitGroup
-	for i, s := range []inbox.Session{first, second} {
+	for i, s := range []source.Session{first, second} {
 		all.Go(func() {
 			for ctx.Err() == nil {
 				gen, err := s.Next(ctx)

@@ -9,7 +9,7 @@ import (
 
 	"github.com/segmentio/kafka-go"
 
-	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
 const (
@@ -39,8 +39,8 @@ func NewOffsets(c Connection) (*Offsets, error) {
 
 // Ends returns the offset that the next event of each partition gets. A partition that the brokers do not know is left out. An error of
 // one partition is the error of all.
-func (o *Offsets) Ends(ctx context.Context, of []inbox.TopicPartition) (map[inbox.TopicPartition]int64, error) {
-	ends := map[inbox.TopicPartition]int64{}
+func (o *Offsets) Ends(ctx context.Context, of []source.TopicPartition) (map[source.TopicPartition]int64, error) {
+	ends := map[source.TopicPartition]int64{}
 	if len(of) == 0 {
 		return ends, nil
 	}
@@ -66,14 +66,14 @@ func (o *Offsets) Ends(ctx context.Context, of []inbox.TopicPartition) (map[inbo
 			if p.Error != nil {
 				return nil, fmt.Errorf("list offsets of %s/%d: %w", topic, p.Partition, p.Error)
 			}
-			ends[inbox.TopicPartition{Topic: topic, Partition: p.Partition}] = p.LastOffset
+			ends[source.TopicPartition{Topic: topic, Partition: p.Partition}] = p.LastOffset
 		}
 	}
 	return ends, nil
 }
 
 // known are the partitions that the brokers know: they refuse a whole request for one that they do not.
-func (o *Offsets) known(ctx context.Context, of []inbox.TopicPartition) (map[inbox.TopicPartition]bool, error) {
+func (o *Offsets) known(ctx context.Context, of []source.TopicPartition) (map[source.TopicPartition]bool, error) {
 	var topics []string
 	for _, tp := range of {
 		if !slices.Contains(topics, tp.Topic) {
@@ -84,10 +84,10 @@ func (o *Offsets) known(ctx context.Context, of []inbox.TopicPartition) (map[inb
 	if err != nil {
 		return nil, fmt.Errorf("ask for topics: %w", err)
 	}
-	there := map[inbox.TopicPartition]bool{}
+	there := map[source.TopicPartition]bool{}
 	for _, t := range meta.Topics {
 		for _, p := range t.Partitions {
-			there[inbox.TopicPartition{Topic: t.Name, Partition: p.ID}] = true
+			there[source.TopicPartition{Topic: t.Name, Partition: p.ID}] = true
 		}
 	}
 	return there, nil

@@ -7,7 +7,7 @@ import (
 
 	"github.com/segmentio/kafka-go"
 
-	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/kafkago"
@@ -23,18 +23,18 @@ func TestOffsetsAreWherePartitionsEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer o.Close()
-	zero, one := inbox.TopicPartition{Topic: topic, Partition: 0}, inbox.TopicPartition{Topic: topic, Partition: 1}
+	zero, one := source.TopicPartition{Topic: topic, Partition: 0}, source.TopicPartition{Topic: topic, Partition: 1}
 	w := &kafka.Writer{Addr: kafka.TCP(cluster.Brokers...), Topic: topic, RequiredAcks: kafka.RequireAll, Balancer: kafka.BalancerFunc(func(kafka.Message, ...int) int { return 1 })}
 	defer w.Close()
 	if err := w.WriteMessages(t.Context(), kafka.Message{Value: []byte("a")}, kafka.Message{Value: []byte("b")}, kafka.Message{Value: []byte("c")}); err != nil {
 		t.Fatal(err)
 	}
-	asked := []inbox.TopicPartition{zero, one, {Topic: topic, Partition: 7}, {Topic: topic + "-gone", Partition: 0}}
+	asked := []source.TopicPartition{zero, one, {Topic: topic, Partition: 7}, {Topic: topic + "-gone", Partition: 0}}
 	got, err := o.Ends(t.Context(), asked)
-	if want := map[inbox.TopicPartition]int64{zero: 0, one: 3}; err != nil || !maps.Equal(got, want) {
+	if want := map[source.TopicPartition]int64{zero: 0, one: 3}; err != nil || !maps.Equal(got, want) {
 		t.Errorf("got %v, %v, want %v", got, err, want)
 	}
-	for _, of := range [][]inbox.TopicPartition{nil, {{Topic: topic + "-gone", Partition: 0}}} {
+	for _, of := range [][]source.TopicPartition{nil, {{Topic: topic + "-gone", Partition: 0}}} {
 		if got, err := o.Ends(t.Context(), of); err != nil || len(got) != 0 {
 			t.Errorf("of %v: got %v, %v", of, got, err)
 		}
@@ -52,7 +52,7 @@ func TestOffsetsNeedAConnectionThatCanWork(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer o.Close()
-	if got, err := o.Ends(t.Context(), []inbox.TopicPartition{{Topic: "orders"}}); err == nil {
+	if got, err := o.Ends(t.Context(), []source.TopicPartition{{Topic: "orders"}}); err == nil {
 		t.Errorf("no broker answers: got %v", got)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/segmentio/kafka-go"
 	"github.com/segmentio/kafka-go/compress"
 
-	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
 // This file unpacks batches as they are read. The codecs of kafka-go serve where they need a bounded amount of memory. Its zstd
@@ -62,9 +62,9 @@ type onlyReader struct{ io.Reader }
 // unpackingError says of which batch an error is, and makes one of a window that is too large a TooLargeError.
 func unpackingError(h batch, err error) error {
 	if errors.Is(err, zstd.ErrWindowSizeExceeded) {
-		err = &inbox.TooLargeError{Err: fmt.Errorf("it needs a window of more than %d MiB: publish with level 19 of zstd at most", zstdWindow>>20)}
+		err = &source.TooLargeError{Err: fmt.Errorf("it needs a window of more than %d MiB: publish with level 19 of zstd at most", zstdWindow>>20)}
 	}
-	var large *inbox.TooLargeError
+	var large *source.TooLargeError
 	if errors.As(err, &large) {
 		large.Next = h.last + 1
 	}
@@ -152,6 +152,6 @@ func (s *snappyReader) decode(packed []byte) error {
 }
 
 func (s *snappyReader) large(needs int64) error {
-	return &inbox.TooLargeError{Needs: needs, Err: fmt.Errorf("a block of snappy has to be unpacked as a whole: that takes %d bytes at least, and there are %d: "+
+	return &source.TooLargeError{Needs: needs, Err: fmt.Errorf("a block of snappy has to be unpacked as a whole: that takes %d bytes at least, and there are %d: "+
 		"publish smaller batches or with another codec", needs, s.most)}
 }

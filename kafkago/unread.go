@@ -3,7 +3,7 @@ package kafkago
 import (
 	"sync"
 
-	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
 // unread is what a fetch brought and no page had room for yet.
@@ -18,12 +18,12 @@ type unread struct {
 // the fewest that a page was asked to have. Safe for use by many goroutines.
 type unreads struct {
 	mu     sync.Mutex
-	of     map[inbox.TopicPartition]*unread
+	of     map[source.TopicPartition]*unread
 	fewest int64
 }
 
 // take returns what is kept for an offset; nil if nothing is. Whatever is kept for another offset is dropped.
-func (k *unreads) take(tp inbox.TopicPartition, offset, maxBytes int64) *unread {
+func (k *unreads) take(tp source.TopicPartition, offset, maxBytes int64) *unread {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.fewest == 0 || maxBytes < k.fewest {
@@ -37,14 +37,14 @@ func (k *unreads) take(tp inbox.TopicPartition, offset, maxBytes int64) *unread 
 	return u
 }
 
-func (k *unreads) keep(tp inbox.TopicPartition, u *unread) {
+func (k *unreads) keep(tp source.TopicPartition, u *unread) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if int64(len(u.packed)) > min(k.fewest, fetchBytes) {
 		return
 	}
 	if k.of == nil {
-		k.of = map[inbox.TopicPartition]*unread{}
+		k.of = map[source.TopicPartition]*unread{}
 	}
 	k.of[tp] = u
 }

@@ -9,12 +9,12 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
 // Ends returns where partitions end: the offset that the next event gets. It leaves out what the broker does not know.
 // kafkago.Offsets has one. It must return soon after ctx is done.
-type Ends func(ctx context.Context, of []inbox.TopicPartition) (map[inbox.TopicPartition]int64, error)
+type Ends func(ctx context.Context, of []source.TopicPartition) (map[source.TopicPartition]int64, error)
 
 // ofLag are the instruments of ObserveLag.
 var ofLag = []Instrument{
@@ -37,7 +37,7 @@ func ObserveLag(m Meter, d *Database, ends Ends) (stop func() error, err error) 
 // position is where a consumer stands in a partition.
 type position struct {
 	consumer string
-	inbox.TopicPartition
+	source.TopicPartition
 	offset int64
 }
 
@@ -112,8 +112,8 @@ func (d *Database) Lag(ctx context.Context, ends Ends) ([]LagOf, error) {
 }
 
 // partitionsOf lists each partition once. Positions are sorted by consumer, so several have the same.
-func partitionsOf(positions []position) (of []inbox.TopicPartition) {
-	seen := map[inbox.TopicPartition]bool{}
+func partitionsOf(positions []position) (of []source.TopicPartition) {
+	seen := map[source.TopicPartition]bool{}
 	for _, p := range positions {
 		if !seen[p.TopicPartition] {
 			seen[p.TopicPartition] = true
@@ -125,7 +125,7 @@ func partitionsOf(positions []position) (of []inbox.TopicPartition) {
 
 // lagsOf adds up the lag of each consumer and topic, of which positions are sorted. A partition whose end is not known counts nothing,
 // and so does a position past the end, as after a topic was made again.
-func lagsOf(positions []position, ends map[inbox.TopicPartition]int64) (all []LagOf) {
+func lagsOf(positions []position, ends map[source.TopicPartition]int64) (all []LagOf) {
 	consumers := map[string]bool{}
 	for _, p := range positions {
 		if !consumers[p.consumer] && len(consumers) == maxConsumers {

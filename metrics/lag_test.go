@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/metrics"
@@ -49,13 +49,13 @@ func TestTheLagIsTheDistanceToTheEndsOfPartitions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var of []inbox.TopicPartition
+	var of []source.TopicPartition
 	calls, failure := 0, error(nil)
 	a := &asked{ledger: newLedger()}
-	if _, err := metrics.ObserveLag(a, d, func(_ context.Context, partitions []inbox.TopicPartition) (map[inbox.TopicPartition]int64, error) {
+	if _, err := metrics.ObserveLag(a, d, func(_ context.Context, partitions []source.TopicPartition) (map[source.TopicPartition]int64, error) {
 		of = partitions
 		calls++
-		return map[inbox.TopicPartition]int64{{Topic: "orders", Partition: 0}: 30, {Topic: "orders", Partition: 1}: 27, {Topic: "bills", Partition: 0}: 5}, failure
+		return map[source.TopicPartition]int64{{Topic: "orders", Partition: 0}: 30, {Topic: "orders", Partition: 1}: 27, {Topic: "bills", Partition: 0}: 5}, failure
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func TestTheLagIsTheDistanceToTheEndsOfPartitions(t *testing.T) {
 			t.Errorf("got %v by %d calls, want %v by %d at most", got, calls, want, most)
 		}
 	}
-	if len(of) != 4 || !slices.Contains(of, inbox.TopicPartition{Topic: "gone", Partition: 0}) {
+	if len(of) != 4 || !slices.Contains(of, source.TopicPartition{Topic: "gone", Partition: 0}) {
 		t.Errorf("it asked for %v, want each partition once", of)
 	}
 	failure = errors.New("planned")
@@ -80,7 +80,9 @@ func TestTheLagIsTheDistanceToTheEndsOfPartitions(t *testing.T) {
 
 func TestTheLagIsNotObservedWithoutItsSources(t *testing.T) {
 	t.Parallel()
-	ends := func(context.Context, []inbox.TopicPartition) (map[inbox.TopicPartition]int64, error) { return nil, nil }
+	ends := func(context.Context, []source.TopicPartition) (map[source.TopicPartition]int64, error) {
+		return nil, nil
+	}
 	for name, try := range map[string]struct {
 		d    *metrics.Database
 		ends metrics.Ends

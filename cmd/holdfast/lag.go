@@ -6,7 +6,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/segmentio/kafka-go"
 
-	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/kafkago"
 	"github.com/holdfast-go/holdfast/metrics"
 )
@@ -31,8 +31,8 @@ func endsOf(brokers []string, flags *kafkaFlags, env func(string) string) (ends 
 }
 
 // partitionsOf reads the rows of statusPartitions.
-func partitionsOf(rows pgx.Rows) ([]inbox.TopicPartition, error) {
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (tp inbox.TopicPartition, err error) {
+func partitionsOf(rows pgx.Rows) ([]source.TopicPartition, error) {
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (tp source.TopicPartition, err error) {
 		err = row.Scan(&tp.Topic, &tp.Partition)
 		return tp, err
 	})

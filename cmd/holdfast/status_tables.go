@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/nodes"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 	"github.com/holdfast-go/holdfast/waiting"
@@ -258,7 +258,7 @@ func (s *status) positions(ctx context.Context) error {
 		}
 		lag = -1
 		behind := "-"
-		if end, known := ends[inbox.TopicPartition{Topic: topic, Partition: partition}]; known {
+		if end, known := ends[source.TopicPartition{Topic: topic, Partition: partition}]; known {
 			lag = end - position
 			behind = fmt.Sprint(lag)
 		}
@@ -268,7 +268,7 @@ func (s *status) positions(ctx context.Context) error {
 
 // logEnds asks Kafka for the end of each partition that a consumer has a position in. It is nil without brokers, and says why if
 // they do not answer.
-func (s *status) logEnds(ctx context.Context) (map[inbox.TopicPartition]int64, error) {
+func (s *status) logEnds(ctx context.Context) (map[source.TopicPartition]int64, error) {
 	if s.ends == nil {
 		return nil, nil
 	}

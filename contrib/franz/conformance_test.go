@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/inbox/sourcetest"
 	"github.com/holdfast-go/holdfast/internal/murmur2"
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
@@ -58,7 +59,7 @@ func TestTheGroupKeepsThePromises(t *testing.T) {
 				return groupOn(t, cluster, GroupConfig{GroupID: group, Topics: topics})
 			},
 			Topic: func(t testing.TB, partitions int) string { return cluster.Topic(t, partitions) },
-			Produce: func(t testing.TB, topic string, partition int, records ...inbox.Record) {
+			Produce: func(t testing.TB, topic string, partition int, records ...source.Record) {
 				produceRecords(t, cluster, topic, partition, records)
 			},
 			Delete: func(t testing.TB, topic string, partition int, before int64) {
@@ -81,7 +82,7 @@ func groupOn(t testing.TB, cluster *kafkatest.Cluster, c GroupConfig) *Group {
 }
 
 // produceRecords writes records until the broker takes them: it refuses a new topic for a moment.
-func produceRecords(t testing.TB, cluster *kafkatest.Cluster, topic string, partition int, records []inbox.Record) {
+func produceRecords(t testing.TB, cluster *kafkatest.Cluster, topic string, partition int, records []source.Record) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); ; {
 		all := make([]kafka.Record, len(records))

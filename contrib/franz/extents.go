@@ -8,13 +8,14 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
-var _ inbox.Bounded = (*session)(nil)
+var _ source.Bounded = (*session)(nil)
 
 // Extents asks for the first offset of each partition, for its end, and for the first offset of a time. Three requests to each leader,
 // because Kafka refuses two questions about a partition in one.
-func (s *session) Extents(ctx context.Context, at time.Time) (map[inbox.TopicPartition]inbox.Extent, error) {
+func (s *session) Extents(ctx context.Context, at time.Time) (map[source.TopicPartition]source.Extent, error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
 	found, err := describe(ctx, s.client, s.g.Topics)
@@ -41,7 +42,7 @@ func (s *session) Extents(ctx context.Context, at time.Time) (map[inbox.TopicPar
 	if s.g.ReadUncommitted {
 		isolation = allRecords
 	}
-	all := map[inbox.TopicPartition]inbox.Extent{}
+	all := map[source.TopicPartition]source.Extent{}
 	for leader, of := range byLeader {
 		ask := func(when int64) (offsets map[place]int64, err error) {
 			if offsets, err = offsetsOf(ctx, s.client, leader, of, when, isolation); err != nil {
@@ -64,11 +65,11 @@ func (s *session) Extents(ctx context.Context, at time.Time) (map[inbox.TopicPar
 			}
 		}
 		for _, p := range of {
-			x := inbox.Extent{First: firsts[p], End: ends[p], At: ends[p]}
+			x := source.Extent{First: firsts[p], End: ends[p], At: ends[p]}
 			if offset, ok := times[p]; ok && offset >= 0 { // -1 if no record is as late
 				x.At = min(offset, x.End)
 			}
-			all[inbox.TopicPartition{Topic: p.topic, Partition: p.partition}] = x
+			all[source.TopicPartition{Topic: p.topic, Partition: p.partition}] = x
 		}
 	}
 	return all, nil

@@ -14,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
 const (
@@ -161,17 +162,17 @@ func (f *fetcher) fetch(leader int32, wants []*want) {
 }
 
 // Fetch returns a page of records. What one fetch brings is in memory as a whole, as it was sent: a batch may have as many bytes as its
-// topic's max.message.bytes. It is unpacked to at most twice maxBytes; a batch that needs more is an *inbox.TooLargeError.
-func (k *generation) Fetch(ctx context.Context, tp inbox.TopicPartition, offset, maxBytes int64) (inbox.Page, error) {
+// topic's max.message.bytes. It is unpacked to at most twice maxBytes; a batch that needs more is an *source.TooLargeError.
+func (k *generation) Fetch(ctx context.Context, tp source.TopicPartition, offset, maxBytes int64) (source.Page, error) {
 	if err := k.hasMissed(); err != nil {
-		return inbox.Page{}, err
+		return source.Page{}, err
 	}
 	if pg, ok := k.unread.take(tp, offset, maxBytes); ok {
 		return pg, nil
 	}
 	leader, id, err := k.leaderOf(ctx, tp)
 	if err != nil {
-		return inbox.Page{}, err
+		return source.Page{}, err
 	}
 	p, err := k.s.fetcher.ask(ctx, leader, &want{place: place{tp.Topic, tp.Partition}, id: id, offset: offset, size: int32(min(maxBytes, fetchBytes))})
 	if err == nil {
@@ -179,16 +180,16 @@ func (k *generation) Fetch(ctx context.Context, tp inbox.TopicPartition, offset,
 	}
 	switch {
 	case ctx.Err() != nil && err != nil:
-		return inbox.Page{}, ctx.Err()
+		return source.Page{}, ctx.Err()
 	case errors.Is(err, kerr.OffsetOutOfRange):
-		return inbox.Page{}, fmt.Errorf("%w: %w", inbox.ErrOffsetOutOfRange, err)
+		return source.Page{}, fmt.Errorf("%w: %w", inbox.ErrOffsetOutOfRange, err)
 	case err != nil:
 		k.s.topics.expire(place{tp.Topic, tp.Partition})
-		return inbox.Page{}, k.meets(err)
+		return source.Page{}, k.meets(err)
 	}
 	records, next, err := unpacked(p, tp, offset, 2*maxBytes, k.s.fetcher.committed)
 	if err != nil {
-		return inbox.Page{}, fmt.Errorf("read %s/%d from offset %d on: %w", tp.Topic, tp.Partition, offset, err)
+		return source.Page{}, fmt.Errorf("read %s/%d from offset %d on: %w", tp.Topic, tp.Partition, offset, err)
 	}
 	pg, rest := pageOf(records, offset, next, maxBytes)
 	if stable := p.LastStableOffset; k.s.fetcher.committed && pg.Next == offset && stable >= 0 && stable <= offset {
@@ -201,7 +202,7 @@ func (k *generation) Fetch(ctx context.Context, tp inbox.TopicPartition, offset,
 }
 
 // leaderOf is who has a partition, and the id of its topic.
-func (k *generation) leaderOf(ctx context.Context, tp inbox.TopicPartition) (leader int32, id [16]byte, err error) {
+func (k *generation) leaderOf(ctx context.Context, tp source.TopicPartition) (leader int32, id [16]byte, err error) {
 	info, err := k.s.topic(ctx, place{tp.Topic, tp.Partition})
 	if err != nil {
 		return 0, id, k.meets(err)
@@ -214,7 +215,7 @@ func (k *generation) leaderOf(ctx context.Context, tp inbox.TopicPartition) (lea
 }
 
 // Bounds asks the leader for the first offset and for that after the last one.
-func (k *generation) Bounds(ctx context.Context, tp inbox.TopicPartition) (first, end int64, err error) {
+func (k *generation) Bounds(ctx context.Context, tp source.TopicPartition) (first, end int64, err error) {
 	if err := k.hasMissed(); err != nil {
 		return 0, 0, err
 	}
@@ -232,13 +233,13 @@ func (k *generation) Bounds(ctx context.Context, tp inbox.TopicPartition) (first
 }
 
 // unpacked are the records of an answer from offset on, and the offset after them. They unpack to at most so many bytes.
-func unpacked(p *kmsg.FetchResponseTopicPartition, tp inbox.TopicPartition, offset, most int64, committed bool) ([]*kgo.Record, int64, error) {
+func unpacked(p *kmsg.FetchResponseTopicPartition, tp source.TopicPartition, offset, most int64, committed bool) ([]*kgo.Record, int64, error) {
 	o := kgo.ProcessFetchPartitionOpts{Offset: offset, Topic: tp.Topic, Partition: int32(tp.Partition), IsolationLevel: kgo.ReadUncommitted()}
 	if committed {
 		o.IsolationLevel = kgo.ReadCommitted()
 	}
 	got, next := kgo.ProcessFetchPartition(o, p, &unpacker{left: most, most: most}, nil)
-	var large *inbox.TooLargeError
+	var large *source.TooLargeError
 	if errors.As(got.Err, &large) {
 		if next > offset { // Batches without records to keep came before it.
 			return nil, next, nil
@@ -272,7 +273,7 @@ func int32FromBytes(b []byte) int32 {
 }
 
 // pageOf is as many records as have maxBytes, and the others. One that alone has more comes without its value.
-func pageOf(records []*kgo.Record, offset, next, maxBytes int64) (pg inbox.Page, rest []*kgo.Record) {
+func pageOf(records []*kgo.Record, offset, next, maxBytes int64) (pg source.Page, rest []*kgo.Record) {
 	pg.Next = offset
 	room := maxBytes
 	for n, r := range records {
@@ -299,9 +300,9 @@ func costOf(r *kgo.Record) int64 {
 }
 
 // copied takes a record out of the memory of its batch.
-func copied(r *kgo.Record, cost int64, leaveOut bool) inbox.Record {
+func copied(r *kgo.Record, cost int64, leaveOut bool) source.Record {
 	const longKey, longHeaders = 4 << 10, 64 << 10
-	rec := inbox.Record{Offset: r.Offset, Time: r.Timestamp}
+	rec := source.Record{Offset: r.Offset, Time: r.Timestamp}
 	if leaveOut {
 		rec.LeftOut = cost
 	} else {
@@ -315,7 +316,7 @@ func copied(r *kgo.Record, cost int64, leaveOut bool) inbox.Record {
 		if room -= headerCost + len(h.Key) + len(h.Value); leaveOut && room < 0 {
 			break
 		}
-		rec.Headers = append(rec.Headers, inbox.Header{Key: h.Key, Value: bytes.Clone(h.Value)})
+		rec.Headers = append(rec.Headers, source.Header{Key: h.Key, Value: bytes.Clone(h.Value)})
 	}
 	return rec
 }
@@ -330,26 +331,26 @@ type unread struct {
 // unreads keeps, for each partition, what the next page takes without another fetch. Safe for use by many goroutines.
 type unreads struct {
 	mu sync.Mutex
-	of map[inbox.TopicPartition]unread
+	of map[source.TopicPartition]unread
 }
 
-func (k *unreads) keep(tp inbox.TopicPartition, u unread) {
+func (k *unreads) keep(tp source.TopicPartition, u unread) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.of == nil {
-		k.of = map[inbox.TopicPartition]unread{}
+		k.of = map[source.TopicPartition]unread{}
 	}
 	k.of[tp] = u
 }
 
 // take makes a page of what is kept for an offset. What is kept for another is dropped.
-func (k *unreads) take(tp inbox.TopicPartition, offset, maxBytes int64) (inbox.Page, bool) {
+func (k *unreads) take(tp source.TopicPartition, offset, maxBytes int64) (source.Page, bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	u, ok := k.of[tp]
 	delete(k.of, tp)
 	if !ok || u.offset != offset {
-		return inbox.Page{}, false
+		return source.Page{}, false
 	}
 	pg, rest := pageOf(u.records, offset, u.next, maxBytes)
 	if len(rest) > 0 {
@@ -359,7 +360,7 @@ func (k *unreads) take(tp inbox.TopicPartition, offset, maxBytes int64) (inbox.P
 }
 
 // drop forgets partitions.
-func (k *unreads) drop(of []inbox.TopicPartition) {
+func (k *unreads) drop(of []source.TopicPartition) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, tp := range of {

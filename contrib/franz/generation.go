@@ -10,13 +10,13 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
 // generation is what this node has of the group, from one Next to Leave.
 type generation struct {
 	s     *session
-	first map[inbox.TopicPartition]inbox.Start
+	first map[source.TopicPartition]source.Start
 
 	over     chan struct{} // closed when nothing of it may be read any more
 	left     chan struct{}
@@ -25,24 +25,24 @@ type generation struct {
 
 	mu      sync.Mutex
 	ended   bool
-	gone    bool                                   // it was left
-	changes chan inbox.Change                      // nil until somebody asks for it: any change ends the generation then
-	queued  []inbox.Change                         // Added without starts
-	pending chan struct{}                          // holds one when something is queued
-	revoked map[inbox.TopicPartition]chan struct{} // closed when it is released
-	ids     map[string][16]byte                    // of the topics, when their partitions were first read
-	missed  error                                  // a topic of ours was not there: its offsets may be another's
+	gone    bool                                    // it was left
+	changes chan source.Change                      // nil until somebody asks for it: any change ends the generation then
+	queued  []source.Change                         // Added without starts
+	pending chan struct{}                           // holds one when something is queued
+	revoked map[source.TopicPartition]chan struct{} // closed when it is released
+	ids     map[string][16]byte                     // of the topics, when their partitions were first read
+	missed  error                                   // a topic of ours was not there: its offsets may be another's
 }
 
 var (
-	_ inbox.Grouped     = (*generation)(nil)
-	_ inbox.Incomplete  = (*generation)(nil)
-	_ inbox.Incremental = (*generation)(nil)
+	_ source.Grouped     = (*generation)(nil)
+	_ source.Incomplete  = (*generation)(nil)
+	_ source.Incremental = (*generation)(nil)
 )
 
 func newGeneration(s *session) *generation {
 	return &generation{s: s, over: make(chan struct{}), left: make(chan struct{}), pending: make(chan struct{}, 1),
-		revoked: map[inbox.TopicPartition]chan struct{}{}, ids: map[string][16]byte{}}
+		revoked: map[source.TopicPartition]chan struct{}{}, ids: map[string][16]byte{}}
 }
 
 // GroupID names the group.
@@ -60,7 +60,7 @@ func (k *generation) MissingTopics() (missing []string) {
 	return missing
 }
 
-func (k *generation) Assigned() map[inbox.TopicPartition]inbox.Start { return k.first }
+func (k *generation) Assigned() map[source.TopicPartition]source.Start { return k.first }
 
 func (k *generation) Over() <-chan struct{} { return k.over }
 
@@ -89,11 +89,11 @@ func (k *generation) Leave() {
 }
 
 // Changes is for an inbox that keeps the partitions that do not move.
-func (k *generation) Changes() <-chan inbox.Change {
+func (k *generation) Changes() <-chan source.Change {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.changes == nil {
-		k.changes = make(chan inbox.Change)
+		k.changes = make(chan source.Change)
 		go k.pump()
 	}
 	return k.changes
@@ -103,7 +103,7 @@ func (k *generation) Changes() <-chan inbox.Change {
 func (k *generation) pump() {
 	for {
 		k.mu.Lock()
-		var c inbox.Change
+		var c source.Change
 		some := len(k.queued) > 0
 		if some {
 			c, k.queued = k.queued[0], k.queued[1:]
@@ -129,8 +129,8 @@ func (k *generation) pump() {
 }
 
 // complete asks where to start reading the partitions of a change, until there is an answer, or the generation is left.
-func (k *generation) complete(c *inbox.Change) bool {
-	var of []inbox.TopicPartition
+func (k *generation) complete(c *source.Change) bool {
+	var of []source.TopicPartition
 	for tp := range c.Added {
 		of = append(of, tp)
 	}
@@ -162,7 +162,7 @@ func (k *generation) complete(c *inbox.Change) bool {
 }
 
 // queue hands a change out, or ends the generation if nobody asks for changes. The caller holds the mutex.
-func (k *generation) queue(c inbox.Change) {
+func (k *generation) queue(c source.Change) {
 	if k.changes == nil || k.ended {
 		k.end()
 		return
@@ -175,25 +175,25 @@ func (k *generation) queue(c inbox.Change) {
 }
 
 // add notes partitions that the group has given to this node.
-func (k *generation) add(all []inbox.TopicPartition) {
+func (k *generation) add(all []source.TopicPartition) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	c := inbox.Change{Added: map[inbox.TopicPartition]inbox.Start{}}
+	c := source.Change{Added: map[source.TopicPartition]source.Start{}}
 	for _, tp := range all {
-		c.Added[tp] = inbox.Start{}
+		c.Added[tp] = source.Start{}
 	}
 	k.queue(c)
 }
 
 // revoke returns when partitions that the group wants back are released.
-func (k *generation) revoke(all []inbox.TopicPartition) {
+func (k *generation) revoke(all []source.TopicPartition) {
 	k.mu.Lock()
 	released := make([]chan struct{}, len(all))
 	for i, tp := range all {
 		released[i] = make(chan struct{})
 		k.revoked[tp] = released[i]
 	}
-	k.queue(inbox.Change{Revoked: all})
+	k.queue(source.Change{Revoked: all})
 	k.mu.Unlock()
 	for _, ch := range released {
 		select {
@@ -205,7 +205,7 @@ func (k *generation) revoke(all []inbox.TopicPartition) {
 }
 
 // lose returns when the generation is left: the group has given its partitions to others.
-func (k *generation) lose([]inbox.TopicPartition) {
+func (k *generation) lose([]source.TopicPartition) {
 	k.mu.Lock()
 	k.end()
 	k.mu.Unlock()
@@ -213,7 +213,7 @@ func (k *generation) lose([]inbox.TopicPartition) {
 }
 
 // Release lets the group give partitions to others.
-func (k *generation) Release(of []inbox.TopicPartition) {
+func (k *generation) Release(of []source.TopicPartition) {
 	k.unread.drop(of)
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -286,7 +286,7 @@ func (k *generation) idOf(topic string, now [16]byte) [16]byte {
 }
 
 // Commit commits offsets as this member. While the group rebalances it may refuse them for a moment.
-func (k *generation) Commit(ctx context.Context, offsets map[inbox.TopicPartition]int64) error {
+func (k *generation) Commit(ctx context.Context, offsets map[source.TopicPartition]int64) error {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
 	for wait := 10 * time.Millisecond; ; wait = min(2*wait, 250*time.Millisecond) {
@@ -304,7 +304,7 @@ func (k *generation) Commit(ctx context.Context, offsets map[inbox.TopicPartitio
 	}
 }
 
-func (k *generation) commit(ctx context.Context, offsets map[inbox.TopicPartition]int64) error {
+func (k *generation) commit(ctx context.Context, offsets map[source.TopicPartition]int64) error {
 	if err := k.hasMissed(); err != nil {
 		return err
 	}

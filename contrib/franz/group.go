@@ -14,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
 const (
@@ -26,7 +27,7 @@ const (
 )
 
 // Group is an inbox.Source on franz-go, with cooperative rebalancing: when nodes come and go, only the partitions that move are given
-// up, and the others are read on (inbox.Incremental). All members of the group must rebalance cooperatively. It may be given to
+// up, and the others are read on (source.Incremental). All members of the group must rebalance cooperatively. It may be given to
 // any number of calls of Consume, one after the other or at the same time: each is a member of the group of its own.
 //
 // franz-go keeps the membership, and its own consumer is paused. Records are fetched page by page, as the inbox asks for them.
@@ -47,12 +48,12 @@ func NewGroup(opts []kgo.Opt, g GroupConfig) (*Group, error) {
 }
 
 // Open is for inbox.Inbox. It does not touch the network.
-func (g *Group) Open(_ context.Context, handover time.Duration) (inbox.Session, error) {
+func (g *Group) Open(_ context.Context, handover time.Duration) (source.Session, error) {
 	config := g.config.withDefaults(handover)
 	if err := errors.Join(config.tooShort(handover)...); err != nil {
 		return nil, fmt.Errorf("kafka group: %w", err)
 	}
-	s := &session{g: config, owned: map[inbox.TopicPartition]bool{}, news: make(chan struct{}, 1)}
+	s := &session{g: config, owned: map[source.TopicPartition]bool{}, news: make(chan struct{}, 1)}
 	opts := append(config.options(g.opts), kgo.OnPartitionsAssigned(s.onAssigned), kgo.OnPartitionsRevoked(s.onRevoked), kgo.OnPartitionsLost(s.onLost))
 	var err error
 	if s.client, err = kgo.NewClient(opts...); err != nil {
@@ -76,7 +77,7 @@ type session struct {
 
 	mu       sync.Mutex
 	joined   bool // the group has taken this node in
-	owned    map[inbox.TopicPartition]bool
+	owned    map[source.TopicPartition]bool
 	gen      *generation    // nil between two
 	trouble  error          // of joining, not yet returned by Next
 	presence map[string]int // partitions by topic, when they were last looked for
@@ -110,10 +111,10 @@ func (s *session) tell() {
 }
 
 // partitionsOf lists what franz-go says of partitions.
-func partitionsOf(of map[string][]int32) (all []inbox.TopicPartition) {
+func partitionsOf(of map[string][]int32) (all []source.TopicPartition) {
 	for topic, partitions := range of {
 		for _, p := range partitions {
-			all = append(all, inbox.TopicPartition{Topic: topic, Partition: int(p)})
+			all = append(all, source.TopicPartition{Topic: topic, Partition: int(p)})
 		}
 	}
 	return all
@@ -144,7 +145,7 @@ func (s *session) onLost(_ context.Context, _ *kgo.Client, lost map[string][]int
 	s.giveUp(partitionsOf(lost), (*generation).lose)
 }
 
-func (s *session) giveUp(all []inbox.TopicPartition, how func(*generation, []inbox.TopicPartition)) {
+func (s *session) giveUp(all []source.TopicPartition, how func(*generation, []source.TopicPartition)) {
 	if len(all) == 0 {
 		return
 	}
@@ -160,7 +161,7 @@ func (s *session) giveUp(all []inbox.TopicPartition, how func(*generation, []inb
 }
 
 // Next joins the group, and returns what this node has of it.
-func (s *session) Next(ctx context.Context) (inbox.Generation, error) {
+func (s *session) Next(ctx context.Context) (source.Generation, error) {
 	s.joining.Do(s.join)
 	patience := time.NewTimer(firstAssignment)
 	defer patience.Stop()
@@ -217,8 +218,8 @@ func (s *session) takeTrouble() error {
 }
 
 // starts says where to start reading partitions.
-func (s *session) starts(ctx context.Context, of []inbox.TopicPartition) (map[inbox.TopicPartition]inbox.Start, error) {
-	all := make(map[inbox.TopicPartition]inbox.Start, len(of))
+func (s *session) starts(ctx context.Context, of []source.TopicPartition) (map[source.TopicPartition]source.Start, error) {
+	all := make(map[source.TopicPartition]source.Start, len(of))
 	if len(of) == 0 {
 		return all, nil
 	}
@@ -259,11 +260,11 @@ func (s *session) starts(ctx context.Context, of []inbox.TopicPartition) (map[in
 				if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
 					return nil, fmt.Errorf("ask for the committed offset of %s/%d: %w", t.Topic, p.Partition, err)
 				}
-				start := inbox.Start{Committed: p.Offset, AdoptCommitted: s.g.AdoptCommitted, SkipDeleted: s.g.SkipDeleted}
+				start := source.Start{Committed: p.Offset, AdoptCommitted: s.g.AdoptCommitted, SkipDeleted: s.g.SkipDeleted}
 				if p.Offset < 0 {
-					start.Committed = inbox.NoOffset
+					start.Committed = source.NoOffset
 				}
-				all[inbox.TopicPartition{Topic: t.Topic, Partition: int(p.Partition)}] = start
+				all[source.TopicPartition{Topic: t.Topic, Partition: int(p.Partition)}] = start
 			}
 		}
 	}

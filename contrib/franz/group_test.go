@@ -19,6 +19,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
@@ -30,8 +31,8 @@ const patience = 2 * time.Minute
 // member is a session of a group, with its generation.
 type member struct {
 	*testing.T
-	session inbox.Session
-	gen     inbox.Incremental
+	session source.Session
+	gen     source.Incremental
 }
 
 func open(t *testing.T, cluster *kafkatest.Cluster, c GroupConfig) *member {
@@ -64,11 +65,11 @@ func (m *member) next() {
 	if err != nil {
 		m.Fatal(err)
 	}
-	m.gen = gen.(inbox.Incremental)
+	m.gen = gen.(source.Incremental)
 }
 
 // change waits for the next change.
-func (m *member) change() inbox.Change {
+func (m *member) change() source.Change {
 	m.Helper()
 	select {
 	case c := <-m.gen.Changes():
@@ -78,20 +79,20 @@ func (m *member) change() inbox.Change {
 	case <-time.After(patience):
 		m.Fatal("nothing has changed")
 	}
-	return inbox.Change{}
+	return source.Change{}
 }
 
 func TestOnlyThePartitionsThatMoveAreTaken(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		topic := cluster.Topic(t, 4)
 		for p := range 4 {
-			produceRecords(t, cluster, topic, p, []inbox.Record{{Value: []byte("a")}, {Value: []byte("b")}, {Value: []byte("c")}})
+			produceRecords(t, cluster, topic, p, []source.Record{{Value: []byte("a")}, {Value: []byte("b")}, {Value: []byte("c")}})
 		}
 		config := GroupConfig{GroupID: "group-" + topic, Topics: []string{topic}}
 		a, b := open(t, cluster, config), open(t, cluster, config)
 		a.next()
 		changes := a.gen.Changes()
-		joined := make(chan inbox.Generation, 1)
+		joined := make(chan source.Generation, 1)
 		go func() {
 			gen, err := b.session.Next(context.Background())
 			if err != nil {
@@ -103,15 +104,15 @@ func TestOnlyThePartitionsThatMoveAreTaken(t *testing.T) {
 		if len(c.Revoked) != 2 || len(c.Added) != 0 {
 			t.Fatalf("another member joins, and the change is %+v, want 2 of 4 partitions revoked", c)
 		}
-		want := map[inbox.TopicPartition]inbox.Start{}
+		want := map[source.TopicPartition]source.Start{}
 		for _, tp := range c.Revoked {
-			want[tp] = inbox.Start{Committed: int64(1 + tp.Partition%2)}
-			if err := a.gen.Commit(t.Context(), map[inbox.TopicPartition]int64{tp: want[tp].Committed}); err != nil {
+			want[tp] = source.Start{Committed: int64(1 + tp.Partition%2)}
+			if err := a.gen.Commit(t.Context(), map[source.TopicPartition]int64{tp: want[tp].Committed}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		stays := inbox.TopicPartition{Topic: topic, Partition: slices.IndexFunc([]int{0, 1, 2, 3}, func(p int) bool {
-			return !slices.Contains(c.Revoked, inbox.TopicPartition{Topic: topic, Partition: p})
+		stays := source.TopicPartition{Topic: topic, Partition: slices.IndexFunc([]int{0, 1, 2, 3}, func(p int) bool {
+			return !slices.Contains(c.Revoked, source.TopicPartition{Topic: topic, Partition: p})
 		})}
 		if pg, err := a.gen.Fetch(t.Context(), stays, 0, 1<<20); err != nil || len(pg.Records) != 3 {
 			t.Errorf("a partition that stays gives %d records, %v", len(pg.Records), err)
@@ -121,12 +122,12 @@ func TestOnlyThePartitionsThatMoveAreTaken(t *testing.T) {
 			if got := gen.Assigned(); len(got) > 0 {
 				t.Errorf("the other member has %v before they were released", got)
 			}
-			b.gen = gen.(inbox.Incremental)
+			b.gen = gen.(source.Incremental)
 		case <-time.After(500 * time.Millisecond): // sleep: nothing is to happen
 		}
 		a.gen.Release(c.Revoked)
 		if b.gen == nil {
-			b.gen = (<-joined).(inbox.Incremental)
+			b.gen = (<-joined).(source.Incremental)
 		}
 		got := b.gen.Assigned()
 		for len(got) == 0 { // A generation without partitions may end with the rebalance that gives some.
@@ -154,7 +155,7 @@ func TestOnlyThePartitionsThatMoveAreTaken(t *testing.T) {
 			t.Error("the generation is over")
 		default:
 		}
-		if err := a.gen.Commit(t.Context(), map[inbox.TopicPartition]int64{stays: 3}); err != nil {
+		if err := a.gen.Commit(t.Context(), map[source.TopicPartition]int64{stays: 3}); err != nil {
 			t.Error(err)
 		}
 	})
@@ -169,7 +170,7 @@ func TestAStaticMemberHasItsPartitionsAgain(t *testing.T) {
 		config.InstanceID = "node-2"
 		b := open(t, cluster, config)
 		changes := a.gen.Changes()
-		joined := make(chan inbox.Generation)
+		joined := make(chan source.Generation)
 		go func() {
 			gen, err := b.session.Next(context.Background())
 			if err != nil {
@@ -178,7 +179,7 @@ func TestAStaticMemberHasItsPartitionsAgain(t *testing.T) {
 			joined <- gen
 		}()
 		a.gen.Release((<-changes).Revoked)
-		b.gen = (<-joined).(inbox.Incremental)
+		b.gen = (<-joined).(source.Incremental)
 		wait.Until(t, "the other member has a partition", func() bool {
 			s := b.session.(*session)
 			s.mu.Lock()
@@ -237,8 +238,8 @@ func TestABatchThatUnpacksToTooMuchIsRefused(t *testing.T) {
 			}
 			m := open(t, cluster, GroupConfig{GroupID: "group-" + topic, Topics: []string{topic}})
 			m.next()
-			tp := inbox.TopicPartition{Topic: topic}
-			var large *inbox.TooLargeError
+			tp := source.TopicPartition{Topic: topic}
+			var large *source.TooLargeError
 			_, err := m.gen.Fetch(t.Context(), tp, 0, 100_000)
 			if !errors.As(err, &large) || large.Needs <= 100_000 || large.Next != 2 {
 				t.Fatalf("%v: with 100,000 bytes: %v, %+v", codec, err, large)
@@ -259,11 +260,11 @@ func TestABatchThatUnpacksToTooMuchIsRefused(t *testing.T) {
 func TestATopicMadeAgainEndsTheGeneration(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		topic := cluster.Topic(t, 1)
-		produceRecords(t, cluster, topic, 0, []inbox.Record{{Value: []byte("a")}, {Value: []byte("b")}})
+		produceRecords(t, cluster, topic, 0, []source.Record{{Value: []byte("a")}, {Value: []byte("b")}})
 		m := open(t, cluster, GroupConfig{GroupID: "group-" + topic, Topics: []string{topic}, WatchInterval: 100 * time.Millisecond})
 		m.next()
 		m.gen.Changes()
-		tp := inbox.TopicPartition{Topic: topic}
+		tp := source.TopicPartition{Topic: topic}
 		if pg, err := m.gen.Fetch(t.Context(), tp, 0, 1<<20); err != nil || len(pg.Records) != 2 {
 			t.Fatal(pg, err)
 		}
@@ -275,7 +276,7 @@ func TestATopicMadeAgainEndsTheGeneration(t *testing.T) {
 			select {
 			case <-m.gen.Over():
 				over = true
-				if err := m.gen.Commit(t.Context(), map[inbox.TopicPartition]int64{tp: 2}); !errors.Is(err, errTopicMissed) {
+				if err := m.gen.Commit(t.Context(), map[source.TopicPartition]int64{tp: 2}); !errors.Is(err, errTopicMissed) {
 					t.Errorf("a commit to what may be another topic: %v", err)
 				}
 			case <-t.Context().Done():

@@ -6,7 +6,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 
-	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
 const (
@@ -67,7 +67,7 @@ func (m *marks) values(ctx context.Context, leader int32, w *want, from, end int
 		if err != nil {
 			return nil, m.failed(w.partition, "read the marks", err)
 		}
-		records, next, err := unpacked(p, inbox.TopicPartition{Topic: w.topic, Partition: w.partition}, offset, markBytes, true)
+		records, next, err := unpacked(p, source.TopicPartition{Topic: w.topic, Partition: w.partition}, offset, markBytes, true)
 		if err != nil {
 			return nil, m.failed(w.partition, "read the marks", err)
 		}

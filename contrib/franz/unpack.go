@@ -12,7 +12,7 @@ import (
 	"github.com/pierrec/lz4/v4"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
 // unpacker unpacks the batches of one answer, to a bounded number of bytes in all: franz-go's own takes what a batch says, and a few
@@ -47,7 +47,7 @@ func (u *unpacker) Decompress(packed []byte, codec kgo.CompressionCodecType) ([]
 			b, err = u.read(r)
 			r.Close()
 			if errors.Is(err, zstd.ErrWindowSizeExceeded) {
-				err = &inbox.TooLargeError{Err: fmt.Errorf("it needs a window of more than %d MiB: publish with level 19 of zstd at most", zstdWindow>>20)}
+				err = &source.TooLargeError{Err: fmt.Errorf("it needs a window of more than %d MiB: publish with level 19 of zstd at most", zstdWindow>>20)}
 			}
 		}
 	default:
@@ -71,7 +71,7 @@ func (u *unpacker) read(r io.Reader) ([]byte, error) {
 
 // large says how many bytes a page would have to have. Half of what is unpacked are its records.
 func (u *unpacker) large(unpacked int64) error {
-	return &inbox.TooLargeError{Needs: unpacked, Err: fmt.Errorf("a batch unpacks to more than %d bytes: publish smaller batches", u.left)}
+	return &source.TooLargeError{Needs: unpacked, Err: fmt.Errorf("a batch unpacks to more than %d bytes: publish smaller batches", u.left)}
 }
 
 // xerial begins what Java packs with snappy: blocks, each after its length. Others pack a whole batch as one block.

@@ -8,6 +8,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/kafkago"
@@ -17,7 +18,7 @@ import (
 func TestAPageSaysWhatAnOpenTransactionWithholds(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		topic := cluster.Topic(t, 1)
-		tp := inbox.TopicPartition{Topic: topic}
+		tp := source.TopicPartition{Topic: topic}
 		publishAll(t, publisherOn(t, clientOf(t, cluster.Brokers), PublisherConfig{}), numbered(topic, 0, 1))
 		writer := clientOf(t, cluster.Brokers, kgo.TransactionalID("open-"+topic), kgo.RecordPartitioner(kgo.ManualPartitioner()))
 		if err := writer.BeginTransaction(); err != nil {
@@ -30,21 +31,21 @@ func TestAPageSaysWhatAnOpenTransactionWithholds(t *testing.T) {
 
 		ctx, cancel := context.WithTimeout(t.Context(), wait.Limit())
 		defer cancel()
-		generations := map[string]inbox.Generation{}
+		generations := map[string]source.Generation{}
 		for name, committed := range map[string]bool{"franz": true, "kafkago": true, "franz, uncommitted": false, "kafkago, uncommitted": false} {
-			var source inbox.Source = groupOn(t, cluster, GroupConfig{GroupID: name + topic, Topics: []string{topic}, ReadUncommitted: !committed})
+			var group inbox.Source = groupOn(t, cluster, GroupConfig{GroupID: name + topic, Topics: []string{topic}, ReadUncommitted: !committed})
 			if name[0] == 'k' {
 				var err error
-				if source, err = kafkago.NewGroup(kafkago.Connection{Brokers: cluster.Brokers}, kafkago.GroupConfig{GroupID: name + topic, Topics: []string{topic}, ReadUncommitted: !committed}); err != nil {
+				if group, err = kafkago.NewGroup(kafkago.Connection{Brokers: cluster.Brokers}, kafkago.GroupConfig{GroupID: name + topic, Topics: []string{topic}, ReadUncommitted: !committed}); err != nil {
 					t.Fatal(err)
 				}
 			}
-			session, err := source.Open(ctx, time.Second)
+			session, err := group.Open(ctx, time.Second)
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer session.Close()
-			var generation inbox.Generation
+			var generation source.Generation
 			if err := wait.Try(ctx, func(ctx context.Context) (err error) { // The group's coordinator is being made.
 				generation, err = session.Next(ctx)
 				return err
@@ -53,7 +54,7 @@ func TestAPageSaysWhatAnOpenTransactionWithholds(t *testing.T) {
 			}
 			defer generation.Leave()
 			got := 0
-			var page inbox.Page
+			var page source.Page
 			for page.Next < 2 || !committed && page.Next < 5 {
 				if page, err = generation.Fetch(ctx, tp, page.Next, 1<<20); err != nil {
 					t.Fatal(err)
@@ -77,7 +78,7 @@ func TestAPageSaysWhatAnOpenTransactionWithholds(t *testing.T) {
 			t.Fatal(err)
 		}
 		for name, generation := range generations {
-			page := inbox.Page{Next: 2}
+			page := source.Page{Next: 2}
 			for got := 0; page.Next < 6; { // two records, and the marker
 				var err error
 				if page, err = generation.Fetch(ctx, tp, page.Next, 1<<20); err != nil {

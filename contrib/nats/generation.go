@@ -7,28 +7,28 @@ import (
 	"sync"
 	"time"
 
-	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
 // generation is what of a group a member has for a while.
 type generation struct {
 	s        *session
 	owner    string // what its leases say
-	assigned map[inbox.TopicPartition]inbox.Start
+	assigned map[source.TopicPartition]source.Start
 	created  map[string]time.Time // of the streams, by topic
-	leases   map[inbox.TopicPartition]*lease
+	leases   map[source.TopicPartition]*lease
 
 	over  chan struct{}
 	ended sync.Once
 	left  sync.Once
 
 	mu      sync.Mutex
-	readers map[inbox.TopicPartition]*reader
+	readers map[source.TopicPartition]*reader
 }
 
 var (
-	_ inbox.Grouped    = (*generation)(nil)
-	_ inbox.Incomplete = (*generation)(nil)
+	_ source.Grouped    = (*generation)(nil)
+	_ source.Incomplete = (*generation)(nil)
 )
 
 // GroupID names the group.
@@ -46,7 +46,7 @@ func (g *generation) MissingTopics() (missing []string) {
 	return missing
 }
 
-func (g *generation) Assigned() map[inbox.TopicPartition]inbox.Start { return g.assigned }
+func (g *generation) Assigned() map[source.TopicPartition]source.Start { return g.assigned }
 
 func (g *generation) Over() <-chan struct{} { return g.over }
 
@@ -59,7 +59,7 @@ func (g *generation) Leave() { g.left.Do(func() { g.s.giveBack(g) }) }
 var errTopicMadeAgain = errors.New("the topic's stream is missing, or was made again: the group is joined anew")
 
 // Commit writes the offsets, all at the same time.
-func (g *generation) Commit(ctx context.Context, offsets map[inbox.TopicPartition]int64) error {
+func (g *generation) Commit(ctx context.Context, offsets map[source.TopicPartition]int64) error {
 	during, stop := whileConnected(ctx, g.s.js.Conn())
 	defer stop()
 	errs := make(chan error, len(offsets))
@@ -88,7 +88,7 @@ func (g *generation) Commit(ctx context.Context, offsets map[inbox.TopicPartitio
 }
 
 // reader returns that of a partition.
-func (g *generation) reader(tp inbox.TopicPartition) (*reader, error) {
+func (g *generation) reader(tp source.TopicPartition) (*reader, error) {
 	if _, mine := g.assigned[tp]; !mine {
 		return nil, fmt.Errorf("%s/%d is not assigned to this node", tp.Topic, tp.Partition)
 	}
@@ -103,7 +103,7 @@ func (g *generation) reader(tp inbox.TopicPartition) (*reader, error) {
 }
 
 // Bounds are those of the stream, which the partitions of the topic share.
-func (g *generation) Bounds(ctx context.Context, tp inbox.TopicPartition) (first, end int64, err error) {
+func (g *generation) Bounds(ctx context.Context, tp source.TopicPartition) (first, end int64, err error) {
 	r, err := g.reader(tp)
 	if err != nil {
 		return 0, 0, err
@@ -115,12 +115,12 @@ func (g *generation) Bounds(ctx context.Context, tp inbox.TopicPartition) (first
 	return first, end, err
 }
 
-func (g *generation) Fetch(ctx context.Context, tp inbox.TopicPartition, offset, maxBytes int64) (inbox.Page, error) {
+func (g *generation) Fetch(ctx context.Context, tp source.TopicPartition, offset, maxBytes int64) (source.Page, error) {
 	r, err := g.reader(tp)
 	if err != nil {
-		return inbox.Page{}, err
+		return source.Page{}, err
 	}
-	var page inbox.Page
+	var page source.Page
 	err = g.ask(ctx, func(ctx context.Context) (err error) {
 		page, err = r.fetch(ctx, offset, maxBytes)
 		return err
@@ -163,7 +163,7 @@ func (g *generation) meets(ctx context.Context, err error) error {
 func (g *generation) closeReaders(ctx context.Context) {
 	g.mu.Lock()
 	readers := g.readers
-	g.readers = map[inbox.TopicPartition]*reader{}
+	g.readers = map[source.TopicPartition]*reader{}
 	g.mu.Unlock()
 	for _, r := range readers {
 		r.mu.Lock()

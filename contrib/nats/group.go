@@ -13,7 +13,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
 // The defaults of GroupConfig.
@@ -116,7 +116,7 @@ type Group struct {
 	config GroupConfig
 }
 
-var _ inbox.NamedSource = (*Group)(nil)
+var _ source.Named = (*Group)(nil)
 
 // NewGroup returns a group on a connection, which stays the caller's to close, after Consume has returned. The connection should
 // reconnect for ever (nats.MaxReconnects(-1)). The error names everything that is wrong with the configuration.
@@ -136,7 +136,7 @@ func NewGroup(js jetstream.JetStream, c GroupConfig) (*Group, error) {
 func (g *Group) System() string { return system }
 
 // Open is for inbox.Inbox. Any handover fits: heartbeats go on during one.
-func (g *Group) Open(context.Context, time.Duration) (inbox.Session, error) {
+func (g *Group) Open(context.Context, time.Duration) (source.Session, error) {
 	s := &session{js: g.js, config: g.config, id: strings.ToLower(rand.Text()), changed: make(chan struct{})}
 	s.life, s.end = context.WithCancel(context.Background())
 	return s, nil

@@ -10,7 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
 // This file writes a partition's key. Every write names the revision that it replaces.
@@ -125,7 +125,7 @@ func (l *lease) lostTo(seen seenLease) bool {
 }
 
 // start says where to read the partition from.
-func (l *lease) start(c GroupConfig) inbox.Start {
+func (l *lease) start(c GroupConfig) source.Start {
 	committed, _ := l.state()
-	return inbox.Start{Committed: committed, AdoptCommitted: c.AdoptCommitted, SkipDeleted: c.SkipDeleted}
+	return source.Start{Committed: committed, AdoptCommitted: c.AdoptCommitted, SkipDeleted: c.SkipDeleted}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/relay"
 )
 
@@ -42,13 +42,13 @@ func MessageOf(subject string, r relay.Record) *nats.Msg {
 
 // RecordOf returns the record in a message, without offset and time: for a reader that has no inbox. Headers come in any order, those of
 // one name in theirs. The value is data, not a copy.
-func RecordOf(header nats.Header, data []byte) inbox.Record {
+func RecordOf(header nats.Header, data []byte) source.Record {
 	return recordOf(header, data, 0, time.Time{})
 }
 
 // recordOf returns the record of a message. Headers come in the order of a map, those of one name in theirs.
-func recordOf(header nats.Header, data []byte, offset int64, at time.Time) inbox.Record {
-	r := inbox.Record{Offset: offset, Value: data, Time: at}
+func recordOf(header nats.Header, data []byte, offset int64, at time.Time) source.Record {
+	r := source.Record{Offset: offset, Value: data, Time: at}
 	if r.Value == nil {
 		r.Value = []byte{}
 	}
@@ -66,7 +66,7 @@ func recordOf(header nats.Header, data []byte, offset int64, at time.Time) inbox
 			continue
 		}
 		for _, v := range values {
-			r.Headers = append(r.Headers, inbox.Header{Key: name, Value: []byte(unescape(v))})
+			r.Headers = append(r.Headers, source.Header{Key: name, Value: []byte(unescape(v))})
 		}
 	}
 	return r

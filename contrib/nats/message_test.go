@@ -10,7 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/murmur2"
 	"github.com/holdfast-go/holdfast/relay"
 )
@@ -57,10 +57,10 @@ func FuzzARecordComesBackFromAMessage(f *testing.F) {
 			}
 		}
 		got := RecordOf(onTheWire(t, m), m.Data)
-		slices.SortFunc(got.Headers, func(a, b inbox.Header) int { return strings.Compare(a.Key, b.Key) })
+		slices.SortFunc(got.Headers, func(a, b source.Header) int { return strings.Compare(a.Key, b.Key) })
 		want := slices.Clone(r.Headers)
 		slices.SortFunc(want, func(a, b relay.Header) int { return strings.Compare(a.Key, b.Key) })
-		same := slices.EqualFunc(got.Headers, want, func(a inbox.Header, b relay.Header) bool { return a.Key == b.Key && bytes.Equal(a.Value, b.Value) })
+		same := slices.EqualFunc(got.Headers, want, func(a source.Header, b relay.Header) bool { return a.Key == b.Key && bytes.Equal(a.Value, b.Value) })
 		if !same || (got.Key == nil) != (r.Key == nil) || !bytes.Equal(got.Key, r.Key) || (got.Value == nil) != (r.Value == nil) || !bytes.Equal(got.Value, r.Value) {
 			t.Fatalf("%+v comes back as %+v", r, got)
 		}

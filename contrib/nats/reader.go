@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
 const (
@@ -83,24 +84,24 @@ func (r *reader) within(ctx context.Context, offset int64) (end int64, err error
 }
 
 // fetch reads a page.
-func (r *reader) fetch(ctx context.Context, offset, maxBytes int64) (inbox.Page, error) {
+func (r *reader) fetch(ctx context.Context, offset, maxBytes int64) (source.Page, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.consumer == "" || r.next != offset {
 		r.forget(ctx)
 		if _, err := r.within(ctx, offset); err != nil {
-			return inbox.Page{}, err
+			return source.Page{}, err
 		}
 		name, err := r.consume(ctx, offset, false)
 		if err != nil {
-			return inbox.Page{}, err
+			return source.Page{}, err
 		}
 		r.consumer, r.next, r.delivered = name, offset, 0
 	}
 	got, err := r.pull(ctx, r.consumer, fetchMost, maxBytes)
 	if err != nil {
 		r.forget(ctx)
-		return inbox.Page{}, err
+		return source.Page{}, err
 	}
 	page, gaps, whole := r.page(got.messages, offset)
 	if !whole { // A message was lost on the way: read on from what came before it.
@@ -120,13 +121,13 @@ func (r *reader) fetch(ctx context.Context, offset, maxBytes int64) (inbox.Page,
 	}
 	if err != nil {
 		r.forget(ctx)
-		return inbox.Page{}, err
+		return source.Page{}, err
 	}
 	return page, nil
 }
 
 // page makes a page of messages. gaps says that their sequences have some; whole, that none was lost on the way.
-func (r *reader) page(messages []*nats.Msg, offset int64) (page inbox.Page, gaps, whole bool) {
+func (r *reader) page(messages []*nats.Msg, offset int64) (page source.Page, gaps, whole bool) {
 	page.Next = offset
 	for _, m := range messages {
 		about, err := m.Metadata()
@@ -254,28 +255,28 @@ func (r *reader) api(operation string) string {
 }
 
 // leftOut is the page of a message that is larger than a page: it comes without its value.
-func (r *reader) leftOut(ctx context.Context, offset int64) (inbox.Page, error) {
+func (r *reader) leftOut(ctx context.Context, offset int64) (source.Page, error) {
 	name, err := r.consume(ctx, offset, true)
 	if err != nil {
-		return inbox.Page{}, err
+		return source.Page{}, err
 	}
 	defer r.remove(ctx, name)
 	got, err := r.pull(ctx, name, 1, 1<<20)
 	if err != nil || len(got.messages) == 0 {
-		return inbox.Page{Next: offset}, err
+		return source.Page{Next: offset}, err
 	}
 	m := got.messages[0]
 	about, err := m.Metadata()
 	if err != nil {
-		return inbox.Page{}, err
+		return source.Page{}, err
 	}
 	size, err := strconv.ParseInt(m.Header.Get("Nats-Msg-Size"), 10, 64)
 	if err != nil {
-		return inbox.Page{}, fmt.Errorf("read the size of message %d of stream %s: %w", about.Sequence.Stream, r.stream, err)
+		return source.Page{}, fmt.Errorf("read the size of message %d of stream %s: %w", about.Sequence.Stream, r.stream, err)
 	}
 	record := recordOf(m.Header, nil, int64(about.Sequence.Stream), about.Timestamp)
 	record.Value, record.LeftOut = nil, size+int64(m.Size())+lengthSlack
-	return inbox.Page{Records: []inbox.Record{record}, Next: record.Offset + 1}, nil
+	return source.Page{Records: []source.Record{record}, Next: record.Offset + 1}, nil
 }
 
 // advance is the next offset of a partition that has nothing at or after offset: the end of the stream. Otherwise retention would seem

@@ -10,7 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
 // This file follows what a group's keys in the bucket say.
@@ -26,7 +26,7 @@ type memberRecord struct {
 // leaseRecord is the value of a partition's key.
 type leaseRecord struct {
 	Owner     string    `json:"owner,omitempty"` // a member's id, "/" and a number of its generation; empty: nobody
-	Committed int64     `json:"committed"`       // inbox.NoOffset: nothing was committed
+	Committed int64     `json:"committed"`       // source.NoOffset: nothing was committed
 	Created   time.Time `json:"created"`         // of the stream in which the offset means something
 }
 
@@ -38,7 +38,7 @@ func (r leaseRecord) member() string {
 
 func memberKey(group, id string) string { return group + ".member." + id }
 
-func leaseKey(group string, tp inbox.TopicPartition) string {
+func leaseKey(group string, tp source.TopicPartition) string {
 	return group + ".lease." + StreamName(tp.Topic) + "." + strconv.Itoa(tp.Partition)
 }
 
@@ -94,7 +94,7 @@ func (r roster) apply(group string, e jetstream.KeyValueEntry, now time.Time) {
 	}
 	l := seenLease{revision: e.Revision()}
 	if gone || json.Unmarshal(e.Value(), &l.leaseRecord) != nil {
-		l.leaseRecord = leaseRecord{Committed: inbox.NoOffset} // Somebody deleted it: it is free, and has no offset.
+		l.leaseRecord = leaseRecord{Committed: source.NoOffset} // Somebody deleted it: it is free, and has no offset.
 	}
 	r.leases[e.Key()] = l
 }

@@ -12,7 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
 // consumed is what a session knows of a topic.
@@ -80,7 +80,7 @@ func (s *session) stands(g *generation) bool {
 }
 
 // wants are the partitions that are this member's share. The caller holds mu.
-func (s *session) wants() map[inbox.TopicPartition]bool {
+func (s *session) wants() map[source.TopicPartition]bool {
 	partitions := map[string]int{}
 	for name, t := range s.topics {
 		partitions[name] = t.partitions
@@ -93,14 +93,14 @@ func (s *session) wants() map[inbox.TopicPartition]bool {
 }
 
 // Next joins the group, and waits until the partitions that are this member's share are free.
-func (s *session) Next(ctx context.Context) (inbox.Generation, error) {
+func (s *session) Next(ctx context.Context) (source.Generation, error) {
 	s.releasing.Wait()
 	if err := s.join(ctx); err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
 	s.number++
-	g := &generation{s: s, owner: s.id + "/" + strconv.Itoa(s.number), leases: map[inbox.TopicPartition]*lease{}, readers: map[inbox.TopicPartition]*reader{}, over: make(chan struct{})}
+	g := &generation{s: s, owner: s.id + "/" + strconv.Itoa(s.number), leases: map[source.TopicPartition]*lease{}, readers: map[source.TopicPartition]*reader{}, over: make(chan struct{})}
 	s.mu.Unlock()
 	during, stop := whileConnected(ctx, s.js.Conn())
 	err := s.collect(during, g)
@@ -129,7 +129,7 @@ func (s *session) collect(ctx context.Context, g *generation) error {
 			return errors.New("join the group: this node was away for longer than the session timeout, and joins anew")
 		}
 		changed, kv, synced := s.changed, s.kv, s.synced
-		want, missing, surplus := map[inbox.TopicPartition]bool{}, map[inbox.TopicPartition]seenLease{}, []*lease{}
+		want, missing, surplus := map[source.TopicPartition]bool{}, map[source.TopicPartition]seenLease{}, []*lease{}
 		if synced {
 			want = s.wants()
 		}
@@ -145,7 +145,7 @@ func (s *session) collect(ctx context.Context, g *generation) error {
 			}
 		}
 		if synced && len(missing) == 0 && len(surplus) == 0 {
-			g.assigned = map[inbox.TopicPartition]inbox.Start{}
+			g.assigned = map[source.TopicPartition]source.Start{}
 			g.created = map[string]time.Time{}
 			for tp, l := range g.leases {
 				g.assigned[tp] = l.start(s.config)
@@ -156,7 +156,7 @@ func (s *session) collect(ctx context.Context, g *generation) error {
 			return nil
 		}
 		members, topics := s.roster.members, s.topics
-		owned, leftovers := map[inbox.TopicPartition]bool{}, map[string]seenLease{}
+		owned, leftovers := map[source.TopicPartition]bool{}, map[string]seenLease{}
 		for key, seen := range s.roster.leases { // An earlier generation could not release it.
 			if seen.member() == s.id && seen.Owner != g.owner {
 				leftovers[key] = seen
@@ -206,7 +206,7 @@ func (s *session) collect(ctx context.Context, g *generation) error {
 }
 
 // take claims a partition that nobody has, or whose owner is no member any more. It returns nil if somebody has it after all.
-func (s *session) take(ctx context.Context, kv jetstream.KeyValue, tp inbox.TopicPartition, seen seenLease, created time.Time, owner string) (*lease, error) {
+func (s *session) take(ctx context.Context, kv jetstream.KeyValue, tp source.TopicPartition, seen seenLease, created time.Time, owner string) (*lease, error) {
 	if seen.Owner != "" && seen.member() != s.id {
 		bounded, cancel := context.WithTimeout(ctx, requestTimeout)
 		_, err := kv.Get(bounded, memberKey(s.config.GroupID, seen.member()))
@@ -215,7 +215,7 @@ func (s *session) take(ctx context.Context, kv jetstream.KeyValue, tp inbox.Topi
 			return nil, err // It is a member that this node has not seen yet, or nobody knows.
 		}
 	}
-	r := leaseRecord{Owner: owner, Committed: inbox.NoOffset, Created: created}
+	r := leaseRecord{Owner: owner, Committed: source.NoOffset, Created: created}
 	if seen.revision > 0 && seen.Created.Equal(created) {
 		r.Committed = seen.Committed // Otherwise the topic was made again, and the offset means nothing in it.
 	}

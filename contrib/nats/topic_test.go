@@ -6,7 +6,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/relay"
 	"github.com/holdfast-go/holdfast/retry"
 )
@@ -96,7 +96,7 @@ func TestPartitionsAreSharedFairlyAndByAllAlike(t *testing.T) {
 		}
 	}
 	owners := share(map[string][]string{"a": {"one"}, "b": {"two"}, "c": nil}, map[string]int{"one": 2, "two": 1, "nobody's": 1})
-	if len(owners) != 3 || owners[inbox.TopicPartition{Topic: "two"}] != "b" || owners[inbox.TopicPartition{Topic: "one", Partition: 1}] != "a" {
+	if len(owners) != 3 || owners[source.TopicPartition{Topic: "two"}] != "b" || owners[source.TopicPartition{Topic: "one", Partition: 1}] != "a" {
 		t.Errorf("members that consume different topics get %v", owners)
 	}
 }

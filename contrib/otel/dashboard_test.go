@@ -20,6 +20,7 @@ import (
 	holdfastotel "github.com/holdfast-go/holdfast/contrib/otel"
 	"github.com/holdfast-go/holdfast/idempotency"
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/metrics"
 	"github.com/holdfast-go/holdfast/outbox"
@@ -109,8 +110,8 @@ func scraped(t *testing.T) map[string][]string {
 	if _, err := holdfastotel.Database(meter, sampler); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := holdfastotel.Lag(meter, sampler, func(context.Context, []inbox.TopicPartition) (map[inbox.TopicPartition]int64, error) {
-		return map[inbox.TopicPartition]int64{{Topic: "orders", Partition: 0}: 5}, nil
+	if _, err := holdfastotel.Lag(meter, sampler, func(context.Context, []source.TopicPartition) (map[source.TopicPartition]int64, error) {
+		return map[source.TopicPartition]int64{{Topic: "orders", Partition: 0}: 5}, nil
 	}); err != nil {
 		t.Fatal(err)
 	}

@@ -19,6 +19,7 @@ import (
 	holdfastprometheus "github.com/holdfast-go/holdfast/contrib/prometheus"
 	"github.com/holdfast-go/holdfast/idempotency"
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/metrics"
@@ -93,8 +94,8 @@ func tellAll(t *testing.T, c *holdfastprometheus.Collector) {
 	}
 	sampler := need[*metrics.Database](t)(metrics.NewDatabase(db.Pool, metrics.DatabaseConfig{}))
 	need[func() error](t)(c.Database(sampler))
-	need[func() error](t)(c.Lag(sampler, func(context.Context, []inbox.TopicPartition) (map[inbox.TopicPartition]int64, error) {
-		return map[inbox.TopicPartition]int64{{Topic: "orders", Partition: 0}: 5}, nil
+	need[func() error](t)(c.Lag(sampler, func(context.Context, []source.TopicPartition) (map[source.TopicPartition]int64, error) {
+		return map[source.TopicPartition]int64{{Topic: "orders", Partition: 0}: 5}, nil
 	}))
 	need[func() error](t)(c.Pool("main", db.Pool))
 }

@@ -12,29 +12,30 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
 // record is a record with headers.
-func record(key, value string) inbox.Record {
-	return inbox.Record{Key: []byte(key), Value: []byte(value), Headers: []inbox.Header{{Key: "ce_id", Value: []byte(value)}, {Key: "ce_type", Value: []byte("order.placed")}}}
+func record(key, value string) source.Record {
+	return source.Record{Key: []byte(key), Value: []byte(value), Headers: []source.Header{{Key: "ce_id", Value: []byte(value)}, {Key: "ce_type", Value: []byte("order.placed")}}}
 }
 
-func numbered(n int) []inbox.Record {
-	records := make([]inbox.Record, n)
+func numbered(n int) []source.Record {
+	records := make([]source.Record, n)
 	for i := range records {
 		records[i] = record(fmt.Sprint("k", i%3), fmt.Sprint(i))
 	}
 	return records
 }
 
-func first(topic string) inbox.TopicPartition { return inbox.TopicPartition{Topic: topic} }
+func first(topic string) source.TopicPartition { return source.TopicPartition{Topic: topic} }
 
 func (s *suite) newGroup() {
 	one, two := s.o.Topic(s, 3), s.o.Topic(s, 1)
 	m := s.begin(one, two)
-	want := map[inbox.TopicPartition]inbox.Start{{Topic: two}: {Committed: inbox.NoOffset}}
+	want := map[source.TopicPartition]source.Start{{Topic: two}: {Committed: source.NoOffset}}
 	for p := range 3 {
-		want[inbox.TopicPartition{Topic: one, Partition: p}] = inbox.Start{Committed: inbox.NoOffset}
+		want[source.TopicPartition{Topic: one, Partition: p}] = source.Start{Committed: source.NoOffset}
 	}
 	for range 2 {
 		if got := m.gen.Assigned(); !maps.Equal(got, want) {
@@ -50,12 +51,12 @@ func (s *suite) newGroup() {
 
 func (s *suite) recordsAsWritten() {
 	topic := s.o.Topic(s, 1)
-	want := []inbox.Record{
+	want := []source.Record{
 		record("k", "1"),
 		{Value: []byte("without a key")},
 		{Key: []byte("tombstone")},
 		{Key: []byte("empty"), Value: []byte{}},
-		{Key: []byte{0, 0xff}, Value: []byte{0xff, 0}, Headers: []inbox.Header{{Key: "twice", Value: []byte("a")}, {Key: "twice", Value: []byte("b")}, {Key: "empty", Value: []byte{}}}},
+		{Key: []byte{0, 0xff}, Value: []byte{0xff, 0}, Headers: []source.Header{{Key: "twice", Value: []byte("a")}, {Key: "twice", Value: []byte("b")}, {Key: "empty", Value: []byte{}}}},
 	}
 	s.o.Produce(s, topic, 0, want...)
 	got := s.begin(topic).read(first(topic), s.o.FirstOffset, len(want))
@@ -65,7 +66,7 @@ func (s *suite) recordsAsWritten() {
 	same := func(a, b []byte) bool { return (a == nil) == (b == nil) && bytes.Equal(a, b) }
 	for i, w := range want {
 		g := got[i]
-		headers := slices.EqualFunc(byName(g.Headers), byName(w.Headers), func(a, b inbox.Header) bool { return a.Key == b.Key && bytes.Equal(a.Value, b.Value) })
+		headers := slices.EqualFunc(byName(g.Headers), byName(w.Headers), func(a, b source.Header) bool { return a.Key == b.Key && bytes.Equal(a.Value, b.Value) })
 		if g.Offset != s.o.FirstOffset+int64(i) || !same(g.Key, w.Key) || !same(g.Value, w.Value) || !headers {
 			s.Errorf("record %d was written as %+v and comes as %+v", i, w, g)
 		}
@@ -73,8 +74,8 @@ func (s *suite) recordsAsWritten() {
 }
 
 // byName sorts headers by name. Those of one name keep their order; a broker may keep no other.
-func byName(headers []inbox.Header) []inbox.Header {
-	return slices.SortedStableFunc(slices.Values(headers), func(a, b inbox.Header) int { return strings.Compare(a.Key, b.Key) })
+func byName(headers []source.Header) []source.Header {
+	return slices.SortedStableFunc(slices.Values(headers), func(a, b source.Header) int { return strings.Compare(a.Key, b.Key) })
 }
 
 func (s *suite) anyOffset() {
@@ -122,7 +123,7 @@ func (s *suite) waitsAtTheEnd() {
 // before that comes.
 func (s *suite) reachesTheEnd() {
 	topic := s.o.Topic(s, 2)
-	other := inbox.TopicPartition{Topic: topic, Partition: 1}
+	other := source.TopicPartition{Topic: topic, Partition: 1}
 	for i := range 3 {
 		s.o.Produce(s, topic, 0, record("k", fmt.Sprint(i)))
 		s.o.Produce(s, topic, 1, record("k", fmt.Sprint("beside ", i)), record("k", "another"))
@@ -271,7 +272,7 @@ func (s *suite) commitAndRestart() {
 	m.commit(first(topic), 7)
 	m.close()
 	again := s.begin(topic)
-	want := map[inbox.TopicPartition]inbox.Start{{Topic: topic}: {Committed: 7}, {Topic: topic, Partition: 1}: {Committed: inbox.NoOffset}}
+	want := map[source.TopicPartition]source.Start{{Topic: topic}: {Committed: 7}, {Topic: topic, Partition: 1}: {Committed: source.NoOffset}}
 	if got := again.gen.Assigned(); !maps.Equal(got, want) {
 		s.Errorf("after a restart the partitions are %v, want %v", got, want)
 	}
@@ -343,7 +344,7 @@ func (s *suite) membersShare() {
 		if _, both := all[tp]; both {
 			s.Errorf("%s/%d is assigned to both members", tp.Topic, tp.Partition)
 		}
-		all[tp] = inbox.Start{}
+		all[tp] = source.Start{}
 	}
 	if len(all) != 4 || len(a.gen.Assigned()) == 0 || len(b.gen.Assigned()) == 0 {
 		s.Errorf("one member has %v of 4 partitions, and the other %v", a.gen.Assigned(), b.gen.Assigned())
@@ -373,7 +374,7 @@ func (s *suite) commitAtHandover() {
 	second := b.next(s.Context())
 	a.over()
 	for p := range 2 {
-		a.commit(inbox.TopicPartition{Topic: topic, Partition: p}, int64(4+p))
+		a.commit(source.TopicPartition{Topic: topic, Partition: p}, int64(4+p))
 	}
 	a.leave()
 	s.settle(a, b, a.next(s.Context()), second)
@@ -430,7 +431,7 @@ func (s *suite) concurrent() {
 	}
 	var readers sync.WaitGroup
 	for p := range partitions {
-		tp := inbox.TopicPartition{Topic: topic, Partition: p}
+		tp := source.TopicPartition{Topic: topic, Partition: p}
 		readers.Go(func() {
 			ctx, cancel := context.WithTimeout(s.Context(), s.o.StepTimeout)
 			defer cancel()

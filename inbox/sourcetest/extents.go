@@ -4,15 +4,15 @@ import (
 	"context"
 	"time"
 
-	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
-// extent asks a session for the extent of its partitions. A session that is not inbox.Bounded promises none.
-func (m *member) extent(at time.Time) (all map[inbox.TopicPartition]inbox.Extent, bounded bool) {
+// extent asks a session for the extent of its partitions. A session that is not source.Bounded promises none.
+func (m *member) extent(at time.Time) (all map[source.TopicPartition]source.Extent, bounded bool) {
 	m.Helper()
-	session, ok := m.session.(inbox.Bounded)
+	session, ok := m.session.(source.Bounded)
 	if !ok {
-		m.Log("not checked: the sessions are not inbox.Bounded")
+		m.Log("not checked: the sessions are not source.Bounded")
 		return nil, false
 	}
 	ctx, cancel := context.WithTimeout(m.Context(), m.o.StepTimeout)
@@ -31,7 +31,7 @@ func (m *member) extent(at time.Time) (all map[inbox.TopicPartition]inbox.Extent
 }
 
 // wantExtent compares the extent of one partition.
-func (m *member) wantExtent(what string, at time.Time, tp inbox.TopicPartition, want inbox.Extent) {
+func (m *member) wantExtent(what string, at time.Time, tp source.TopicPartition, want source.Extent) {
 	m.Helper()
 	if all, bounded := m.extent(at); bounded && all[tp] != want {
 		m.Errorf("%s: the extent is %+v, want %+v", what, all[tp], want)
@@ -46,7 +46,7 @@ func (s *suite) extents() {
 	if !bounded {
 		return
 	}
-	want := map[inbox.TopicPartition]inbox.Extent{{Topic: one}: {}, {Topic: one, Partition: 1}: {End: 5, At: 5}, {Topic: two}: {}}
+	want := map[source.TopicPartition]source.Extent{{Topic: one}: {}, {Topic: one, Partition: 1}: {End: 5, At: 5}, {Topic: two}: {}}
 	if len(all) != len(want) {
 		s.Errorf("it names %d partitions, want %d: those without records, too", len(all), len(want))
 	}
@@ -56,7 +56,7 @@ func (s *suite) extents() {
 		}
 	}
 	s.o.Produce(s, two, 0, numbered(1)...)
-	m.wantExtent("after a record came", time.Time{}, first(two), inbox.Extent{End: 1, At: 1})
+	m.wantExtent("after a record came", time.Time{}, first(two), source.Extent{End: 1, At: 1})
 }
 
 func (s *suite) extentAtATime() {
@@ -79,14 +79,14 @@ func (s *suite) extentAtATime() {
 		}
 	}
 	end := at + 1
-	m.wantExtent("at the time of the last record", second, first(topic), inbox.Extent{End: end, At: at})
-	m.wantExtent("at a time before all", second.Add(-24*time.Hour), first(topic), inbox.Extent{End: end, At: 0})
-	m.wantExtent("at a time after all", second.Add(24*time.Hour), first(topic), inbox.Extent{End: end, At: end})
+	m.wantExtent("at the time of the last record", second, first(topic), source.Extent{End: end, At: at})
+	m.wantExtent("at a time before all", second.Add(-24*time.Hour), first(topic), source.Extent{End: end, At: 0})
+	m.wantExtent("at a time after all", second.Add(24*time.Hour), first(topic), source.Extent{End: end, At: end})
 }
 
 func (s *suite) extentAfterDeletion() {
 	topic := s.o.Topic(s, 1)
 	s.o.Produce(s, topic, 0, numbered(5)...)
 	s.o.Delete(s, topic, 0, 3)
-	s.join(topic).wantExtent("after the deletion of three records", time.Time{}, first(topic), inbox.Extent{First: 3, End: 5, At: 5})
+	s.join(topic).wantExtent("after the deletion of three records", time.Time{}, first(topic), source.Extent{First: 3, End: 5, At: 5})
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/ending"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
@@ -25,16 +26,16 @@ func reported(t *testing.T, name string, o Options) []string {
 
 // bug is what a source does wrong: each function that is set stands before the right one.
 type bug struct {
-	next     func(ctx context.Context, s inbox.Session) (inbox.Generation, error)
-	close    func(s inbox.Session)
-	assigned func(all map[inbox.TopicPartition]inbox.Start) map[inbox.TopicPartition]inbox.Start
+	next     func(ctx context.Context, s source.Session) (source.Generation, error)
+	close    func(s source.Session)
+	assigned func(all map[source.TopicPartition]source.Start) map[source.TopicPartition]source.Start
 	over     func(over <-chan struct{}) <-chan struct{}
 	bounds   func(first, end int64) (int64, int64)
-	fetch    func(ctx context.Context, g inbox.Generation, tp inbox.TopicPartition, offset int64) (inbox.Page, error)
-	page     func(p *inbox.Page)
-	commit   func(ctx context.Context, g inbox.Generation, offsets map[inbox.TopicPartition]int64) error
-	leave    func(g inbox.Generation)
-	extent   func(x inbox.Extent) inbox.Extent
+	fetch    func(ctx context.Context, g source.Generation, tp source.TopicPartition, offset int64) (source.Page, error)
+	page     func(p *source.Page)
+	commit   func(ctx context.Context, g source.Generation, offsets map[source.TopicPartition]int64) error
+	leave    func(g source.Generation)
+	extent   func(x source.Extent) source.Extent
 }
 
 type buggySource struct {
@@ -42,20 +43,20 @@ type buggySource struct {
 	bug bug
 }
 
-func (s buggySource) Open(ctx context.Context, handover time.Duration) (inbox.Session, error) {
+func (s buggySource) Open(ctx context.Context, handover time.Duration) (source.Session, error) {
 	session, err := s.Source.Open(ctx, handover)
 	return &buggySession{session, s.bug}, err
 }
 
 type buggySession struct {
-	inbox.Session
+	source.Session
 	bug bug
 }
 
-func (s *buggySession) Next(ctx context.Context) (inbox.Generation, error) {
+func (s *buggySession) Next(ctx context.Context) (source.Generation, error) {
 	next := s.Session.Next
 	if s.bug.next != nil {
-		next = func(ctx context.Context) (inbox.Generation, error) { return s.bug.next(ctx, s.Session) }
+		next = func(ctx context.Context) (source.Generation, error) { return s.bug.next(ctx, s.Session) }
 	}
 	g, err := next(ctx)
 	if err != nil {
@@ -72,8 +73,8 @@ func (s *buggySession) Close() {
 	s.Session.Close()
 }
 
-func (s *buggySession) Extents(ctx context.Context, at time.Time) (map[inbox.TopicPartition]inbox.Extent, error) {
-	all, err := s.Session.(inbox.Bounded).Extents(ctx, at)
+func (s *buggySession) Extents(ctx context.Context, at time.Time) (map[source.TopicPartition]source.Extent, error) {
+	all, err := s.Session.(source.Bounded).Extents(ctx, at)
 	for tp, x := range all {
 		if s.bug.extent != nil {
 			all[tp] = s.bug.extent(x)
@@ -83,11 +84,11 @@ func (s *buggySession) Extents(ctx context.Context, at time.Time) (map[inbox.Top
 }
 
 type buggyGeneration struct {
-	inbox.Generation
+	source.Generation
 	bug bug
 }
 
-func (g *buggyGeneration) Assigned() map[inbox.TopicPartition]inbox.Start {
+func (g *buggyGeneration) Assigned() map[source.TopicPartition]source.Start {
 	if g.bug.assigned != nil {
 		return g.bug.assigned(maps.Clone(g.Generation.Assigned()))
 	}
@@ -101,7 +102,7 @@ func (g *buggyGeneration) Over() <-chan struct{} {
 	return g.Generation.Over()
 }
 
-func (g *buggyGeneration) Bounds(ctx context.Context, tp inbox.TopicPartition) (int64, int64, error) {
+func (g *buggyGeneration) Bounds(ctx context.Context, tp source.TopicPartition) (int64, int64, error) {
 	first, end, err := g.Generation.Bounds(ctx, tp)
 	if g.bug.bounds != nil {
 		first, end = g.bug.bounds(first, end)
@@ -109,7 +110,7 @@ func (g *buggyGeneration) Bounds(ctx context.Context, tp inbox.TopicPartition) (
 	return first, end, err
 }
 
-func (g *buggyGeneration) Fetch(ctx context.Context, tp inbox.TopicPartition, offset, maxBytes int64) (inbox.Page, error) {
+func (g *buggyGeneration) Fetch(ctx context.Context, tp source.TopicPartition, offset, maxBytes int64) (source.Page, error) {
 	if g.bug.fetch != nil {
 		return g.bug.fetch(ctx, g.Generation, tp, offset)
 	}
@@ -120,7 +121,7 @@ func (g *buggyGeneration) Fetch(ctx context.Context, tp inbox.TopicPartition, of
 	return page, err
 }
 
-func (g *buggyGeneration) Commit(ctx context.Context, offsets map[inbox.TopicPartition]int64) error {
+func (g *buggyGeneration) Commit(ctx context.Context, offsets map[source.TopicPartition]int64) error {
 	if g.bug.commit != nil {
 		return g.bug.commit(ctx, g.Generation, offsets)
 	}
@@ -136,8 +137,8 @@ func (g *buggyGeneration) Leave() {
 }
 
 // eachRecord changes every record of a page.
-func eachRecord(change func(r *inbox.Record)) bug {
-	return bug{page: func(p *inbox.Page) {
+func eachRecord(change func(r *source.Record)) bug {
+	return bug{page: func(p *source.Page) {
 		for i := range p.Records {
 			change(&p.Records[i])
 		}
@@ -154,49 +155,49 @@ func TestEveryInjectedBugIsReported(t *testing.T) {
 		bug   bug
 		check string // that reports it
 	}{
-		{"no offset is said to be the first", bug{assigned: func(all map[inbox.TopicPartition]inbox.Start) map[inbox.TopicPartition]inbox.Start {
+		{"no offset is said to be the first", bug{assigned: func(all map[source.TopicPartition]source.Start) map[source.TopicPartition]source.Start {
 			for tp, start := range all {
 				start.Committed = max(start.Committed, 0)
 				all[tp] = start
 			}
 			return all
 		}}, "a new group has all partitions and no offsets"},
-		{"only the first topic is consumed", bug{assigned: func(all map[inbox.TopicPartition]inbox.Start) map[inbox.TopicPartition]inbox.Start {
-			maps.DeleteFunc(all, func(tp inbox.TopicPartition, _ inbox.Start) bool { return tp.Partition > 0 })
+		{"only the first topic is consumed", bug{assigned: func(all map[source.TopicPartition]source.Start) map[source.TopicPartition]source.Start {
+			maps.DeleteFunc(all, func(tp source.TopicPartition, _ source.Start) bool { return tp.Partition > 0 })
 			return all
 		}}, "a new group has all partitions and no offsets"},
 		{"a generation is over at once", bug{over: func(<-chan struct{}) <-chan struct{} { return closed }}, "a new group has all partitions and no offsets"},
-		{"a tombstone becomes an empty value", eachRecord(func(r *inbox.Record) {
+		{"a tombstone becomes an empty value", eachRecord(func(r *source.Record) {
 			if r.Value == nil {
 				r.Value = []byte{}
 			}
 		}), "records come as they were written"},
-		{"an empty value becomes a tombstone", eachRecord(func(r *inbox.Record) {
+		{"an empty value becomes a tombstone", eachRecord(func(r *source.Record) {
 			if len(r.Value) == 0 {
 				r.Value = nil
 			}
 		}), "records come as they were written"},
-		{"no key becomes an empty one", eachRecord(func(r *inbox.Record) {
+		{"no key becomes an empty one", eachRecord(func(r *source.Record) {
 			if r.Key == nil {
 				r.Key = []byte{}
 			}
 		}), "records come as they were written"},
-		{"of headers with one name the last is kept", eachRecord(func(r *inbox.Record) {
-			r.Headers = slices.CompactFunc(slices.Clone(r.Headers), func(a, b inbox.Header) bool { return a.Key == b.Key })
+		{"of headers with one name the last is kept", eachRecord(func(r *source.Record) {
+			r.Headers = slices.CompactFunc(slices.Clone(r.Headers), func(a, b source.Header) bool { return a.Key == b.Key })
 		}), "records come as they were written"},
-		{"offsets count from one", eachRecord(func(r *inbox.Record) { r.Offset++ }), "records come as they were written"},
-		{"tombstones are left out", bug{page: func(p *inbox.Page) {
-			p.Records = slices.DeleteFunc(p.Records, func(r inbox.Record) bool { return r.Value == nil })
+		{"offsets count from one", eachRecord(func(r *source.Record) { r.Offset++ }), "records come as they were written"},
+		{"tombstones are left out", bug{page: func(p *source.Page) {
+			p.Records = slices.DeleteFunc(p.Records, func(r source.Record) bool { return r.Value == nil })
 		}}, "records come as they were written"},
-		{"a fetch begins with the whole batch", bug{fetch: func(ctx context.Context, g inbox.Generation, tp inbox.TopicPartition, offset int64) (inbox.Page, error) {
+		{"a fetch begins with the whole batch", bug{fetch: func(ctx context.Context, g source.Generation, tp source.TopicPartition, offset int64) (source.Page, error) {
 			return g.Fetch(ctx, tp, max(offset-offset%10, 0), pageBytes)
 		}}, "reading starts at any offset"},
-		{"a record is passed over", bug{page: func(p *inbox.Page) {
+		{"a record is passed over", bug{page: func(p *source.Page) {
 			if len(p.Records) > 2 {
 				p.Records = slices.Delete(slices.Clone(p.Records), 1, 2)
 			}
 		}}, "reading starts at any offset"},
-		{"the next offset is that of the last record", bug{page: func(p *inbox.Page) {
+		{"the next offset is that of the last record", bug{page: func(p *source.Page) {
 			if len(p.Records) > 0 {
 				p.Next--
 			}
@@ -204,73 +205,73 @@ func TestEveryInjectedBugIsReported(t *testing.T) {
 		{"the end is the last record's offset", bug{bounds: func(first, end int64) (int64, int64) { return first, end - 1 }}, "the bounds are those of the log"},
 		{"the first offset is always zero", bug{bounds: func(_, end int64) (int64, int64) { return 0, end }}, "a deleted offset is an error"},
 		{"what other partitions have is never passed", bug{bounds: func(first, end int64) (int64, int64) { return first, end + 1 }}, "a partition at its end reaches the end of the log"},
-		{"a record is jumped over on the way to the end", bug{page: func(p *inbox.Page) {
+		{"a record is jumped over on the way to the end", bug{page: func(p *source.Page) {
 			if len(p.Records) > 1 {
 				p.Records = p.Records[1:]
 			}
 		}}, "a partition at its end reaches the end of the log"},
-		{"a page has all that there is", bug{fetch: func(ctx context.Context, g inbox.Generation, tp inbox.TopicPartition, offset int64) (inbox.Page, error) {
+		{"a page has all that there is", bug{fetch: func(ctx context.Context, g source.Generation, tp source.TopicPartition, offset int64) (source.Page, error) {
 			return g.Fetch(ctx, tp, offset, pageBytes)
 		}}, "a page keeps to its bytes"},
-		{"a large record is left out for good", eachRecord(func(r *inbox.Record) {
+		{"a large record is left out for good", eachRecord(func(r *source.Record) {
 			if len(r.Value) > 100_000 {
 				r.Value, r.LeftOut = nil, int64(len(r.Value))
 			}
 		}), "a record that is too large comes without its value"},
-		{"at the end the next offset goes on", bug{page: func(p *inbox.Page) {
+		{"at the end the next offset goes on", bug{page: func(p *source.Page) {
 			if len(p.Records) == 0 {
 				p.Next++
 			}
 		}}, "at the end a fetch waits a moment"},
-		{"at the end a fetch waits for ever", bug{fetch: func(ctx context.Context, g inbox.Generation, tp inbox.TopicPartition, offset int64) (inbox.Page, error) {
+		{"at the end a fetch waits for ever", bug{fetch: func(ctx context.Context, g source.Generation, tp source.TopicPartition, offset int64) (source.Page, error) {
 			if _, end, _ := g.Bounds(ctx, tp); offset >= end {
 				<-ctx.Done()
-				return inbox.Page{}, ctx.Err()
+				return source.Page{}, ctx.Err()
 			}
 			return g.Fetch(ctx, tp, offset, pageBytes)
 		}}, "at the end a fetch waits a moment"},
-		{"a fetch does not end with its context", bug{fetch: func(_ context.Context, g inbox.Generation, tp inbox.TopicPartition, offset int64) (inbox.Page, error) {
+		{"a fetch does not end with its context", bug{fetch: func(_ context.Context, g source.Generation, tp source.TopicPartition, offset int64) (source.Page, error) {
 			<-t.Context().Done()
-			return inbox.Page{}, t.Context().Err()
+			return source.Page{}, t.Context().Err()
 		}}, "a fetch ends with its context"},
-		{"an offset after the end waits", bug{fetch: func(ctx context.Context, g inbox.Generation, tp inbox.TopicPartition, offset int64) (inbox.Page, error) {
+		{"an offset after the end waits", bug{fetch: func(ctx context.Context, g source.Generation, tp source.TopicPartition, offset int64) (source.Page, error) {
 			if _, end, _ := g.Bounds(ctx, tp); offset > end {
-				return inbox.Page{Next: offset}, nil
+				return source.Page{Next: offset}, nil
 			}
 			return g.Fetch(ctx, tp, offset, pageBytes)
 		}}, "an offset after the end is an error"},
-		{"an offset after the end is another error", bug{fetch: func(ctx context.Context, g inbox.Generation, tp inbox.TopicPartition, offset int64) (inbox.Page, error) {
+		{"an offset after the end is another error", bug{fetch: func(ctx context.Context, g source.Generation, tp source.TopicPartition, offset int64) (source.Page, error) {
 			page, err := g.Fetch(ctx, tp, offset, pageBytes)
 			if err != nil {
 				err = errors.New("out of range")
 			}
 			return page, err
 		}}, "an offset after the end is an error"},
-		{"deleted records are jumped over", bug{fetch: func(ctx context.Context, g inbox.Generation, tp inbox.TopicPartition, offset int64) (inbox.Page, error) {
+		{"deleted records are jumped over", bug{fetch: func(ctx context.Context, g source.Generation, tp source.TopicPartition, offset int64) (source.Page, error) {
 			first, _, _ := g.Bounds(ctx, tp)
 			return g.Fetch(ctx, tp, max(first, offset), pageBytes)
 		}}, "a deleted offset is an error"},
-		{"commits are lost", bug{commit: func(context.Context, inbox.Generation, map[inbox.TopicPartition]int64) error { return nil }}, "committed offsets outlive a restart"},
-		{"a commit is of the record before", bug{commit: func(ctx context.Context, g inbox.Generation, offsets map[inbox.TopicPartition]int64) error {
+		{"commits are lost", bug{commit: func(context.Context, source.Generation, map[source.TopicPartition]int64) error { return nil }}, "committed offsets outlive a restart"},
+		{"a commit is of the record before", bug{commit: func(ctx context.Context, g source.Generation, offsets map[source.TopicPartition]int64) error {
 			offsets = maps.Clone(offsets)
 			for tp := range offsets {
 				offsets[tp]--
 			}
 			return g.Commit(ctx, offsets)
 		}}, "committed offsets outlive a restart"},
-		{"the first commit stays", bug{commit: func() func(context.Context, inbox.Generation, map[inbox.TopicPartition]int64) error {
+		{"the first commit stays", bug{commit: func() func(context.Context, source.Generation, map[source.TopicPartition]int64) error {
 			var once sync.Map
-			return func(ctx context.Context, g inbox.Generation, offsets map[inbox.TopicPartition]int64) (err error) {
+			return func(ctx context.Context, g source.Generation, offsets map[source.TopicPartition]int64) (err error) {
 				for tp, offset := range offsets {
 					if _, again := once.LoadOrStore(tp, true); !again {
-						err = errors.Join(err, g.Commit(ctx, map[inbox.TopicPartition]int64{tp: offset}))
+						err = errors.Join(err, g.Commit(ctx, map[source.TopicPartition]int64{tp: offset}))
 					}
 				}
 				return err
 			}
 		}()}, "committed offsets outlive a restart"},
-		{"one commit is for all partitions", bug{commit: func(ctx context.Context, g inbox.Generation, offsets map[inbox.TopicPartition]int64) error {
-			all := map[inbox.TopicPartition]int64{}
+		{"one commit is for all partitions", bug{commit: func(ctx context.Context, g source.Generation, offsets map[source.TopicPartition]int64) error {
+			all := map[source.TopicPartition]int64{}
 			for tp := range g.Assigned() {
 				for _, offset := range offsets {
 					all[tp] = offset
@@ -278,30 +279,30 @@ func TestEveryInjectedBugIsReported(t *testing.T) {
 			}
 			return g.Commit(ctx, all)
 		}}, "committed offsets outlive a restart"},
-		{"closing a session does not leave the group", bug{close: func(inbox.Session) {}}, "committed offsets outlive a restart"},
-		{"closing a session hangs", bug{close: func(inbox.Session) { <-t.Context().Done() }}, "committed offsets outlive a restart"},
-		{"a generation that was left gives no other", bug{next: func(ctx context.Context, s inbox.Session) (inbox.Generation, error) {
+		{"closing a session does not leave the group", bug{close: func(source.Session) {}}, "committed offsets outlive a restart"},
+		{"closing a session hangs", bug{close: func(source.Session) { <-t.Context().Done() }}, "committed offsets outlive a restart"},
+		{"a generation that was left gives no other", bug{next: func(ctx context.Context, s source.Session) (source.Generation, error) {
 			if _, again := given.LoadOrStore(s, true); again {
 				<-t.Context().Done()
 			}
 			return s.Next(ctx)
 		}}, "a generation that was left is followed by another"},
-		{"Leave does nothing", bug{leave: func(inbox.Generation) {}}, "partitions are handed over after Leave"},
-		{"Leave waits for the others", bug{leave: func(inbox.Generation) { <-t.Context().Done() }}, "a generation that was left is followed by another"},
-		{"everybody has everything", bug{assigned: func(all map[inbox.TopicPartition]inbox.Start) map[inbox.TopicPartition]inbox.Start {
+		{"Leave does nothing", bug{leave: func(source.Generation) {}}, "partitions are handed over after Leave"},
+		{"Leave waits for the others", bug{leave: func(source.Generation) { <-t.Context().Done() }}, "a generation that was left is followed by another"},
+		{"everybody has everything", bug{assigned: func(all map[source.TopicPartition]source.Start) map[source.TopicPartition]source.Start {
 			for tp := range maps.Clone(all) {
 				for p := range 4 {
-					all[inbox.TopicPartition{Topic: tp.Topic, Partition: p}] = inbox.Start{Committed: inbox.NoOffset}
+					all[source.TopicPartition{Topic: tp.Topic, Partition: p}] = source.Start{Committed: source.NoOffset}
 				}
 			}
 			return all
 		}}, "members share the partitions"},
-		{"the second member has nothing, and nobody the rest", bug{assigned: func(all map[inbox.TopicPartition]inbox.Start) map[inbox.TopicPartition]inbox.Start {
-			maps.DeleteFunc(all, func(tp inbox.TopicPartition, _ inbox.Start) bool { return tp.Partition == 3 })
+		{"the second member has nothing, and nobody the rest", bug{assigned: func(all map[source.TopicPartition]source.Start) map[source.TopicPartition]source.Start {
+			maps.DeleteFunc(all, func(tp source.TopicPartition, _ source.Start) bool { return tp.Partition == 3 })
 			return all
 		}}, "members share the partitions"},
 		{"nobody hears that another has joined", bug{over: func(<-chan struct{}) <-chan struct{} { return never }}, "members share the partitions"},
-		{"partitions are given before they are let go of", bug{next: func(ctx context.Context, s inbox.Session) (inbox.Generation, error) {
+		{"partitions are given before they are let go of", bug{next: func(ctx context.Context, s source.Session) (source.Generation, error) {
 			m := s.(*memorySession)
 			m.m.mu.Lock()
 			for _, other := range m.group.members {
@@ -313,7 +314,7 @@ func TestEveryInjectedBugIsReported(t *testing.T) {
 			m.m.mu.Unlock()
 			return s.Next(ctx)
 		}}, "partitions are handed over after Leave"},
-		{"what is committed after Over is dropped", bug{commit: func(ctx context.Context, g inbox.Generation, offsets map[inbox.TopicPartition]int64) error {
+		{"what is committed after Over is dropped", bug{commit: func(ctx context.Context, g source.Generation, offsets map[source.TopicPartition]int64) error {
 			select {
 			case <-g.Over():
 				return nil
@@ -321,7 +322,7 @@ func TestEveryInjectedBugIsReported(t *testing.T) {
 				return g.Commit(ctx, offsets)
 			}
 		}}, "what is committed at a handover counts"},
-		{"what is committed after Over is refused", bug{commit: func(ctx context.Context, g inbox.Generation, offsets map[inbox.TopicPartition]int64) error {
+		{"what is committed after Over is refused", bug{commit: func(ctx context.Context, g source.Generation, offsets map[source.TopicPartition]int64) error {
 			select {
 			case <-g.Over():
 				return errors.New("rebalance in progress")
@@ -329,26 +330,26 @@ func TestEveryInjectedBugIsReported(t *testing.T) {
 				return g.Commit(ctx, offsets)
 			}
 		}}, "what is committed at a handover counts"},
-		{"a member that closed is waited for", bug{close: func(s inbox.Session) {
+		{"a member that closed is waited for", bug{close: func(s source.Session) {
 			m := s.(*memorySession)
 			m.m.mu.Lock()
 			m.gen = nil
 			m.m.mu.Unlock()
 		}}, "the rest takes over from one that closed"},
-		{"joining does not end with its context", bug{next: func(ctx context.Context, s inbox.Session) (inbox.Generation, error) {
+		{"joining does not end with its context", bug{next: func(ctx context.Context, s source.Session) (source.Generation, error) {
 			<-t.Context().Done()
 			return nil, ctx.Err()
 		}}, "joining ends with its context"},
-		{"an extent ends with its last record", bug{extent: func(x inbox.Extent) inbox.Extent { return inbox.Extent{First: x.First, End: x.End - 1, At: x.At} }},
+		{"an extent ends with its last record", bug{extent: func(x source.Extent) source.Extent { return source.Extent{First: x.First, End: x.End - 1, At: x.At} }},
 			"a bounded session says where its topics end"},
-		{"no record is found by its time", bug{extent: func(x inbox.Extent) inbox.Extent { return inbox.Extent{First: x.First, End: x.End, At: x.End} }},
+		{"no record is found by its time", bug{extent: func(x source.Extent) source.Extent { return source.Extent{First: x.First, End: x.End, At: x.End} }},
 			"the extent of a partition is found by time"},
-		{"an extent begins at 0 for ever", bug{extent: func(x inbox.Extent) inbox.Extent { return inbox.Extent{End: x.End, At: x.At} }},
+		{"an extent begins at 0 for ever", bug{extent: func(x source.Extent) source.Extent { return source.Extent{End: x.End, At: x.At} }},
 			"the extent begins after deleted records"},
-		{"partitions share the place where they are read", bug{fetch: func() func(context.Context, inbox.Generation, inbox.TopicPartition, int64) (inbox.Page, error) {
+		{"partitions share the place where they are read", bug{fetch: func() func(context.Context, source.Generation, source.TopicPartition, int64) (source.Page, error) {
 			var mu sync.Mutex
-			at := map[inbox.Generation]int64{}
-			return func(ctx context.Context, g inbox.Generation, tp inbox.TopicPartition, _ int64) (inbox.Page, error) {
+			at := map[source.Generation]int64{}
+			return func(ctx context.Context, g source.Generation, tp source.TopicPartition, _ int64) (source.Page, error) {
 				mu.Lock()
 				offset := at[g]
 				mu.Unlock()
@@ -382,12 +383,12 @@ func TestNoCheckIsThereForNothing(t *testing.T) {
 	o.StepTimeout = 200 * time.Millisecond
 	right := o.Source
 	dead := bug{
-		next: func(ctx context.Context, s inbox.Session) (inbox.Generation, error) {
+		next: func(ctx context.Context, s source.Session) (source.Generation, error) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		},
-		close:  func(inbox.Session) {},
-		extent: func(inbox.Extent) inbox.Extent { return inbox.Extent{First: -1} },
+		close:  func(source.Session) {},
+		extent: func(source.Extent) source.Extent { return source.Extent{First: -1} },
 	}
 	o.Source = func(t testing.TB, group string, topics ...string) inbox.Source {
 		return buggySource{right(t, group, topics...), dead}

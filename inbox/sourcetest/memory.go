@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
 // Memory is a broker in memory with consumer groups. It is for tests that need no other broker, and an example of an
@@ -22,14 +23,14 @@ type Memory struct {
 // memoryLog is a partition. Its first record has the offset in first.
 type memoryLog struct {
 	first   int64
-	records []inbox.Record
+	records []source.Record
 	grown   chan struct{} // closed when there are more records
 }
 
 func (l *memoryLog) end() int64 { return l.first + int64(len(l.records)) }
 
 type memoryGroup struct {
-	committed map[inbox.TopicPartition]int64
+	committed map[source.TopicPartition]int64
 	members   []*memorySession // in the order in which they joined
 }
 
@@ -46,7 +47,7 @@ func (m *Memory) CreateTopic(name string, partitions int) {
 }
 
 // Produce appends records to a partition. It sets their offsets.
-func (m *Memory) Produce(topic string, partition int, records ...inbox.Record) {
+func (m *Memory) Produce(topic string, partition int, records ...source.Record) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	log := m.topics[topic][partition]
@@ -81,7 +82,7 @@ type memorySource struct {
 	topics []string
 }
 
-func (s *memorySource) Open(context.Context, time.Duration) (inbox.Session, error) {
+func (s *memorySource) Open(context.Context, time.Duration) (source.Session, error) {
 	s.m.mu.Lock()
 	defer s.m.mu.Unlock()
 	for _, topic := range s.topics {
@@ -90,7 +91,7 @@ func (s *memorySource) Open(context.Context, time.Duration) (inbox.Session, erro
 		}
 	}
 	if s.m.groups[s.group] == nil {
-		s.m.groups[s.group] = &memoryGroup{committed: map[inbox.TopicPartition]int64{}}
+		s.m.groups[s.group] = &memoryGroup{committed: map[source.TopicPartition]int64{}}
 	}
 	return &memorySession{m: s.m, group: s.m.groups[s.group], topics: s.topics, given: make(chan *memoryGeneration, 1)}, nil
 }
@@ -104,7 +105,7 @@ type memorySession struct {
 	joins  bool              // Next waits for a generation
 }
 
-func (s *memorySession) Next(ctx context.Context) (inbox.Generation, error) {
+func (s *memorySession) Next(ctx context.Context) (source.Generation, error) {
 	s.m.mu.Lock()
 	if s.gen != nil {
 		s.m.mu.Unlock()
@@ -125,19 +126,19 @@ func (s *memorySession) Next(ctx context.Context) (inbox.Generation, error) {
 	}
 }
 
-var _ inbox.Bounded = (*memorySession)(nil)
+var _ source.Bounded = (*memorySession)(nil)
 
-func (s *memorySession) Extents(_ context.Context, at time.Time) (map[inbox.TopicPartition]inbox.Extent, error) {
+func (s *memorySession) Extents(_ context.Context, at time.Time) (map[source.TopicPartition]source.Extent, error) {
 	s.m.mu.Lock()
 	defer s.m.mu.Unlock()
-	all := map[inbox.TopicPartition]inbox.Extent{}
+	all := map[source.TopicPartition]source.Extent{}
 	for _, topic := range s.topics {
 		for p, log := range s.m.topics[topic] {
-			x := inbox.Extent{First: log.first, End: log.end(), At: log.end()}
-			if i := slices.IndexFunc(log.records, func(r inbox.Record) bool { return !r.Time.Before(at) }); i >= 0 && !at.IsZero() {
+			x := source.Extent{First: log.first, End: log.end(), At: log.end()}
+			if i := slices.IndexFunc(log.records, func(r source.Record) bool { return !r.Time.Before(at) }); i >= 0 && !at.IsZero() {
 				x.At = log.records[i].Offset
 			}
-			all[inbox.TopicPartition{Topic: topic, Partition: p}] = x
+			all[source.TopicPartition{Topic: topic, Partition: p}] = x
 		}
 	}
 	return all, nil
@@ -168,11 +169,11 @@ func (g *memoryGroup) rebalance(m *Memory) {
 		return
 	}
 	for i, s := range g.members {
-		s.gen = &memoryGeneration{s: s, over: make(chan struct{}), assigned: map[inbox.TopicPartition]inbox.Start{}}
+		s.gen = &memoryGeneration{s: s, over: make(chan struct{}), assigned: map[source.TopicPartition]source.Start{}}
 		for _, topic := range s.topics {
 			for p := range m.topics[topic] {
 				if p%len(g.members) == i {
-					s.gen.assigned[inbox.TopicPartition{Topic: topic, Partition: p}] = inbox.Start{Committed: g.offset(topic, p)}
+					s.gen.assigned[source.TopicPartition{Topic: topic, Partition: p}] = source.Start{Committed: g.offset(topic, p)}
 				}
 			}
 		}
@@ -182,15 +183,15 @@ func (g *memoryGroup) rebalance(m *Memory) {
 }
 
 func (g *memoryGroup) offset(topic string, partition int) int64 {
-	if offset, ok := g.committed[inbox.TopicPartition{Topic: topic, Partition: partition}]; ok {
+	if offset, ok := g.committed[source.TopicPartition{Topic: topic, Partition: partition}]; ok {
 		return offset
 	}
-	return inbox.NoOffset
+	return source.NoOffset
 }
 
 type memoryGeneration struct {
 	s        *memorySession
-	assigned map[inbox.TopicPartition]inbox.Start
+	assigned map[source.TopicPartition]source.Start
 	over     chan struct{}
 	ended    bool // over was closed
 }
@@ -202,24 +203,24 @@ func (g *memoryGeneration) end() {
 	}
 }
 
-func (g *memoryGeneration) Assigned() map[inbox.TopicPartition]inbox.Start { return g.assigned }
+func (g *memoryGeneration) Assigned() map[source.TopicPartition]source.Start { return g.assigned }
 
 func (g *memoryGeneration) Over() <-chan struct{} { return g.over }
 
-func (g *memoryGeneration) Bounds(_ context.Context, tp inbox.TopicPartition) (first, end int64, err error) {
+func (g *memoryGeneration) Bounds(_ context.Context, tp source.TopicPartition) (first, end int64, err error) {
 	g.s.m.mu.Lock()
 	defer g.s.m.mu.Unlock()
 	log := g.s.m.topics[tp.Topic][tp.Partition]
 	return log.first, log.end(), nil
 }
 
-func (g *memoryGeneration) Fetch(ctx context.Context, tp inbox.TopicPartition, offset, maxBytes int64) (inbox.Page, error) {
-	read := func() (inbox.Page, <-chan struct{}, error) {
+func (g *memoryGeneration) Fetch(ctx context.Context, tp source.TopicPartition, offset, maxBytes int64) (source.Page, error) {
+	read := func() (source.Page, <-chan struct{}, error) {
 		g.s.m.mu.Lock()
 		defer g.s.m.mu.Unlock()
 		log := g.s.m.topics[tp.Topic][tp.Partition]
 		if offset < log.first || offset > log.end() {
-			return inbox.Page{}, nil, fmt.Errorf("%w: the log holds %d to %d", inbox.ErrOffsetOutOfRange, log.first, log.end())
+			return source.Page{}, nil, fmt.Errorf("%w: the log holds %d to %d", inbox.ErrOffsetOutOfRange, log.first, log.end())
 		}
 		return pageOf(log.records[offset-log.first:], offset, maxBytes), log.grown, nil
 	}
@@ -233,15 +234,15 @@ func (g *memoryGeneration) Fetch(ctx context.Context, tp inbox.TopicPartition, o
 	case <-grown:
 	case <-timer.C:
 	case <-ctx.Done():
-		return inbox.Page{}, ctx.Err()
+		return source.Page{}, ctx.Err()
 	}
 	page, _, err = read()
 	return page, err
 }
 
 // pageOf is as many records as have maxBytes. One that alone has more comes without its value.
-func pageOf(records []inbox.Record, offset, maxBytes int64) inbox.Page {
-	page := inbox.Page{Next: offset}
+func pageOf(records []source.Record, offset, maxBytes int64) source.Page {
+	page := source.Page{Next: offset}
 	for _, r := range records {
 		n := int64(len(r.Key) + len(r.Value))
 		for _, h := range r.Headers {
@@ -262,7 +263,7 @@ func pageOf(records []inbox.Record, offset, maxBytes int64) inbox.Page {
 	return page
 }
 
-func (g *memoryGeneration) Commit(_ context.Context, offsets map[inbox.TopicPartition]int64) error {
+func (g *memoryGeneration) Commit(_ context.Context, offsets map[source.TopicPartition]int64) error {
 	g.s.m.mu.Lock()
 	defer g.s.m.mu.Unlock()
 	if g.s.gen != g {

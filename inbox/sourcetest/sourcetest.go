@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
 // Options are the Source under test and its broker.
@@ -24,7 +25,7 @@ type Options struct {
 	Topic func(t testing.TB, partitions int) string
 
 	// Produce appends records to a partition, with offsets that the broker gives. Required.
-	Produce func(t testing.TB, topic string, partition int, records ...inbox.Record)
+	Produce func(t testing.TB, topic string, partition int, records ...source.Record)
 
 	// Delete deletes the records of a partition before an offset, as retention does. Without it, that check is left out.
 	Delete func(t testing.TB, topic string, partition int, before int64)
@@ -117,8 +118,8 @@ func (s *suite) closeAll() {
 // member is a session with its generation.
 type member struct {
 	*suite
-	session inbox.Session
-	gen     inbox.Generation
+	session source.Session
+	gen     source.Generation
 	closed  bool
 }
 
@@ -166,7 +167,7 @@ func (s *suite) within(step string, do func()) {
 
 // given is what a call of Next returned.
 type given struct {
-	gen inbox.Generation
+	gen source.Generation
 	err error
 }
 
@@ -231,7 +232,7 @@ func (m *member) over() {
 }
 
 // fetch returns the page at offset.
-func (m *member) fetch(tp inbox.TopicPartition, offset int64) inbox.Page {
+func (m *member) fetch(tp source.TopicPartition, offset int64) source.Page {
 	m.Helper()
 	page, err := m.tryFetch(tp, offset)
 	if err != nil {
@@ -240,7 +241,7 @@ func (m *member) fetch(tp inbox.TopicPartition, offset int64) inbox.Page {
 	return page
 }
 
-func (m *member) tryFetch(tp inbox.TopicPartition, offset int64) (inbox.Page, error) {
+func (m *member) tryFetch(tp source.TopicPartition, offset int64) (source.Page, error) {
 	m.Helper()
 	ctx, cancel := context.WithTimeout(m.Context(), m.o.StepTimeout)
 	defer cancel()
@@ -248,9 +249,9 @@ func (m *member) tryFetch(tp inbox.TopicPartition, offset int64) (inbox.Page, er
 }
 
 // read fetches until it has n records from offset on.
-func (m *member) read(tp inbox.TopicPartition, offset int64, n int) []inbox.Record {
+func (m *member) read(tp source.TopicPartition, offset int64, n int) []source.Record {
 	m.Helper()
-	var all []inbox.Record
+	var all []source.Record
 	for end := time.Now().Add(m.o.StepTimeout); len(all) < n; {
 		page := m.fetch(tp, offset)
 		for _, r := range page.Records {
@@ -270,11 +271,11 @@ func (m *member) read(tp inbox.TopicPartition, offset int64, n int) []inbox.Reco
 }
 
 // commit commits one offset.
-func (m *member) commit(tp inbox.TopicPartition, offset int64) {
+func (m *member) commit(tp source.TopicPartition, offset int64) {
 	m.Helper()
 	ctx, cancel := context.WithTimeout(m.Context(), m.o.StepTimeout)
 	defer cancel()
-	if err := m.gen.Commit(ctx, map[inbox.TopicPartition]int64{tp: offset}); err != nil {
+	if err := m.gen.Commit(ctx, map[source.TopicPartition]int64{tp: offset}); err != nil {
 		m.Fatalf("commit offset %d of %s/%d: %v", offset, tp.Topic, tp.Partition, err)
 	}
 }

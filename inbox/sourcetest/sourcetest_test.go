@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
 // inMemory are the options for a Memory.
@@ -19,7 +20,7 @@ func inMemory() Options {
 			m.CreateTopic(topic, partitions)
 			return topic
 		},
-		Produce: func(_ testing.TB, topic string, partition int, records ...inbox.Record) {
+		Produce: func(_ testing.TB, topic string, partition int, records ...source.Record) {
 			m.Produce(topic, partition, records...)
 		},
 		Delete: func(_ testing.TB, topic string, partition int, before int64) { m.Delete(topic, partition, before) },

@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	natsjs "github.com/holdfast-go/holdfast/contrib/nats"
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/inbox/sourcetest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/relay"
@@ -56,7 +57,7 @@ func TestTheGroupKeepsThePromises(t *testing.T) {
 			return groupOn(t, js, natsjs.GroupConfig{GroupID: group, Topics: topics, HeartbeatInterval: 100 * time.Millisecond})
 		},
 		Topic: func(t testing.TB, partitions int) string { return n.topic(js, partitions) },
-		Produce: func(t testing.TB, topic string, partition int, records ...inbox.Record) {
+		Produce: func(t testing.TB, topic string, partition int, records ...source.Record) {
 			for _, r := range records {
 				headers := make([]relay.Header, len(r.Headers))
 				for i, h := range r.Headers {

@@ -19,6 +19,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	natsjs "github.com/holdfast-go/holdfast/contrib/nats"
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
@@ -321,10 +322,10 @@ func TestAMissingRightHoldsItsTopic(t *testing.T) {
 // member is one of a group, as an inbox uses it.
 type member struct {
 	testing.TB
-	session inbox.Session
+	session source.Session
 
 	mu  sync.Mutex
-	gen inbox.Generation
+	gen source.Generation
 }
 
 func join(t testing.TB, g *natsjs.Group) *member {
@@ -360,10 +361,10 @@ func TestAMemberThatWasThrownOutIsFenced(t *testing.T) {
 	topic := n.topic(n.connect(), 2)
 	config := natsjs.GroupConfig{GroupID: "billing", Topics: []string{topic}, SessionTimeout: time.Minute, HeartbeatInterval: 100 * time.Millisecond}
 	w := &wire{}
-	tp := inbox.TopicPartition{Topic: topic}
+	tp := source.TopicPartition{Topic: topic}
 	old := join(t, groupOn(t, n.connectBy(w), config))
 	old.next()
-	if err := old.gen.Commit(t.Context(), map[inbox.TopicPartition]int64{tp: 4}); err != nil {
+	if err := old.gen.Commit(t.Context(), map[source.TopicPartition]int64{tp: 4}); err != nil {
 		t.Fatal(err)
 	}
 	w.down.Store(true) // It is cut off, and does not know that the group goes on.
@@ -374,7 +375,7 @@ func TestAMemberThatWasThrownOutIsFenced(t *testing.T) {
 	if got := other.gen.Assigned(); len(got) != 2 || got[tp].Committed != 4 {
 		t.Fatalf("after the first is cut off the other has %v, want both partitions, and offset 4 committed", got)
 	}
-	if err := other.gen.Commit(t.Context(), map[inbox.TopicPartition]int64{tp: 7}); err != nil {
+	if err := other.gen.Commit(t.Context(), map[source.TopicPartition]int64{tp: 7}); err != nil {
 		t.Fatal(err)
 	}
 	w.down.Store(false)
@@ -382,7 +383,7 @@ func TestAMemberThatWasThrownOutIsFenced(t *testing.T) {
 	wait.Until(t, "the first reaches the server again", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		err = old.gen.Commit(ctx, map[inbox.TopicPartition]int64{tp: 5})
+		err = old.gen.Commit(ctx, map[source.TopicPartition]int64{tp: 5})
 		return err == nil || strings.Contains(err.Error(), "another member has taken")
 	})
 	if err == nil {
@@ -396,7 +397,7 @@ func TestAMemberThatWasThrownOutIsFenced(t *testing.T) {
 		if len(mine) != 1 || len(others) != 1 {
 			return false
 		}
-		for _, all := range []map[inbox.TopicPartition]inbox.Start{mine, others} {
+		for _, all := range []map[source.TopicPartition]source.Start{mine, others} {
 			if start, has := all[tp]; has && start.Committed != 7 {
 				t.Errorf("the next owner begins at %d, want 7", start.Committed)
 			}
@@ -434,20 +435,20 @@ func (m *member) serve() (stop func()) {
 	return func() { cancel(); <-ended }
 }
 
-func (m *member) current() inbox.Generation {
+func (m *member) current() source.Generation {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.gen
 }
 
-func (m *member) set(gen inbox.Generation) {
+func (m *member) set(gen source.Generation) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.gen = gen
 }
 
 // assigned are the partitions of a generation that is not over.
-func (m *member) assigned() map[inbox.TopicPartition]inbox.Start {
+func (m *member) assigned() map[source.TopicPartition]source.Start {
 	gen := m.current()
 	if gen == nil || isClosed(gen.Over()) {
 		return nil
@@ -463,10 +464,10 @@ func TestACommitWhoseAnswerWasLostLosesNoPartition(t *testing.T) {
 	w := &wire{}
 	m := join(t, groupOn(t, n.connectBy(w), natsjs.GroupConfig{GroupID: "billing", Topics: []string{topic}, SessionTimeout: time.Minute, HeartbeatInterval: 10 * time.Second}))
 	m.next()
-	tp := inbox.TopicPartition{Topic: topic}
+	tp := source.TopicPartition{Topic: topic}
 	w.deaf.Store(true)
 	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
-	err := m.gen.Commit(ctx, map[inbox.TopicPartition]int64{tp: 3})
+	err := m.gen.Commit(ctx, map[source.TopicPartition]int64{tp: 3})
 	cancel()
 	if err == nil {
 		t.Fatal("a commit without an answer succeeds")
@@ -476,7 +477,7 @@ func TestACommitWhoseAnswerWasLostLosesNoPartition(t *testing.T) {
 	wait.Until(t, "a commit succeeds", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		err = m.gen.Commit(ctx, map[inbox.TopicPartition]int64{tp: 4})
+		err = m.gen.Commit(ctx, map[source.TopicPartition]int64{tp: 4})
 		return err == nil
 	})
 	if isClosed(m.gen.Over()) {
@@ -490,10 +491,10 @@ func TestATopicThatWasMadeAgainHasNoOffsets(t *testing.T) {
 	n := startServer(t)
 	js := n.connect()
 	topic := n.topic(js, 1)
-	tp := inbox.TopicPartition{Topic: topic}
+	tp := source.TopicPartition{Topic: topic}
 	m := join(t, groupOn(t, n.connect(), natsjs.GroupConfig{GroupID: "billing", Topics: []string{topic}, HeartbeatInterval: 50 * time.Millisecond, WatchInterval: 50 * time.Millisecond}))
 	m.next()
-	if err := m.gen.Commit(t.Context(), map[inbox.TopicPartition]int64{tp: 4}); err != nil {
+	if err := m.gen.Commit(t.Context(), map[source.TopicPartition]int64{tp: 4}); err != nil {
 		t.Fatal(err)
 	}
 	if err := js.DeleteStream(t.Context(), natsjs.StreamName(topic)); err != nil {
@@ -508,7 +509,7 @@ func TestATopicThatWasMadeAgainHasNoOffsets(t *testing.T) {
 		m.gen.Leave()
 		m.next()
 		if got := m.gen.Assigned(); len(got) == 2 {
-			if got[tp].Committed != inbox.NoOffset {
+			if got[tp].Committed != source.NoOffset {
 				t.Errorf("the new stream begins with %v", got)
 			}
 			return
@@ -534,7 +535,7 @@ func TestAGroupWithoutItsBucketBeginsAnother(t *testing.T) {
 	if got := m.gen.Assigned(); len(got) != 2 {
 		t.Errorf("it has %v", got)
 	}
-	if err := m.gen.Commit(t.Context(), map[inbox.TopicPartition]int64{{Topic: topic}: 1}); err != nil {
+	if err := m.gen.Commit(t.Context(), map[source.TopicPartition]int64{{Topic: topic}: 1}); err != nil {
 		t.Error(err)
 	}
 }
@@ -546,7 +547,7 @@ func TestPartitionsThatAreAddedArePickedUp(t *testing.T) {
 	js := n.connect()
 	m := join(t, groupOn(t, n.connect(), natsjs.GroupConfig{GroupID: "billing", Topics: []string{"later"}, HeartbeatInterval: 50 * time.Millisecond, WatchInterval: 50 * time.Millisecond}))
 	m.next()
-	if missing := m.gen.(inbox.Incomplete).MissingTopics(); !slices.Equal(missing, []string{"later"}) {
+	if missing := m.gen.(source.Incomplete).MissingTopics(); !slices.Equal(missing, []string{"later"}) {
 		t.Errorf("missing topics are %q", missing)
 	}
 	n.createTopic(js, "later", 1)
@@ -582,8 +583,8 @@ func TestRetentionThatOvertakesAReaderIsSeen(t *testing.T) {
 	}
 	m := join(t, groupOn(t, n.connect(), natsjs.GroupConfig{GroupID: "billing", Topics: []string{topic}}))
 	m.next()
-	tp := inbox.TopicPartition{Topic: topic}
-	fetch := func(offset int64) (inbox.Page, error) { return m.gen.Fetch(t.Context(), tp, offset, 1<<20) }
+	tp := source.TopicPartition{Topic: topic}
+	fetch := func(offset int64) (source.Page, error) { return m.gen.Fetch(t.Context(), tp, offset, 1<<20) }
 	put(1, "beside") // 1
 	put(0, "first")  // 2
 	page, err := fetch(1)

@@ -14,6 +14,7 @@ import (
 	"github.com/segmentio/kafka-go"
 
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
@@ -77,7 +78,7 @@ type member struct {
 
 // has is what a member has of its group.
 type has struct {
-	generation inbox.Generation
+	generation source.Generation
 	partitions map[string]int // by topic
 }
 
@@ -125,7 +126,7 @@ func (m *member) has() has {
 }
 
 // missing are the topics of its group that it knows to be missing by now.
-func (m *member) missing() []string { return m.has().generation.(inbox.Incomplete).MissingTopics() }
+func (m *member) missing() []string { return m.has().generation.(source.Incomplete).MissingTopics() }
 
 // awaits waits until members have so many partitions of each topic together. Which of them has which is the balancer's business.
 func awaits(t *testing.T, want map[string]int, members ...*member) {

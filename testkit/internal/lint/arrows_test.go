@@ -14,12 +14,15 @@ import (
 // arrow is a line of doc.go's drawing: a package, in brackets what it is, and what it imports.
 var arrow = regexp.MustCompile(`(?m)^//\t([\w/]+)(?: +\([^)]*\))? +-> +(\S.*)$`)
 
-// arrows are the packages that doc.go draws, in its order, and what it says each imports.
+// arrows are the packages that doc.go draws, in its order, and what it says each imports, which may be nothing.
 func arrows(text string) (drawn []string, imported map[string][]string) {
 	imported = map[string][]string{}
 	for _, m := range arrow.FindAllStringSubmatch(text, -1) {
 		drawn = append(drawn, m[1])
-		imported[m[1]] = strings.Split(strings.TrimSpace(m[2]), ", ")
+		imported[m[1]] = []string{}
+		if names := strings.TrimSpace(m[2]); names != "nothing" {
+			imported[m[1]] = strings.Split(names, ", ")
+		}
 	}
 	return drawn, imported
 }
@@ -155,6 +158,10 @@ func TestAnArrowTooManyAndOneTooFewAreFound(t *testing.T) {
 		"doc.go does not draw the package dlq: give it a line, with all that it imports": func(files map[string][]string) string {
 			files["dlq/a.go"] = nil
 			return doc
+		},
+		"retry/a.go imports pgx: doc.go draws no arrow from retry to it": func(files map[string][]string) string {
+			files["retry/a.go"] = []string{"github.com/jackc/pgx/v5"}
+			return doc + "//\tretry         ->  nothing\n"
 		},
 		"doc.go draws webhook, which is no package": func(map[string][]string) string { return "//\twebhook  ->  inbox\n" + doc },
 		"doc.go draws an arrow from inbox up to kafkago: the lines are in the order of the arrows": func(files map[string][]string) string {
