@@ -37,6 +37,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 type batch struct {
 	size       int64 // with the prefix
 	base       int64 // offset
+	magic      int8
 	crc        uint32
 	attributes protocol.Attributes
 	last       int64 // offset
@@ -53,17 +54,15 @@ func sizeOfFirst(set []byte) int64 {
 	return batchPrefix + max(0, int64(int32(binary.BigEndian.Uint32(set[8:]))))
 }
 
-// batchOf reads the first batchHeader bytes of a batch. It refuses the formats from before Kafka 0.11 (2017), which Kafka 4.0 has removed: a
-// broker has such segments only of topics that are older.
+// batchOf reads the first bytes of a batch: batchHeader of them, or fewer if the batch is of an older version.
 func batchOf(b []byte) (h batch, err error) {
 	h.size = sizeOfFirst(b)
 	if len(b) < batchPrefix+5 {
 		return h, fmt.Errorf("a batch has %d bytes", len(b))
 	}
-	h.base = int64(binary.BigEndian.Uint64(b))
-	if magic := int8(b[16]); magic != 2 {
-		return h, fmt.Errorf("the batch at offset %d has the record format %d, from before Kafka 0.11: kafkago reads format 2 only; "+
-			"contrib/franz reads the others, or let the group begin after them", h.base, magic)
+	h.base, h.magic = int64(binary.BigEndian.Uint64(b)), int8(b[16])
+	if h.magic != 2 {
+		return h, nil
 	}
 	if len(b) < batchHeader || h.size < batchHeader {
 		return h, fmt.Errorf("a batch at offset %d has %d bytes", h.base, h.size)
@@ -98,10 +97,14 @@ func (pg *page) readAll(set []byte, tx *transactions) (rest []byte, err error) {
 			return nil, pg.says(err)
 		}
 		packed := set[:h.size]
-		if crc32.Checksum(packed[21:], castagnoli) != h.crc {
+		if h.magic == 2 && crc32.Checksum(packed[21:], castagnoli) != h.crc {
 			return nil, pg.says(fmt.Errorf("the batch at offset %d is damaged: its checksum differs", h.base))
 		}
-		err = pg.read(h, bytes.NewReader(packed[batchHeader:]), tx)
+		if h.magic == 2 {
+			err = pg.read(h, bytes.NewReader(packed[batchHeader:]), tx)
+		} else {
+			err = pg.readLegacy(packed)
+		}
 		if errors.Is(err, errFull) {
 			pg.Wants = pg.skipped
 			return set, nil
@@ -125,6 +128,8 @@ func (pg *page) readFirst(set *io.LimitedReader, tx *transactions) error {
 	switch {
 	case err != nil:
 		return pg.says(err)
+	case h.magic != 2:
+		return pg.says(&source.TooLargeError{Needs: 2 * h.size, Next: h.base + 1, Err: fmt.Errorf("the batch at offset %d is of an old version, and has %d bytes", h.base, h.size)})
 	case h.size-batchHeader > set.N:
 		return pg.says(fmt.Errorf("the broker cut off the batch at offset %d, which has %d bytes", h.base, h.size))
 	}

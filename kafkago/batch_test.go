@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"io"
 	"math/rand/v2"
 	"runtime"
 	"strings"
@@ -72,34 +71,46 @@ func TestBatchesOfEveryCodecAreReadPageByPage(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 2))
 	for _, codec := range codecs {
-		t.Run(codec.String(), func(t *testing.T) {
-			var set []byte
-			var want [][]byte
-			for range 5 {
-				var values [][]byte
-				for range 20 {
-					values = append(values, bytes.Repeat([]byte{byte(random.Uint32())}, random.IntN(2000)))
-				}
-				set = append(set, packed(t, codec, 2, int64(len(want)), valued(values...)...)...)
-				want = append(want, values...)
-			}
-			for _, most := range []int64{100_000, 1 << 20} {
-				for _, from := range []int64{0, 7, 99} {
-					got, n := pages(t, set, from, most)
-					if len(got) != len(want)-int(from) {
-						t.Fatalf("%d records from %d on, want %d", len(got), from, len(want)-int(from))
+		for version := range int8(2) {
+			t.Run(fmt.Sprint(codec, " version ", version+1), func(t *testing.T) {
+				var set []byte
+				var want [][]byte
+				for range 5 {
+					var values [][]byte
+					for range 20 {
+						values = append(values, bytes.Repeat([]byte{byte(random.Uint32())}, random.IntN(2000)))
 					}
-					for i, r := range got {
-						if offset := from + int64(i); r.Offset != offset || !bytes.Equal(r.Value, want[offset]) || r.LeftOut != 0 || r.Time.IsZero() {
-							t.Fatalf("record %d has offset %d and %d bytes, want %d", offset, r.Offset, len(r.Value), len(want[offset]))
+					base := int64(len(want))
+					if version == 0 && codec != compress.None {
+						base += int64(len(values)) - 1 // that of the last message within
+					}
+					if version == 0 && codec == compress.None {
+						for i, v := range values {
+							set = append(set, packed(t, codec, 1, base+int64(i), protocol.Record{Time: time.UnixMilli(1), Value: protocol.NewBytes(v)})...)
+						}
+					} else {
+						set = append(set, packed(t, codec, version+1, base, valued(values...)...)...)
+					}
+					want = append(want, values...)
+				}
+				for _, most := range []int64{100_000, 1 << 20} {
+					for _, from := range []int64{0, 7, 99} {
+						got, n := pages(t, set, from, most)
+						if len(got) != len(want)-int(from) {
+							t.Fatalf("%d records from %d on, want %d", len(got), from, len(want)-int(from))
+						}
+						for i, r := range got {
+							if offset := from + int64(i); r.Offset != offset || !bytes.Equal(r.Value, want[offset]) || r.LeftOut != 0 || r.Time.IsZero() {
+								t.Fatalf("record %d has offset %d and %d bytes, want %d", offset, r.Offset, len(r.Value), len(want[offset]))
+							}
+						}
+						if most == 100_000 && from == 0 && n < 2 {
+							t.Errorf("all came in one page of %d bytes", most)
 						}
 					}
-					if most == 100_000 && from == 0 && n < 2 {
-						t.Errorf("all came in one page of %d bytes", most)
-					}
 				}
-			}
-		})
+			})
+		}
 	}
 }
 
@@ -215,22 +226,6 @@ func TestADamagedBatchIsAnError(t *testing.T) {
 	pg := newPage(source.TopicPartition{Topic: "orders"}, 0, 1<<20)
 	if _, err := pg.readAll(set, &transactions{}); err == nil || !strings.Contains(err.Error(), "damaged") || len(pg.Records) > 0 {
 		t.Errorf("%v, and %d records", err, len(pg.Records))
-	}
-}
-
-// A broker before 4.0 may have segments from before 0.11.
-func TestARecordFormatFromBefore2017IsNamed(t *testing.T) {
-	t.Parallel()
-	for _, most := range []int64{10, 1 << 20} { // kept, and read as it comes
-		set := packed(t, compress.None, 1, 7, protocol.Record{Time: time.UnixMilli(1), Value: protocol.NewBytes([]byte("old"))})
-		pg := newPage(source.TopicPartition{Topic: "orders", Partition: 3}, 7, most)
-		_, err := pg.readAll(set, &transactions{})
-		if most == 10 {
-			err = pg.readFirst(&io.LimitedReader{R: bytes.NewReader(append(set, make([]byte, batchHeader)...)), N: 1000}, &transactions{})
-		}
-		if err == nil || !strings.Contains(err.Error(), "read orders/3 from offset 7 on: the batch at offset 7 has the record format 1, from before Kafka 0.11: kafkago reads format 2 only; contrib/franz reads") {
-			t.Errorf("%v", err)
-		}
 	}
 }
 
