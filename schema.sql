@@ -538,10 +538,10 @@ create table holdfast.pause (
     constraint a_topic_a_consumer_or_a_key check ((consumer = '' and topic <> '' and key = '') or (consumer <> '' and (topic = '') = (key = '')))
 );
 
--- Who paused and resumed what, and who had parked events tried at once, and why.
+-- Who paused and resumed what, and who did what to the parked events of a topic, and why.
 create table holdfast.pause_action (
     id        bigint generated always as identity primary key,
-    action    text not null constraint action_is_known check (action in ('pause', 'resume', 'retry')),
+    action    text not null constraint action_is_known check (action in ('pause', 'resume', 'retry', 'give-up', 'discard', 'redirect')),
     consumer  text collate "C" not null default '',
     topic     text collate "C" not null default '',
     key       text collate "C" not null default '',

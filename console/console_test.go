@@ -469,9 +469,9 @@ func TestScheduledEventsAreListedAndCancelled(t *testing.T) {
 		t.Errorf("%d actions are recorded, want 2", n)
 	}
 	form.Del("topic")
-	wantIn(t, user.post(422, "/waiting", form), "the filter is empty")
+	wantIn(t, user.post(422, "/waiting", form), "a cancel needs a topic")
 	form.Set("why", "scheduled")
-	wantIn(t, user.post(422, "/waiting", form), "the filter is empty")
+	wantIn(t, user.post(422, "/waiting", form), "a cancel needs a topic")
 }
 
 func TestTopicsConsumersAndKeysArePausedAndResumed(t *testing.T) {

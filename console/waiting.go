@@ -74,6 +74,8 @@ func waitingActions(filter map[string]string) []string {
 		return []string{"cancel"}
 	case f.Why == waiting.Scheduled:
 		return nil
+	case f.Consumer != "" && (f.Why == waiting.BehindEvent || f.Why == waiting.BehindLetter):
+		return []string{"give-up", "discard"}
 	case f.Consumer != "":
 		return []string{"retry", "give-up", "discard"}
 	case f.Topic != "" && f == (waiting.Filter{Origin: dlq.OriginRelay, Topic: f.Topic, Key: f.Key}):
@@ -113,7 +115,7 @@ func (c *Console) changeWaiting(v *visit) (answer, error) {
 	case !known:
 		return answer{}, refusal{http.StatusUnprocessableEntity, "does is " + strconv.Quote(given["does"]) + ": it must be retry, give-up, discard, redirect or cancel"}
 	case given["does"] == "cancel" && !slices.Contains(waitingActions(cancelled(filter)), "cancel"):
-		return answer{}, refusal{http.StatusUnprocessableEntity, "the filter is empty: name a topic, a key, a type, a source or an event"}
+		return answer{}, refusal{http.StatusUnprocessableEntity, "a cancel needs a topic, a key, a type, a source or an event, and no consumer"}
 	}
 	with := func(dry bool) func(context.Context) (int, error) {
 		return func(ctx context.Context) (int, error) {

@@ -91,7 +91,7 @@ type Handling struct {
 	FromState     string           // StateNone or StateStored
 	CorrelationID string           // of the first event
 	Partition     int              // from which the first event came; -1 if it did not come from one
-	System        string           // the messaging system of that partition, as "kafka" (NamedSource); "" without one
+	System        string           // the messaging system of that partition, as "kafka" (source.Named); "" without one
 	Called        bool             // the context is that of a caller of Receive or ReceiveTx, who waits for the outcome
 }
 

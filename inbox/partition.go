@@ -20,8 +20,10 @@ import (
 //	reading     the reader fetches page after page (read) and begins their events (begin); workers handle them.
 //	halted      reading has ended: the node stops, the group takes the partition back, or failed says what stopped it.
 //	            No event begins any more. Those that workers have may finish; the others are left to the next reader.
-//	ended       working is 0: nothing of it is in progress, and its memory is given back (run).
-//	released    the last position is saved with whether the end was clean (consumer.release), unless it was lost.
+//	ended       working is 0: no worker has anything of it, and its memory is given back (run). A handler that hangs may
+//	            still run; then the end is not clean.
+//	released    the last position is saved with whether the end was clean (consumer.release). Of a partition that was
+//	            lost the statement changes nothing: it names the epoch and the token of the fence.
 //
 // A partition may be lost at any time between: fenced is set, and from then on nothing of it is saved or committed to
 // Kafka, since what is written belongs to another owner, another incarnation of the database, or a position that a person has changed.
@@ -36,14 +38,14 @@ import (
 //	scheduled   All else is a job in scheduler: behind the job that has its key, collecting in a batch of its type, or
 //	            handed out to workers.
 //	at capacity A job that found no room for its event waits in atCapacity, and is tried again.
-//	concluded   A worker's transaction has committed what became of it. conclude settles it, and hands out what waited.
 //	settled     Its outcome is durable: handled, stored, dead, skipped or known. track may move on.
+//	concluded   The worker has ended the job (conclude), and what waited for it is handed out.
 //
 // Who does what. One goroutine, the reader, runs run and all that it calls: assign, read, begin, and the counted replay after an unclean
 // end. Workers call the methods of jobOwner (progress.go). The consumer's saver asks unsaved and uncommitted every so often, and
-// others may take the partition away (lose). mu guards the fields below it, down to fenced. What stands above it is set before the
-// reader begins, but for fence, which assign sets under mu. What stands below is the reader's own, but for working, freed and counted,
-// which workers use too; mu guards counted.
+// others may take the partition away (lose) and end its reading (halt). mu guards the fields below it, down to fenced, and counted. What
+// stands above it is set before the reader begins, but for fence, which assign sets under mu. wants, hotLooked, withheld and the replay are
+// the reader's own; release reads replayEnd once it has ended.
 //
 // Invariants:
 //
@@ -51,7 +53,7 @@ import (
 //   - track.low() is the offset below which everything is settled. saved <= track.low(), as far as Postgres knows; what is committed to
 //     the group (known) follows saved. So no offset is committed above an event whose outcome is not durable.
 //   - A key belongs to one job at a time, and later events of it wait for that. A worker may take the next one with it (follower).
-//   - working counts the jobs that workers have. A worker ends each by conclude, drop, putBack, split or setAside.
+//   - working counts the jobs that workers have, or that wait for one. Each is ended once, by conclude, drop, putBack, split or setAside.
 //   - The memory of an event is given back when it settles, or by run at the end.
 //   - failed is the first error that stopped the partition, unless a fatal one came later.
 type partition struct {

@@ -161,7 +161,7 @@ create table holdfast.pause (
 
 create table holdfast.pause_action (
     id        bigint generated always as identity primary key,
-    action    text not null constraint action_is_known check (action in ('pause', 'resume', 'retry')),
+    action    text not null constraint action_is_known check (action in ('pause', 'resume', 'retry', 'give-up', 'discard', 'redirect')),
     consumer  text collate "C" not null default '',
     topic     text collate "C" not null default '',
     key       text collate "C" not null default '',

@@ -260,6 +260,20 @@ func TestAReplayThatIsGivenUpIsItsLetterAgain(t *testing.T) {
 	}
 }
 
+// Somebody removed the letter by hand. The event is given up all the same, and not lost.
+func TestAReplayWithoutItsLetterIsGivenUp(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.stored(t, "k", "e1", "order.split", "now")
+	pgtest.Exec(t, b.Pool, "update holdfast.stored set letter = 4711")
+	if n, err := b.w.GiveUp(t.Context(), waiting.Filter{Consumer: "billing"}, anns); n != 1 || err != nil {
+		t.Errorf("%d, %v", n, err)
+	}
+	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.letter where event_id = 'e1' and state = 'open' and payload = '{}'"); n != 1 {
+		t.Error("the event is gone")
+	}
+}
+
 func TestAStoredEventIsShownWithItsErrors(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -28,6 +28,20 @@ const (
 // changeBatch changes a batch of events. args are those of relayBatch.
 type changeBatch func(ctx context.Context, tx pgx.Tx, args []any) pgx.Row
 
+// signature is what is kept of a change in relays: once, in the first transaction that changes something.
+type signature struct {
+	action, topic, key, by, reason string
+	kept                           bool
+}
+
+// sign keeps who does it, unless a transaction before did.
+func (r *Room) sign(ctx context.Context, tx pgx.Tx, s *signature) error {
+	if s.kept {
+		return nil
+	}
+	return r.recordPause(ctx, tx, s.action, Pausable{Topic: s.topic, Key: s.key}, s.by, s.reason)
+}
+
 // laneWork is what is left to do in one lane.
 type laneWork struct {
 	lane   int16
@@ -39,7 +53,7 @@ type laneWork struct {
 }
 
 // changeLanes goes through the lanes in turns, so that none is taken from its relay for long.
-func (r *Room) changeLanes(ctx context.Context, f Filter, o Options, change changeBatch) (p Progress, err error) {
+func (r *Room) changeLanes(ctx context.Context, f Filter, o Options, s signature, change changeBatch) (p Progress, err error) {
 	lanes, total, err := r.lanesOf(ctx, f)
 	if p.Total = total; err != nil {
 		return p, err
@@ -51,7 +65,7 @@ func (r *Room) changeLanes(ctx context.Context, f Filter, o Options, change chan
 	rows := pacedRows
 	for len(lanes) > 0 {
 		w := lanes[0]
-		more, err := r.turn(ctx, f, &w, &rows, &p, change)
+		more, err := r.turn(ctx, f, &w, &rows, &p, &s, change)
 		if err != nil {
 			return p, fmt.Errorf("lane %d, after %d of %d: %w", w.lane, p.Changed, p.Total, manual.Explain(err))
 		}
@@ -102,7 +116,7 @@ func paced(rows int, took time.Duration) int {
 
 // turn changes one batch of a lane in a transaction, and says whether there may be more. If a relay has the lane the batch has so many
 // paced rows.
-func (r *Room) turn(ctx context.Context, f Filter, w *laneWork, pace *int, p *Progress, change changeBatch) (more bool, err error) {
+func (r *Room) turn(ctx context.Context, f Filter, w *laneWork, pace *int, p *Progress, s *signature, change changeBatch) (more bool, err error) {
 	if rest := w.restAt.Sub(r.now()); rest > 0 {
 		if err := r.rest(ctx, rest); err != nil {
 			return false, err
@@ -129,11 +143,12 @@ func (r *Room) turn(ctx context.Context, f Filter, w *laneWork, pace *int, p *Pr
 		if _, err := tx.Exec(ctx, r.sql.In(resumeRelay), w.lane, f.Topic, keys, next.key, next.place); err != nil {
 			return fmt.Errorf("resume what comes after them: %w", err)
 		}
-		return nil
+		return r.sign(ctx, tx, s)
 	})
 	if err != nil {
 		return false, err
 	}
+	s.kept = true
 	if handedOver {
 		now := r.now()
 		next.restAt = now.Add(max(now.Sub(took), laneRests))

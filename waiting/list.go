@@ -27,7 +27,7 @@ type Group struct {
 	Bytes    int64     // their payloads and headers
 	OldestAt time.Time // when the first of them began to wait; of scheduled events the earliest Time
 	NextAt   time.Time // the earliest of their Event.NextAt
-	Error    string    // of the event that began to wait last, if it has one
+	Error    string    // the last one, of the event with an error that began to wait last
 }
 
 // Groups counts what a filter selects, by place, topic and reason. It reads all of that. Limit and After must not be set.

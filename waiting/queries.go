@@ -317,7 +317,7 @@ with gone as (
          headers, payload, hash, partition, "offset", attempts, errors, first_at, place)
   select 'inbox', g.consumer, $7::text, g.type || ' given up by a person', $8::text, g.event_id, g.source, g.type, g.topic, g.key, g.time,
          g.headers, g.payload, g.hash, g.partition, g."offset", g.attempts, g.errors, coalesce(g.failed_at, now()), g.place
-    from gone g where g.letter is null
+    from gone g where g.letter is null or g.letter not in (select a.id from again a)
   on conflict (consumer, source, event_id, hash) where origin = 'inbox' do update
      set state = excluded.state, reason = excluded.reason, fingerprint = excluded.fingerprint, holds = false, place = excluded.place, last_at = now(),
          attempts = l.attempts + excluded.attempts, errors = holdfast.last_errors(l.errors || excluded.errors)
@@ -359,7 +359,8 @@ select count(*) from cancelled`
 // whereIs says where an event is that is not scheduled any more. It reads all of the log, of what is parked and of letters.
 const whereIs = `-- waiting.where_is
 select case
-         when exists (select from holdfast.scheduled s where s.id = $1::text and ($2::text = '' or s.source = $2::text)) then 'moving'
+         when exists (select from holdfast.scheduled s where s.id = $1::text and ($2::text = '' or s.source = $2::text) and s.due_at <= clock_timestamp()) then 'moving'
+         when exists (select from holdfast.scheduled s where s.id = $1::text and ($2::text = '' or s.source = $2::text)) then 'scheduled'
          when exists (select from holdfast.parked p where p.id = $1::text and ($2::text = '' or p.source = $2::text)) then 'parked'
          when exists (select from holdfast.letter l where l.origin = 'relay' and l.event_id = $1::text and ($2::text = '' or l.source = $2::text)) then 'letter'
          when exists (select from holdfast.event e where e.id = $1::text and ($2::text = '' or e.source = $2::text)) then 'log'

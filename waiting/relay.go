@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/internal/manual"
 )
 
@@ -15,7 +16,11 @@ import (
 // giveUpRelay makes events dead letters in a state.
 func (r *Room) giveUpRelay(ctx context.Context, f Filter, o Options, state string) (int, error) {
 	reason := fmt.Sprintf("%s gave up what waits for its topic: %s", o.By, o.Reason)
-	p, err := r.changeLanes(ctx, f, o, func(ctx context.Context, tx pgx.Tx, args []any) pgx.Row {
+	action := "give-up"
+	if state == dlq.StateDiscarded {
+		action = "discard"
+	}
+	p, err := r.changeLanes(ctx, f, o, f.signed(action, o, o.Reason), func(ctx context.Context, tx pgx.Tx, args []any) pgx.Row {
 		return tx.QueryRow(ctx, r.sql.In(giveUpRelay), append(args, state, reason, o.By, o.Reason)...)
 	})
 	return p.Changed, err
@@ -23,7 +28,7 @@ func (r *Room) giveUpRelay(ctx context.Context, f Filter, o Options, state strin
 
 func (r *Room) redirectRelay(ctx context.Context, f Filter, to string, o Options) (int, error) {
 	note := fmt.Sprintf("%s redirected it from the topic %s: %s", o.By, f.Topic, o.Reason)
-	p, err := r.changeLanes(ctx, f, o, func(ctx context.Context, tx pgx.Tx, args []any) pgx.Row {
+	p, err := r.changeLanes(ctx, f, o, f.signed("redirect", o, "to "+to+": "+o.Reason), func(ctx context.Context, tx pgx.Tx, args []any) pgx.Row {
 		return tx.QueryRow(ctx, r.sql.In(redirectRelay), append(args, to, note)...)
 	})
 	if err == nil && p.Left > 0 {
@@ -58,32 +63,29 @@ func (r *Room) retryRelay(ctx context.Context, f Filter, o Options) (n int, err 
 	if err != nil {
 		return 0, err
 	}
+	reason := o.Reason
+	if f.Partition != nil {
+		reason = fmt.Sprintf("partition %d: %s", *f.Partition, reason)
+	}
+	s := f.signed("retry", o, reason)
 	for _, w := range lanes {
-		due, err := r.retryLane(ctx, w.lane, f, o.DryRun)
+		due, err := r.retryLane(ctx, w.lane, f, o.DryRun, &s)
 		if err != nil {
 			return n, fmt.Errorf("lane %d: %w", w.lane, manual.Explain(err))
 		}
 		n += due
 		o.report(Progress{Changed: n})
 	}
-	if o.DryRun {
-		return n, nil
-	}
-	reason := o.Reason
-	if f.Partition != nil {
-		reason = fmt.Sprintf("partition %d: %s", *f.Partition, reason)
-	}
-	err = manual.Transact(ctx, r.pool, func(tx pgx.Tx) error {
-		return r.recordPause(ctx, tx, "retry", Pausable{Topic: f.Topic, Key: f.Key}, o.By, reason)
-	})
-	if err != nil {
-		return n, manual.Explain(err)
-	}
 	return n, nil
 }
 
+// signed is what is kept of a change of a filter's events in relays.
+func (f Filter) signed(action string, o Options, reason string) signature {
+	return signature{action: action, topic: f.Topic, key: f.Key, by: o.By, reason: reason}
+}
+
 // retryLane makes due what a filter selects in a lane, which its relay loads anew then, and returns how many.
-func (r *Room) retryLane(ctx context.Context, lane int16, f Filter, dryRun bool) (n int, err error) {
+func (r *Room) retryLane(ctx context.Context, lane int16, f Filter, dryRun bool, s *signature) (n int, err error) {
 	args := []any{lane, f.Topic, f.Key, f.partition()}
 	if dryRun {
 		err := r.pool.QueryRow(ctx, r.sql.In(countRetry), args...).Scan(&n)
@@ -94,8 +96,12 @@ func (r *Room) retryLane(ctx context.Context, lane int16, f Filter, dryRun bool)
 			return err
 		}
 		tag, err := tx.Exec(ctx, r.sql.In(retryRelay), args...)
+		if err != nil {
+			return err
+		}
 		n = int(tag.RowsAffected())
-		return err
+		return r.sign(ctx, tx, s)
 	})
+	s.kept = s.kept || err == nil
 	return n, err
 }

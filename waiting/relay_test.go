@@ -251,6 +251,9 @@ func TestParkedEventsAreGivenUpBesideARelay(t *testing.T) {
 	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.letter_action where action = 'discard' and by = 'ann' and reason = 'it was retired'"); n != 3 {
 		t.Errorf("%d actions are kept", n)
 	}
+	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.pause_action where action in ('give-up', 'discard') and topic = 'gone' and by = 'ann' and reason = 'it was retired'"); n != 2 {
+		t.Errorf("of two commands %d are kept", n)
+	}
 	if _, err := b.w.GiveUp(t.Context(), waiting.Filter{Origin: dlq.OriginRelay, Topic: "gone"}, ann); !errors.Is(err, waiting.ErrNotFound) {
 		t.Errorf("nothing is left: %v", err)
 	}
@@ -503,6 +506,9 @@ func TestAKeyThatALetterHoldsIsNotRedirected(t *testing.T) {
 	}
 	if n, err := b.w.Redirect(t.Context(), waiting.Filter{Origin: dlq.OriginRelay, Topic: "gone", Key: "held"}, "orders", ann); n != 2 || err != nil {
 		t.Fatalf("%d, %v", n, err)
+	}
+	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.pause_action where action = 'redirect' and topic = 'gone' and by = 'ann' and reason = 'to orders: it was retired'"); n != 2 {
+		t.Errorf("of two commands %d are kept", n)
 	}
 	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.parked where topic = 'orders' and key = 'held' and next_at <= now()"); n != 1 {
 		t.Errorf("%d of the key are due, want the head", n)

@@ -98,12 +98,14 @@ func (r *Room) notScheduled(ctx context.Context, id, source string) error {
 		return errors.Join(ErrNotFound, fmt.Errorf("look where event %s is: %w", id, manual.Explain(err)))
 	case place == "moving":
 		return fmt.Errorf("%w: its time has come, and a relay is moving event %s into the log", ErrNotFound, id)
+	case place == "scheduled":
+		return fmt.Errorf("%w: event %s is scheduled, but the filter has another topic, key or type, or somebody else works on it", ErrNotFound, id)
 	case place == "log":
 		return fmt.Errorf("%w: the time of event %s has come, and it is in the log: it is published, or about to be", ErrNotFound, id)
 	case place == "parked":
 		return fmt.Errorf("%w: the time of event %s has come, and it waits in a relay: holdfast waiting show %s shows it", ErrNotFound, id, id)
 	case place == "letter":
-		return fmt.Errorf("%w: event %s is a dead letter: List, or holdfast dlq list --event-id %s --state any, shows it", ErrNotFound, id, id)
+		return fmt.Errorf("%w: event %s is a dead letter: dlq.List, or holdfast dlq list --event-id %s --state any, shows it", ErrNotFound, id, id)
 	}
 	return fmt.Errorf("%w: event %s is unknown here, or was published so long ago that the log has forgotten it", ErrNotFound, id)
 }

@@ -127,6 +127,11 @@ func TestACancelThatCameTooLateSaysSo(t *testing.T) {
 	if n, err := b.w.Cancel(t.Context(), waiting.Filter{EventID: "r002"}, anns); n != 1 || err != nil {
 		t.Fatal(n, err)
 	}
+	if n, err := b.w.Cancel(t.Context(), waiting.Filter{EventID: "r000", Topic: "typo"}, anns); n != 0 || !errors.Is(err, waiting.ErrNotFound) || !strings.Contains(err.Error(), "event r000 is scheduled, but the filter has another topic") {
+		t.Errorf("another topic: %d, %v", n, err)
+	}
+	pgtest.Exec(t, b.Pool, "update holdfast.lane set owner = 'nobody', epoch = epoch + 1, lease_until = now() + interval '1 hour'") // no relay moves what is due
+	pgtest.Exec(t, b.Pool, "update holdfast.scheduled set due_at = now() - interval '1 second' where id = 'r001'")
 	tx, err := b.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -1,8 +1,8 @@
 // Package waiting lets a person see the events that wait, and decide about them.
 //
-// An event that cannot go on waits in the queue of its key, in one of three places: in a relay, because it cannot be published yet; in a
-// consumer, because its handler cannot run or has failed; or in the schedule, because its time has not come (holdfast.Event.NotBefore).
-// Why says for what it waits. Nothing that waits is lost, and what waits for no person goes on by itself.
+// An event that cannot go on waits in one of three places: in a relay, because it cannot be published yet; in a consumer, because its
+// handler cannot run or has failed; or in the schedule, because its time has not come (holdfast.Event.NotBefore). In relays and consumers
+// it waits in the queue of its key; in the schedule events have no order yet. Why says for what one waits. Nothing that waits is lost, and what waits for no person goes on by itself.
 //
 // Groups counts what waits by place, topic and reason. List reads the events, and Show one of them with all its errors. Retry
 // has them tried at once, GiveUp makes them dead letters, Discard gives them up for good, Redirect sends those of a topic to another
@@ -74,7 +74,7 @@ type Event struct {
 	Attempts  int       // in a consumer with the one that runs
 	Error     string    // of the last attempt
 	Since     time.Time // when it began to wait; of a scheduled event its Time
-	NextAt    time.Time // of the next attempt, or when a scheduled event is due; zero if something else has to happen first
+	NextAt    time.Time // when it is tried next if nothing holds it then, or when a scheduled event is due; zero if that is not known
 	Letter    int64     // the dead letter that it is a replay of; 0 if none
 
 	Lane  int   // in a relay and in the schedule
@@ -215,7 +215,7 @@ func rest(ctx context.Context, d time.Duration) error {
 // Attempts stay as they are. The filter says where: in a consumer, or with dlq.OriginRelay in relays.
 //
 // In a consumer it makes heads due. It leaves out events that wait for an earlier one of their key or for a dead letter, those of a paused
-// key, and those whose handler runs. Each event is one short transaction.
+// key, and those whose handler runs. Those of a paused consumer are tried when it is resumed. Each event is one short transaction.
 //
 // In relays the filter is a Topic, and a Key or a Partition of it. If the topic or a partition of it takes no events, the next event that waits
 // for it is tried too: if that is published, all others follow. With Partition the lanes are those that have something for this

@@ -82,6 +82,14 @@ func whyOr(why waiting.Why, running bool) string {
 	return string(why)
 }
 
+// whyOfGroup is the reason of a group. Handlers of those that wait for nothing may run.
+func whyOfGroup(why waiting.Why) string {
+	if why == "" {
+		return "due, or running"
+	}
+	return string(why)
+}
+
 func timeOrDash(t time.Time) string {
 	if t.IsZero() {
 		return "-"
@@ -130,7 +138,7 @@ func (c *waitingGroupsCmd) Run(p *program) error {
 	fmt.Fprintln(w, "WHERE\tTOPIC\tWHY\tEVENTS\tKEYS\tMiB\tOLDEST\tNEXT\tLAST ERROR")
 	for _, g := range groups {
 		failure, _, _ := strings.Cut(g.Error, "\n")
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%.1f\t%s\t%s\t%.80s\n", where(g.Consumer), g.Topic, whyOr(g.Why, false), g.Events, g.Keys, float64(g.Bytes)/(1<<20),
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%.1f\t%s\t%s\t%.80s\n", where(g.Consumer), g.Topic, whyOfGroup(g.Why), g.Events, g.Keys, float64(g.Bytes)/(1<<20),
 			timeOrDash(g.OldestAt), timeOrDash(g.NextAt), clean(failure))
 	}
 	return w.Flush()
