@@ -14,7 +14,7 @@ import (
 
 // This file changes what waits in consumers, one event in a transaction. Events whose handler runs are left to it.
 
-// The actions, as stored_action keeps them.
+// The actions, as stored_action and pause_action keep them.
 const (
 	actRetry   = "retry"
 	actDiscard = "discard"

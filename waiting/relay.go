@@ -16,9 +16,9 @@ import (
 // giveUpRelay makes events dead letters in a state.
 func (r *Room) giveUpRelay(ctx context.Context, f Filter, o Options, state string) (int, error) {
 	reason := fmt.Sprintf("%s gave up what waits for its topic: %s", o.By, o.Reason)
-	action := "give-up"
+	action := actGiveUp
 	if state == dlq.StateDiscarded {
-		action = "discard"
+		action = actDiscard
 	}
 	p, err := r.changeLanes(ctx, f, o, f.signed(action, o, o.Reason), func(ctx context.Context, tx pgx.Tx, args []any) pgx.Row {
 		return tx.QueryRow(ctx, r.sql.In(giveUpRelay), append(args, state, reason, o.By, o.Reason)...)
@@ -67,7 +67,7 @@ func (r *Room) retryRelay(ctx context.Context, f Filter, o Options) (n int, err 
 	if f.Partition != nil {
 		reason = fmt.Sprintf("partition %d: %s", *f.Partition, reason)
 	}
-	s := f.signed("retry", o, reason)
+	s := f.signed(actRetry, o, reason)
 	for _, w := range lanes {
 		due, err := r.retryLane(ctx, w.lane, f, o.DryRun, &s)
 		if err != nil {
