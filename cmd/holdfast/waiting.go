@@ -373,6 +373,9 @@ func (c deciding) change(p *program, doing, done string, change waitingChange) e
 		last = now
 		line.report(now.Changed, now.Total)
 	}})
+	if c.All && errors.Is(err, waiting.ErrNotFound) {
+		err = nil // All of none: a script may say so again and again.
+	}
 	p.sayChanged(n, "waiting event", done, c.DryRun, err)
 	if left := last.Total - last.Changed - last.Left; err != nil && n > 0 && left > 0 {
 		fmt.Fprintf(p.errOut, "stopped with %s left: the same command continues with %s\n", count(left, "waiting event"), verb(left, "it", "them"))

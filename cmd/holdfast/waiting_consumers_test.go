@@ -46,7 +46,8 @@ func TestEventsAfterADeployThatWasRolledBack(t *testing.T) {
 	wantStatus(t, 0, "a person gave it up: rolled back", "dlq", "list", "--state", "discarded")
 	wantStatus(t, 0, "1 waiting event is due now", "waiting", "retry", "--consumer", "billing", "--event-id", "paid", "--reason", "the partner is back", "--by", "ann")
 	wantStatus(t, 0, "2 waiting events are dead letters now", "waiting", "give-up", "--consumer", "billing", "--all", "--reason", "later", "--by", "ann")
-	wantStatus(t, 1, "nothing like that waits in the consumer", "waiting", "retry", "--consumer", "billing", "--all", "--reason", "none is left", "--by", "ann")
+	wantStatus(t, 0, "0 waiting events are due now", "waiting", "retry", "--consumer", "billing", "--all", "--reason", "none is left", "--by", "ann")
+	wantStatus(t, 1, "nothing like that waits in the consumer", "waiting", "retry", "--consumer", "billing", "--key", "k1", "--reason", "none is left", "--by", "ann")
 	if n := pgtest.Count(t, db, "select count(*) from holdfast.stored_action where by = 'ann' and reason <> ''"); n != 4 {
 		t.Errorf("%d actions are kept, want 4", n)
 	}
