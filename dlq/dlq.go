@@ -27,7 +27,6 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/manual"
 	"github.com/holdfast-go/holdfast/internal/plain"
-	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
 
 // ErrNotFound says that a letter does not exist. Errors wrap it.
@@ -160,25 +159,16 @@ type DLQ struct {
 	schema string
 	sql    statements
 	now    func() time.Time
-	pause  func(ctx context.Context, d time.Duration) error
+	rest   func(ctx context.Context, d time.Duration) error
 }
 
 // New returns a DLQ. The error lists every problem of the configuration. New does not use the database.
 func New(pool *pgxpool.Pool, c Config) (*DLQ, error) {
-	var problems []error
-	if pool == nil {
-		problems = append(problems, errors.New("pool is nil: it must be connected to the primary"))
-	}
-	if err := sqlschema.Validate(c.Schema); err != nil {
-		problems = append(problems, err)
-	}
-	if err := errors.Join(problems...); err != nil {
+	schema, err := manual.Schema(pool, c.Schema)
+	if err != nil {
 		return nil, fmt.Errorf("dlq config: %w", err)
 	}
-	if c.Schema == "" {
-		c.Schema = sqlschema.Default
-	}
-	return &DLQ{pool: plain.Of(pool), schema: c.Schema, sql: newStatements(c.Schema), now: time.Now, pause: pause}, nil
+	return &DLQ{pool: plain.Of(pool), schema: schema, sql: newStatements(schema), now: time.Now, rest: manual.Rest}, nil
 }
 
 // List returns a page of letters in the order of their ids, the oldest first. Set After to the last id to get the next

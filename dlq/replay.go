@@ -196,16 +196,5 @@ func (p *pace) wait(ctx context.Context, moved int) error {
 		return nil
 	}
 	p.start = due
-	return p.d.pause(ctx, due.Sub(now))
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
+	return p.d.rest(ctx, due.Sub(now))
 }

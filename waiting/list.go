@@ -50,7 +50,7 @@ func (r *Room) Groups(ctx context.Context, f Filter) ([]Group, error) {
 	return all, nil
 }
 
-func (r *Room) groups(ctx context.Context, in place, f Filter) (some []Group, err error) {
+func (r *Room) groups(ctx context.Context, in place, f Filter) ([]Group, error) {
 	sql := groupSchedule
 	switch {
 	case in == inRelay:
@@ -60,32 +60,30 @@ func (r *Room) groups(ctx context.Context, in place, f Filter) (some []Group, er
 	case in == inConsumer:
 		sql = groupConsumer
 	}
-	err = r.look(ctx, sql, f.args(), func(row pgx.CollectableRow) error {
+	return look(ctx, r, sql, f.args(), func(row pgx.CollectableRow) (Group, error) {
 		g := Group{Origin: originOf(in)}
 		var next *time.Time
 		err := row.Scan(&g.Consumer, &g.Topic, &g.Why, &g.Events, &g.Keys, &g.Bytes, &g.OldestAt, &next, &g.Error)
 		g.NextAt = orZero(next)
-		some = append(some, g)
-		return err
+		return g, err
 	})
-	return some, err
 }
 
-// look reads rows in a transaction whose statements end after 30 seconds.
-func (r *Room) look(ctx context.Context, sql string, args []any, scan func(pgx.CollectableRow) error) error {
-	err := manual.Transact(ctx, r.pool, func(tx pgx.Tx) error {
+// look reads rows in a transaction whose statements end after 30 seconds. scan may be called more than once for a row.
+func look[T any](ctx context.Context, r *Room, sql string, args []any, scan pgx.RowToFunc[T]) (all []T, err error) {
+	err = manual.Transact(ctx, r.pool, func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, r.sql.In(sql), args...)
 		if err != nil {
 			return err
 		}
-		_, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (struct{}, error) { return struct{}{}, scan(row) })
+		all, err = pgx.CollectRows(rows, scan)
 		return err
 	})
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) && pgErr.Code == "57014" && ctx.Err() == nil { // query_canceled
-		return fmt.Errorf("more waits than can be read in 30 s: narrow the filter by consumer, topic or origin: %w", err)
+		return nil, fmt.Errorf("more waits than can be read in 30 s: narrow the filter by consumer, topic or origin: %w", err)
 	}
-	return manual.Explain(err)
+	return all, manual.Explain(err)
 }
 
 func originOf(in place) string {
@@ -156,14 +154,10 @@ func (r *Room) read(ctx context.Context, in place, f Filter, limit int) ([]Event
 		}
 		sql, args = listSchedule, append(args, due, after.Place)
 	}
-	var events []Event
-	err := r.look(ctx, sql, args, func(row pgx.CollectableRow) error {
-		var e Event
-		err := e.scan(row, in)
-		events = append(events, e)
-		return err
+	return look(ctx, r, sql, args, func(row pgx.CollectableRow) (e Event, err error) {
+		err = e.scan(row, in)
+		return e, err
 	})
-	return events, err
 }
 
 // scan reads the columns of waitColumns, and then more.
@@ -213,15 +207,14 @@ func (r *Room) Show(ctx context.Context, f Filter, payloads bool) ([]Detail, err
 	var all []Detail
 	for _, in := range f.places() {
 		sql := map[place]string{inRelay: showRelay, inConsumer: showConsumer, inSchedule: showSchedule}[in]
-		err := r.look(ctx, sql, append(f.args(), payloads), func(row pgx.CollectableRow) error {
-			var d Detail
-			err := d.scan(row, in)
-			all = append(all, d)
-			return err
+		some, err := look(ctx, r, sql, append(f.args(), payloads), func(row pgx.CollectableRow) (d Detail, err error) {
+			err = d.scan(row, in)
+			return d, err
 		})
 		if err != nil {
 			return nil, fmt.Errorf("show waiting event %s: %w", f.EventID, err)
 		}
+		all = append(all, some...)
 	}
 	if len(all) == 0 {
 		return nil, fmt.Errorf("show waiting event %s: %w", f.EventID, ErrNotFound)

@@ -18,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -183,32 +184,11 @@ type Room struct {
 
 // New returns a Room. The error lists every problem of the configuration. New does not use the database.
 func New(pool *pgxpool.Pool, c Config) (*Room, error) {
-	var problems []error
-	if pool == nil {
-		problems = append(problems, errors.New("pool is nil: it must be connected to the primary"))
-	}
-	if err := sqlschema.Validate(c.Schema); err != nil {
-		problems = append(problems, err)
-	}
-	if err := errors.Join(problems...); err != nil {
+	schema, err := manual.Schema(pool, c.Schema)
+	if err != nil {
 		return nil, fmt.Errorf("waiting config: %w", err)
 	}
-	if c.Schema == "" {
-		c.Schema = sqlschema.Default
-	}
-	return &Room{pool: plain.Of(pool), schema: c.Schema, sql: sqlschema.For(c.Schema), now: time.Now, rest: rest}, nil
-}
-
-// rest waits for d, or until ctx is done.
-func rest(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return &Room{pool: plain.Of(pool), schema: schema, sql: sqlschema.For(schema), now: time.Now, rest: manual.Rest}, nil
 }
 
 // Retry has events tried at once that wait for their next attempt, and returns how many became due. Use it once the cause is fixed.
@@ -306,7 +286,7 @@ func (f Filter) validate() error {
 	case f.Origin == dlq.OriginRelay && f.Consumer != "":
 		problems = append(problems, fmt.Errorf("origin is relay and consumer is %q: what waits in a relay has no consumer", f.Consumer))
 	}
-	if f.Why != "" && !known(f.Why) {
+	if f.Why != "" && !slices.Contains(Whys, f.Why) {
 		problems = append(problems, fmt.Errorf("why is %q: it must be one of %v", f.Why, Whys))
 	}
 	if f.Partition != nil && *f.Partition < 0 {
@@ -326,15 +306,6 @@ func (f Filter) somewhere() error {
 			Topic, Partition, Scheduled, NoHandler)
 	}
 	return err
-}
-
-func known(why Why) bool {
-	for _, w := range Whys {
-		if w == why {
-			return true
-		}
-	}
-	return false
 }
 
 // places are where the events of a filter can wait, in the order of List.

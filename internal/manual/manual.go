@@ -3,6 +3,7 @@
 package manual
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/internal/cutoff"
 	"github.com/holdfast-go/holdfast/internal/lane"
@@ -19,13 +21,26 @@ import (
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
 
+// Schema checks the configuration of whatever makes such changes, and returns the name of its schema: all problems in one error.
+func Schema(pool *pgxpool.Pool, schema string) (string, error) {
+	var problems []error
+	if pool == nil {
+		problems = append(problems, errors.New("pool is nil: it must be connected to the primary"))
+	}
+	if err := sqlschema.Validate(schema); err != nil {
+		problems = append(problems, err)
+	}
+	return cmp.Or(schema, sqlschema.Default), errors.Join(problems...)
+}
+
 // beginGuarded begins every transaction. If this process freezes inside it, or is cut off, Postgres ends it, and neither a letter nor
 // a key's queue stays locked. It says READ COMMITTED because the place in the queue is computed by a statement that
 // must see everything committed before its lock was granted.
 var beginGuarded = "begin isolation level read committed; set local idle_in_transaction_session_timeout = '10s'; set local lock_timeout = '5s'; set local statement_timeout = '30s'; " +
 	cutoff.SetLocal(10*time.Second)
 
-// Transact runs one transaction, again if another one was in its way.
+// Transact runs one transaction, again if another one was in its way: do may be called up to five times, and what it sets outside is
+// right only if it is set anew each time.
 func Transact(ctx context.Context, pool plain.Pool, do func(tx pgx.Tx) error) error {
 	const tries = 5
 	for try := 1; ; try++ {
@@ -35,6 +50,18 @@ func Transact(ctx context.Context, pool plain.Pool, do func(tx pgx.Tx) error) er
 			continue // A deadlock or serialization failure: nothing was changed, and the other transaction succeeded.
 		}
 		return err
+	}
+}
+
+// Rest waits for d, or until ctx is done.
+func Rest(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
 	}
 }
 
