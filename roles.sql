@@ -89,9 +89,9 @@ grant execute on function holdfast.replay_letter, holdfast.purge_letters, holdfa
 -- Monitoring: holdfast check and status. It sees no payload and no header. It sees errors of handlers, as the logs do.
 grant select (lane, xid, seq, time) on holdfast.event, holdfast.event_0, holdfast.event_1, holdfast.event_2, holdfast.event_3 to holdfast_reader;
 grant select on holdfast.birth, holdfast.cluster, holdfast.segments, holdfast.lane, holdfast.relay, holdfast.consumer_position, holdfast.consumer_backfill, holdfast.consumer_skip, holdfast.pause to holdfast_reader;
-grant select (lane, due_at, seq) on holdfast.scheduled to holdfast_reader;
-grant select (lane, id, why, topic, place, partition, first_at) on holdfast.parked to holdfast_reader;
-grant select (consumer, topic, key, place, event_id, type, attempts, errors, next_at, first_at, lease_until, letter) on holdfast.stored to holdfast_reader;
+grant select (lane, due_at, seq, id, source, type, topic, key, time) on holdfast.scheduled to holdfast_reader;
+grant select (lane, topic, key, place, why, attempts, next_at, errors, first_at, id, source, type, time, letter, partition) on holdfast.parked to holdfast_reader;
+grant select (consumer, topic, key, place, source, event_id, type, time, partition, "offset", attempts, errors, next_at, first_at, failed_at, lease_until, letter) on holdfast.stored to holdfast_reader;
 grant select (id, origin, consumer, lane, topic, key, place, state, holds) on holdfast.letter to holdfast_reader;
 grant select on holdfast.lane_hold, holdfast.consumer_hold, holdfast.consumer_binding, holdfast.producer_binding to holdfast_reader;
 

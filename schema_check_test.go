@@ -30,7 +30,7 @@ func TestCheckSaysWhatWasChanged(t *testing.T) {
 		{"drop policy own_rows on holdfast.stored", "lacks policy stored.own_rows"},
 		{"drop policy own_rows on holdfast.stored; create policy own_rows on holdfast.stored using (true)", "policy stored.own_rows is"},
 		{"drop trigger sign on holdfast.letter_action", "lacks trigger letter_action.sign"},
-		{"drop view holdfast.lane_hold; create view holdfast.lane_hold as select lane, topic, key, id as letter, state from holdfast.letter", "view lane_hold is"},
+		{"create or replace view holdfast.lane_hold as select lane, topic, key, id as letter, state from holdfast.letter", "view lane_hold is"},
 		{"alter sequence holdfast.event_seq cache 100", "cache 100"},
 		{"create or replace function holdfast.last_errors(errors text[]) returns text[] language sql immutable parallel safe as 'select errors'", "function last_errors() is"},
 		{"alter function holdfast.append_one security invoker", "function append_one() is"},

@@ -172,10 +172,10 @@ func TestMigrateNamesWhatASchemaOfItsVersionLacks(t *testing.T) {
 	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
 		t.Fatal(err)
 	}
-	pgtest.Exec(t, db.Pool, "drop view holdfast.lane_hold")
+	pgtest.Exec(t, db.Pool, "drop view holdfast.inbox_events")
 	pgtest.Exec(t, db.Pool, "alter table holdfast.segments rename to ring") // its name in earlier builds
 	err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{})
-	if err == nil || !strings.Contains(err.Error(), "lacks table segments, trigger segments.switch_segment, view lane_hold") || !strings.Contains(err.Error(), "--print") {
+	if err == nil || !strings.Contains(err.Error(), "lacks table segments, trigger segments.switch_segment, view inbox_events") || !strings.Contains(err.Error(), "--print") {
 		t.Errorf("got %v", err)
 	}
 }

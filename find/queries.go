@@ -1,7 +1,5 @@
 package find
 
-import "github.com/holdfast-go/holdfast/internal/waitroom"
-
 // This file holds every statement of the package, written for the schema "holdfast". Each returns the columns of a Sighting for $1
 // id, $2 source, $3 topic and $4 key, where empty matches any, and at most $5 rows. Texts are cut off: rows that somebody wrote by SQL
 // may hold anything.
@@ -50,29 +48,27 @@ const logRows = `select left(e.id, 1024), left(e.source, 1024), left(e.type, 102
        0, '', coalesce(e.letter, 0), coalesce(l.owner, ''), '', e.time, null::timestamptz
   from holdfast.event e join holdfast.lane l on l.lane = e.lane`
 
-// It reads all parked rows, or those of a topic and key by the primary key.
-const findParked = `-- find.parked
-select left(w.id, 1024), left(w.source, 1024), left(w.type, 1024), w.topic, w.key, w.time, '', w.lane, coalesce(w.partition, -1), -1::bigint, y.why,
-       w.attempts, coalesce(left(w.errors[cardinality(w.errors)], 1024), ''), coalesce(w.letter, 0), '', '', w.first_at, w.next_at
-  from holdfast.parked w` + waitroom.InRelay + `
- where w.id = $1::text
-   and ($2::text = '' or w.source = $2::text)
-   and ($3::text = '' or w.topic = $3::text)
-   and ($4::text = '' or w.key = $4::text)
- limit $5::integer`
+// Of the view that tells what waits: findParked reads all parked rows, or those of a topic and key by the primary key; findStored uses the
+// unique constraint that begins with the id.
+const (
+	findParked = `-- find.parked
+select ` + waitingRows + `
+  from holdfast.waiting_in_relays w` + askedWaiting + upTo
 
-// By the unique constraint that begins with event_id.
-const findStored = `-- find.stored
-select w.event_id, w.source, w.type, w.topic, w.key, w.time, w.consumer, -1, coalesce(w.partition, -1), coalesce(w."offset", -1),
-       case when e.running then 'runs' else y.why end,
-       w.attempts, coalesce(left(w.errors[cardinality(w.errors)], 1024), ''), coalesce(w.letter, 0), '', '', w.first_at, w.next_at
-  from holdfast.stored w` + waitroom.InConsumer + `
+	findStored = `-- find.stored
+select ` + waitingRows + `
+  from holdfast.waiting_in_consumers w` + askedWaiting + `
+ order by w.consumer, w.source` + upTo
+
+	waitingRows = ` left(w.event_id, 1024), left(w.source, 1024), left(w.type, 1024), w.topic, w.key, w.time, w.consumer, case w.waits_in when 'relay' then w.lane else -1 end,
+       coalesce(w.partition, w.record_partition, -1), coalesce(w.record_offset, -1), case when w.running then 'runs' else w.why end,
+       w.attempts, coalesce(left(w.errors[cardinality(w.errors)], 1024), ''), coalesce(w.letter, 0), '', '', w.since, w.next_at`
+	askedWaiting = `
  where w.event_id = $1::text
    and ($2::text = '' or w.source = $2::text)
    and ($3::text = '' or w.topic = $3::text)
-   and ($4::text = '' or w.key = $4::text)
- order by w.consumer, w.source
- limit $5::integer`
+   and ($4::text = '' or w.key = $4::text)`
+)
 
 // By the primary key (consumer, source, event_id): it goes from one pair of consumer and source to the next, up to 1,000 of them, and
 // looks up the id in each: with offset 0 the planner cannot read the table instead. A row has no key.

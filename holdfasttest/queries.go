@@ -54,22 +54,19 @@ select 'lane ' || s.lane, count(*), 'scheduled', min(s.topic), extract(epoch fro
  group by s.lane
 union all
 select 'lane ' || p.lane, count(*), 'parked (heads of their keys)', min(p.topic),
-       extract(epoch from min(nullif(p.next_at, 'infinity')) - now()), coalesce(max(p.errors[cardinality(p.errors)]), '')
-  from holdfast.parked p
- where $4::boolean
-   and (p.key = '' or not exists (select from holdfast.parked h where h.lane = p.lane and h.topic = p.topic and h.key = p.key and h.place < p.place))
+       extract(epoch from min(p.next_at) - now()), coalesce(max(p.errors[cardinality(p.errors)]), '')
+  from holdfast.waiting_in_relays p
+ where $4::boolean and p.head
    and (p.next_at <= now() + make_interval(secs => $3::float8)
-        or p.next_at = 'infinity' and not exists (
+        or p.next_at is null and not exists (
              select from holdfast.lane_hold l where l.lane = p.lane and l.topic = p.topic and l.key = p.key))
  group by p.lane
 union all
 select 'consumer ' || s.consumer, count(*), 'stored (heads of their keys)', min(s.type),
-       extract(epoch from min(nullif(s.next_at, 'infinity')) - now()), coalesce(max(s.errors[cardinality(s.errors)]), '')
-  from holdfast.stored s
- where (cardinality($1::text[]) = 0 or s.consumer = any($1::text[]))
-   and (s.key = '' or not exists (select from holdfast.stored h
-                                   where h.consumer = s.consumer and h.topic = s.topic and h.key = s.key and h.place < s.place))
-   and (s.next_at <= now() + make_interval(secs => $3::float8) or s.next_at = 'infinity')
+       extract(epoch from min(s.next_at) - now()), coalesce(max(s.errors[cardinality(s.errors)]), '')
+  from holdfast.waiting_in_consumers s
+ where s.head and (cardinality($1::text[]) = 0 or s.consumer = any($1::text[]))
+   and (s.next_at <= now() + make_interval(secs => $3::float8) or s.next_at is null)
    and (s.letter is not null or not exists (
              select from holdfast.consumer_hold l
               where l.consumer = s.consumer and l.topic = s.topic and l.key = s.key and l.after < s.place))

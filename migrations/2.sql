@@ -203,6 +203,75 @@ create view holdfast.consumer_hold with (security_invoker = true) as
       from holdfast.pause p
      where p.key <> '';
 
+create view holdfast.backlog with (security_invoker = true) as
+    select l.lane, case when l.lease_until > now() then l.owner end as owner, n.unread, n.oldest_at, k.waiting_since, s.scheduled_for
+      from holdfast.lane l
+     cross join lateral (
+           select count(*) > 0 as unread, min(u.time) filter (where isfinite(u.time) and u.time <= now()) as oldest_at from (
+             (select e.time from (
+                select e.time, e.xid, e.seq, row_number() over (order by e.xid, e.seq) as n from holdfast.event e
+                 where e.lane = l.lane and e.xid >= pg_snapshot_xmax(l.done) order by e.xid, e.seq limit 20) e
+               where e.n = 20 or l.upto is null or e.seq > l.pos or not pg_visible_in_snapshot(e.xid, l.upto))
+             union all
+             (select e.time from pg_snapshot_xip(l.done) flying (xid), lateral (
+                select f.time, f.seq, row_number() over (order by f.seq) as n from holdfast.event f
+                 where f.lane = l.lane and f.xid = flying.xid order by f.seq limit 20) e
+               where e.n = 20 or l.upto is null or e.seq > l.pos or not pg_visible_in_snapshot(flying.xid, l.upto))) u) n
+     cross join lateral (
+           select min(p.first_at) as waiting_since
+             from (values ('record'), ('follows'), ('topic'), ('partition')) w (why), lateral (
+                  select p.first_at from holdfast.parked p where p.lane = l.lane and p.why = w.why and p.id <> '' order by p.first_at limit 1) p) k
+     cross join lateral (
+           select min(d.due_at) as scheduled_for from (
+                  select f.due_at from holdfast.scheduled f where f.lane = l.lane order by f.due_at limit 1) d) s;
+
+create view holdfast.waiting_in_relays with (security_invoker = true) as
+    select 'relay' as waits_in, ''::text collate "C" as consumer, w.lane, w.topic, w.key, w.place, w.source, w.id as event_id, w.type, w.time,
+           case when exists (select from holdfast.pause u where u.consumer = '' and u.topic = w.topic) then 'paused'
+                when w.partition is not null then 'partition'
+                when w.why = 'topic' then 'topic'
+                when w.key <> '' and exists (select from holdfast.parked h
+                                              where h.lane = w.lane and h.topic = w.topic and h.key = w.key and h.place < w.place) then 'behind-event'
+                when w.key <> '' and w.letter is null and w.next_at = 'infinity'
+                     and exists (select from holdfast.lane_hold o where o.lane = w.lane and o.topic = w.topic and o.key = w.key) then 'behind-letter'
+                when w.next_at > now() and w.next_at < 'infinity' then 'failed'
+                else '' end as why,
+           w.key = '' or not exists (select from holdfast.parked h
+                                      where h.lane = w.lane and h.topic = w.topic and h.key = w.key and h.place < w.place) as head,
+           false as running, w.partition, w.attempts, w.errors, w.first_at as since, nullif(w.next_at, 'infinity') as next_at, w.letter,
+           null::timestamptz as failed_at, null::integer as record_partition, null::bigint as record_offset
+      from holdfast.parked w;
+
+create view holdfast.waiting_in_consumers with (security_invoker = true) as
+    select 'consumer' as waits_in, w.consumer, 0::smallint as lane, w.topic, w.key, w.place, w.source, w.event_id, w.type, w.time,
+           case when w.lease_until > now() then ''
+                when not exists (select from holdfast.consumer_type t
+                                  where t.consumer = w.consumer and t.type = w.type and t.seen_until > now()) then 'no-handler'
+                when exists (select from holdfast.pause u
+                              where u.consumer = w.consumer
+                                and (u.topic = '' or u.topic = w.topic and u.key = w.key and w.letter is null)) then 'paused'
+                when w.key <> '' and exists (select from holdfast.stored h
+                                              where h.consumer = w.consumer and h.topic = w.topic and h.key = w.key and h.place < w.place) then 'behind-event'
+                when w.key <> '' and w.letter is null
+                     and exists (select from holdfast.consumer_hold o
+                                  where o.consumer = w.consumer and o.topic = w.topic and o.key = w.key and o.after < w.place) then 'behind-letter'
+                when w.next_at > now() and w.next_at < 'infinity' then 'failed'
+                else '' end as why,
+           w.key = '' or not exists (select from holdfast.stored h
+                                      where h.consumer = w.consumer and h.topic = w.topic and h.key = w.key and h.place < w.place) as head,
+           w.lease_until > now() as running, null::integer as partition, w.attempts, w.errors, w.first_at as since, nullif(w.next_at, 'infinity') as next_at, w.letter,
+           w.failed_at, w.partition as record_partition, w."offset" as record_offset
+      from holdfast.stored w;
+
+create view holdfast.waiting with (security_invoker = true) as
+    select * from holdfast.waiting_in_relays
+    union all
+    select * from holdfast.waiting_in_consumers
+    union all
+    select 'schedule', '', w.lane, w.topic, w.key, w.seq, w.source, w.id, w.type, w.time,
+           'scheduled', true, false, null, 0, '{}', w.time, w.due_at, null, null, null, null
+      from holdfast.scheduled w;
+
 -- Two tables by the names that other documents on idempotency use, for people and their queries (docs/reference/requirement-names.md).
 -- Nothing of holdfast reads them. They use the rights of the role that queries.
 create view holdfast.idempotency_keys with (security_invoker = true) as

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -39,34 +40,21 @@ func (r *Room) Groups(ctx context.Context, f Filter) ([]Group, error) {
 	if err != nil {
 		return nil, fmt.Errorf("group waiting events: %w: %w", ErrInvalid, err)
 	}
-	var all []Group
-	for _, in := range f.places() {
-		some, err := r.groups(ctx, in, f)
-		if err != nil {
-			return nil, fmt.Errorf("group waiting events: %w", err)
-		}
-		all = append(all, some...)
+	sql, args := groupAll, append(f.args(), f.places())
+	if f.Consumer != "" {
+		sql, args = groupOneConsumer, f.args()
 	}
-	return all, nil
-}
-
-func (r *Room) groups(ctx context.Context, in place, f Filter) ([]Group, error) {
-	sql := groupSchedule
-	switch {
-	case in == inRelay:
-		sql = groupRelay
-	case in == inConsumer && f.Consumer != "":
-		sql = groupOneConsumer
-	case in == inConsumer:
-		sql = groupConsumer
-	}
-	return look(ctx, r, sql, f.args(), func(row pgx.CollectableRow) (Group, error) {
-		g := Group{Origin: originOf(in)}
+	all, err := look(ctx, r, sql, args, func(row pgx.CollectableRow) (g Group, err error) {
 		var next *time.Time
-		err := row.Scan(&g.Consumer, &g.Topic, &g.Why, &g.Events, &g.Keys, &g.Bytes, &g.OldestAt, &next, &g.Error)
-		g.NextAt = orZero(next)
+		err = row.Scan(&g.Consumer, &g.Topic, &g.Why, &g.Events, &g.Keys, &g.Bytes, &g.OldestAt, &next, &g.Error)
+		g.Origin, g.NextAt = originOf(placeOf(g.Consumer, g.Why)), orZero(next)
 		return g, err
 	})
+	if err != nil {
+		return nil, fmt.Errorf("group waiting events: %w", err)
+	}
+	slices.SortStableFunc(all, func(a, b Group) int { return inOrder(placeOf(a.Consumer, a.Why), placeOf(b.Consumer, b.Why)) })
+	return all, nil
 }
 
 // look reads rows in a transaction whose statements end after 30 seconds. scan may be called more than once for a row.
@@ -115,7 +103,7 @@ func (r *Room) List(ctx context.Context, f Filter) ([]Event, error) {
 	}
 	var all []Event
 	for _, in := range f.places() {
-		if f.After != nil && f.After.place() > in {
+		if f.After != nil && inOrder(f.After.place(), in) > 0 {
 			continue
 		}
 		page, err := r.read(ctx, in, f, f.Limit-len(all))
@@ -155,18 +143,19 @@ func (r *Room) read(ctx context.Context, in place, f Filter, limit int) ([]Event
 		sql, args = listSchedule, append(args, due, after.Place)
 	}
 	return look(ctx, r, sql, args, func(row pgx.CollectableRow) (e Event, err error) {
-		err = e.scan(row, in)
+		err = e.scan(row)
 		return e, err
 	})
 }
 
-// scan reads the columns of waitColumns, and then more.
-func (e *Event) scan(row pgx.CollectableRow, in place, more ...any) error {
+// scan reads columns, and then more.
+func (e *Event) scan(row pgx.CollectableRow, more ...any) error {
 	var next *time.Time
 	var lane int16
 	v := &e.Event
 	err := row.Scan(append([]any{&e.Consumer, &lane, &e.Place, &v.Topic, &v.Key, &v.Source, &v.ID, &v.Type, &v.Time, &e.Why, &e.Head, &e.Running,
 		&e.Partition, &e.Attempts, &e.Error, &e.Since, &next, &e.Letter}, more...)...)
+	in := e.place()
 	e.Origin, e.Lane, e.NextAt = originOf(in), int(lane), orZero(next)
 	if in == inSchedule {
 		v.NotBefore = e.NextAt
@@ -190,7 +179,7 @@ type Detail struct {
 }
 
 // Show returns all that is kept of the events that wait and that a filter selects. EventID is required: usually there is one, unless
-// several sources use the id, or several consumers have the event. At most 100 of each place are returned. What waits in relays and in the
+// several sources use the id, or several consumers have the event. At most 100 are returned. What waits in relays and in the
 // schedule has no index by id: without a Consumer, all of it is read. payloads says whether to
 // read their payloads. The error wraps ErrNotFound if there is none: holdfast find says where it is.
 func (r *Room) Show(ctx context.Context, f Filter, payloads bool) ([]Detail, error) {
@@ -204,28 +193,24 @@ func (r *Room) Show(ctx context.Context, f Filter, payloads bool) ([]Detail, err
 	if err != nil {
 		return nil, fmt.Errorf("show a waiting event: %w: %w", ErrInvalid, err)
 	}
-	var all []Detail
-	for _, in := range f.places() {
-		sql := map[place]string{inRelay: showRelay, inConsumer: showConsumer, inSchedule: showSchedule}[in]
-		some, err := look(ctx, r, sql, append(f.args(), payloads), func(row pgx.CollectableRow) (d Detail, err error) {
-			err = d.scan(row, in)
-			return d, err
-		})
-		if err != nil {
-			return nil, fmt.Errorf("show waiting event %s: %w", f.EventID, err)
-		}
-		all = append(all, some...)
+	all, err := look(ctx, r, showEvent, append(f.args(), payloads, f.places()), func(row pgx.CollectableRow) (d Detail, err error) {
+		err = d.scan(row)
+		return d, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("show waiting event %s: %w", f.EventID, err)
 	}
 	if len(all) == 0 {
 		return nil, fmt.Errorf("show waiting event %s: %w", f.EventID, ErrNotFound)
 	}
+	slices.SortStableFunc(all, func(a, b Detail) int { return inOrder(a.place(), b.place()) })
 	return all, nil
 }
 
-func (d *Detail) scan(row pgx.CollectableRow, in place) error {
+func (d *Detail) scan(row pgx.CollectableRow) error {
 	var failed *time.Time
 	var headers *string
-	if err := d.Event.scan(row, in, &d.Errors, &failed, &d.RecordPartition, &d.RecordOffset, &headers, &d.Event.Event.Payload, &d.PayloadSize); err != nil {
+	if err := d.Event.scan(row, &d.Errors, &failed, &d.RecordPartition, &d.RecordOffset, &headers, &d.Event.Event.Payload, &d.PayloadSize); err != nil {
 		return err
 	}
 	d.FailedAt = orZero(failed)

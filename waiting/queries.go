@@ -5,66 +5,62 @@ import "github.com/holdfast-go/holdfast/internal/waitroom"
 // This file holds every statement of the package, written for the schema "holdfast". All parameters are cast, because in the modes exec
 // and simple_protocol pgx does not ask Postgres for their types.
 
-// ofFilter are the conditions of a Filter that mean the same wherever an event w waits. $1 consumer, $2 topic, $3 key, $4 type, $5
-// source, $6 event id, where empty matches any; $7 for what it waits, $8 only heads, $9 the partition, -1 for any.
-const ofFilter = `
+// columns are those of an Event, of a row w of the view.
+const columns = `w.consumer, w.lane, w.place, w.topic, w.key, w.source, w.event_id, w.type, w.time, w.why, w.head, w.running, coalesce(w.partition, -1), w.attempts,
+       coalesce(w.errors[cardinality(w.errors)], ''), w.since, w.next_at, coalesce(w.letter, 0)`
+
+// filtered are the rows w of the view that a Filter selects. $1 consumer, $2 topic, $3 key, $4 type, $5 source, $6 event id, where empty
+// matches any; $7 for what it waits, $8 only heads, $9 the partition, -1 for any. Postgres reads only the tables of the places that a
+// statement names in waits_in.
+const filtered = waits + conditions
+
+const (
+	waits = `
+  from holdfast.waiting w`
+
+	// contents are the headers and the payload of w, by the primary key of its table: the view has none.
+	contents = `
+ cross join lateral (
+       select p.headers, p.payload from holdfast.parked p
+        where w.waits_in = 'relay' and p.lane = w.lane and p.topic = w.topic and p.key = w.key and p.place = w.place
+       union all
+       select s.headers, s.payload from holdfast.stored s
+        where w.waits_in = 'consumer' and s.consumer = w.consumer and s.topic = w.topic and s.key = w.key and s.place = w.place
+       union all
+       select d.headers, d.payload from holdfast.scheduled d
+        where w.waits_in = 'schedule' and d.lane = w.lane and d.due_at = w.next_at and d.seq = w.place) c`
+
+	conditions = `
+ where ($1::text = '' or w.consumer = $1::text)
    and ($2::text = '' or w.topic = $2::text)
    and ($3::text = '' or w.key = $3::text)
    and ($4::text = '' or w.type = $4::text)
    and ($5::text = '' or w.source = $5::text)
-   and ($7::text = '' or y.why = $7::text)
-   and (not $8::boolean or e.head)`
-
-// relayWaits are the rows w that relays keep, with what waitroom.InRelay says of each.
-const relayWaits = `
-  from holdfast.parked w` + waitroom.InRelay + `
- where $1::text = ''
-   and ($6::text = '' or w.id = $6::text)
-   and ($9::integer < 0 or w.partition = $9::integer)` + ofFilter
-
-// consumerWaits are the rows w that consumers keep, with what waitroom.InConsumer says of each.
-const consumerWaits = `
-  from holdfast.stored w` + waitroom.InConsumer + `
- where ($1::text = '' or w.consumer = $1::text)
    and ($6::text = '' or w.event_id = $6::text)
-   and $9::integer < 0` + ofFilter
-
-// scheduleWaits are the rows w that wait for their time.
-const scheduleWaits = `
-  from holdfast.scheduled w
- cross join lateral (select true as head) e
- cross join lateral (select 'scheduled' as why) y
- where $1::text = ''
-   and ($6::text = '' or w.id = $6::text)
-   and $9::integer < 0` + ofFilter
-
-// The columns of an Event, by place.
-const (
-	relayColumns = `select '', w.lane, w.place, w.topic, w.key, w.source, w.id, w.type, w.time, y.why, e.head, false, coalesce(w.partition, -1), w.attempts,
-       coalesce(w.errors[cardinality(w.errors)], ''), w.first_at, nullif(w.next_at, 'infinity'), coalesce(w.letter, 0)`
-	consumerColumns = `select w.consumer, 0::smallint, w.place, w.topic, w.key, w.source, w.event_id, w.type, w.time, y.why, e.head, e.running, -1, w.attempts,
-       coalesce(w.errors[cardinality(w.errors)], ''), w.first_at, nullif(w.next_at, 'infinity'), coalesce(w.letter, 0)`
-	scheduleColumns = `select '', w.lane, w.seq, w.topic, w.key, w.source, w.id, w.type, w.time, y.why, e.head, false, -1, 0, '', w.time, w.due_at, 0::bigint`
+   and ($7::text = '' or w.why = $7::text)
+   and (not $8::boolean or w.head)
+   and ($9::integer < 0 or w.partition = $9::integer)`
 )
 
 // listRelay reads a page in the order of the primary key. $10 how many, $11 to $14 the row after which to continue.
 const listRelay = `-- waiting.list_relay
-` + relayColumns + relayWaits + `
-   and (w.lane, w.topic, w.key, w.place) > ($11::smallint, $12::text, $13::text, $14::bigint)
+select ` + columns + filtered + `
+   and w.waits_in = 'relay' and (w.lane, w.topic, w.key, w.place) > ($11::smallint, $12::text, $13::text, $14::bigint)
  order by w.lane, w.topic, w.key, w.place
  limit $10::integer`
 
 // ofConsumer is for a filter that names a consumer: without it a plan for any parameters would read those of all.
 const ofConsumer = `
-   and w.consumer = $1::text`
+   and w.waits_in = 'consumer' and w.consumer = $1::text`
 
 // listOneConsumer is listConsumer for a filter that names one.
 const listOneConsumer = `-- waiting.list_one_consumer
-` + consumerColumns + consumerWaits + ofConsumer + afterConsumer
+select ` + columns + filtered + ofConsumer + afterConsumer
 
 // listConsumer reads a page in the order of the primary key. $10 how many, $11 to $14 the row after which to continue.
 const listConsumer = `-- waiting.list_consumer
-` + consumerColumns + consumerWaits + afterConsumer
+select ` + columns + filtered + `
+   and w.waits_in = 'consumer'` + afterConsumer
 
 const afterConsumer = `
    and (w.consumer, w.topic, w.key, w.place) > ($11::text, $12::text, $13::text, $14::bigint)
@@ -74,64 +70,38 @@ const afterConsumer = `
 // listSchedule reads a page, those first that are due first. Of each lane it reads as many as the page has, by the primary key. $10 how
 // many, $11 and $12 the row after which to continue.
 const listSchedule = `-- waiting.list_schedule
-select f.* from holdfast.lane l, lateral (` + scheduleColumns + scheduleWaits + `
-   and w.lane = l.lane and (w.due_at, w.seq) > (coalesce($11::timestamptz, '-infinity'), $12::bigint)
- order by w.due_at, w.seq limit $10::integer) f
- order by f.due_at, f.seq
+select f.* from holdfast.lane l, lateral (select ` + columns + filtered + `
+   and w.waits_in = 'schedule' and w.lane = l.lane and (w.next_at, w.place) > (coalesce($11::timestamptz, '-infinity'), $12::bigint)
+ order by w.next_at, w.place limit $10::integer) f
+ order by f.next_at, f.place
  limit $10::integer`
 
-// group are the columns of a Group, but for consumer and topic, of rows w that have errors.
-const group = `y.why, count(*), count(distinct w.key) filter (where w.key <> ''),
-       coalesce(sum(coalesce(octet_length(w.payload), 0) + coalesce(octet_length(w.headers::text), 0)), 0)::bigint, min(w.first_at),
-       nullif(min(w.next_at), 'infinity'),
-       coalesce((max(array[to_char(w.first_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US'), w.errors[cardinality(w.errors)]])
-         filter (where cardinality(w.errors) > 0))[2], '')`
+// group sums up rows w of the view. The error is that of the event with one that began to wait last.
+const group = `select w.consumer, w.topic, w.why, count(*), count(distinct w.key) filter (where w.key <> ''),
+       coalesce(sum(coalesce(octet_length(c.payload), 0) + coalesce(octet_length(c.headers::text), 0)), 0)::bigint, min(w.since), min(w.next_at),
+       coalesce((max(array[to_char(w.since at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US'), w.errors[cardinality(w.errors)]])
+         filter (where cardinality(w.errors) > 0))[2], '')` + waits + contents + conditions
 
-const groupRelay = `-- waiting.group_relay
-select '', w.topic, ` + group + relayWaits + `
- group by w.topic, y.why
- order by w.topic, y.why`
+const grouped = `
+ group by w.consumer, w.topic, w.why
+ order by w.consumer, w.topic, w.why`
 
-const groupConsumer = `-- waiting.group_consumer
-select w.consumer, w.topic, ` + group + consumerWaits + byConsumer
+// groupAll has the places in $10.
+const groupAll = `-- waiting.group
+` + group + `
+   and w.waits_in = any ($10::text[])` + grouped
 
-// groupOneConsumer is groupConsumer for a filter that names one.
+// groupOneConsumer is groupAll for a filter that names one.
 const groupOneConsumer = `-- waiting.group_one_consumer
-select w.consumer, w.topic, ` + group + consumerWaits + ofConsumer + byConsumer
+` + group + ofConsumer + grouped
 
-const byConsumer = `
- group by w.consumer, w.topic, y.why
- order by w.consumer, w.topic, y.why`
-
-const groupSchedule = `-- waiting.group_schedule
-select '', w.topic, 'scheduled', count(*), count(distinct w.key) filter (where w.key <> ''),
-       coalesce(sum(coalesce(octet_length(w.payload), 0) + coalesce(octet_length(w.headers::text), 0)), 0)::bigint, min(w.time), min(w.due_at), ''` + scheduleWaits + `
- group by w.topic
- order by w.topic`
-
-// The columns that Detail has more. $10 with payloads.
-const (
-	queueDetail = `, array(select t from unnest(w.errors) t where t is not null)`
-	payload     = `w.headers::text, case when $10::boolean then w.payload end, coalesce(octet_length(w.payload), -1)`
-)
-
-// showRelay reads all rows: no index begins with the id.
-const showRelay = `-- waiting.show_relay
-` + relayColumns + queueDetail + `, null::timestamptz, -1, -1::bigint, ` + payload + relayWaits + `
- order by w.source
- limit 100`
-
-// showConsumer finds the rows by the unique constraint that begins with the id.
-const showConsumer = `-- waiting.show_consumer
-` + consumerColumns + queueDetail + `, w.failed_at, coalesce(w.partition, -1), coalesce(w."offset", -1), ` + payload + consumerWaits + `
-   and w.event_id = $6::text
+// showEvent has what Detail has more, with payloads if $10. $11 are the places. What waits in consumers is found by the unique constraint that
+// begins with the id; of relays and the schedule it reads all rows: no index of theirs begins with it.
+const showEvent = `-- waiting.show
+select ` + columns + `, array(select t from unnest(w.errors) t where t is not null), w.failed_at, coalesce(w.record_partition, -1), coalesce(w.record_offset, -1),
+       c.headers::text, case when $10::boolean then c.payload end, coalesce(octet_length(c.payload), -1)` + waits + contents + conditions + `
+   and w.event_id = $6::text and w.waits_in = any ($11::text[])
  order by w.source, w.consumer
- limit 100`
-
-// showSchedule reads all rows, as showRelay.
-const showSchedule = `-- waiting.show_schedule
-` + scheduleColumns + `, '{}'::text[], null::timestamptz, -1, -1::bigint, ` + payload + scheduleWaits + `
- order by w.source
  limit 100`
 
 // The statements that change what relays keep run in a transaction that has taken the lane.
@@ -292,9 +262,9 @@ select exists (select from holdfast.stored s` + retriable + `)`
 // stillWaits says whether an event waits as a filter wants it, under the lock of the key: for $7, if that is not empty, and as a head if $8.
 const stillWaits = `-- waiting.still_waits
 select exists (
-select from holdfast.stored w` + waitroom.InConsumer + `
- where w.consumer = $1::text and w.topic = $2::text and w.key = $3::text and w.place = $4::bigint and w.source = $5::text and w.event_id = $6::text
-   and ($7::text = '' or y.why = $7::text) and (not $8::boolean or e.head))`
+select from holdfast.waiting w
+ where w.waits_in = 'consumer' and w.consumer = $1::text and w.topic = $2::text and w.key = $3::text and w.place = $4::bigint and w.source = $5::text and w.event_id = $6::text
+   and ($7::text = '' or w.why = $7::text) and (not $8::boolean or w.head))`
 
 // giveUpConsumer takes an event out of its queue, under the lock of the key, unless a worker has it, and makes it a letter in the state $8: a new
 // one, or the one that it is a replay of. $7 is the reason, $9 the result of its inbox row.

@@ -52,8 +52,8 @@ var Of = map[string][]Right{
 	},
 	"reader": {
 		{"select", "installation, birth, cluster, segments, lane, relay, consumer_position, consumer_backfill, consumer_skip, consumer_type, lane_hold, consumer_hold, consumer_binding, producer_binding, pause", ""},
-		{"select", "event, event_0, event_1, event_2, event_3", "lane, xid, seq, time"}, {"select", "scheduled", "lane, due_at, seq"}, {"select", "parked", "lane, id, why, topic, place, partition, first_at"},
-		{"select", "stored", "consumer, topic, key, place, event_id, type, attempts, errors, next_at, first_at, lease_until, letter"},
+		{"select", "event, event_0, event_1, event_2, event_3", "lane, xid, seq, time"}, {"select", "scheduled", "lane, due_at, seq, id, source, type, topic, key, time"}, {"select", "parked", "lane, topic, key, place, why, attempts, next_at, errors, first_at, id, source, type, time, letter, partition"},
+		{"select", "stored", "consumer, topic, key, place, source, event_id, type, time, partition, offset, attempts, errors, next_at, first_at, failed_at, lease_until, letter"},
 		{"select", "letter", "id, origin, consumer, lane, topic, key, place, state, holds"},
 	},
 }
