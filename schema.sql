@@ -632,7 +632,7 @@ create view holdfast.backlog with (security_invoker = true) as
                  where f.lane = l.lane and f.xid = flying.xid order by f.seq limit 20) e
                where e.n = 20 or l.upto is null or e.seq > l.pos or not pg_visible_in_snapshot(flying.xid, l.upto))) u) n
      cross join lateral (
-           select min(p.first_at) as waiting_since
+           select min(p.first_at) filter (where isfinite(p.first_at)) as waiting_since
              from (values ('record'), ('follows'), ('topic'), ('partition')) w (why), lateral (
                   select p.first_at from holdfast.parked p where p.lane = l.lane and p.why = w.why and p.id <> '' order by p.first_at limit 1) p) k
      cross join lateral (

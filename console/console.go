@@ -17,6 +17,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
+	"github.com/holdfast-go/holdfast/internal/state"
 	"github.com/holdfast-go/holdfast/metrics"
 	"github.com/holdfast-go/holdfast/waiting"
 )
@@ -67,8 +68,7 @@ type Console struct {
 	room  *waiting.Room
 	pages *template.Template
 	serve http.Handler
-
-	database *metrics.Database
+	looks looks
 }
 
 // New returns a Console, or one error that names every problem of the configuration. It does not use the database. The pool's role needs
@@ -110,15 +110,10 @@ func New(pool *pgxpool.Pool, c Config) (*Console, error) {
 	if err != nil {
 		return nil, fmt.Errorf("console config: %w", err)
 	}
-	// Many may look at the overview: they share a sample for a second.
-	database, err := metrics.NewDatabase(pool, metrics.DatabaseConfig{Schema: c.Schema, Interval: time.Second})
-	if err != nil {
-		return nil, fmt.Errorf("console config: %w", err)
-	}
-	console := &Console{c: c, pool: pool, sql: sqlschema.For(c.Schema), dlq: d, room: room, database: database}
+	console := &Console{c: c, pool: pool, sql: sqlschema.For(c.Schema), dlq: d, room: room}
 	console.pages = template.Must(template.New("").Funcs(template.FuncMap{
 		"path": func(rest string) string { return c.Prefix + rest },
-		"ago":  ago, "span": forSpan, "plural": plural, "when": when, "first": firstLine, "bytes": bytesOf, "query": queryOf, "dict": dict, "reversed": reversed,
+		"ago":  ago, "span": forSpan, "seconds": func(n int64) string { return forSpan(time.Duration(n) * time.Second) }, "atmost": state.AtMost, "plural": plural, "when": when, "first": firstLine, "bytes": bytesOf, "query": queryOf, "dict": dict, "reversed": reversed,
 		"states": func() []string {
 			return []string{dlq.StateReplaying, dlq.StateReplayed, dlq.StateDiscarded, dlq.StateAny}
 		},

@@ -7,9 +7,9 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
+	"github.com/holdfast-go/holdfast/internal/plain"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
+	"github.com/holdfast-go/holdfast/internal/state"
 )
 
 // counts are counters that only grow. The page asks for them again and again, and shows their differences as rates: the console itself
@@ -35,19 +35,15 @@ func (c *Console) flow(v *visit, w http.ResponseWriter) error {
 func (c *Console) readCounts(ctx context.Context) (counts, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	now := counts{Positions: map[string]int64{}}
-	if err := c.pool.QueryRow(ctx, c.sql.In(readWritten)).Scan(&now.At, &now.Written, &now.Recorded, &now.Letters); err != nil {
-		return now, err
-	}
-	rows, err := c.pool.Query(ctx, c.sql.In(readPositions))
+	r := state.Reader{DB: plain.Of(c.pool), Schema: c.c.Schema}
+	written, err := r.Written(ctx)
 	if err != nil {
-		return now, err
+		return counts{}, err
 	}
-	var consumer string
-	var sum int64
-	_, err = pgx.ForEachRow(rows, []any{&consumer, &sum}, func() error {
-		now.Positions[consumer] = sum
-		return nil
-	})
+	now := counts{At: written.At, Written: written.Written, Recorded: written.Recorded, Letters: written.Letters, Positions: map[string]int64{}}
+	consumers, err := r.Progress(ctx)
+	for _, p := range consumers {
+		now.Positions[p.Consumer] = p.Position
+	}
 	return now, err
 }

@@ -1,17 +1,20 @@
 package metrics
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/holdfast-go/holdfast/internal/backfill"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
+	"github.com/holdfast-go/holdfast/internal/state"
 )
 
 // DatabaseConfig configures a Database. The zero DatabaseConfig works.
@@ -32,10 +35,11 @@ const (
 	maxSampled   = 100_000 // rows that are counted of a table, of stored for each consumer
 	maxConsumers = 50      // that have figures of their own
 	maxPositions = 20_000  // partitions of consumers whose lag is asked for
+	maxHeld      = 1_000   // topics and partitions of a lane that take nothing
 )
 
 // Database samples what only the database knows: what is not published, what is stored, parked or a dead letter, and how large the
-// tables are. One sample is eight queries. Counts end at 100,000 rows, and at 50 consumers. Every process sees the same figures, so one
+// tables are. One sample is eleven queries. Counts end at 100,000 rows, and at 50 consumers. Every process sees the same figures, so one
 // of them is enough. Many goroutines may use it at once.
 type Database struct {
 	pool *pgxpool.Pool
@@ -173,7 +177,7 @@ func (d *Database) read(ctx context.Context) (s Sample, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.c.Timeout)
 	defer cancel()
 	err = pgx.BeginTxFunc(ctx, d.pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, interpretSample); err != nil {
+		if err := state.Settings(ctx, tx); err != nil {
 			return err
 		}
 		s, err = d.readIn(ctx, tx)
@@ -186,62 +190,109 @@ func (d *Database) read(ctx context.Context) (s Sample, err error) {
 }
 
 func (d *Database) readIn(ctx context.Context, tx pgx.Tx) (s Sample, err error) {
-	var oldest, parked float64
-	if err := tx.QueryRow(ctx, d.sql.In(sampleLog)).Scan(&s.Lanes, &oldest, &s.Scheduled); err != nil {
-		return Sample{}, fmt.Errorf("sample the log: %w", err)
-	}
-	if err := tx.QueryRow(ctx, d.sql.In(sampleRelays)).Scan(&s.Unowned, &s.Relays, &s.Troubled, &s.Empty); err != nil {
-		return Sample{}, fmt.Errorf("sample relays: %w", err)
-	}
-	if err := tx.QueryRow(ctx, d.sql.In(sampleParked), maxSampled).Scan(&s.Parked, &parked, &s.HeldTopics, &s.HeldPartitions); err != nil {
-		return Sample{}, fmt.Errorf("sample parked events: %w", err)
-	}
-	s.Oldest, s.OldestParked = seconds(oldest), seconds(parked)
-	rows, _ := tx.Query(ctx, d.sql.In(sampleStored), maxSampled, maxConsumers) // CollectRows returns its error.
-	s.Stored, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (of StoredOf, err error) {
-		var oldest float64
-		err = row.Scan(&of.Consumer, &of.Events, &of.Keys, &oldest, &of.Undeclared)
-		of.Oldest = seconds(oldest)
-		return of, err
-	})
+	r := state.Reader{DB: tx, Schema: d.c.Schema}
+	in := func(part string, err error) error { return fmt.Errorf("sample %s: %w", part, err) }
+	log, err := r.Backlog(ctx, maxSampled)
 	if err != nil {
-		return Sample{}, fmt.Errorf("sample stored events: %w", err)
+		return Sample{}, in("the log", err)
 	}
-	rows, _ = tx.Query(ctx, d.sql.In(sampleLetters), maxSampled, maxConsumers)
-	s.Letters, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (of LettersOf, err error) {
-		err = row.Scan(&of.Origin, &of.Consumer, &of.Open)
-		return of, err
-	})
+	s.Lanes, s.Oldest, s.Parked, s.OldestParked, s.Scheduled = log.Lanes, seconds(log.Oldest), log.Waiting, seconds(log.OldestWaiting), log.Scheduled
+	owners, err := r.Owners(ctx)
 	if err != nil {
-		return Sample{}, fmt.Errorf("sample dead letters: %w", err)
+		return Sample{}, in("lanes", err)
 	}
-	rows, _ = tx.Query(ctx, d.sql.In(samplePositions), maxConsumers)
-	s.Positions, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (of PositionsOf, err error) {
-		err = row.Scan(&of.Consumer, &of.Partitions, &of.Held)
-		return of, err
-	})
-	if err != nil {
-		return Sample{}, fmt.Errorf("sample positions: %w", err)
+	for _, owner := range owners {
+		if owner.Name == "" {
+			s.Unowned++
+		}
 	}
-	rows, _ = tx.Query(ctx, d.sql.In(backfill.Rows))
-	told, err := pgx.CollectRows(rows, pgx.RowToStructByPos[backfill.Row])
+	relays, err := r.Relays(ctx)
 	if err != nil {
-		return Sample{}, fmt.Errorf("sample backfills: %w", err)
+		return Sample{}, in("relays", err)
+	}
+	for _, of := range relays {
+		s.Relays++
+		if of.Trouble != "" {
+			s.Troubled++
+		}
+	}
+	segments, err := r.Segments(ctx)
+	if err != nil {
+		return Sample{}, in("segments", err)
+	}
+	for _, of := range segments {
+		if of.Bytes == 0 {
+			s.Empty++
+		}
+	}
+	held := state.State{}
+	if held.Held, err = r.Held(ctx, 1, maxHeld); err != nil {
+		return Sample{}, in("held topics", err)
+	}
+	s.HeldTopics, s.HeldPartitions = held.HeldPlaces()
+	stored, err := r.Stored(ctx, maxSampled)
+	if err != nil {
+		return Sample{}, in("waiting events", err)
+	}
+	for _, of := range stored {
+		s.Stored = append(s.Stored, StoredOf{of.Consumer, of.Events, of.Keys, seconds(of.Oldest), of.Undeclared})
+	}
+	s.Stored = most(s.Stored, func(of StoredOf) int { return of.Events })
+	letters, _, err := r.Letters(ctx, maxSampled)
+	if err != nil {
+		return Sample{}, in("dead letters", err)
+	}
+	s.Letters = most(lettersOf(letters), func(of LettersOf) int { return of.Open })
+	progress, err := r.Progress(ctx)
+	if err != nil {
+		return Sample{}, in("positions", err)
+	}
+	for _, of := range progress {
+		s.Positions = append(s.Positions, PositionsOf{of.Consumer, of.Partitions, of.Held})
+	}
+	s.Positions = most(s.Positions, func(of PositionsOf) int { return of.Held })
+	told, err := r.Backfills(ctx)
+	if err != nil {
+		return Sample{}, in("backfills", err)
 	}
 	s.Backfills = backfillsOf(told)
-	rows, _ = tx.Query(ctx, d.sql.In(sampleSizes), sized, d.c.Schema)
-	s.Sizes, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (of SizeOf, err error) {
-		err = row.Scan(&of.Table, &of.Bytes)
-		return of, err
-	})
+	sizes, err := r.Sizes(ctx)
 	if err != nil {
-		return Sample{}, fmt.Errorf("sample sizes: %w", err)
+		return Sample{}, in("sizes", err)
 	}
+	for _, of := range sizes {
+		if of.Table == "log" {
+			of.Table = "event"
+		}
+		s.Sizes = append(s.Sizes, SizeOf{of.Table, float64(of.Bytes)})
+	}
+	slices.SortFunc(s.Sizes, func(a, b SizeOf) int { return strings.Compare(a.Table, b.Table) })
 	return s, nil
 }
 
+// most are those consumers, of as many as have figures of their own, that have the most; of equal ones the first by name.
+func most[T any](all []T, of func(T) int) []T {
+	slices.SortStableFunc(all, func(a, b T) int { return of(b) - of(a) })
+	return all[:min(len(all), maxConsumers)]
+}
+
+// lettersOf adds up the letters of lanes, in the order of origins and consumers.
+func lettersOf(rows []state.Letters) (all []LettersOf) {
+	for _, row := range rows {
+		i := slices.IndexFunc(all, func(of LettersOf) bool { return of.Origin == row.Origin && of.Consumer == row.Consumer })
+		if i < 0 {
+			i, all = len(all), append(all, LettersOf{Origin: row.Origin, Consumer: row.Consumer})
+		}
+		all[i].Open += int(row.Open)
+	}
+	slices.SortFunc(all, func(a, b LettersOf) int {
+		return cmp.Or(strings.Compare(a.Origin, b.Origin), strings.Compare(a.Consumer, b.Consumer))
+	})
+	return all
+}
+
 // backfillsOf are those of as many consumers as have figures of their own. Those that are done are left out first.
-func backfillsOf(rows []backfill.Row) (all []BackfillOf) {
+func backfillsOf(rows []state.Backfill) (all []BackfillOf) {
 	for _, done := range []bool{false, true} {
 		for _, row := range rows {
 			if row.Reached() == done {

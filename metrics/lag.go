@@ -7,9 +7,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/holdfast-go/holdfast/inbox/source"
+	"github.com/holdfast-go/holdfast/internal/state"
 )
 
 // Ends returns where partitions end: the offset that the next event gets. It leaves out what the broker does not know.
@@ -32,13 +31,6 @@ func ObserveLag(m Meter, d *Database, ends Ends) (stop func() error, err error) 
 	}
 	l := &lagging{d: d, ends: ends, topics: &bounded{most: MaxTopics, none: "unnamed", rest: "other"}}
 	return m.Observe(ofLag, func(ctx context.Context) ([]Reading, error) { return l.readings(ctx), nil })
-}
-
-// position is where a consumer stands in a partition.
-type position struct {
-	consumer string
-	source.TopicPartition
-	offset int64
 }
 
 // lagging keeps the last sample of the lag.
@@ -96,11 +88,7 @@ func (d *Database) Lag(ctx context.Context, ends Ends) ([]LagOf, error) {
 	// The caller's deadline does not end it: others may wait for the same sample.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.c.Timeout)
 	defer cancel()
-	rows, _ := d.pool.Query(ctx, d.sql.In(lagPositions), maxPositions) // CollectRows returns its error.
-	positions, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (p position, err error) {
-		err = row.Scan(&p.consumer, &p.Topic, &p.Partition, &p.offset)
-		return p, err
-	})
+	positions, err := state.Reader{DB: d.pool, Schema: d.c.Schema}.Positions(ctx, maxPositions)
 	if err != nil {
 		return nil, fmt.Errorf("read positions: %w", explain(err))
 	}
@@ -112,34 +100,38 @@ func (d *Database) Lag(ctx context.Context, ends Ends) ([]LagOf, error) {
 }
 
 // partitionsOf lists each partition once. Positions are sorted by consumer, so several have the same.
-func partitionsOf(positions []position) (of []source.TopicPartition) {
+func partitionsOf(positions []state.Position) (of []source.TopicPartition) {
 	seen := map[source.TopicPartition]bool{}
 	for _, p := range positions {
-		if !seen[p.TopicPartition] {
-			seen[p.TopicPartition] = true
-			of = append(of, p.TopicPartition)
+		if at := partitionOf(p); !seen[at] {
+			seen[at] = true
+			of = append(of, at)
 		}
 	}
 	return of
 }
 
+func partitionOf(p state.Position) source.TopicPartition {
+	return source.TopicPartition{Topic: p.Topic, Partition: p.Partition}
+}
+
 // lagsOf adds up the lag of each consumer and topic, of which positions are sorted. A partition whose end is not known counts nothing,
 // and so does a position past the end, as after a topic was made again.
-func lagsOf(positions []position, ends map[source.TopicPartition]int64) (all []LagOf) {
+func lagsOf(positions []state.Position, ends map[source.TopicPartition]int64) (all []LagOf) {
 	consumers := map[string]bool{}
 	for _, p := range positions {
-		if !consumers[p.consumer] && len(consumers) == maxConsumers {
+		if !consumers[p.Consumer] && len(consumers) == maxConsumers {
 			continue
 		}
-		consumers[p.consumer] = true
-		end, known := ends[p.TopicPartition]
+		consumers[p.Consumer] = true
+		end, known := ends[partitionOf(p)]
 		if !known {
 			continue
 		}
-		if n := len(all); n == 0 || all[n-1].Consumer != p.consumer || all[n-1].Topic != p.Topic {
-			all = append(all, LagOf{Consumer: p.consumer, Topic: p.Topic})
+		if n := len(all); n == 0 || all[n-1].Consumer != p.Consumer || all[n-1].Topic != p.Topic {
+			all = append(all, LagOf{Consumer: p.Consumer, Topic: p.Topic})
 		}
-		all[len(all)-1].Offsets += max(end-p.offset, 0)
+		all[len(all)-1].Offsets += max(end-p.Position, 0)
 	}
 	return all
 }

@@ -269,25 +269,13 @@ select p.lane,
    and exists (select from holdfast.current_incarnation i where i.token = $3::text)
    and not exists (select from unnest((select $2::text[])) d where pg_snapshot_xmax(d::pg_snapshot) > pg_snapshot_xmax(head.upto))`
 
-// readBacklog looks for what each lane reads next, by the indexes event_N_lane_xid_seq as probe does. Of the window that
-// is being read, what lies up to pos is published.
+// readBacklog sums up the view of that name.
 const readBacklog = `-- relay.backlog
-select count(n.time), coalesce(greatest((extract(epoch from now() - min(n.time) filter (where isfinite(n.time))) * 1000000)::bigint, 0), 0),
+select count(*) filter (where b.unread), coalesce((extract(epoch from now() - min(b.oldest_at)) * 1000000)::bigint, 0),
        (select count(*) from holdfast.parked),
-       (select coalesce((extract(epoch from now() - min(k.first_at) filter (where isfinite(k.first_at))) * 1000000)::bigint, 0) from holdfast.parked k),
-       count(*) filter (where (select s.due_at from holdfast.scheduled s where s.lane = l.lane order by s.due_at limit 1) <= now())
-  from holdfast.lane l left join lateral (
-    select min(u.time) as time from (
-      (select e.time from holdfast.event e
-        where e.lane = l.lane and e.xid >= pg_snapshot_xmax(l.done)
-          and (l.upto is null or e.seq > l.pos or not pg_visible_in_snapshot(e.xid, l.upto))
-        order by e.xid, e.seq limit 1)
-      union all
-      (select f.time from pg_snapshot_xip(l.done) flying (xid), lateral (
-         select e.time from holdfast.event e
-          where e.lane = l.lane and e.xid = flying.xid
-            and (l.upto is null or e.seq > l.pos or not pg_visible_in_snapshot(e.xid, l.upto))
-          order by e.seq limit 1) f)) u) n on true`
+       coalesce(greatest((extract(epoch from now() - min(b.waiting_since)) * 1000000)::bigint, 0), 0),
+       count(*) filter (where b.scheduled_for <= now())
+  from holdfast.backlog b`
 
 // ensureIncarnation refills the token that a crash emptied.
 const ensureIncarnation = `-- relay.incarnation

@@ -31,8 +31,8 @@ func (a asking) ask(p *program, what string) error {
 	return errors.New("nothing was changed")
 }
 
-// terminal is standard input if a person is there: it and standard error are terminals.
-func terminal() io.Reader {
+// personAt is standard input if a person is there: it and standard error are terminals.
+func personAt() io.Reader {
 	for _, f := range []*os.File{os.Stdin, os.Stderr} {
 		if info, err := f.Stat(); err != nil || info.Mode()&os.ModeCharDevice == 0 {
 			return nil

@@ -10,6 +10,8 @@ import (
 	"github.com/segmentio/kafka-go"
 
 	"github.com/holdfast-go/holdfast/internal/nodes"
+	"github.com/holdfast-go/holdfast/internal/state"
+	"github.com/holdfast-go/holdfast/internal/terminal"
 )
 
 // This file decides what doctor says of what it has seen. It knows no database, no broker and no clock.
@@ -35,7 +37,7 @@ func judgeXmin(holders []xminHolder, patience, behind int64) (found []finding) {
 		if h.seconds < patience && h.age < behind {
 			continue
 		}
-		lasts := fmt.Sprintf("for %s and %d transactions", span(max(h.seconds, 0)), h.age)
+		lasts := fmt.Sprintf("for %s and %d transactions", state.Span(max(h.seconds, 0)), h.age)
 		if h.seconds < 0 {
 			lasts = fmt.Sprintf("for %d transactions", h.age)
 		}
@@ -48,26 +50,22 @@ func judgeXmin(holders []xminHolder, patience, behind int64) (found []finding) {
 		case "standby":
 			found = append(found, warn("xmin", "psql -h STANDBY -c \"alter system set hot_standby_feedback = off\"", "standby %s holds xmin %s, for a query there", name, lasts))
 		default:
-			found = append(found, warn("xmin", fmt.Sprintf("psql -c \"select pg_terminate_backend(%d)\"", h.pid), "process %d (%s) has held xmin %s: dead rows stay, and saving cursors gets slower", h.pid, dash(h.name), lasts))
+			found = append(found, warn("xmin", fmt.Sprintf("psql -c \"select pg_terminate_backend(%d)\"", h.pid), "process %d (%s) has held xmin %s: dead rows stay, and saving cursors gets slower", h.pid, state.Dash(h.name), lasts))
 		}
 	}
 	if len(found) == 0 {
-		return []finding{ok("xmin", "no transaction, slot or standby has held xmin for %s", span(patience))}
+		return []finding{ok("xmin", "no transaction, slot or standby has held xmin for %s", state.Span(patience))}
 	}
 	return found
 }
 
 // judgeLog says what has kept segments of the log from being emptied for longer than patience, in seconds. holders are sorted by age, the oldest first.
-func judgeLog(holders []holder, patience int64) finding {
-	if len(holders) == 0 || holders[0].age < patience {
-		return ok("log", "no transaction has held a segment of the log for %s", span(patience))
+func judgeLog(holders []state.Holder, patience int64) finding {
+	if len(holders) == 0 || holders[0].Seconds < patience {
+		return ok("log", "no transaction has held a segment of the log for %s", state.Span(patience))
 	}
-	h := holders[0]
-	command := fmt.Sprintf("psql -c \"select pg_terminate_backend(%d)\"", h.pid)
-	if h.gid != "" {
-		command = "psql -c \"rollback prepared '" + strings.ReplaceAll(h.gid, "'", "''") + "'\""
-	}
-	return warn("log", command, "a segment of the log cannot be emptied: %s", h.blame("it"))
+	blame := holders[0].Blame("it")
+	return warn("log", blame.Command, "a segment of the log cannot be emptied: %s", blame.Says)
 }
 
 // judgePool compares the pool of a service with its workers, as docs/operations.md counts them. It sees no service: both are what
@@ -81,9 +79,9 @@ func judgePool(workers, size int, said bool) finding {
 		of = "a pool of %d connections"
 	}
 	if needs := 2*workers + 2; size < needs {
-		return warn("pool", fmt.Sprintf("add pool_max_conns=%d to the connection string", needs), of+" is too small: %s use up to %d, and wait for each other", size, count(workers, "worker"), needs)
+		return warn("pool", fmt.Sprintf("add pool_max_conns=%d to the connection string", needs), of+" is too small: %s use up to %d, and wait for each other", size, terminal.Count(workers, "worker"), needs)
 	}
-	return ok("pool", of+" is enough for %s", size, count(workers, "worker"))
+	return ok("pool", of+" is enough for %s", size, terminal.Count(workers, "worker"))
 }
 
 // judgeConnections says whether the server has connections left.
@@ -128,23 +126,11 @@ func judgeClock(difference, trip time.Duration) finding {
 	return ok("clock", "the clock of this machine agrees with the database's within %s", (difference.Abs() + trip/2).Round(time.Millisecond))
 }
 
-// laneLook is who owns a lane, and how often it had another owner.
-type laneLook struct {
-	owner string
-	epoch int64
-}
-
 // judgeNames compares two looks at the lanes, some seconds apart. A lane that its owner claims again was lost meanwhile.
-func judgeNames(before, after map[int]laneLook) finding {
-	again := map[string][]int{}
-	for lane, b := range before {
-		if a := after[lane]; a.owner != "" && a.owner == b.owner && a.epoch > b.epoch {
-			again[a.owner] = append(again[a.owner], lane)
-		}
-	}
-	for owner, lanes := range again {
-		slices.Sort(lanes)
-		return fail("relay names", "start each relay with a --name of its own, or without one", "relay %s has claimed %s again within seconds: two relays have that name, or the lane fails again and again, as the relay's log says", clean(owner), laneList(lanes))
+func judgeNames(before, after state.Owners) finding {
+	if relay, lanes := state.SameName(before, after); relay != "" {
+		need := state.SameNameNeed(relay, lanes)
+		return fail("relay names", need.Command, "%s", need.Says)
 	}
 	return ok("relay names", "no relay claims its own lanes again")
 }
@@ -171,7 +157,7 @@ func judgeGroups(looks []groupLook) finding {
 	}
 	slices.Sort(names)
 	return fail("groups", "give each group an inbox.Config.Consumer of its own; for a group that is gone: kafka-consumer-groups.sh --delete --group GROUP",
-		"groups %s share consumer %s: each takes the partitions from the other, and handles some events only", clean(strings.Join(groups[names[0]], ", ")), clean(names[0]))
+		"groups %s share consumer %s: each takes the partitions from the other, and handles some events only", terminal.Clean(strings.Join(groups[names[0]], ", ")), terminal.Clean(names[0]))
 }
 
 // topicSeen is what Kafka says of a topic.
@@ -189,14 +175,14 @@ type topicSeen struct {
 const overhead = 16 << 10
 
 func judgeTopic(t topicSeen) (found []finding) {
-	check, name := "topic "+clean(t.name), clean(t.name)
+	check, name := "topic "+terminal.Clean(t.name), terminal.Clean(t.name)
 	switch {
 	case errors.Is(t.err, kafka.UnknownTopicOrPartition):
 		return []finding{fail(check, "kafka-topics.sh --create --topic "+name+" --partitions 8 --replication-factor 3", "the topic is missing, or this user may neither see nor create it")}
 	case errors.Is(t.err, kafka.TopicAuthorizationFailed):
 		return []finding{fail(check, "kafka-acls.sh --add --topic "+name+" --allow-principal User:NAME --operation Read --operation Write --operation Describe", "this user may not use the topic")}
 	case t.err != nil:
-		return []finding{fail(check, "kafka-topics.sh --describe --topic "+name, "Kafka says of the topic: %s", clean(t.err.Error()))}
+		return []finding{fail(check, "kafka-topics.sh --describe --topic "+name, "Kafka says of the topic: %s", terminal.Clean(t.err.Error()))}
 	}
 	change := func(what string) string {
 		return "kafka-configs.sh --alter --entity-type topics --entity-name " + name + " --add-config " + what
@@ -216,7 +202,7 @@ func judgeTopic(t topicSeen) (found []finding) {
 		found = append(found, warn(check, "kafka-acls.sh --add --topic "+name+" --allow-principal User:NAME --operation DescribeConfigs", "this user may not read the topic's configuration, so it was not checked"))
 	}
 	if len(found) == 0 {
-		found = append(found, ok(check, "%s, min.insync.replicas %d, max.message.bytes %d", count(t.replicas, "replica"), t.minInsync, t.maxMessage))
+		found = append(found, ok(check, "%s, min.insync.replicas %d, max.message.bytes %d", terminal.Count(t.replicas, "replica"), t.minInsync, t.maxMessage))
 	}
 	return found
 }
@@ -226,11 +212,11 @@ func judgeNodes(all []nodes.Row, schema string) (findings []finding) {
 	for _, n := range all {
 		if n.Gone() {
 			findings = append(findings, fail("consumers", n.Forget(schema)+"  # only if nobody needs the consumer any more",
-				"no node of consumer %s has been heard of for %s, so its events wait: start one", clean(n.Consumer), span(n.Silent)))
+				"no node of consumer %s has been heard of for %s, so its events wait: start one", terminal.Clean(n.Consumer), state.Span(n.Silent)))
 		}
 	}
 	if findings == nil {
-		findings = append(findings, ok("consumers", "%s announced, and each has a node that lives", count(len(all), "consumer")))
+		findings = append(findings, ok("consumers", "%s announced, and each has a node that lives", terminal.Count(len(all), "consumer")))
 	}
 	return findings
 }

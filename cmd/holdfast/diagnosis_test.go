@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/segmentio/kafka-go"
+
+	"github.com/holdfast-go/holdfast/internal/state"
 )
 
 func TestDoctorDecidesByWhatItHasSeen(t *testing.T) {
@@ -34,8 +36,8 @@ func TestDoctorDecidesByWhatItHasSeen(t *testing.T) {
 		{"an old transaction", judgeXmin([]xminHolder{{kind: "session", pid: 7, name: "psql", seconds: 300, age: 1}}, 300, 1_000_000), stateWarn, "process 7 (psql) has held xmin for 5m0s and 1 transactions"},
 		{"a slot that nobody reads", judgeXmin([]xminHolder{{kind: "slot", name: "it's", seconds: -1, age: 1_000_000}}, 300, 1_000_000), stateWarn, "pg_drop_replication_slot('it''s')"},
 		{"a standby with a long query", judgeXmin([]xminHolder{{kind: "standby", name: "b", seconds: -1, age: 1_000_000}}, 300, 1_000_000), stateWarn, "hot_standby_feedback"},
-		{"a lane that another relay got", []finding{judgeNames(map[int]laneLook{3: {"a", 1}}, map[int]laneLook{3: {"b", 2}})}, stateOK, "no relay"},
-		{"a lane that its owner claimed again", []finding{judgeNames(map[int]laneLook{3: {"a", 1}, 5: {"a", 1}}, map[int]laneLook{3: {"a", 2}, 5: {"a", 3}})}, stateFail, "relay a has claimed lanes 3, 5 again"},
+		{"a lane that another relay got", []finding{judgeNames(state.Owners{3: {Name: "a", Epoch: 1}}, state.Owners{3: {Name: "b", Epoch: 2}})}, stateOK, "no relay"},
+		{"a lane that its owner claimed again", []finding{judgeNames(state.Owners{3: {Name: "a", Epoch: 1}, 5: {Name: "a", Epoch: 1}}, state.Owners{3: {Name: "a", Epoch: 2}, 5: {Name: "a", Epoch: 3}})}, stateFail, "relay a has claimed lanes 3, 5 again"},
 		{"a topic as it should be", judgeTopic(good), stateOK, "3 replicas, min.insync.replicas 2"},
 		{"messages that are just large enough", topic(func(s *topicSeen) { s.maxMessage = s.largest + 16<<10 }), stateOK, ""},
 		{"messages that are too small", topic(func(s *topicSeen) { s.maxMessage = s.largest + 16<<10 - 1 }), stateFail, "max.message.bytes=1048576"},

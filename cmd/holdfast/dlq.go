@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/dlq"
+	"github.com/holdfast-go/holdfast/internal/terminal"
 )
 
 type dlqCmd struct {
@@ -81,7 +82,7 @@ func table(out io.Writer, letters []dlq.Letter) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "ID\tFROM\tSTATE\tTOPIC\tKEY\tTYPE\tATTEMPTS\tLAST\tREASON")
 	for _, l := range letters {
-		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%.80s\n", l.ID, clean(from(l.Origin, l.Consumer)), l.State, l.Event.Topic, clean(l.Event.Key), clean(l.Event.Type), l.Attempts, l.LastAt.UTC().Format(time.RFC3339), clean(l.Reason))
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%.80s\n", l.ID, terminal.Clean(from(l.Origin, l.Consumer)), l.State, l.Event.Topic, terminal.Clean(l.Event.Key), terminal.Clean(l.Event.Type), l.Attempts, l.LastAt.UTC().Format(time.RFC3339), terminal.Clean(l.Reason))
 	}
 	return w.Flush()
 }
@@ -140,15 +141,15 @@ func (c *dlqGroupsCmd) Run(p *program) error {
 	w := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "LETTERS\tHOLDING\tFROM\tTOPIC\tTYPE\tFIRST\tLAST\tEXAMPLE\tREASON\tFINGERPRINT")
 	for _, g := range groups {
-		fmt.Fprintf(w, "%d\t%d\t%s\t%s\t%s\t%s\t%s\t%d\t%.80s\t%s\n", g.Letters, g.Holding, clean(from(g.Origin, g.Consumer)), g.Topic, clean(g.Type),
-			g.FirstAt.UTC().Format(time.RFC3339), g.LastAt.UTC().Format(time.RFC3339), g.Letter, clean(g.Reason), clean(g.Fingerprint))
+		fmt.Fprintf(w, "%d\t%d\t%s\t%s\t%s\t%s\t%s\t%d\t%.80s\t%s\n", g.Letters, g.Holding, terminal.Clean(from(g.Origin, g.Consumer)), g.Topic, terminal.Clean(g.Type),
+			g.FirstAt.UTC().Format(time.RFC3339), g.LastAt.UTC().Format(time.RFC3339), g.Letter, terminal.Clean(g.Reason), terminal.Clean(g.Fingerprint))
 	}
 	if err := w.Flush(); err != nil {
 		return err
 	}
 	if len(groups) > 0 {
 		g := groups[0]
-		fmt.Fprintf(p.out, "\nexample of the first group: holdfast dlq show %d\nits dead letters: holdfast dlq list --topic %s --fingerprint %s\n", g.Letter, g.Topic, quoted(clean(g.Fingerprint)))
+		fmt.Fprintf(p.out, "\nexample of the first group: holdfast dlq show %d\nits dead letters: holdfast dlq list --topic %s --fingerprint %s\n", g.Letter, g.Topic, terminal.Quote(terminal.Clean(g.Fingerprint)))
 	}
 	return nil
 }

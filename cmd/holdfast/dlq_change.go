@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/dlq"
+	"github.com/holdfast-go/holdfast/internal/terminal"
 )
 
 // acting are the flags of every change.
@@ -43,9 +44,9 @@ func (a acting) by() string {
 func (p *program) sayChanged(n int, what, done string, dryRun bool, err error) {
 	switch {
 	case dryRun && err == nil:
-		fmt.Fprintf(p.out, "%s would be %s\n", count(n, what), done)
+		fmt.Fprintf(p.out, "%s would be %s\n", terminal.Count(n, what), done)
 	case n > 0 || err == nil:
-		fmt.Fprintf(p.out, "%s %s %s\n", count(n, what), verb(n, "is", "are"), done)
+		fmt.Fprintf(p.out, "%s %s %s\n", terminal.Count(n, what), terminal.Verb(n, "is", "are"), done)
 	}
 }
 
@@ -104,10 +105,10 @@ func (c *dlqReplayCmd) Run(p *program) error {
 		return watch.wouldBe(d, n, "replayed", c.given(), err)
 	}
 	if n > 0 || err == nil { // also after an interruption: those are being delivered
-		fmt.Fprintf(p.out, "%s %s being re-delivered; holdfast dlq list%s --state any shows the result of %s\n", count(n, "dead letter"), verb(n, "is", "are"), spaced(c.given()), verb(n, "it", "them"))
+		fmt.Fprintf(p.out, "%s %s being re-delivered; holdfast dlq list%s --state any shows the result of %s\n", terminal.Count(n, "dead letter"), terminal.Verb(n, "is", "are"), spaced(c.given()), terminal.Verb(n, "it", "them"))
 	}
 	if left := watch.last.Total - watch.last.Looked; err != nil && watch.begun && left > 0 {
-		fmt.Fprintf(p.errOut, "stopped with %s left: the same command continues with %s and replays none twice\n", count(left, "dead letter"), verb(left, "it", "them"))
+		fmt.Fprintf(p.errOut, "stopped with %s left: the same command continues with %s and replays none twice\n", terminal.Count(left, "dead letter"), terminal.Verb(left, "it", "them"))
 	}
 	return err
 }
@@ -146,7 +147,7 @@ func (w *watcher) report(progress dlq.Progress) {
 		w.begun, w.line = true, progressLine{p: w.p, doing: w.doing, thing: "dead letter"}
 		if progress.Before > 0 {
 			fmt.Fprintf(w.p.errOut, "continuing an interrupted replay: %s %s replayed before, %d %s left (--anew starts afresh)\n",
-				count(progress.Before, "dead letter"), verb(progress.Before, "was", "were"), progress.Total, verb(progress.Total, "is", "are"))
+				terminal.Count(progress.Before, "dead letter"), terminal.Verb(progress.Before, "was", "were"), progress.Total, terminal.Verb(progress.Total, "is", "are"))
 		}
 	case len(w.ids) < shown:
 		w.ids = append(w.ids, progress.Letter)
@@ -159,7 +160,7 @@ func (w *watcher) wouldBe(d *dlq.DLQ, n int, done, given string, err error) erro
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(w.p.out, "%s would be %s\n", count(n, "dead letter"), done)
+	fmt.Fprintf(w.p.out, "%s would be %s\n", terminal.Count(n, "dead letter"), done)
 	if n == 0 {
 		return nil
 	}
@@ -221,7 +222,7 @@ func (c *dlqEditCmd) Run(p *program) error {
 			return err
 		}
 		if err := l.CheckPayload(payload); err != nil {
-			return fmt.Errorf("%s: correct it, or add --raw to store it as it is", clean(err.Error()))
+			return fmt.Errorf("%s: correct it, or add --raw to store it as it is", terminal.Clean(err.Error()))
 		}
 	}
 	if err := d.Edit(p.ctx, c.ID, payload, c.by(), c.Reason); err != nil {
@@ -233,7 +234,7 @@ func (c *dlqEditCmd) Run(p *program) error {
 	}
 	renamed := ""
 	if l.Origin == dlq.OriginRelay { // Consumers may have seen the old one.
-		renamed = fmt.Sprintf(", and its event the id %s", clean(l.Event.ID))
+		renamed = fmt.Sprintf(", and its event the id %s", terminal.Clean(l.Event.ID))
 	}
 	fmt.Fprintf(p.out, "dead letter %d has a new payload%s; holdfast dlq replay --id %d --reason WHY re-delivers it\n", c.ID, renamed, c.ID)
 	return nil
@@ -293,7 +294,7 @@ func (c *dlqDiscardCmd) Run(p *program) error {
 		return watch.wouldBe(d, n, "discarded", c.given(), err)
 	}
 	if n > 0 || err == nil {
-		fmt.Fprintf(p.out, "%s %s discarded\n", count(n, "dead letter"), verb(n, "is", "are"))
+		fmt.Fprintf(p.out, "%s %s discarded\n", terminal.Count(n, "dead letter"), terminal.Verb(n, "is", "are"))
 	}
 	return err
 }
@@ -325,9 +326,9 @@ func (c *dlqPurgeCmd) Run(p *program) error {
 	n, err := d.Purge(p.ctx, dlq.PurgeOptions{OlderThan: time.Duration(c.Before), DryRun: c.DryRun})
 	switch {
 	case c.DryRun && err == nil:
-		fmt.Fprintf(p.out, "%s would be removed\n", count(n, "closed dead letter"))
+		fmt.Fprintf(p.out, "%s would be removed\n", terminal.Count(n, "closed dead letter"))
 	case n > 0 || err == nil:
-		fmt.Fprintf(p.out, "%s %s removed\n", count(n, "closed dead letter"), verb(n, "is", "are"))
+		fmt.Fprintf(p.out, "%s %s removed\n", terminal.Count(n, "closed dead letter"), terminal.Verb(n, "is", "are"))
 	}
 	return err
 }

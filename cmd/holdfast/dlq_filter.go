@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/dlq"
+	"github.com/holdfast-go/holdfast/internal/terminal"
 )
 
 // chosen are the flags of a filter.
@@ -61,7 +62,7 @@ func (c chosen) given() string {
 	for _, f := range [][2]string{{"origin", c.Origin}, {"consumer", c.Consumer}, {"type", c.Type}, {"topic", c.Topic}, {"key", c.Key}, {"source", c.Source},
 		{"event-id", c.EventID}, {"fingerprint", c.Fingerprint}} {
 		if f[1] != "" {
-			add(f[0], quoted(f[1]))
+			add(f[0], terminal.Quote(f[1]))
 		}
 	}
 	for _, f := range []struct {
@@ -76,16 +77,6 @@ func (c chosen) given() string {
 		add("within", time.Duration(c.Within).String())
 	}
 	return strings.Join(flags, " ")
-}
-
-// quoted quotes a word for a shell.
-func quoted(word string) string {
-	if word != "" && strings.IndexFunc(word, func(r rune) bool {
-		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./:@%+,", r))
-	}) < 0 {
-		return word
-	}
-	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
 // wide are the flags of commands that could change every letter.

@@ -8,10 +8,9 @@ import (
 	"strconv"
 	"text/tabwriter"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/holdfast-go/holdfast/dlq"
+	"github.com/holdfast-go/holdfast/internal/terminal"
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
@@ -116,24 +115,24 @@ func (c *dlqShowCmd) Run(p *program) error {
 		{"holds its key", yes(l.Holds)}, {"event", l.Event.ID}, {"source", l.Event.Source}, {"type", l.Event.Type}, {"topic", l.Event.Topic}, {"key", l.Event.Key},
 		{"time", l.Event.Time.UTC().Format(time.RFC3339Nano)}, {"partition", l.Partition}, {"offset", l.Offset}, {"payload bytes", bytesOf(l.PayloadSize)}, {"encrypted", encrypted}, {"version", l.Version},
 		{"attempts", l.Attempts}, {"first given up", l.FirstAt.UTC().Format(time.RFC3339)}, {"last " + l.LastWas(), l.LastAt.UTC().Format(time.RFC3339)}} {
-		fmt.Fprintf(w, "%v\t%s\n", row[0], clean(fmt.Sprint(row[1])))
+		fmt.Fprintf(w, "%v\t%s\n", row[0], terminal.Clean(fmt.Sprint(row[1])))
 	}
 	if err := w.Flush(); err != nil {
 		return err
 	}
 	for _, text := range l.Malformed {
-		fmt.Fprintf(p.out, "malformed: %s\n", clean(text))
+		fmt.Fprintf(p.out, "malformed: %s\n", terminal.Clean(text))
 	}
 	for i, text := range l.Errors {
-		fmt.Fprintf(p.out, "error %d: %s\n", i+1, clean(text))
+		fmt.Fprintf(p.out, "error %d: %s\n", i+1, terminal.Clean(text))
 	}
 	for _, a := range actions {
-		fmt.Fprintf(p.out, "%s %s by %s: %s", a.At.UTC().Format(time.RFC3339), a.Action, clean(a.By), clean(a.Reason))
+		fmt.Fprintf(p.out, "%s %s by %s: %s", a.At.UTC().Format(time.RFC3339), a.Action, terminal.Clean(a.By), terminal.Clean(a.Reason))
 		if a.Version > 0 {
 			fmt.Fprintf(p.out, " (replaced version %d, payload bytes %s: --version %d shows it)", a.Version, bytesOf(size(a.Payload)), a.Version)
 		}
 		if a.Login != "" {
-			fmt.Fprintf(p.out, " (database user %s)", clean(a.Login))
+			fmt.Fprintf(p.out, " (database user %s)", terminal.Clean(a.Login))
 		}
 		fmt.Fprintln(p.out)
 	}
@@ -161,20 +160,9 @@ func bytesOf(size int) string {
 
 // printPayload prints text as text, and anything else in hexadecimal.
 func printPayload(out io.Writer, payload []byte) {
-	if text := string(payload); clean(text) == text {
+	if text := string(payload); terminal.Clean(text) == text {
 		fmt.Fprintln(out, text)
 	} else {
 		fmt.Fprintf(out, "%x\n", payload)
 	}
-}
-
-// clean makes text from outside safe for a terminal: it escapes characters that could move the cursor or do worse.
-func clean(text string) string {
-	for _, r := range text {
-		if r == utf8.RuneError || !unicode.IsGraphic(r) && r != '\n' && r != '\t' {
-			quoted := strconv.QuoteToGraphic(text)
-			return quoted[1 : len(quoted)-1]
-		}
-	}
-	return text
 }

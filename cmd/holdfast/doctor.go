@@ -10,6 +10,9 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast/internal/state"
+	"github.com/holdfast-go/holdfast/internal/terminal"
 )
 
 type doctorCmd struct {
@@ -83,9 +86,14 @@ func (d *doctorCmd) Run(p *program) error {
 		return err
 	}
 	defer pool.Close()
-	findings := d.examine(p.ctx, &patient{pool: pool, schema: p.schema()}, client)
-	failed, err := d.print(p.out, findings)
-	if err == nil && failed {
+	who := &patient{pool: pool, schema: p.schema()}
+	findings := d.examine(p.ctx, who, client)
+	needs, err := who.needs(p.ctx)
+	if err != nil {
+		findings = append(findings, notMade("needs", "holdfast status", "what needs a person could not be read: %s", terminal.Clean(oneLine(err))))
+	}
+	needy, err := d.print(p.out, findings, needs)
+	if err == nil && needy {
 		return errNeedsPerson
 	}
 	return err
@@ -112,27 +120,35 @@ func (d *doctorCmd) examine(ctx context.Context, p *patient, client *kafkaClient
 		found, err := c.make(ctx)
 		cancel()
 		if err != nil {
-			found = append(found, fail(c.name, "holdfast check", "this could not be looked at: %s", clean(err.Error())))
+			found = append(found, fail(c.name, "holdfast check", "this could not be looked at: %s", terminal.Clean(err.Error())))
 		}
 		findings = append(findings, found...)
 	}
 	return findings
 }
 
-// print says whether a check failed.
-func (d *doctorCmd) print(out io.Writer, findings []finding) (failed bool, err error) {
+// print says whether a check failed, or something needs a person.
+func (d *doctorCmd) print(out io.Writer, findings []finding, needs []state.Need) (needy bool, err error) {
+	needy = len(needs) > 0
 	for _, f := range findings {
-		failed = failed || f.State == stateFail
+		needy = needy || f.State == stateFail
 	}
 	if d.JSON {
-		return failed, json.NewEncoder(out).Encode(map[string][]finding{"checks": findings})
+		return needy, json.NewEncoder(out).Encode(struct {
+			Checks []finding `json:"checks"`
+			Needs  []string  `json:"needs_a_person"`
+		}{findings, texts(needs)})
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	for _, f := range findings {
-		fmt.Fprintf(w, "%s\t%s\t%s\n", f.State, f.Check, clean(f.Says))
+		fmt.Fprintf(w, "%s\t%s\t%s\n", f.State, f.Check, terminal.Clean(f.Says))
 		if f.Command != "" {
-			fmt.Fprintf(w, "\t\t  %s\n", clean(f.Command))
+			fmt.Fprintf(w, "\t\t  %s\n", terminal.Clean(f.Command))
 		}
 	}
-	return failed, w.Flush()
+	if err := w.Flush(); err != nil {
+		return needy, err
+	}
+	printNeeds(out, needs)
+	return needy, nil
 }

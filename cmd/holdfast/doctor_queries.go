@@ -21,9 +21,6 @@ const doctorConnections = `-- doctor.connections
 select (select count(*) from pg_stat_activity a where a.backend_type = 'client backend'),
        current_setting('max_connections')::integer - current_setting('superuser_reserved_connections')::integer`
 
-const doctorLanes = `-- doctor.lanes
-select l.lane, coalesce(l.owner, ''), l.epoch from holdfast.lane l`
-
 // doctorGroups lists the consumer groups that own partitions of each consumer.
 const doctorGroups = `-- doctor.groups
 select distinct p.consumer, p.group_id from holdfast.consumer_position p where p.group_id is not null`

@@ -85,6 +85,9 @@ func TestDoctorNoticesMissingRights(t *testing.T) {
 	pgtest.Exec(t, db.Pool, "grant execute on all functions in schema holdfast to "+role)
 	found, err = p.rights(t.Context(), "producer")
 	wantFinding(t, found, err, stateOK, "the user has the rights of a producer")
+	if needs, err := p.needs(t.Context()); err == nil || !strings.Contains(err.Error(), "permission denied") { // doctor goes on without them
+		t.Errorf("a producer reads %v, %v", needs, err)
+	}
 	found, err = patientOf(db).rights(t.Context(), "")
 	wantFinding(t, found, err, stateWarn, "is a superuser")
 }
@@ -267,11 +270,18 @@ func TestDoctorPrintsEachCheckAndItsCommand(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	db := installed(t)
 	out := wantStatus(t, 0, "the schema has the hash of this build", "doctor", "--pause", "1ms", "--workers", "2", "--pool-size", "5")
-	for _, want := range []string{"add pool_max_conns=6 to the connection string", "the clock of this machine agrees", "connections are used", "each consumer has one consumer group", "no relay claims its own lanes again"} {
+	for _, want := range []string{"add pool_max_conns=6 to the connection string", "the clock of this machine agrees", "connections are used", "each consumer has one consumer group", "no relay claims its own lanes again", "\nnothing needs a person\n"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("doctor does not say %q:\n%s", want, out)
 		}
 	}
+	// It ends with the list of status.
+	pgtest.Exec(t, db.Pool, "insert into holdfast.pause (topic, by, reason) values ('orders', 'ann', 'a test')")
+	const paused = ", by ann: holdfast resume --topic orders --reason WHY"
+	wantStatus(t, 1, paused, "status")
+	wantStatus(t, 1, paused, "doctor", "--pause", "1ms")
+	wantStatus(t, 1, paused, "doctor", "--pause", "1ms", "--json")
+	pgtest.Exec(t, db.Pool, "delete from holdfast.pause")
 	pgtest.Exec(t, db.Pool, "drop index holdfast.stored_due")
 	out = wantStatus(t, 1, `"state":"fail"`, "doctor", "--pause", "1ms", "--json")
 	var object struct{ Checks []finding }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/find"
+	"github.com/holdfast-go/holdfast/internal/terminal"
 )
 
 type findCmd struct {
@@ -126,16 +127,16 @@ func (c *findCmd) print(p *program, found find.Found, uses []find.KeyUse) error 
 		fmt.Fprintln(w, "PLACE\tSOURCE\tTYPE\tTOPIC\tKEY\tWHAT IT SAYS")
 	}
 	for _, s := range found.Sightings {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", s.Place, clean(s.Event.Source), clean(s.Event.Type), clean(s.Event.Topic), clean(s.Event.Key), clean(s.Says))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", s.Place, terminal.Clean(s.Event.Source), terminal.Clean(s.Event.Type), terminal.Clean(s.Event.Topic), terminal.Clean(s.Event.Key), terminal.Clean(s.Says))
 	}
 	if err := w.Flush(); err != nil {
 		return err
 	}
 	for _, u := range uses {
-		fmt.Fprintf(p.out, "Idempotency-Key: %s\n", clean(u.Says))
+		fmt.Fprintf(p.out, "Idempotency-Key: %s\n", terminal.Clean(u.Says))
 	}
 	for _, u := range found.Unsearched {
-		fmt.Fprintf(p.out, "not searched to its end: %s: %s\n", u.Place, clean(u.Why))
+		fmt.Fprintf(p.out, "not searched to its end: %s: %s\n", u.Place, terminal.Clean(u.Why))
 	}
 	switch {
 	case len(found.Sightings)+len(uses) > 0:

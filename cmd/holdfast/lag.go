@@ -3,10 +3,8 @@ package main
 import (
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/segmentio/kafka-go"
 
-	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/kafkago"
 	"github.com/holdfast-go/holdfast/metrics"
 )
@@ -28,14 +26,6 @@ func endsOf(brokers []string, flags *kafkaFlags, env func(string) string) (ends 
 		return nil, nil, usageError{err}
 	}
 	return offsets.Ends, offsets.Close, nil
-}
-
-// partitionsOf reads the rows of statusPartitions.
-func partitionsOf(rows pgx.Rows) ([]source.TopicPartition, error) {
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (tp source.TopicPartition, err error) {
-		err = row.Scan(&tp.Topic, &tp.Partition)
-		return tp, err
-	})
 }
 
 // kafkaClient asks brokers other questions. Close it.

@@ -95,7 +95,7 @@ func run(args []string, out, errOut io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
-	err = parsed.Run(&program{ctx: ctx, out: out, errOut: errOut, cli: &c, model: parser.Model, terminal: terminal(),
+	err = parsed.Run(&program{ctx: ctx, out: out, errOut: errOut, cli: &c, model: parser.Model, terminal: personAt(),
 		given: given{onCommandLine(parsed, "database-url"), onCommandLine(parsed, "database-url-file")}})
 	var usage usageError
 	switch {

@@ -12,8 +12,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/internal/nodes"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
+	"github.com/holdfast-go/holdfast/internal/state"
 )
 
 // patient is what doctor examines. Each method looks, and lets diagnosis.go decide.
@@ -24,6 +24,9 @@ type patient struct {
 	patience int64 // with transactions, in seconds; 0 is the default of each check
 	behind   int64 // how many transactions old xmin may be; 0 is the default
 }
+
+// reader reads parts of the state that status shows too.
+func (p *patient) reader() state.Reader { return state.Reader{DB: p.pool, Schema: p.schema.Schema} }
 
 func (p *patient) in(sql string) string { return sqlschema.In(p.schema.Schema, sql) }
 
@@ -42,6 +45,17 @@ func (p *patient) drift(ctx context.Context) ([]finding, error) {
 		return []finding{fail("schema", "holdfast check", "%s", oneLine(wrong))}, nil
 	}
 	return []finding{ok("schema", "the schema has the hash of this build, %s", built)}, nil
+}
+
+// needs lists what status says that needs a person, by its defaults.
+func (p *patient) needs(ctx context.Context) ([]state.Need, error) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	s, err := state.Read(ctx, p.pool, state.Options{Schema: p.schema.Schema, Limits: state.DefaultLimits})
+	if err != nil {
+		return nil, err
+	}
+	return s.Needs(state.DefaultLimits), nil
 }
 
 // oneLine is an error without line ends.
@@ -82,15 +96,8 @@ func (p *patient) xmin(ctx context.Context) ([]finding, error) {
 }
 
 func (p *patient) log(ctx context.Context) ([]finding, error) {
-	rows, err := p.pool.Query(ctx, p.in(statusHolders))
-	if err != nil {
-		return nil, err
-	}
-	holders, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (h holder, err error) {
-		err = row.Scan(&h.pid, &h.gid, &h.name, &h.age)
-		return h, err
-	})
-	return []finding{judgeLog(holders, cmp.Or(p.patience, heldLong))}, err
+	holders, err := p.reader().LogHolders(ctx)
+	return []finding{judgeLog(holders, cmp.Or(p.patience, state.HeldLong))}, err
 }
 
 func (p *patient) connections(ctx context.Context, workers, size int, said bool) ([]finding, error) {
@@ -169,18 +176,12 @@ func (p *patient) twice(ctx context.Context, pause time.Duration) ([]finding, er
 	return []finding{judgeNames(lanes, lanesThen), judgeGroups(append(groups, groupsThen...))}, err
 }
 
-func (p *patient) owners(ctx context.Context) (lanes map[int]laneLook, groups []groupLook, err error) {
-	rows, err := p.pool.Query(ctx, p.in(doctorLanes))
+func (p *patient) owners(ctx context.Context) (lanes state.Owners, groups []groupLook, err error) {
+	if lanes, err = p.reader().Owners(ctx); err != nil {
+		return nil, nil, err
+	}
+	rows, err := p.pool.Query(ctx, p.in(doctorGroups))
 	if err != nil {
-		return nil, nil, err
-	}
-	lanes = map[int]laneLook{}
-	var lane int
-	var look laneLook
-	if _, err = pgx.ForEachRow(rows, []any{&lane, &look.owner, &look.epoch}, func() error { lanes[lane] = look; return nil }); err != nil {
-		return nil, nil, err
-	}
-	if rows, err = p.pool.Query(ctx, p.in(doctorGroups)); err != nil {
 		return nil, nil, err
 	}
 	groups, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (g groupLook, err error) {
@@ -192,10 +193,6 @@ func (p *patient) owners(ctx context.Context) (lanes map[int]laneLook, groups []
 
 // consumers looks for consumers without a node.
 func (p *patient) consumers(ctx context.Context) ([]finding, error) {
-	rows, err := p.pool.Query(ctx, p.in(nodes.Rows), nodes.Args()...)
-	if err != nil {
-		return nil, err
-	}
-	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[nodes.Row])
+	found, err := p.reader().Nodes(ctx)
 	return judgeNodes(found, p.schema.Schema), err
 }

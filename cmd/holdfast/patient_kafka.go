@@ -9,6 +9,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/segmentio/kafka-go"
+
+	"github.com/holdfast-go/holdfast/internal/state"
+	"github.com/holdfast-go/holdfast/internal/terminal"
 )
 
 // kafka asks for the topics that consumers read, that events wait for, and that were named.
@@ -28,9 +31,9 @@ func (p *patient) kafka(ctx context.Context, client *kafkaClient, topics []strin
 	}
 	seen, err := client.examine(ctx, slices.Compact(topics))
 	if err != nil {
-		return []finding{fail("kafka", "holdfast doctor --brokers HOST:PORT,... with --tls or --sasl-mechanism as the brokers ask for", "no broker answers: %s", clean(err.Error()))}, nil
+		return []finding{fail("kafka", "holdfast doctor --brokers HOST:PORT,... with --tls or --sasl-mechanism as the brokers ask for", "no broker answers: %s", terminal.Clean(err.Error()))}, nil
 	}
-	found := []finding{ok("kafka", "the brokers answer; %s checked", count(len(seen), "topic"))}
+	found := []finding{ok("kafka", "the brokers answer; %s checked", terminal.Count(len(seen), "topic"))}
 	for _, t := range seen {
 		t.largest = largest
 		found = append(found, judgeTopic(t)...)
@@ -47,15 +50,14 @@ func (p *patient) topics(ctx context.Context) (topics []string, err error) {
 		if topics, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, statusSettings); err != nil {
+		if err := state.Settings(ctx, tx); err != nil {
 			return err
 		}
-		if rows, err = tx.Query(ctx, p.in(statusHeld), 1, manySpots); err != nil {
-			return err
+		const spots = 100 // of a lane
+		held, err := state.Reader{DB: tx, Schema: p.schema.Schema}.Held(ctx, 1, spots)
+		for _, h := range held {
+			topics = append(topics, h.Topic)
 		}
-		var lane, partition, events int64
-		var topic string
-		_, err = pgx.ForEachRow(rows, []any{&lane, &topic, &partition, &events}, func() error { topics = append(topics, topic); return nil })
 		return err
 	})
 	return topics, err

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/state"
+	"github.com/holdfast-go/holdfast/internal/terminal"
 	"github.com/holdfast-go/holdfast/waiting"
 )
 
@@ -38,17 +40,6 @@ func (c pausable) open(p *program) (target waiting.Pausable, room *waiting.Room,
 	return target, room, done, err
 }
 
-// flags are those that name a pause again.
-func flags(p waiting.Pausable) string {
-	text := ""
-	for _, f := range [][2]string{{"consumer", p.Consumer}, {"topic", p.Topic}, {"key", p.Key}} {
-		if f[1] != "" {
-			text += " --" + f[0] + " " + quoted(f[1])
-		}
-	}
-	return clean(text)
-}
-
 type pauseCmd struct {
 	pausable `embed:""`
 	Force    bool `help:"Pause a consumer too that this database does not know yet."`
@@ -71,7 +62,7 @@ func (c *pauseCmd) known(p *program, room *waiting.Room, target waiting.Pausable
 		}
 		known = "it knows " + strings.Join(names, ", ") + rest
 	}
-	return fmt.Errorf("nothing is paused: this database knows no consumer %s: %s. To pause one before it begins, add --force", clean(target.Consumer), clean(known))
+	return fmt.Errorf("nothing is paused: this database knows no consumer %s: %s. To pause one before it begins, add --force", terminal.Clean(target.Consumer), terminal.Clean(known))
 }
 
 func (c *pauseCmd) Run(p *program) error {
@@ -88,7 +79,7 @@ func (c *pauseCmd) Run(p *program) error {
 		return err
 	}
 	if changed {
-		fmt.Fprintf(p.out, "%s is paused; holdfast resume%s --reason WHY ends that\n", clean(target.String()), flags(target))
+		fmt.Fprintf(p.out, "%s is paused; holdfast resume%s --reason WHY ends that\n", terminal.Clean(target.String()), state.Flags(target))
 		return nil
 	}
 	all, err := room.Paused(p.ctx)
@@ -97,11 +88,11 @@ func (c *pauseCmd) Run(p *program) error {
 	}
 	for _, of := range all {
 		if of.Pausable == target {
-			fmt.Fprintf(p.out, "%s has been paused already, by %s since %s: %s\n", clean(target.String()), clean(of.By), of.At.UTC().Format(time.RFC3339), clean(of.Reason))
+			fmt.Fprintf(p.out, "%s has been paused already, by %s since %s: %s\n", terminal.Clean(target.String()), terminal.Clean(of.By), of.At.UTC().Format(time.RFC3339), terminal.Clean(of.Reason))
 			return nil
 		}
 	}
-	fmt.Fprintf(p.out, "%s was paused, and was resumed meanwhile\n", clean(target.String()))
+	fmt.Fprintf(p.out, "%s was paused, and was resumed meanwhile\n", terminal.Clean(target.String()))
 	return nil
 }
 
@@ -120,8 +111,8 @@ func (c *resumeCmd) Run(p *program) error {
 		return err
 	}
 	if !changed {
-		return fmt.Errorf("%s is not paused: holdfast status shows what is", clean(target.String()))
+		return fmt.Errorf("%s is not paused: holdfast status shows what is", terminal.Clean(target.String()))
 	}
-	fmt.Fprintf(p.out, "%s is resumed\n", clean(target.String()))
+	fmt.Fprintf(p.out, "%s is resumed\n", terminal.Clean(target.String()))
 	return nil
 }

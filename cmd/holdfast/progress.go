@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/terminal"
 )
 
 // progressLine reports the progress of long work on standard error, once every now and then, with its rate and the time that is left.
@@ -31,9 +33,9 @@ func (l *progressLine) report(done, total int) {
 
 // progress is how far work is that has done so many things in all, some of them in the time that took.
 func progress(done, total, some int, took time.Duration, thing string) string {
-	text := count(done, thing)
+	text := terminal.Count(done, thing)
 	if total > 0 {
-		text = fmt.Sprintf("%d of %s", done, count(total, thing))
+		text = fmt.Sprintf("%d of %s", done, terminal.Count(total, thing))
 	}
 	if some <= 0 || took <= 0 {
 		return text

@@ -8,23 +8,22 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"reflect"
 	"strings"
 	"text/tabwriter"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/internal/sqlschema"
+	"github.com/holdfast-go/holdfast/internal/state"
+	"github.com/holdfast-go/holdfast/internal/terminal"
 	"github.com/holdfast-go/holdfast/metrics"
 	"github.com/holdfast-go/holdfast/waiting"
 )
 
 type statusCmd struct {
-	JSON bool `help:"Print one JSON object with the tables and what needs a person." name:"json"`
-	Ages ages `embed:""`
+	JSON   bool   `help:"Print one JSON object with the tables and what needs a person." name:"json"`
+	Limits limits `embed:""`
 
 	Pause time.Duration `help:"Time between two looks at the lanes while a relay runs, which show two relays of one name. 0 takes one look." default:"1s"`
 
@@ -35,7 +34,13 @@ type statusCmd struct {
 
 	Kafka kafkaFlags `embed:""`
 
-	before map[int]laneLook // with --watch: the lanes at the last look
+	before state.Owners // with --watch: of the lanes at the last look
+}
+
+// limits are how old what waits may become.
+type limits struct {
+	Unpublished time.Duration `help:"Age of an unpublished event from which a person is needed. 0 means never." name:"max-unpublished-age" default:"1m"`
+	Waiting     time.Duration `help:"Time that an event may wait, in a relay or a consumer, before a person is needed. 0 means for ever." name:"max-waiting-age" default:"15m"`
 }
 
 func (c *statusCmd) Run(p *program) error {
@@ -68,202 +73,141 @@ func (c *statusCmd) look(ctx context.Context, pool *pgxpool.Pool, schema holdfas
 	if errors.Is(wrong, holdfast.ErrSchemaMissing) || errors.Is(wrong, holdfast.ErrSchemaVersion) {
 		return nil, false, wrong
 	}
-	var out bytes.Buffer
-	s := &status{schema: schema.Schema, out: &out, ages: c.Ages, ends: ends, drifted: wrong != nil, pause: c.Pause, before: c.before}
-	if c.JSON {
-		s.out, s.tables = io.Discard, map[string][]map[string]any{}
-	}
-	if wrong != nil {
-		s.say("holdfast check fails, so what is shown here may be incomplete: %s; docs/operations/runbooks.md, 'Schema drift', says how to repair it", clean(oneLine(wrong)))
-	}
-	if err := s.read(ctx, pool); err != nil {
-		if wrong != nil { // It says more than the error of a statement.
-			return nil, false, wrong
-		}
+	l := state.Limits(c.Limits)
+	s, err := state.Read(ctx, pool, state.Options{Schema: schema.Schema, Limits: l, Ends: state.Ends(ends), Before: c.before, Pause: c.Pause, Drift: wrong})
+	switch {
+	case err != nil && wrong != nil: // It says more than the error of a statement.
+		return nil, false, wrong
+	case err != nil:
 		return nil, false, fmt.Errorf("read status: %w", err)
 	}
 	if c.Watch {
-		c.before = s.looks
+		c.before = s.After
 	}
+	needs := s.Needs(l)
+	var out bytes.Buffer
 	if c.JSON {
-		err := s.encode(&out)
-		return out.Bytes(), len(s.trouble) > 0, err
+		err = encode(&out, s, needs)
+	} else {
+		err = printState(&out, s)
+		printNeeds(&out, needs)
 	}
-	if len(s.trouble) == 0 {
-		fmt.Fprintln(&out, "\nnothing needs a person")
-		return out.Bytes(), false, nil
+	return out.Bytes(), len(needs) > 0, err
+}
+
+// encode prints everything as one JSON object. Durations are in seconds.
+func encode(out io.Writer, s state.State, needs []state.Need) error {
+	return json.NewEncoder(out).Encode(struct {
+		Needs []string `json:"needs_a_person"`
+		state.State
+	}{texts(needs), s})
+}
+
+// texts are needs in one line each.
+func texts(needs []state.Need) []string {
+	all := make([]string, len(needs))
+	for i, n := range needs {
+		all[i] = n.String()
 	}
-	fmt.Fprintln(&out, "\nneeds a person:")
-	for _, t := range s.trouble {
-		fmt.Fprintf(&out, "- %s\n", t)
+	return all
+}
+
+func printNeeds(out io.Writer, needs []state.Need) {
+	if len(needs) == 0 {
+		fmt.Fprintln(out, "\nnothing needs a person")
+		return
 	}
-	return out.Bytes(), true, nil
+	fmt.Fprintln(out, "\nneeds a person:")
+	for _, text := range texts(needs) {
+		fmt.Fprintf(out, "- %s\n", text)
+	}
 }
 
-// status prints the tables and collects what needs a person, each with a remedy.
-type status struct {
-	db      queries
-	schema  string
-	out     io.Writer
-	ages    ages
-	ends    metrics.Ends // nil: no brokers were given
-	trouble []string
-	tables  map[string][]map[string]any // rows of each table by its name, for --json; nil without it
-
-	paused      map[waiting.Pausable]bool
-	allLanes    []laneState
-	holds       map[int64][]string // what takes nothing, of each lane
-	lettersOf   map[string]int64   // open dead letters of each consumer, "" for the relay
-	lettersIn   map[int64]int64    // and of each lane
-	lettersSeen bool               // more are open than were counted
-
-	before map[int]laneLook // the lanes at the last look of --watch; nil without one
-	looks  map[int]laneLook // and now
-	lookAt time.Time
-	pause  time.Duration
-	runs   bool // a relay does
-
-	drifted bool // the schema is not what this build needs: a part that cannot be read does not keep the others from being shown
-}
-
-// queries is what status uses of a transaction.
-type queries interface {
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}
-
-// read reads all parts in one transaction, which has the settings that keep its statements bounded.
-func (s *status) read(ctx context.Context, pool *pgxpool.Pool) error {
-	return pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, statusSettings); err != nil {
-			return err
-		}
-		return s.readParts(ctx, tx)
-	})
-}
-
-// readParts reads each part, in a savepoint of its own if some may fail. It fails if none can be read.
-func (s *status) readParts(ctx context.Context, tx pgx.Tx) error {
-	var failed []error
-	for _, part := range s.parts() {
-		if s.db = tx; !s.drifted {
-			if err := part.read(ctx); err != nil {
-				return err
+// printState prints a table of each list that has something.
+func printState(out io.Writer, s state.State) error {
+	return errors.Join(
+		tableOf(out, "PAUSED\tFOR\tBY\tREASON", s.Paused, func(p state.Pause) string {
+			return cells(p.Of(), state.Span(p.Seconds), p.By, p.Reason)
+		}),
+		tableOf(out, "LANE\tOWNER\tLEASE\tEPOCH\tSAVED\tUNREAD\tOLDEST\tWAITING\tOLDEST WAITING\tSCHEDULED\tLETTERS\tHELD BY", s.Lanes, func(l state.Lane) string {
+			return cells(l.Lane, state.Dash(l.Owner), state.Span(l.Lease), l.Epoch, state.Span(l.Saved)+" ago", yes(l.Unread), state.Span(l.Oldest), state.AtMost(l.Waiting, state.MostRows),
+				state.Span(l.OldestWaiting), state.AtMost(l.Scheduled, state.MostRows), state.AtMost(l.Letters, state.MostEvents), state.Dash(l.HeldBy))
+		}),
+		tableOf(out, "RELAY\tUP\tTROUBLE", s.Relays, func(r state.Relay) string { return cells(r.Relay, state.Span(r.Up), state.Dash(r.Trouble)) }),
+		tableOf(out, "SEGMENT\tCURRENT\tMiB", s.Segments, func(g state.Segment) string { return cells(g.Segment, yes(g.Current), mebibytes(g.Bytes)) }),
+		tableOf(out, "CONSUMER\tWAITING\tKEYS\tOLDEST\tLETTERS\tNODES\tHEARD", s.Consumers, func(c state.Consumer) string {
+			heard := "-"
+			if c.Heard >= 0 {
+				heard = state.Span(c.Heard) + " ago"
 			}
-			continue
-		}
-		err := pgx.BeginFunc(ctx, tx, func(savepoint pgx.Tx) error {
-			s.db = savepoint
-			return part.read(ctx)
-		})
-		if err != nil {
-			failed = append(failed, err)
-			s.say("status cannot read %s: %s", part.name, clean(err.Error()))
-		}
-	}
-	if len(failed) == len(s.parts()) {
-		return errors.Join(failed...)
-	}
-	return nil
-}
-
-// statusPart reads and prints one section, or several that belong together.
-type statusPart struct {
-	name string // in "cannot read"
-	read func(context.Context) error
-}
-
-func (s *status) parts() []statusPart {
-	return []statusPart{{"the history", s.history}, {"pauses", s.pauses}, {"dead letters", s.letters}, {"held topics", s.held}, {"lanes", s.lanes}, {"relays", s.relays},
-		{"parked events", s.parked}, {"segments", s.segments}, {"consumers", s.consumers}, {"blocked keys", s.blocked}, {"skipped types", s.skipped},
-		{"backfills", s.backfills}, {"positions", s.positions}, {"sizes", s.sizes}, {"the lanes again", s.names}}
-}
-
-// encode prints everything as one JSON object. Durations are in seconds. A lane whose lease ran out has no owner.
-func (s *status) encode(out io.Writer) error {
-	object := map[string]any{"needs_a_person": append([]string{}, s.trouble...)}
-	for name, rows := range s.tables {
-		object[name] = rows
-	}
-	return json.NewEncoder(out).Encode(object)
-}
-
-func (s *status) say(format string, args ...any) {
-	s.trouble = append(s.trouble, fmt.Sprintf(format, args...))
-}
-
-// section is what each reads and prints.
-type section struct {
-	sql      string
-	args     []any
-	head     string // "" prints nothing
-	name     string // for --json
-	fields   string // names for --json, of scans and then of computed; "-" is not in it
-	scans    []any
-	computed []any // what row sets
-}
-
-// each runs a table's statement and calls row for each row. Under the table's head, the results of row are printed; without a
-// row there is no table. For --json the columns are kept under its name.
-func (s *status) each(ctx context.Context, t section, row func() string) error {
-	rows, err := s.db.Query(ctx, sqlschema.In(s.schema, t.sql), t.args...)
-	if err != nil {
-		return err
-	}
-	w := tabwriter.NewWriter(s.out, 0, 0, 2, ' ', 0)
-	first := true
-	columns, values := strings.Fields(t.fields), append(t.scans[:len(t.scans):len(t.scans)], t.computed...)
-	if s.tables != nil {
-		s.tables[t.name] = []map[string]any{}
-	}
-	if _, err := pgx.ForEachRow(rows, t.scans, func() error {
-		line := row()
-		if s.tables != nil {
-			object := make(map[string]any, len(columns))
-			for i, column := range columns {
-				if column == "-" {
-					continue
+			return cells(c.Consumer, state.AtMost(c.Waiting, state.MostEvents), c.Keys, state.Span(c.Oldest), state.AtMost(c.Letters, state.MostEvents), c.Nodes, heard)
+		}),
+		tableOf(out, "CONSUMER\tTOPIC\tBLOCKED KEY\tEVENTS\tFOR\tHEAD\tATTEMPTS\tWHY", s.Blocked, func(b state.Blocked) string {
+			says := whyOr(b.Why, b.Running)
+			switch b.Why {
+			case waiting.BehindLetter:
+				says += fmt.Sprintf(": holdfast dlq show %d", b.Letter)
+			case waiting.NoHandler:
+				says += " for " + b.HeadType
+			case waiting.Failed:
+				says += ", next attempt in " + state.Span(b.Next)
+			}
+			return cells(b.Consumer, b.Topic, b.Key, state.AtMost(b.Events, state.MostRows), state.Span(b.Seconds), b.HeadID, b.Attempts, says)
+		}),
+		tableOf(out, "CONSUMER\tTOPIC\tSKIPPED TYPE\tEVENTS\tLAST", s.Skipped, func(k state.Skipped) string {
+			if k.Topic == "" {
+				k.Type = "(others)"
+			}
+			return cells(k.Consumer, state.Dash(k.Topic), k.Type, k.Events, state.Span(k.Last)+" ago")
+		}),
+		tableOf(out, "CONSUMER\tBACKFILLED\tOF\tPARTITIONS\tPER SECOND\tTIME LEFT\tTOLD\tSTATE", s.Backfills, func(b state.Backfill) string {
+			timeLeft, perSecond := "-", "-"
+			if b.Runs() {
+				perSecond = fmt.Sprint(b.PerSecond())
+				if left := b.WholeSecondsLeft(); left >= 0 {
+					timeLeft = state.Span(left)
 				}
-				object[column] = reflect.ValueOf(values[i]).Elem().Interface()
 			}
-			s.tables[t.name] = append(s.tables[t.name], object)
-		}
-		if t.head == "" {
-			return nil
-		}
-		if first {
-			fmt.Fprintf(w, "\n%s\n", t.head)
-			first = false
-		}
-		fmt.Fprintln(w, line)
+			return cells(b.Consumer, b.Done, b.All(), fmt.Sprintf("%d of %d", b.PartitionsDone(), b.Partitions), perSecond, timeLeft, state.Span(b.Told)+" ago", b.State())
+		}),
+		tableOf(out, "CONSUMER\tTOPIC\tPARTITION\tPOSITION\tLAG\tOWNER\tSAVED", s.Positions, func(p state.Position) string {
+			behind := "-"
+			if p.Lag >= 0 {
+				behind = fmt.Sprint(p.Lag)
+			}
+			return cells(p.Consumer, p.Topic, p.Partition, p.Position, behind, state.Dash(p.Owner), state.Span(p.Saved)+" ago")
+		}),
+		tableOf(out, "TABLE\tMiB\tROWS", s.Sizes, func(z state.Size) string {
+			about := fmt.Sprint(z.Rows)
+			if z.Rows < 0 {
+				about = "-"
+			}
+			return cells(z.Table, mebibytes(z.Bytes), about)
+		}),
+	)
+}
+
+// tableOf prints rows under a head; without rows it prints nothing.
+func tableOf[T any](out io.Writer, head string, rows []T, line func(T) string) error {
+	if len(rows) == 0 {
 		return nil
-	}); err != nil {
-		delete(s.tables, t.name) // an empty table would say that there is nothing
-		return err
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "\n%s\n", head)
+	for _, row := range rows {
+		fmt.Fprintln(w, line(row))
 	}
 	return w.Flush()
 }
 
-func (s *status) history(ctx context.Context) error {
-	same := false
-	if err := s.db.QueryRow(ctx, sqlschema.In(s.schema, statusHistory)).Scan(&same); err != nil && !errors.Is(err, pgx.ErrNoRows) {
-		return err
+// cells are a line of a table.
+func cells(values ...any) string {
+	texts := make([]string, len(values))
+	for i, value := range values {
+		texts[i] = terminal.Clean(fmt.Sprint(value))
 	}
-	if !same {
-		s.say("this database is a restored copy, or was moved, so relays refuse to run: stop them all, then run holdfast adopt --yes")
-	}
-	return nil
+	return strings.Join(texts, "\t")
 }
-
-// dash is shown in a table instead of an empty name.
-func dash(name string) string {
-	if name == "" {
-		return "-"
-	}
-	return clean(name)
-}
-
-func span(seconds int64) string { return (time.Duration(seconds) * time.Second).String() }
 
 func yes(b bool) string {
 	if b {
@@ -271,3 +215,5 @@ func yes(b bool) string {
 	}
 	return "no"
 }
+
+func mebibytes(bytes int64) string { return fmt.Sprintf("%.1f", float64(bytes)/(1<<20)) }

@@ -39,11 +39,11 @@ func TestStatusNeverSaysAllIsWellWhileEventsWait(t *testing.T) {
 		{"old events after one of the future", "select holdfast.write('orders', 'k1', 'order.placed', '{}', \"time\" => now() + interval '1 year'); " + fmt.Sprintf(write, "70 seconds"), nil, "lanes 0, 1, 2, 3, 4, 5, 6, 7 have events that are not published, the oldest of them for 1m1", 1},
 		{"a scheduled event that should be in the log", "insert into holdfast.scheduled (lane, due_at, id, type, topic, time) values (3, now() - interval '2 minutes', 'e', 't', 'orders', now())", nil, "lane 3 has events that are not published, the oldest of them for 2m", 1},
 		{"a scheduled event", "insert into holdfast.scheduled (lane, due_at, id, type, topic, time) values (3, now() + interval '2 minutes', 'e', 't', 'orders', now())", nil, "nothing needs a person", 0},
-		{"an hour of failing keys", fmt.Sprintf(stored, "1 hour"), nil, "consumer billing has 900 waiting events of 200+ keys, the oldest for 1h0m", 1},
+		{"an hour of failing keys", fmt.Sprintf(stored, "1 hour"), nil, "consumer billing has 900 waiting events of 300 keys, the oldest for 1h0m", 1},
 		{"ten minutes of failing keys", fmt.Sprintf(stored, "10 minutes"), nil, "nothing needs a person", 0},
-		{"ten minutes, which is too long", fmt.Sprintf(stored, "10 minutes"), []string{"--max-stored-age=9m"}, "the oldest for 10m", 1},
-		{"a partition that has been down for long", fmt.Sprintf(parked, "partition", "11 minutes"), nil, "lane 3 has 1 event parked for more than 10 minutes", 1},
-		{"an event parked for 3 minutes, which is too long", fmt.Sprintf(parked, "record", "3 minutes"), []string{"--max-parked-age=2m"}, "lane 3 has 1 event parked for more than 2 minutes", 1},
+		{"ten minutes, which is too long", fmt.Sprintf(stored, "10 minutes"), []string{"--max-waiting-age=9m"}, "the oldest for 10m", 1},
+		{"a partition that has been down for long", fmt.Sprintf(parked, "partition", "16 minutes"), nil, "lane 3 has 1 event that has waited for more than 15 minutes", 1},
+		{"an event that waits in a relay for 3 minutes, which is too long", fmt.Sprintf(parked, "record", "3 minutes"), []string{"--max-waiting-age=2m"}, "lane 3 has 1 event that has waited for more than 2 minutes", 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			pgtest.Exec(t, db.Pool, "truncate holdfast.parked, holdfast.stored, holdfast.scheduled, holdfast.event_0, holdfast.relay")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
@@ -39,10 +38,4 @@ func TestStatusNoticesTwoRelaysOfOneName(t *testing.T) {
 	wantStatus(t, 0, "nothing needs a person", "status", "--pause", "0s")
 	stop()
 	<-claimed
-
-	// With --watch each look is compared with the one before.
-	s := &status{before: map[int]laneLook{0: {"twin", 7}}, looks: map[int]laneLook{0: {"twin", 8}}, pause: time.Hour, runs: true}
-	if err := s.names(t.Context()); err != nil || len(s.trouble) != 1 {
-		t.Errorf("two looks of --watch: %q, %v", s.trouble, err)
-	}
 }

@@ -55,7 +55,7 @@ func TestATopicAConsumerAndAKeyArePausedAndResumed(t *testing.T) {
 	if strings.Contains(out, "topic orders is missing") || strings.Contains(out, "\x1b") {
 		t.Errorf("status says\n%s", out)
 	}
-	wantStatus(t, 1, `"paused":[{"by":"ann","consumer":"","key":"","reason":"the mail team asked","seconds":`, "status", "--json")
+	wantStatus(t, 1, `"paused":[{"consumer":"","topic":"orders","key":"","by":"ann","reason":"the mail team asked","seconds":`, "status", "--json")
 	wantStatus(t, 1, "the topic is paused: orders", "waiting", "retry", "--origin", "relay", "--topic", "orders", "--reason", "r")
 	wantStatus(t, 0, "topic orders is resumed", "resume", "--topic", "orders", "--reason", "done", "--by", "ann")
 	wantStatus(t, 0, "consumer billing is resumed", "resume", "--consumer", "billing", "--reason", "done", "--by", "ann")

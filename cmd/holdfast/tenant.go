@@ -8,6 +8,7 @@ import (
 	"io"
 	"text/tabwriter"
 
+	"github.com/holdfast-go/holdfast/internal/terminal"
 	"github.com/holdfast-go/holdfast/tenant"
 )
 
@@ -120,7 +121,7 @@ func (c *tenantEraseCmd) Run(p *program) error {
 	}
 	for _, at := range report.Places {
 		if at.Remains > 0 {
-			fmt.Fprintf(p.out, "%s in %s %s: %s\n", count(int(at.Remains), "row"), at.Name, verb(int(at.Remains), "remains", "remain"), at.Why)
+			fmt.Fprintf(p.out, "%s in %s %s: %s\n", terminal.Count(at.Remains, "row"), at.Name, terminal.Verb(at.Remains, "remains", "remain"), at.Why)
 		}
 	}
 	fmt.Fprintln(p.out, "\nNot reached:")

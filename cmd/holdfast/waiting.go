@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/dlq"
+	"github.com/holdfast-go/holdfast/internal/state"
+	"github.com/holdfast-go/holdfast/internal/terminal"
 	"github.com/holdfast-go/holdfast/waiting"
 )
 
@@ -68,7 +70,7 @@ func where(consumer string) string {
 	if consumer == "" {
 		return "the relays"
 	}
-	return "consumer " + clean(consumer)
+	return "consumer " + terminal.Clean(consumer)
 }
 
 // whyOr is a reason, or what it is instead of waiting.
@@ -139,7 +141,7 @@ func (c *waitingGroupsCmd) Run(p *program) error {
 	for _, g := range groups {
 		failure, _, _ := strings.Cut(g.Error, "\n")
 		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%.1f\t%s\t%s\t%.80s\n", where(g.Consumer), g.Topic, whyOfGroup(g.Why), g.Events, g.Keys, float64(g.Bytes)/(1<<20),
-			timeOrDash(g.OldestAt), timeOrDash(g.NextAt), clean(failure))
+			timeOrDash(g.OldestAt), timeOrDash(g.NextAt), terminal.Clean(failure))
 	}
 	return w.Flush()
 }
@@ -201,8 +203,8 @@ func (c *waitingListCmd) Run(p *program) error {
 	fmt.Fprintln(w, "WHERE\tTOPIC\tKEY\tID\tTYPE\tSOURCE\tWHY\tATTEMPTS\tSINCE\tNEXT\tLAST ERROR")
 	for _, e := range events {
 		failure, _, _ := strings.Cut(e.Error, "\n")
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%.80s\n", where(e.Consumer), e.Event.Topic, clean(e.Event.Key), clean(e.Event.ID), clean(e.Event.Type), dash(e.Event.Source),
-			whyOr(e.Why, e.Running), e.Attempts, timeOrDash(e.Since), timeOrDash(e.NextAt), clean(failure))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%.80s\n", where(e.Consumer), e.Event.Topic, terminal.Clean(e.Event.Key), terminal.Clean(e.Event.ID), terminal.Clean(e.Event.Type), state.Dash(e.Event.Source),
+			whyOr(e.Why, e.Running), e.Attempts, timeOrDash(e.Since), timeOrDash(e.NextAt), terminal.Clean(failure))
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -274,9 +276,9 @@ func (c *waitingShowCmd) print(p *program, d waiting.Detail) error {
 	e := d.Event.Event
 	w := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
 	line := func(name, format string, args ...any) { fmt.Fprintf(w, "%s\t%s\n", name, fmt.Sprintf(format, args...)) }
-	line("event", "%s of %s, %s", clean(e.ID), dash(e.Source), clean(e.Type))
+	line("event", "%s of %s, %s", terminal.Clean(e.ID), state.Dash(e.Source), terminal.Clean(e.Type))
 	line("where", "%s", where(d.Consumer))
-	line("topic", "%s, key %s", e.Topic, dash(e.Key))
+	line("topic", "%s, key %s", e.Topic, state.Dash(e.Key))
 	if d.RecordPartition >= 0 {
 		line("record", "partition %d, offset %d", d.RecordPartition, d.RecordOffset)
 	}
@@ -290,12 +292,12 @@ func (c *waitingShowCmd) print(p *program, d waiting.Detail) error {
 		line("replay of", "dead letter %d", d.Letter)
 	}
 	for i, text := range d.Errors {
-		line(fmt.Sprintf("error %d", i+1), "%s", clean(text))
+		line(fmt.Sprintf("error %d", i+1), "%s", terminal.Clean(text))
 	}
 	line("payload bytes", "%s", bytesOf(d.PayloadSize))
 	if c.Payload {
 		for name, value := range e.Headers {
-			line("header "+clean(name), "%s", clean(value))
+			line("header "+terminal.Clean(name), "%s", terminal.Clean(value))
 		}
 	}
 	if err := w.Flush(); err != nil {
@@ -378,7 +380,7 @@ func (c deciding) change(p *program, doing, done string, change waitingChange) e
 	}
 	p.sayChanged(n, "waiting event", done, c.DryRun, err)
 	if left := last.Total - last.Changed - last.Left; err != nil && n > 0 && left > 0 {
-		fmt.Fprintf(p.errOut, "stopped with %s left: the same command continues with %s\n", count(left, "waiting event"), verb(left, "it", "them"))
+		fmt.Fprintf(p.errOut, "stopped with %s left: the same command continues with %s\n", terminal.Count(left, "waiting event"), terminal.Verb(left, "it", "them"))
 	}
 	return err
 }
@@ -441,7 +443,7 @@ func (c *waitingDiscardCmd) askFirst(p *program) error {
 	if c.Consumer == "" {
 		never = "not published"
 	}
-	return c.ask(p, fmt.Sprintf("%s would be discarded: they are %s then, and their payloads stay until dlq purge", count(n, "waiting event"), never))
+	return c.ask(p, fmt.Sprintf("%s would be discarded: they are %s then, and their payloads stay until dlq purge", terminal.Count(n, "waiting event"), never))
 }
 
 type waitingRedirectCmd struct {
@@ -457,7 +459,7 @@ func (c *waitingRedirectCmd) Run(p *program) error {
 	if err := d.check(); err != nil {
 		return err
 	}
-	return d.change(p, "redirecting", "redirected to "+clean(c.To), func(room *waiting.Room, ctx context.Context, f waiting.Filter, o waiting.Options) (int, error) {
+	return d.change(p, "redirecting", "redirected to "+terminal.Clean(c.To), func(room *waiting.Room, ctx context.Context, f waiting.Filter, o waiting.Options) (int, error) {
 		return room.Redirect(ctx, f, c.To, o)
 	})
 }
@@ -516,7 +518,7 @@ func (c *waitingCancelCmd) Run(p *program) error {
 		}
 	}
 	err = errors.Join(wrong...)
-	p.sayChanged(n, "scheduled event", "cancelled: holdfast dlq list --origin relay --state discarded shows "+verb(n, "it", "them"), c.DryRun, err)
+	p.sayChanged(n, "scheduled event", "cancelled: holdfast dlq list --origin relay --state discarded shows "+terminal.Verb(n, "it", "them"), c.DryRun, err)
 	return oneLineEach(err)
 }
 

@@ -9,13 +9,14 @@ import (
 	"os"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/terminal"
 	"github.com/holdfast-go/holdfast/metrics"
 )
 
 // watch shows what look returns again and again until ctx ends, and then returns what the last look said: nil, or that something
 // needs a person. A look that fails is shown too, and the next one follows: a person who watches an outage wants to see its end.
 // On a terminal each look replaces the one before; elsewhere they follow each other.
-func watch(ctx context.Context, out io.Writer, terminal bool, every time.Duration, head func() string, look func(context.Context) ([]byte, bool, error)) error {
+func watch(ctx context.Context, out io.Writer, inPlace bool, every time.Duration, head func() string, look func(context.Context) ([]byte, bool, error)) error {
 	var last error
 	for {
 		text, needy, err := look(ctx)
@@ -25,11 +26,11 @@ func watch(ctx context.Context, out io.Writer, terminal bool, every time.Duratio
 		switch last = nil; {
 		case err != nil:
 			last = errNeedsPerson
-			text = fmt.Appendf(nil, "\nstatus cannot be read: %s\n", clean(err.Error()))
+			text = fmt.Appendf(nil, "\nstatus cannot be read: %s\n", terminal.Clean(err.Error()))
 		case needy:
 			last = errNeedsPerson
 		}
-		if _, err := out.Write(frame(head(), text, terminal)); err != nil {
+		if _, err := out.Write(frame(head(), text, inPlace)); err != nil {
 			return err
 		}
 		timer := time.NewTimer(every)
@@ -51,11 +52,11 @@ const (
 )
 
 // frame is a look as it is printed. head is "" for JSON, which has nothing between its lines.
-func frame(head string, text []byte, terminal bool) []byte {
+func frame(head string, text []byte, inPlace bool) []byte {
 	if head != "" {
 		text = append([]byte(head+"\n"), text...)
 	}
-	if !terminal {
+	if !inPlace {
 		if head != "" {
 			text = append(text, '\n')
 		}

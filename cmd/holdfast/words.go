@@ -1,23 +1,5 @@
 package main
 
-import "fmt"
-
-// count is a number of things in words: "1 dead letter", "2 dead letters".
-func count(n int, thing string) string {
-	if n == 1 {
-		return "1 " + thing
-	}
-	return fmt.Sprintf("%d %ss", n, thing)
-}
-
-// verb chooses the form of a verb for n subjects.
-func verb(n int, one, many string) string {
-	if n == 1 {
-		return one
-	}
-	return many
-}
-
 // The help of the commands: when you need them, and an example.
 
 func (migrateCmd) Help() string {
@@ -63,7 +45,7 @@ are behind. docs/operations/status.md explains every column.
 
 Example:
 
-    holdfast status --watch --max-stored-age 1h`
+    holdfast status --watch --max-waiting-age 1h`
 }
 
 func (doctorCmd) Help() string {
