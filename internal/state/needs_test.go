@@ -1,8 +1,13 @@
 package state
 
 import (
+	"errors"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/backfill"
+	"github.com/holdfast-go/holdfast/internal/nodes"
 )
 
 func TestAFullLogNamesWhatKeepsItFull(t *testing.T) {
@@ -62,5 +67,101 @@ func TestALaneWithoutAnOwnerNamesWhatLocksIt(t *testing.T) {
 		if got := whyUnowned(c.running, c.holders); got.Says != c.want || got.Command == "" {
 			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
 		}
+	}
+}
+
+// whole is a State in which everything needs a person.
+func whole() State {
+	return State{
+		Schema: "holdfast", Drift: errors.New("two things:\none and another"), Unread: []Unread{{"sizes", errors.New("no such table")}}, History: []History{{false}},
+		Paused: []Pause{{Topic: "orders", By: "ann\x1b[2J", Seconds: 60}, {Consumer: "it's", Topic: "orders", Key: "k 1", By: "bob", Seconds: 3600}, {Consumer: "mail", By: "bob"}},
+		Looked: MostEvents, Letters: []Letters{{Lane: 3, Open: 2}, {Lane: -1, Consumer: "billing", Open: 1}},
+		Held: []Held{{Lane: 1, Topic: "gone", Partition: -2, Events: 3}, {Lane: 2, Topic: "gone", Partition: -2, Events: 1}, {Lane: 1, Topic: "orders", Partition: -2, Events: 9},
+			{Lane: 1, Topic: "slow", Partition: 4, Events: 9}},
+		Lanes:  []Lane{{Lane: 0, Unread: true}, {Lane: 1, Owner: "r", Oldest: 61}, {Lane: 2, Owner: "r", Oldest: 90}, {Lane: 3, Owner: "s", Oldest: 400, Trouble: "dial tcp: refused"}, {Lane: 4, Owner: "r", Oldest: 60}},
+		Relays: []Relay{{Relay: "r"}}, LaneHolders: []Holder{{PID: 7, Application: "psql", Seconds: 5}},
+		Long: []LongWaiting{{2, 1}}, Segments: []Segment{{0, true, 9}, {1, false, 9}}, LogHolders: []Holder{{Prepared: "p", Seconds: 60}}, Behind: []Behind{{3}, {5}},
+		Consumers: []Consumer{
+			{Consumer: "billing", Letters: 1, Waiting: MostEvents, Keys: 12, Oldest: 901, Overdue: 360},
+			{Consumer: "mail", Waiting: 3, Keys: 2, Oldest: 901, Node: nodes.Row{Consumer: "mail", Silent: 90}},
+			{Consumer: "well", Waiting: 3, Oldest: 900, Nodes: 1, Node: nodes.Row{Consumer: "well", Living: 1}},
+		},
+		Backfills: []Backfill{{backfill.Row{Consumer: "billing", Recent: true, Waits: "9 events wait"}}, {backfill.Row{Consumer: "mail", Recent: true, Waits: "it is paused"}}},
+		NoEnds:    errors.New("no broker answers"),
+		Positions: []Position{{Consumer: "billing", Topic: "orders", Partition: 2, Held: "its offset is out of range"}, {Consumer: "billing", Topic: "orders"}},
+		Before:    Owners{1: {"r", 1}, 2: {"s", 1}}, After: Owners{1: {"r", 2}, 2: {"r", 9}},
+	}
+}
+
+func TestWhatNeedsAPersonAndWithWhichCommand(t *testing.T) {
+	t.Parallel()
+	want := []string{
+		"holdfast check fails, so what is shown here may be incomplete: two things:; one and another; docs/operations/runbooks.md, 'Schema drift', says how to repair it",
+		"status cannot read sizes: no such table: holdfast check",
+		"this database is a restored copy, or was moved, so relays refuse to run: stop them all, then run holdfast adopt --yes",
+		`topic orders is paused for 1m0s, by ann\x1b[2J: holdfast resume --topic orders --reason WHY`,
+		`key "k 1" of topic orders in consumer it's is paused for 1h0m0s, by bob: holdfast resume --consumer 'it'\''s' --topic orders --key 'k 1' --reason WHY`,
+		"consumer mail is paused for 0s, by bob: holdfast resume --consumer mail --reason WHY",
+		"10000 or more dead letters are open or being re-delivered; only the first 10000 are counted here: holdfast dlq groups",
+		"topic gone is missing, or the relay may not write to it: create it or grant the rights; 4 events wait for it. If it will not come back: holdfast waiting give-up --help",
+		`1 lane has events and no owner, although a relay runs. Rows of the table lane may be locked: process 7 (psql) has held them in one transaction for 5s: end it: psql -c "select pg_terminate_backend(7)"`,
+		"lane 3 has events that are not published, the oldest of them for 6m40s: relay s gets no answer from the broker: check its address, its credentials and the network: dial tcp: refused: holdfast doctor --brokers HOST:PORT",
+		"lanes 1, 2 have events that are not published, the oldest of them for 1m30s: the log of relay r says what it waits for; if that is nothing, it is not fast enough: start more relays: holdfast doctor",
+		"lane 2 has 1 event that has waited for more than 15 minutes: holdfast waiting groups --origin relay",
+		"the relay has 2 open dead letters: holdfast dlq list --origin relay",
+		`no segment of the log is empty: prepared transaction 'p' has held it for 1m0s: in this database, roll it back, or commit it if its changes are wanted: psql -c "rollback prepared 'p'"`,
+		"no segment of the log is empty: events in older segments are unread in lanes 3, 5: the log of the lane's relay says whether the lane is held, and why; if it is not, start more relays to share the lanes: holdfast relay",
+		"consumer billing has 1 open dead letter: holdfast dlq list --consumer billing",
+		"consumer billing has 10000+ waiting events of 12+ keys, the oldest for 15m1s: holdfast waiting list --consumer billing --heads",
+		"consumer billing has waiting events that were due 6m0s ago, and no node takes them: start a node of this consumer that handles their types: holdfast waiting groups --consumer billing",
+		"consumer mail has 3 waiting events of 2 keys, the oldest for 15m1s: holdfast waiting list --consumer mail --heads",
+		`consumer mail: no node has been heard of for 1m30s, so its events wait: start one; if nobody needs the consumer any more: delete from "holdfast".consumer_type where consumer = 'mail'`,
+		"the backfill of consumer billing waits: 9 events wait: holdfast waiting groups --consumer billing",
+		"Kafka does not say where the partitions end, so the lag of consumers is not known: no broker answers: holdfast doctor --brokers HOST:PORT",
+		"consumer billing holds partition 2 of topic orders: its offset is out of range: holdfast status --brokers HOST:PORT",
+		"relay r has claimed lane 1 again within seconds: two relays have that name, or the lane fails again and again, as the relay's log says: start each relay with a --name of its own, or without one",
+	}
+	s := whole()
+	got := s.Needs(DefaultLimits)
+	for i, n := range got {
+		if n.Command == "" {
+			t.Errorf("%q has no command", n.Says)
+		}
+		if i >= len(want) || n.String() != want[i] {
+			t.Errorf("need %d is\n%s", i, n)
+		}
+	}
+	if len(got) != len(want) {
+		t.Errorf("%d needs, want %d", len(got), len(want))
+	}
+	for name, limits := range map[string]Limits{"no limits": {}, "longer ones": {time.Hour, time.Hour}} {
+		if all := s.Needs(limits); len(all) != len(want)-4 {
+			t.Errorf("with %s there are %d needs: %q", name, len(all), all)
+		}
+	}
+	if none := (&State{History: []History{{true}}}).Needs(DefaultLimits); len(none) != 0 {
+		t.Errorf("of nothing: %q", none)
+	}
+}
+
+func TestWhatALaneWaitsForInAFewWords(t *testing.T) {
+	t.Parallel()
+	s := whole()
+	s.Held = append(s.Held, Held{Lane: 1, Topic: "more", Partition: -2})
+	for _, c := range []struct {
+		lane Lane
+		want string
+	}{
+		{Lane{Lane: 9}, ""},
+		{Lane{Lane: 2}, "topic gone"},
+		{Lane{Lane: 1}, "topic gone, topic orders, which is paused, partition 4 of slow, 1 more"},
+		{Lane{Lane: 2, Trouble: "away"}, "broker: away, topic gone"},
+	} {
+		if got := s.heldBy(c.lane); got != c.want {
+			t.Errorf("lane %d waits for %q, want %q", c.lane.Lane, got, c.want)
+		}
+	}
+	if topics, partitions := s.HeldPlaces(); topics != 3 || partitions != 1 {
+		t.Errorf("%d topics and %d partitions are held", topics, partitions)
 	}
 }
