@@ -40,11 +40,7 @@ func (r *Room) Groups(ctx context.Context, f Filter) ([]Group, error) {
 	if err != nil {
 		return nil, fmt.Errorf("group waiting events: %w: %w", ErrInvalid, err)
 	}
-	sql, args := groupAll, append(f.args(), f.places())
-	if f.Consumer != "" {
-		sql, args = groupOneConsumer, f.args()
-	}
-	all, err := look(ctx, r, sql, args, func(row pgx.CollectableRow) (g Group, err error) {
+	all, err := look(ctx, r, groupAll, append(f.args(), f.places()), func(row pgx.CollectableRow) (g Group, err error) {
 		var next *time.Time
 		err = row.Scan(&g.Consumer, &g.Topic, &g.Why, &g.Events, &g.Keys, &g.Bytes, &g.OldestAt, &next, &g.Error)
 		g.Origin, g.NextAt = originOf(placeOf(g.Consumer, g.Why)), orZero(next)
@@ -59,7 +55,7 @@ func (r *Room) Groups(ctx context.Context, f Filter) ([]Group, error) {
 
 // look reads rows in a transaction whose statements end after 30 seconds. scan may be called more than once for a row.
 func look[T any](ctx context.Context, r *Room, sql string, args []any, scan pgx.RowToFunc[T]) (all []T, err error) {
-	err = manual.Transact(ctx, r.pool, func(tx pgx.Tx) error {
+	err = manual.Look(ctx, r.pool, func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, r.sql.In(sql), args...)
 		if err != nil {
 			return err
@@ -132,9 +128,6 @@ func (r *Room) read(ctx context.Context, in place, f Filter, limit int) ([]Event
 		sql, args = listRelay, append(args, int16(after.Lane), after.Event.Topic, after.Event.Key, after.Place)
 	case inConsumer:
 		sql, args = listConsumer, append(args, after.Consumer, after.Event.Topic, after.Event.Key, after.Place)
-		if f.Consumer != "" {
-			sql = listOneConsumer
-		}
 	case inSchedule:
 		var due *time.Time
 		if !after.NextAt.IsZero() {

@@ -10,25 +10,26 @@ const columns = `w.consumer, w.lane, w.place, w.topic, w.key, w.source, w.event_
        coalesce(w.errors[cardinality(w.errors)], ''), w.since, w.next_at, coalesce(w.letter, 0)`
 
 // filtered are the rows w of the view that a Filter selects. $1 consumer, $2 topic, $3 key, $4 type, $5 source, $6 event id, where empty
-// matches any; $7 for what it waits, $8 only heads, $9 the partition, -1 for any. Postgres reads only the tables of the places that a
-// statement names in waits_in.
+// matches any; $7 for what it waits, $8 only heads, $9 the partition, -1 for any. Each statement is planned for the values that it has
+// (manual.Look): Postgres reads only the tables of the places that waits_in names, and what an empty value says is no condition.
 const filtered = waits + conditions
 
 const (
 	waits = `
   from holdfast.waiting w`
 
-	// contents are the headers and the payload of w, by the primary key of its table: the view has none.
-	contents = `
- cross join lateral (
-       select p.headers, p.payload from holdfast.parked p
-        where w.waits_in = 'relay' and p.lane = w.lane and p.topic = w.topic and p.key = w.key and p.place = w.place
+	// waitsWhole has the headers and the payload of w too, from its table: the views have none.
+	waitsWhole = `
+  from (
+       select w.*, c.headers, c.payload from holdfast.waiting_in_relays w
+         join holdfast.parked c on c.lane = w.lane and c.topic = w.topic and c.key = w.key and c.place = w.place
        union all
-       select s.headers, s.payload from holdfast.stored s
-        where w.waits_in = 'consumer' and s.consumer = w.consumer and s.topic = w.topic and s.key = w.key and s.place = w.place
+       select w.*, c.headers, c.payload from holdfast.waiting_in_consumers w
+         join holdfast.stored c on c.consumer = w.consumer and c.topic = w.topic and c.key = w.key and c.place = w.place
        union all
-       select d.headers, d.payload from holdfast.scheduled d
-        where w.waits_in = 'schedule' and d.lane = w.lane and d.due_at = w.next_at and d.seq = w.place) c`
+       select w.*, c.headers, c.payload from holdfast.waiting w
+         join holdfast.scheduled c on c.lane = w.lane and c.due_at = w.next_at and c.seq = w.place
+        where w.waits_in = 'schedule') w`
 
 	conditions = `
  where ($1::text = '' or w.consumer = $1::text)
@@ -49,21 +50,10 @@ select ` + columns + filtered + `
  order by w.lane, w.topic, w.key, w.place
  limit $10::integer`
 
-// ofConsumer is for a filter that names a consumer: without it a plan for any parameters would read those of all.
-const ofConsumer = `
-   and w.waits_in = 'consumer' and w.consumer = $1::text`
-
-// listOneConsumer is listConsumer for a filter that names one.
-const listOneConsumer = `-- waiting.list_one_consumer
-select ` + columns + filtered + ofConsumer + afterConsumer
-
 // listConsumer reads a page in the order of the primary key. $10 how many, $11 to $14 the row after which to continue.
 const listConsumer = `-- waiting.list_consumer
 select ` + columns + filtered + `
-   and w.waits_in = 'consumer'` + afterConsumer
-
-const afterConsumer = `
-   and (w.consumer, w.topic, w.key, w.place) > ($11::text, $12::text, $13::text, $14::bigint)
+   and w.waits_in = 'consumer' and (w.consumer, w.topic, w.key, w.place) > ($11::text, $12::text, $13::text, $14::bigint)
  order by w.consumer, w.topic, w.key, w.place
  limit $10::integer`
 
@@ -76,30 +66,21 @@ select f.* from holdfast.lane l, lateral (select ` + columns + filtered + `
  order by f.next_at, f.place
  limit $10::integer`
 
-// group sums up rows w of the view. The error is that of the event with one that began to wait last.
-const group = `select w.consumer, w.topic, w.why, count(*), count(distinct w.key) filter (where w.key <> ''),
-       coalesce(sum(coalesce(octet_length(c.payload), 0) + coalesce(octet_length(c.headers::text), 0)), 0)::bigint, min(w.since), min(w.next_at),
+// groupAll sums up the rows w of the places in $10. The error is that of the event with one that began to wait last.
+const groupAll = `-- waiting.group
+select w.consumer, w.topic, w.why, count(*), count(distinct w.key) filter (where w.key <> ''),
+       coalesce(sum(coalesce(octet_length(w.payload), 0) + coalesce(octet_length(w.headers::text), 0)), 0)::bigint, min(w.since), min(w.next_at),
        coalesce((max(array[to_char(w.since at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US'), w.errors[cardinality(w.errors)]])
-         filter (where cardinality(w.errors) > 0))[2], '')` + waits + contents + conditions
-
-const grouped = `
+         filter (where cardinality(w.errors) > 0))[2], '')` + waitsWhole + conditions + `
+   and w.waits_in = any ($10::text[])
  group by w.consumer, w.topic, w.why
  order by w.consumer, w.topic, w.why`
-
-// groupAll has the places in $10.
-const groupAll = `-- waiting.group
-` + group + `
-   and w.waits_in = any ($10::text[])` + grouped
-
-// groupOneConsumer is groupAll for a filter that names one.
-const groupOneConsumer = `-- waiting.group_one_consumer
-` + group + ofConsumer + grouped
 
 // showEvent has what Detail has more, with payloads if $10. $11 are the places. What waits in consumers is found by the unique constraint that
 // begins with the id; of relays and the schedule it reads all rows: no index of theirs begins with it.
 const showEvent = `-- waiting.show
 select ` + columns + `, array(select t from unnest(w.errors) t where t is not null), w.failed_at, coalesce(w.record_partition, -1), coalesce(w.record_offset, -1),
-       c.headers::text, case when $10::boolean then c.payload end, coalesce(octet_length(c.payload), -1)` + waits + contents + conditions + `
+       w.headers::text, case when $10::boolean then w.payload end, coalesce(octet_length(w.payload), -1)` + waitsWhole + conditions + `
    and w.event_id = $6::text and w.waits_in = any ($11::text[])
  order by w.source, w.consumer
  limit 100`

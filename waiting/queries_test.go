@@ -21,7 +21,7 @@ func TestEveryStatementIsPreparedAgainstTheSchema(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Release()
-	statements := []string{listRelay, listConsumer, listOneConsumer, listSchedule, groupAll, groupOneConsumer, showEvent,
+	statements := []string{listRelay, listConsumer, listSchedule, groupAll, showEvent,
 		countRelay, boundRelay, askForLane, takeLane, readOwner, giveUpRelay, redirectRelay, resumeRelay, retryRelay, countRetry, topicIsPaused,
 		retryConsumer, wouldRetry, stillWaits, giveUpConsumer, recordStored, wakeKey, cancelScheduled, whereIs, pausePause, resumePause, listPaused, recordPause, listConsumers}
 	for _, sql := range statements {

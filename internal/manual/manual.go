@@ -39,12 +39,24 @@ func Schema(pool *pgxpool.Pool, schema string) (string, error) {
 var beginGuarded = "begin isolation level read committed; set local idle_in_transaction_session_timeout = '10s'; set local lock_timeout = '5s'; set local statement_timeout = '30s'; " +
 	cutoff.SetLocal(10*time.Second)
 
+// beginLook begins a transaction that only reads, by the filter of a person: each statement is planned for the values that it has.
+var beginLook = "begin isolation level read committed read only; set local plan_cache_mode = 'force_custom_plan'; set local statement_timeout = '30s'; " + cutoff.SetLocal(10*time.Second)
+
+// Look runs one transaction that only reads, again if another one was in its way: see Transact.
+func Look(ctx context.Context, pool plain.Pool, do func(tx pgx.Tx) error) error {
+	return transact(ctx, pool, beginLook, do)
+}
+
 // Transact runs one transaction, again if another one was in its way: do may be called up to five times, and what it sets outside is
 // right only if it is set anew each time.
 func Transact(ctx context.Context, pool plain.Pool, do func(tx pgx.Tx) error) error {
+	return transact(ctx, pool, beginGuarded, do)
+}
+
+func transact(ctx context.Context, pool plain.Pool, begin string, do func(tx pgx.Tx) error) error {
 	const tries = 5
 	for try := 1; ; try++ {
-		err := pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{BeginQuery: beginGuarded}, do)
+		err := pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{BeginQuery: begin}, do)
 		var pgErr *pgconn.PgError
 		if errors.As(err, &pgErr) && (pgErr.Code == "40P01" || pgErr.Code == "40001") && try < tries {
 			continue // A deadlock or serialization failure: nothing was changed, and the other transaction succeeded.

@@ -32,6 +32,17 @@ var named = regexp.MustCompile(`^-- (\S+)\n`)
 // it. Nothing of it is carried out.
 func Of(t testing.TB, db *pgxpool.Pool, statement, literals string) (plans []Plan) {
 	t.Helper()
+	return of(t, db, statement, literals, modes)
+}
+
+// Custom explains a statement as Of, in a transaction in which it is planned for its arguments only.
+func Custom(t testing.TB, db *pgxpool.Pool, statement, literals string) (plans []Plan) {
+	t.Helper()
+	return of(t, db, statement, literals, modes[:1])
+}
+
+func of(t testing.TB, db *pgxpool.Pool, statement, literals string, modes []string) (plans []Plan) {
+	t.Helper()
 	name := "a statement without a name"
 	if found := named.FindStringSubmatch(statement); found != nil {
 		name = found[1]
