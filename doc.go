@@ -45,7 +45,7 @@
 //	kafkago                   ->  inbox, inbox/source, relay, retry, holdfast, kafka-go, compress, x/sync
 //	kafkago/oauthbearer       ->  kafka-go
 //	direct                    ->  relay, inbox, retry, holdfast
-//	console                   ->  metrics, find, waiting, dlq, pgx, x/sync
+//	console                   ->  metrics, find, waiting, dlq, pgx
 //	metrics                   ->  idempotency, webhook, inbox, inbox/source, relay, outbox, retry, holdfast, pgx
 //	holdfasttest (for tests)  ->  inbox/sourcetest, relay, inbox, inbox/source, holdfast, pgx
 //	inbox/sourcetest          ->  inbox, inbox/source

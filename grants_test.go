@@ -441,4 +441,4 @@ func privilegesOf(list string) []string {
 }
 
 // forEverybody is what public may read and call.
-var forEverybody = []string{"installation", "current_incarnation", "lane_hold", "consumer_hold", "idempotency_keys", "inbox_events", "backlog", "waiting", "waiting_in_relays", "waiting_in_consumers", "last_errors", "own_consumers"}
+var forEverybody = []string{"installation", "current_incarnation", "lane_hold", "consumer_hold", "idempotency_keys", "inbox_events", "backlog", "waiting", "waiting_in_relays", "waiting_in_consumers", "waiting_in_schedule", "last_errors", "own_consumers"}

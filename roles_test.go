@@ -60,14 +60,14 @@ func granted(who string) map[string]bool {
 		}
 		return true
 	}
-	scheduled := all("scheduled", "lane", "due_at", "seq", "id", "source", "type", "topic", "key", "time")
+	may["select on waiting_in_schedule"] = all("scheduled", "lane", "due_at", "seq", "id", "source", "type", "topic", "key", "time")
 	may["select on backlog"] = all("lane", "lane", "owner", "lease_until", "done", "upto", "pos") && all("event", "lane", "xid", "seq", "time") &&
 		all("parked", "lane", "why", "id", "first_at") && all("scheduled", "lane", "due_at")
 	may["select on waiting_in_relays"] = may["select on lane_hold"] &&
 		all("parked", "lane", "topic", "key", "place", "why", "attempts", "next_at", "errors", "first_at", "id", "source", "type", "time", "letter", "partition")
 	may["select on waiting_in_consumers"] = may["select on consumer_hold"] && may["select on consumer_type"] &&
 		all("stored", "consumer", "topic", "key", "place", "source", "event_id", "type", "time", "partition", "offset", "attempts", "errors", "next_at", "first_at", "failed_at", "lease_until", "letter")
-	may["select on waiting"] = may["select on waiting_in_relays"] && may["select on waiting_in_consumers"] && scheduled
+	may["select on waiting"] = may["select on waiting_in_relays"] && may["select on waiting_in_consumers"] && may["select on waiting_in_schedule"]
 	return may
 }
 

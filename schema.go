@@ -154,6 +154,6 @@ func withMaxPayload(schema string, c SchemaConfig) string {
 // reads: nodes whose roles were made before there was a pause go on after an upgrade.
 const grantsSQL = `revoke all on all functions in schema holdfast from public;
 grant execute on function holdfast.last_errors(text[]), holdfast.own_consumers() to public;
-grant select on holdfast.current_incarnation, holdfast.lane_hold, holdfast.consumer_hold, holdfast.idempotency_keys, holdfast.inbox_events, holdfast.backlog, holdfast.waiting, holdfast.waiting_in_relays, holdfast.waiting_in_consumers, holdfast.installation to public;
+grant select on holdfast.current_incarnation, holdfast.lane_hold, holdfast.consumer_hold, holdfast.idempotency_keys, holdfast.inbox_events, holdfast.backlog, holdfast.waiting, holdfast.waiting_in_relays, holdfast.waiting_in_consumers, holdfast.waiting_in_schedule, holdfast.installation to public;
 grant select (consumer, topic, key) on holdfast.pause to public;
 `

@@ -641,8 +641,8 @@ create view holdfast.backlog with (security_invoker = true) as
 
 -- Every event that waits: in a relay (`parked`), in a consumer (`stored`), or for its time (`scheduled`). `why` says for what, in the words
 -- of package waiting; '' if its turn has come, or its handler runs. `head` says that nothing of its key is before it, by the primary key.
--- A node says which types it handles until seen_until. A pause of a key does not stop the replay of a letter. Who may read one side only, or
--- must not wait for a lock on the other, reads its own view. They have no headers and no payloads, which readers may not read.
+-- A node says which types it handles until seen_until. A pause of a key does not stop the replay of a letter. Who may read one place only, or
+-- must not wait for a lock on another, reads the view of that. They have no headers and no payloads, which readers may not read.
 create view holdfast.waiting_in_relays with (security_invoker = true) as
     select 'relay' as waits_in, ''::text collate "C" as consumer, w.lane, w.topic, w.key, w.place, w.source, w.id as event_id, w.type, w.time,
            case when exists (select from holdfast.pause u where u.consumer = '' and u.topic = w.topic) then 'paused'
@@ -681,14 +681,18 @@ create view holdfast.waiting_in_consumers with (security_invoker = true) as
            w.failed_at, w.partition as record_partition, w."offset" as record_offset
       from holdfast.stored w;
 
+create view holdfast.waiting_in_schedule with (security_invoker = true) as
+    select 'schedule' as waits_in, ''::text collate "C" as consumer, w.lane, w.topic, w.key, w.seq as place, w.source, w.id as event_id, w.type, w.time,
+           'scheduled' as why, true as head, false as running, null::integer as partition, 0 as attempts, '{}'::text[] as errors, w.time as since, w.due_at as next_at,
+           null::bigint as letter, null::timestamptz as failed_at, null::integer as record_partition, null::bigint as record_offset
+      from holdfast.scheduled w;
+
 create view holdfast.waiting with (security_invoker = true) as
     select * from holdfast.waiting_in_relays
     union all
     select * from holdfast.waiting_in_consumers
     union all
-    select 'schedule', '', w.lane, w.topic, w.key, w.seq, w.source, w.id, w.type, w.time,
-           'scheduled', true, false, null, 0, '{}', w.time, w.due_at, null, null, null, null
-      from holdfast.scheduled w;
+    select * from holdfast.waiting_in_schedule;
 
 -- The last 20 errors, which is how many a row keeps.
 create function holdfast.last_errors(errors text[]) returns text[]

@@ -277,7 +277,7 @@ func TestRelaysAndConsumersRunOnThroughAChangeOfCollations(t *testing.T) {
 		wait.Until(t, fmt.Sprint(to, " events are published, and handled"), func() bool { return published.Load() >= int64(to) && handled.Load() >= int64(to) })
 	}
 	few(0, 10)
-	pgtest.Exec(t, db.Pool, "drop policy own_rows on holdfast.stored; drop policy own_rows on holdfast.inbox; drop view holdfast.inbox_events, holdfast.backlog, holdfast.waiting, holdfast.waiting_in_relays, holdfast.waiting_in_consumers") // They keep the types of columns.
+	pgtest.Exec(t, db.Pool, "drop policy own_rows on holdfast.stored; drop policy own_rows on holdfast.inbox; drop view holdfast.inbox_events, holdfast.backlog, holdfast.waiting, holdfast.waiting_in_relays, holdfast.waiting_in_consumers, holdfast.waiting_in_schedule") // They keep the types of columns.
 	for i, collation := range []string{"default", "C"} {
 		for table, columns := range map[string][]string{
 			"event": {"id", "source", "type", "topic", "key"}, "parked": {"id", "source", "type", "topic", "key"}, "scheduled": {"id", "source", "type", "key"}, "lane": {"owner"},

@@ -17,7 +17,6 @@ import (
 
 	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
-	"github.com/holdfast-go/holdfast/internal/state"
 	"github.com/holdfast-go/holdfast/metrics"
 	"github.com/holdfast-go/holdfast/waiting"
 )
@@ -63,7 +62,6 @@ type Config struct {
 type Console struct {
 	c     Config
 	pool  *pgxpool.Pool
-	sql   *sqlschema.Statements
 	dlq   *dlq.DLQ
 	room  *waiting.Room
 	pages *template.Template
@@ -110,10 +108,11 @@ func New(pool *pgxpool.Pool, c Config) (*Console, error) {
 	if err != nil {
 		return nil, fmt.Errorf("console config: %w", err)
 	}
-	console := &Console{c: c, pool: pool, sql: sqlschema.For(c.Schema), dlq: d, room: room}
+	console := &Console{c: c, pool: pool, dlq: d, room: room}
 	console.pages = template.Must(template.New("").Funcs(template.FuncMap{
 		"path": func(rest string) string { return c.Prefix + rest },
-		"ago":  ago, "span": forSpan, "seconds": func(n int64) string { return forSpan(time.Duration(n) * time.Second) }, "atmost": state.AtMost, "plural": plural, "when": when, "first": firstLine, "bytes": bytesOf, "query": queryOf, "dict": dict, "reversed": reversed,
+		"ago":  ago, "span": forSpan, "seconds": func(n int64) string { return forSpan(time.Duration(n) * time.Second) },
+		"age": func(s float64) string { return forSpan(time.Duration(s * float64(time.Second))) }, "plural": plural, "when": when, "first": firstLine, "bytes": bytesOf, "query": queryOf, "dict": dict, "reversed": reversed,
 		"states": func() []string {
 			return []string{dlq.StateReplaying, dlq.StateReplayed, dlq.StateDiscarded, dlq.StateAny}
 		},

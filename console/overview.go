@@ -4,9 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
-
-	"golang.org/x/sync/singleflight"
 
 	"github.com/holdfast-go/holdfast/internal/plain"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
@@ -34,68 +33,73 @@ type overviewPage struct {
 	Lags     bool   // whether consumers have them
 	LagError string // why they have not
 
-	Unowned        int   // lanes
-	Troubled       int   // relays
-	UnreadLanes    int   // lanes with unpublished events
-	OldestUnread   int64 // seconds
-	InRelays       int64 // events that wait in relays
-	OldestInRelays int64 // seconds
-	HeldTopics     int
-	HeldPartitions int
-	InConsumers    int64
-	OpenLetters    int64
-	NoEmpty        bool // no segment of the log is empty
+	Unowned     int // lanes
+	Troubled    int // relays
+	InRelays    string
+	InConsumers string
+	OpenLetters string
+	NoEmpty     bool // no segment of the log is empty
 }
 
 func (c *Console) overview(v *visit) (answer, error) {
-	s, err := c.looks.state(v.Context(), c)
+	p, err := c.looks.overview(v.Context(), c)
 	if err != nil {
 		return answer{}, fmt.Errorf("read overview: %w", sqlschema.Explain(err, "grant the roles holdfast_operator and holdfast_reader (docs/operations.md)"))
 	}
-	return answer{page: "overview", data: overviewOf(s, c.c.Ends != nil)}, nil
+	return answer{page: "overview", data: p}, nil
 }
 
-// looks are looks at the state. Many may watch the overview: those who come together share one.
+// looks keeps the last look at the state. Many may watch the overview: they share one for a second, and so a database in trouble is not
+// asked more often.
 type looks struct {
-	together singleflight.Group
-
-	// Only a look reads and writes these, and there is one at a time.
-	owners state.Owners // of the lanes at the last look
+	mu     sync.Mutex
+	last   overviewPage
+	err    error
 	at     time.Time
+	owners state.Owners // of the lanes at the last look
 }
 
-// lookedBefore is for how long a look at the owners of lanes is one of seconds ago.
-const lookedBefore = 15 * time.Second
+// lookedBefore is for how long a look at the owners of lanes is one of seconds ago: a relay that restarts takes longer.
+const lookedBefore = 3 * time.Second
 
-func (l *looks) state(ctx context.Context, c *Console) (state.State, error) {
-	looked := l.together.DoChan("", func() (any, error) {
-		// The end of the first caller does not end it: others wait for the same look.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
-		defer cancel()
-		o := state.Options{Schema: c.c.Schema, Limits: state.DefaultLimits, Ends: state.Ends(c.c.Ends)}
-		if time.Since(l.at) < lookedBefore {
-			o.Before = l.owners
+func (l *looks) overview(ctx context.Context, c *Console) (overviewPage, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	age := time.Since(l.at)
+	if age < time.Second {
+		return l.last, l.err
+	}
+	// The caller's end does not end it: others may wait for the same look.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	o := state.Options{Schema: c.c.Schema, Limits: state.DefaultLimits, Ends: state.Ends(c.c.Ends)}
+	if age < lookedBefore {
+		o.Before = l.owners
+	}
+	s, err := state.Read(ctx, plain.Of(c.pool), o)
+	if s.NoEnds != nil {
+		c.c.Logger.Warn("lag not read", "error", s.NoEnds)
+	}
+	withoutBroker(&s)
+	l.last, l.err, l.at, l.owners = overviewOf(s, c.c.Ends != nil), err, time.Now(), s.After
+	return l.last, l.err
+}
+
+// withoutBroker leaves out what a broker or a publisher has said: it may have addresses and names that are not for everybody.
+func withoutBroker(s *state.State) {
+	if s.NoEnds != nil {
+		s.NoEnds = errors.New("the log of the console says why")
+	}
+	for i := range s.Lanes {
+		if l := &s.Lanes[i]; l.Trouble != "" {
+			l.Trouble = "its log says why"
 		}
-		s, err := state.Read(ctx, plain.Of(c.pool), o)
-		l.owners, l.at = s.After, time.Now()
-		if s.NoEnds != nil {
-			c.c.Logger.Warn("lag not read", "error", s.NoEnds)
-			s.NoEnds = errors.New("the log of the console says why") // what a broker says is not for everybody
-		}
-		return s, err
-	})
-	select {
-	case <-ctx.Done():
-		return state.State{}, ctx.Err()
-	case r := <-looked:
-		s, _ := r.Val.(state.State)
-		return s, r.Err
 	}
 }
 
 // overviewOf decides what the overview shows of the state.
 func overviewOf(s state.State, lags bool) overviewPage {
-	p := overviewPage{State: s, Needs: s.Needs(state.DefaultLimits), Lags: lags}
+	p := overviewPage{State: s, Needs: s.Needs(state.DefaultLimits), Lags: lags, NoEmpty: s.Full()}
 	if s.NoEnds != nil {
 		p.LagError = "the lag could not be read: " + s.NoEnds.Error()
 	}
@@ -103,23 +107,16 @@ func overviewOf(s state.State, lags bool) overviewPage {
 		if l.Owner == "" {
 			p.Unowned++
 		}
-		if l.Unread {
-			p.UnreadLanes++
-			p.OldestUnread = max(p.OldestUnread, l.Oldest)
-		}
-		p.InRelays += l.Waiting
-		p.OldestInRelays = max(p.OldestInRelays, l.OldestWaiting)
 	}
 	for _, r := range s.Relays {
 		if r.Trouble != "" {
 			p.Troubled++
 		}
 	}
-	p.HeldTopics, p.HeldPartitions = s.HeldPlaces()
-	p.NoEmpty = s.Full()
+	var letters int64
 	var relays consumerRow
 	for _, l := range s.Letters {
-		p.OpenLetters += l.Open
+		letters += l.Open
 		if l.Consumer == "" {
 			relays.Letters += l.Open
 		}
@@ -127,18 +124,32 @@ func overviewOf(s state.State, lags bool) overviewPage {
 	if relays.Letters > 0 {
 		p.Rows = append(p.Rows, relays)
 	}
+	var waiting int64
+	cut := false
+	positions := s.Positions // sorted by consumer, as consumers are
 	for _, c := range s.Consumers {
-		p.InConsumers += c.Waiting
+		waiting += c.Waiting
+		cut = cut || c.Waiting >= state.MostEvents
 		row := consumerRow{Consumer: c}
-		for _, at := range s.Positions { // by consumer and topic
-			if at.Consumer != c.Consumer {
-				continue
+		for ; len(positions) > 0 && positions[0].Consumer <= c.Consumer; positions = positions[1:] {
+			if positions[0].Consumer == c.Consumer {
+				row.add(positions[0])
 			}
-			row.add(at)
 		}
 		p.Rows = append(p.Rows, row)
 	}
+	p.InRelays = counted(int64(s.Backlog.Waiting), s.Backlog.Waiting >= state.MostInRelays)
+	p.InConsumers = counted(waiting, cut)
+	p.OpenLetters = counted(letters, s.Looked >= state.MostEvents)
 	return p
+}
+
+// counted is a number, or that many and more.
+func counted(n int64, more bool) string {
+	if more {
+		return fmt.Sprint(n, "+")
+	}
+	return fmt.Sprint(n)
 }
 
 // add counts a partition of the consumer.
@@ -147,18 +158,18 @@ func (r *consumerRow) add(p state.Position) {
 	if p.Held != "" {
 		r.Held++
 	}
-	if p.Lag < 0 {
+	if !p.Known {
 		return
 	}
 	if n := len(r.Lag); n == 0 || r.Lag[n-1].Topic != p.Topic {
 		r.Lag = append(r.Lag, topicLag{Topic: p.Topic})
 	}
-	r.Lag[len(r.Lag)-1].Offsets += p.Lag
+	r.Lag[len(r.Lag)-1].Offsets += max(p.Lag, 0) // a position past the end has no lag
 }
 
 // Late says that an event has waited for longer to be published than holdfast status takes for well, by default.
 func (p overviewPage) Late() bool {
-	return time.Duration(p.OldestUnread)*time.Second > state.DefaultLimits.Unpublished
+	return p.Backlog.Oldest > state.DefaultLimits.Unpublished.Seconds()
 }
 
 // Silent says that the consumer has no node, though one should run.

@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/holdfast-go/holdfast/internal/backfill"
@@ -33,5 +34,21 @@ func TestOfManyBackfillsThoseThatAreDoneAreLeftOut(t *testing.T) {
 	}
 	if done != left {
 		t.Errorf("%d have an age, want the %d that are not done", done, left)
+	}
+}
+
+// The consumers with the most have figures, and the letters of a relay's lanes are one figure.
+func TestOfManyConsumersThoseWithTheMostHaveFigures(t *testing.T) {
+	t.Parallel()
+	var stored []StoredOf
+	for i := range 3 * maxConsumers {
+		stored = append(stored, StoredOf{Consumer: fmt.Sprintf("c%03d", i), Events: i % 100})
+	}
+	if got := most(stored, func(of StoredOf) int { return of.Events }); len(got) != maxConsumers || got[0].Consumer != "c099" || got[49].Events != 50 {
+		t.Errorf("%d have figures: %+v", len(got), got)
+	}
+	got := lettersOf([]state.Letters{{Lane: 3, Origin: "relay", Open: 2}, {Lane: 5, Origin: "relay", Open: 1}, {Lane: -1, Origin: "inbox", Consumer: "billing", Open: 4}})
+	if want := []LettersOf{{"inbox", "billing", 4}, {"relay", "", 3}}; !slices.Equal(got, want) {
+		t.Errorf("letters are %+v, want %+v", got, want)
 	}
 }

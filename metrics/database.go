@@ -35,16 +35,14 @@ const (
 	maxSampled   = 100_000 // rows that are counted of a table, of stored for each consumer
 	maxConsumers = 50      // that have figures of their own
 	maxPositions = 20_000  // partitions of consumers whose lag is asked for
-	maxHeld      = 1_000   // topics and partitions of a lane that take nothing
 )
 
 // Database samples what only the database knows: what is not published, what is stored, parked or a dead letter, and how large the
-// tables are. One sample is eleven queries. Counts end at 100,000 rows, and at 50 consumers. Every process sees the same figures, so one
+// tables are. One sample is ten short queries. Counts end at 100,000 rows, at 50 consumers, and at 1,000 topics and partitions. Every process sees the same figures, so one
 // of them is enough. Many goroutines may use it at once.
 type Database struct {
 	pool *pgxpool.Pool
 	c    DatabaseConfig
-	sql  *sqlschema.Statements
 
 	mu       sync.Mutex
 	last     Sample
@@ -81,7 +79,7 @@ func NewDatabase(pool *pgxpool.Pool, c DatabaseConfig) (*Database, error) {
 	if err := errors.Join(problems...); err != nil {
 		return nil, fmt.Errorf("database metrics config: %w", err)
 	}
-	return &Database{pool: pool, c: c, sql: sqlschema.For(c.Schema)}, nil
+	return &Database{pool: pool, c: c}, nil
 }
 
 // Sample is what the database holds at a moment.
@@ -192,7 +190,7 @@ func (d *Database) read(ctx context.Context) (s Sample, err error) {
 func (d *Database) readIn(ctx context.Context, tx pgx.Tx) (s Sample, err error) {
 	r := state.Reader{DB: tx, Schema: d.c.Schema}
 	in := func(part string, err error) error { return fmt.Errorf("sample %s: %w", part, err) }
-	log, err := r.Backlog(ctx, maxSampled)
+	log, err := r.Backlog(ctx)
 	if err != nil {
 		return Sample{}, in("the log", err)
 	}
@@ -225,11 +223,11 @@ func (d *Database) readIn(ctx context.Context, tx pgx.Tx) (s Sample, err error) 
 			s.Empty++
 		}
 	}
-	held := state.State{}
-	if held.Held, err = r.Held(ctx, 1, maxHeld); err != nil {
+	held, err := r.HeldPlaces(ctx)
+	if err != nil {
 		return Sample{}, in("held topics", err)
 	}
-	s.HeldTopics, s.HeldPartitions = held.HeldPlaces()
+	s.HeldTopics, s.HeldPartitions = held.Topics, held.Partitions
 	stored, err := r.Stored(ctx, maxSampled)
 	if err != nil {
 		return Sample{}, in("waiting events", err)

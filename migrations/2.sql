@@ -263,14 +263,18 @@ create view holdfast.waiting_in_consumers with (security_invoker = true) as
            w.failed_at, w.partition as record_partition, w."offset" as record_offset
       from holdfast.stored w;
 
+create view holdfast.waiting_in_schedule with (security_invoker = true) as
+    select 'schedule' as waits_in, ''::text collate "C" as consumer, w.lane, w.topic, w.key, w.seq as place, w.source, w.id as event_id, w.type, w.time,
+           'scheduled' as why, true as head, false as running, null::integer as partition, 0 as attempts, '{}'::text[] as errors, w.time as since, w.due_at as next_at,
+           null::bigint as letter, null::timestamptz as failed_at, null::integer as record_partition, null::bigint as record_offset
+      from holdfast.scheduled w;
+
 create view holdfast.waiting with (security_invoker = true) as
     select * from holdfast.waiting_in_relays
     union all
     select * from holdfast.waiting_in_consumers
     union all
-    select 'schedule', '', w.lane, w.topic, w.key, w.seq, w.source, w.id, w.type, w.time,
-           'scheduled', true, false, null, 0, '{}', w.time, w.due_at, null, null, null, null
-      from holdfast.scheduled w;
+    select * from holdfast.waiting_in_schedule;
 
 -- Two tables by the names that other documents on idempotency use, for people and their queries (docs/reference/requirement-names.md).
 -- Nothing of holdfast reads them. They use the rights of the role that queries.

@@ -3,7 +3,10 @@ package relay
 import (
 	"context"
 	"fmt"
+	"math"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/backlog"
 )
 
 // Backlog is what has been written and not yet published, for gauges. While relays keep up, Oldest is less than a
@@ -17,14 +20,13 @@ type Backlog struct {
 }
 
 // Backlog returns what is not published in all lanes, whichever relay reads them. Any relay may be asked, running or not,
-// from many goroutines. It looks up one or a few events of each lane by their indexes, and counts what is parked, so it is
-// cheap enough for a call every 15 s. Every node sees the same figures.
+// from many goroutines. It looks up at most 20 events of each lane, and of each transaction that is in flight, by their indexes, and
+// counts what is parked, so it is cheap enough for a call every 15 s. Every node sees the same figures.
 func (r *Relay) Backlog(ctx context.Context) (Backlog, error) {
-	var b Backlog
-	var oldest, parked int64
-	if err := r.pool.QueryRow(ctx, r.sql.In(readBacklog)).Scan(&b.Lanes, &oldest, &b.Parked, &parked, &b.Scheduled); err != nil {
+	sum, err := backlog.Read(ctx, r.pool, r.c.Schema, math.MaxInt64)
+	if err != nil {
 		return Backlog{}, fmt.Errorf("read the backlog: %w", err)
 	}
-	b.Oldest, b.OldestParked = time.Duration(oldest)*time.Microsecond, time.Duration(parked)*time.Microsecond
-	return b, nil
+	seconds := func(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
+	return Backlog{sum.Lanes, seconds(sum.Oldest), sum.Waiting, seconds(sum.OldestWaiting), sum.Scheduled}, nil
 }

@@ -269,14 +269,6 @@ select p.lane,
    and exists (select from holdfast.current_incarnation i where i.token = $3::text)
    and not exists (select from unnest((select $2::text[])) d where pg_snapshot_xmax(d::pg_snapshot) > pg_snapshot_xmax(head.upto))`
 
-// readBacklog sums up the view of that name.
-const readBacklog = `-- relay.backlog
-select count(*) filter (where b.unread), coalesce((extract(epoch from now() - min(b.oldest_at)) * 1000000)::bigint, 0),
-       (select count(*) from holdfast.parked),
-       coalesce(greatest((extract(epoch from now() - min(b.waiting_since)) * 1000000)::bigint, 0), 0),
-       count(*) filter (where b.scheduled_for <= now())
-  from holdfast.backlog b`
-
 // ensureIncarnation refills the token that a crash emptied.
 const ensureIncarnation = `-- relay.incarnation
 insert into holdfast.incarnation default values on conflict (one) do nothing`

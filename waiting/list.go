@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -40,16 +39,20 @@ func (r *Room) Groups(ctx context.Context, f Filter) ([]Group, error) {
 	if err != nil {
 		return nil, fmt.Errorf("group waiting events: %w: %w", ErrInvalid, err)
 	}
-	all, err := look(ctx, r, groupAll, append(f.args(), f.places()), func(row pgx.CollectableRow) (g Group, err error) {
-		var next *time.Time
-		err = row.Scan(&g.Consumer, &g.Topic, &g.Why, &g.Events, &g.Keys, &g.Bytes, &g.OldestAt, &next, &g.Error)
-		g.Origin, g.NextAt = originOf(placeOf(g.Consumer, g.Why)), orZero(next)
-		return g, err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("group waiting events: %w", err)
+	var all []Group
+	for _, in := range f.places() {
+		sql := map[place]string{inRelay: groupRelay, inConsumer: groupConsumer, inSchedule: groupSchedule}[in]
+		some, err := look(ctx, r, sql, f.args(), func(row pgx.CollectableRow) (g Group, err error) {
+			var next *time.Time
+			err = row.Scan(&g.Consumer, &g.Topic, &g.Why, &g.Events, &g.Keys, &g.Bytes, &g.OldestAt, &next, &g.Error)
+			g.Origin, g.NextAt = originOf(in), orZero(next)
+			return g, err
+		})
+		if err != nil {
+			return nil, fmt.Errorf("group waiting events: %w", err)
+		}
+		all = append(all, some...)
 	}
-	slices.SortStableFunc(all, func(a, b Group) int { return inOrder(placeOf(a.Consumer, a.Why), placeOf(b.Consumer, b.Why)) })
 	return all, nil
 }
 
@@ -99,7 +102,7 @@ func (r *Room) List(ctx context.Context, f Filter) ([]Event, error) {
 	}
 	var all []Event
 	for _, in := range f.places() {
-		if f.After != nil && inOrder(f.After.place(), in) > 0 {
+		if f.After != nil && f.After.place() > in {
 			continue
 		}
 		page, err := r.read(ctx, in, f, f.Limit-len(all))
@@ -172,7 +175,7 @@ type Detail struct {
 }
 
 // Show returns all that is kept of the events that wait and that a filter selects. EventID is required: usually there is one, unless
-// several sources use the id, or several consumers have the event. At most 100 are returned. What waits in relays and in the
+// several sources use the id, or several consumers have the event. At most 100 of each place are returned. What waits in relays and in the
 // schedule has no index by id: without a Consumer, all of it is read. payloads says whether to
 // read their payloads. The error wraps ErrNotFound if there is none: holdfast find says where it is.
 func (r *Room) Show(ctx context.Context, f Filter, payloads bool) ([]Detail, error) {
@@ -186,17 +189,21 @@ func (r *Room) Show(ctx context.Context, f Filter, payloads bool) ([]Detail, err
 	if err != nil {
 		return nil, fmt.Errorf("show a waiting event: %w: %w", ErrInvalid, err)
 	}
-	all, err := look(ctx, r, showEvent, append(f.args(), payloads, f.places()), func(row pgx.CollectableRow) (d Detail, err error) {
-		err = d.scan(row)
-		return d, err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("show waiting event %s: %w", f.EventID, err)
+	var all []Detail
+	for _, in := range f.places() {
+		sql := map[place]string{inRelay: showRelay, inConsumer: showConsumer, inSchedule: showSchedule}[in]
+		some, err := look(ctx, r, sql, append(f.args(), payloads), func(row pgx.CollectableRow) (d Detail, err error) {
+			err = d.scan(row)
+			return d, err
+		})
+		if err != nil {
+			return nil, fmt.Errorf("show waiting event %s: %w", f.EventID, err)
+		}
+		all = append(all, some...)
 	}
 	if len(all) == 0 {
 		return nil, fmt.Errorf("show waiting event %s: %w", f.EventID, ErrNotFound)
 	}
-	slices.SortStableFunc(all, func(a, b Detail) int { return inOrder(a.place(), b.place()) })
 	return all, nil
 }
 

@@ -66,11 +66,11 @@ func TestWhatWaitsIsFoundByIndexes(t *testing.T) {
 		statement, literals string
 		indexes             []string
 	}{
-		{showEvent, "'', '', '', '', '', '12', '', false, -1, true, '{consumer}'", []string{"stored_consumer_source_event_id_key", "stored_pkey"}},
+		{showConsumer, "'', '', '', '', '', '12', '', false, -1, true", []string{"stored_consumer_source_event_id_key", "stored_pkey"}},
 		{listRelay, all + ", 100, 3, 'topic 1', '11', 5", []string{"parked_pkey"}},
 		{listConsumer, all + ", 100, 'billing', 'orders', '12', 5", []string{"stored_pkey"}},
 		{listConsumer, "'zeta', '', '', '', '', '', '', false, -1, 100, '', '', '', -1", []string{"stored_pkey"}},
-		{groupAll, "'zeta', '', '', '', '', '', '', false, -1, '{consumer}'", []string{"stored_(pkey|age|due)"}},
+		{groupConsumer, "'zeta', '', '', '', '', '', '', false, -1", []string{"stored_(pkey|age|due)"}},
 	} {
 		asked = append(asked, c.statement)
 		plantest.Allowed(t, db.Pool, role, c.statement, c.literals)
@@ -83,7 +83,7 @@ func TestWhatWaitsIsFoundByIndexes(t *testing.T) {
 	const person = "for a person, by a filter of theirs"
 	const few = "a row for each pause"
 	plantest.EveryStatement(t, asked, map[string]string{
-		"waiting.list_schedule": person, "waiting.count_relay": person, "waiting.retry_relay": person,
+		"waiting.list_schedule": person, "waiting.group_relay": person, "waiting.group_schedule": person, "waiting.show_relay": person, "waiting.show_schedule": person, "waiting.count_relay": person, "waiting.retry_relay": person,
 		"waiting.count_retry": person, "waiting.cancel_scheduled": person, "waiting.where_is": person, "waiting.consumers": person,
 		"waiting.take_lane": "a row a lane", "waiting.lane_owner": "a row a lane",
 		"waiting.bound_relay": "it reads no table", "waiting.ask_for_lane": "it reads no table",

@@ -5,33 +5,14 @@ import "github.com/holdfast-go/holdfast/internal/waitroom"
 // This file holds every statement of the package, written for the schema "holdfast". All parameters are cast, because in the modes exec
 // and simple_protocol pgx does not ask Postgres for their types.
 
-// columns are those of an Event, of a row w of the view.
+// columns are those of an Event, of a row w of the view of its place.
 const columns = `w.consumer, w.lane, w.place, w.topic, w.key, w.source, w.event_id, w.type, w.time, w.why, w.head, w.running, coalesce(w.partition, -1), w.attempts,
        coalesce(w.errors[cardinality(w.errors)], ''), w.since, w.next_at, coalesce(w.letter, 0)`
 
-// filtered are the rows w of the view that a Filter selects. $1 consumer, $2 topic, $3 key, $4 type, $5 source, $6 event id, where empty
-// matches any; $7 for what it waits, $8 only heads, $9 the partition, -1 for any. Each statement is planned for the values that it has
-// (manual.Look): Postgres reads only the tables of the places that waits_in names, and what an empty value says is no condition.
-const filtered = waits + conditions
-
-const (
-	waits = `
-  from holdfast.waiting w`
-
-	// waitsWhole has the headers and the payload of w too, from its table: the views have none.
-	waitsWhole = `
-  from (
-       select w.*, c.headers, c.payload from holdfast.waiting_in_relays w
-         join holdfast.parked c on c.lane = w.lane and c.topic = w.topic and c.key = w.key and c.place = w.place
-       union all
-       select w.*, c.headers, c.payload from holdfast.waiting_in_consumers w
-         join holdfast.stored c on c.consumer = w.consumer and c.topic = w.topic and c.key = w.key and c.place = w.place
-       union all
-       select w.*, c.headers, c.payload from holdfast.waiting w
-         join holdfast.scheduled c on c.lane = w.lane and c.due_at = w.next_at and c.seq = w.place
-        where w.waits_in = 'schedule') w`
-
-	conditions = `
+// conditions are those of a Filter on rows w of a view. $1 consumer, $2 topic, $3 key, $4 type, $5 source, $6 event id, where empty
+// matches any; $7 for what it waits, $8 only heads, $9 the partition, -1 for any. Each statement that reads is planned for the values that
+// it has (manual.Look), so what an empty value says is no condition.
+const conditions = `
  where ($1::text = '' or w.consumer = $1::text)
    and ($2::text = '' or w.topic = $2::text)
    and ($3::text = '' or w.key = $3::text)
@@ -41,49 +22,79 @@ const (
    and ($7::text = '' or w.why = $7::text)
    and (not $8::boolean or w.head)
    and ($9::integer < 0 or w.partition = $9::integer)`
+
+// Of each place: its view, and the table c that has headers and payloads, which the views have not.
+const (
+	relayWaits    = ` from holdfast.waiting_in_relays w`
+	consumerWaits = ` from holdfast.waiting_in_consumers w`
+	scheduleWaits = ` from holdfast.waiting_in_schedule w`
+
+	relayWhole    = relayWaits + ` join holdfast.parked c on c.lane = w.lane and c.topic = w.topic and c.key = w.key and c.place = w.place`
+	consumerWhole = consumerWaits + ` join holdfast.stored c on c.consumer = w.consumer and c.topic = w.topic and c.key = w.key and c.place = w.place`
+	scheduleWhole = scheduleWaits + ` join holdfast.scheduled c on c.lane = w.lane and c.due_at = w.next_at and c.seq = w.place`
 )
 
 // listRelay reads a page in the order of the primary key. $10 how many, $11 to $14 the row after which to continue.
 const listRelay = `-- waiting.list_relay
-select ` + columns + filtered + `
-   and w.waits_in = 'relay' and (w.lane, w.topic, w.key, w.place) > ($11::smallint, $12::text, $13::text, $14::bigint)
+select ` + columns + relayWaits + conditions + `
+   and (w.lane, w.topic, w.key, w.place) > ($11::smallint, $12::text, $13::text, $14::bigint)
  order by w.lane, w.topic, w.key, w.place
  limit $10::integer`
 
 // listConsumer reads a page in the order of the primary key. $10 how many, $11 to $14 the row after which to continue.
 const listConsumer = `-- waiting.list_consumer
-select ` + columns + filtered + `
-   and w.waits_in = 'consumer' and (w.consumer, w.topic, w.key, w.place) > ($11::text, $12::text, $13::text, $14::bigint)
+select ` + columns + consumerWaits + conditions + `
+   and (w.consumer, w.topic, w.key, w.place) > ($11::text, $12::text, $13::text, $14::bigint)
  order by w.consumer, w.topic, w.key, w.place
  limit $10::integer`
 
 // listSchedule reads a page, those first that are due first. Of each lane it reads as many as the page has, by the primary key. $10 how
 // many, $11 and $12 the row after which to continue.
 const listSchedule = `-- waiting.list_schedule
-select f.* from holdfast.lane l, lateral (select ` + columns + filtered + `
-   and w.waits_in = 'schedule' and w.lane = l.lane and (w.next_at, w.place) > (coalesce($11::timestamptz, '-infinity'), $12::bigint)
+select f.* from holdfast.lane l, lateral (select ` + columns + scheduleWaits + conditions + `
+   and w.lane = l.lane and (w.next_at, w.place) > (coalesce($11::timestamptz, '-infinity'), $12::bigint)
  order by w.next_at, w.place limit $10::integer) f
  order by f.next_at, f.place
  limit $10::integer`
 
-// groupAll sums up the rows w of the places in $10. The error is that of the event with one that began to wait last.
-const groupAll = `-- waiting.group
-select w.consumer, w.topic, w.why, count(*), count(distinct w.key) filter (where w.key <> ''),
-       coalesce(sum(coalesce(octet_length(w.payload), 0) + coalesce(octet_length(w.headers::text), 0)), 0)::bigint, min(w.since), min(w.next_at),
+// group sums up rows w. The error is that of the event with one that began to wait last.
+const (
+	group = `select w.consumer, w.topic, w.why, count(*), count(distinct w.key) filter (where w.key <> ''),
+       coalesce(sum(coalesce(octet_length(c.payload), 0) + coalesce(octet_length(c.headers::text), 0)), 0)::bigint, min(w.since), min(w.next_at),
        coalesce((max(array[to_char(w.since at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US'), w.errors[cardinality(w.errors)]])
-         filter (where cardinality(w.errors) > 0))[2], '')` + waitsWhole + conditions + `
-   and w.waits_in = any ($10::text[])
+         filter (where cardinality(w.errors) > 0))[2], '')`
+	grouped = `
  group by w.consumer, w.topic, w.why
  order by w.consumer, w.topic, w.why`
+)
 
-// showEvent has what Detail has more, with payloads if $10. $11 are the places. What waits in consumers is found by the unique constraint that
-// begins with the id; of relays and the schedule it reads all rows: no index of theirs begins with it.
-const showEvent = `-- waiting.show
-select ` + columns + `, array(select t from unnest(w.errors) t where t is not null), w.failed_at, coalesce(w.record_partition, -1), coalesce(w.record_offset, -1),
-       w.headers::text, case when $10::boolean then w.payload end, coalesce(octet_length(w.payload), -1)` + waitsWhole + conditions + `
-   and w.event_id = $6::text and w.waits_in = any ($11::text[])
+const groupRelay = `-- waiting.group_relay
+` + group + relayWhole + conditions + grouped
+
+const groupConsumer = `-- waiting.group_consumer
+` + group + consumerWhole + conditions + grouped
+
+const groupSchedule = `-- waiting.group_schedule
+` + group + scheduleWhole + conditions + grouped
+
+// show has what Detail has more, with payloads if $10. What waits in consumers is found by the unique constraint that begins with the id; of
+// relays and the schedule all rows are read: no index of theirs begins with it.
+const (
+	show = columns + `, array(select t from unnest(w.errors) t where t is not null), w.failed_at, coalesce(w.record_partition, -1), coalesce(w.record_offset, -1),
+       c.headers::text, case when $10::boolean then c.payload end, coalesce(octet_length(c.payload), -1)`
+	shown = `
  order by w.source, w.consumer
  limit 100`
+)
+
+const showRelay = `-- waiting.show_relay
+select ` + show + relayWhole + conditions + shown
+
+const showConsumer = `-- waiting.show_consumer
+select ` + show + consumerWhole + conditions + shown
+
+const showSchedule = `-- waiting.show_schedule
+select ` + show + scheduleWhole + conditions + shown
 
 // The statements that change what relays keep run in a transaction that has taken the lane.
 
@@ -243,8 +254,8 @@ select exists (select from holdfast.stored s` + retriable + `)`
 // stillWaits says whether an event waits as a filter wants it, under the lock of the key: for $7, if that is not empty, and as a head if $8.
 const stillWaits = `-- waiting.still_waits
 select exists (
-select from holdfast.waiting w
- where w.waits_in = 'consumer' and w.consumer = $1::text and w.topic = $2::text and w.key = $3::text and w.place = $4::bigint and w.source = $5::text and w.event_id = $6::text
+select from holdfast.waiting_in_consumers w
+ where w.consumer = $1::text and w.topic = $2::text and w.key = $3::text and w.place = $4::bigint and w.source = $5::text and w.event_id = $6::text
    and ($7::text = '' or w.why = $7::text) and (not $8::boolean or w.head))`
 
 // giveUpConsumer takes an event out of its queue, under the lock of the key, unless a worker has it, and makes it a letter in the state $8: a new

@@ -21,7 +21,7 @@ func TestEveryStatementIsPreparedAgainstTheSchema(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Release()
-	statements := []string{listRelay, listConsumer, listSchedule, groupAll, showEvent,
+	statements := []string{listRelay, listConsumer, listSchedule, groupRelay, groupConsumer, groupSchedule, showRelay, showConsumer, showSchedule,
 		countRelay, boundRelay, askForLane, takeLane, readOwner, giveUpRelay, redirectRelay, resumeRelay, retryRelay, countRetry, topicIsPaused,
 		retryConsumer, wouldRetry, stillWaits, giveUpConsumer, recordStored, wakeKey, cancelScheduled, whereIs, pausePause, resumePause, listPaused, recordPause, listConsumers}
 	for _, sql := range statements {

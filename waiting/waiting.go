@@ -82,29 +82,21 @@ type Event struct {
 	Place int64 // its place among those of its lane or consumer, topic and key; in the schedule among those due at the same time
 }
 
-// place is where events wait: waits_in of the view holdfast.waiting.
-type place string
+// place is where events wait.
+type place int
 
 const (
-	inRelay    place = "relay"
-	inConsumer place = "consumer"
-	inSchedule place = "schedule"
+	inRelay place = iota
+	inConsumer
+	inSchedule
 )
 
-// inOrder compares places by the order in which List goes through them.
-func inOrder(a, b place) int {
-	order := []place{inRelay, inConsumer, inSchedule}
-	return cmp.Compare(slices.Index(order, a), slices.Index(order, b))
-}
-
 // place says where e waits.
-func (e *Event) place() place { return placeOf(e.Consumer, e.Why) }
-
-func placeOf(consumer string, why Why) place {
+func (e *Event) place() place {
 	switch {
-	case consumer != "":
+	case e.Consumer != "":
 		return inConsumer
-	case why == Scheduled:
+	case e.Why == Scheduled:
 		return inSchedule
 	}
 	return inRelay
@@ -335,36 +327,36 @@ func (f Filter) places() (all []place) {
 // those of consumers can be changed so.
 func (f Filter) changes(doing string, consumers bool) (place, error) {
 	if err := f.validate(); err != nil {
-		return "", err
+		return 0, err
 	}
 	switch {
 	case f.After != nil:
-		return "", errors.New("after is set: only List goes by it")
+		return 0, errors.New("after is set: only List goes by it")
 	case f.Why == Scheduled:
-		return "", errors.New("why is scheduled: only Cancel changes what waits for its time")
+		return 0, errors.New("why is scheduled: only Cancel changes what waits for its time")
 	case !consumers && (f.Consumer != "" || f.Origin == dlq.OriginInbox):
-		return "", fmt.Errorf("a consumer's events are meant: only those of relays can be changed so (%s)", doing)
+		return 0, fmt.Errorf("a consumer's events are meant: only those of relays can be changed so (%s)", doing)
 	case f.Consumer != "" && f.Partition != nil:
-		return "", fmt.Errorf("partition is %d: only what waits in relays goes by it", *f.Partition)
+		return 0, fmt.Errorf("partition is %d: only what waits in relays goes by it", *f.Partition)
 	case f.Consumer != "" && (f.Why == Topic || f.Why == Partition):
-		return "", fmt.Errorf("why is %s: no event of a consumer waits for that", f.Why)
+		return 0, fmt.Errorf("why is %s: no event of a consumer waits for that", f.Why)
 	case f.Consumer != "" && doing == "retry" && (f.Why == BehindEvent || f.Why == BehindLetter):
-		return "", fmt.Errorf("why is %s: Retry is for events that nothing is before", f.Why)
+		return 0, fmt.Errorf("why is %s: Retry is for events that nothing is before", f.Why)
 	case f.Consumer != "":
 		return inConsumer, nil
 	case f.Origin != dlq.OriginRelay:
-		return "", errors.New("consumer is empty: it must name whose events are meant, or origin must be relay")
+		return 0, errors.New("consumer is empty: it must name whose events are meant, or origin must be relay")
 	case f.Topic == "":
-		return "", errors.New("topic is empty: it must name the topic whose events in relays are meant")
+		return 0, errors.New("topic is empty: it must name the topic whose events in relays are meant")
 	case f.Partition != nil && doing != "retry":
-		return "", fmt.Errorf("partition is %d: only Retry goes by it; the others would take some events of a key and leave later ones", *f.Partition)
+		return 0, fmt.Errorf("partition is %d: only Retry goes by it; the others would take some events of a key and leave later ones", *f.Partition)
 	}
 	for _, field := range []struct {
 		name string
 		set  bool
 	}{{"type", f.Type != ""}, {"source", f.Source != ""}, {"event id", f.EventID != ""}, {"why", f.Why != ""}, {"heads", f.Heads}, {"limit", f.Limit != 0}} {
 		if field.set {
-			return "", fmt.Errorf("%s is set: in relays changes go by topic and key only, because others would take some events of a key and leave later ones", field.name)
+			return 0, fmt.Errorf("%s is set: in relays changes go by topic and key only, because others would take some events of a key and leave later ones", field.name)
 		}
 	}
 	return inRelay, nil

@@ -44,13 +44,13 @@ func judgeXmin(holders []xminHolder, patience, behind int64) (found []finding) {
 		name := "'" + strings.ReplaceAll(h.name, "'", "''") + "'"
 		switch h.kind {
 		case "prepared":
-			found = append(found, warn("xmin", "psql -c \"rollback prepared "+name+"\"", "prepared transaction %s has held xmin %s: dead rows stay, and saving cursors gets slower", name, lasts))
+			found = append(found, warn("xmin", "psql -c "+terminal.Quote("rollback prepared "+name), "prepared transaction %s has held xmin %s: dead rows stay, and saving cursors gets slower", name, lasts))
 		case "slot":
-			found = append(found, warn("xmin", "psql -c \"select pg_drop_replication_slot("+name+")\"", "replication slot %s has held xmin %s: start what reads it, or drop it", name, lasts))
+			found = append(found, warn("xmin", "psql -c "+terminal.Quote("select pg_drop_replication_slot("+name+")"), "replication slot %s has held xmin %s: start what reads it, or drop it", name, lasts))
 		case "standby":
 			found = append(found, warn("xmin", "psql -h STANDBY -c \"alter system set hot_standby_feedback = off\"", "standby %s holds xmin %s, for a query there", name, lasts))
 		default:
-			found = append(found, warn("xmin", fmt.Sprintf("psql -c \"select pg_terminate_backend(%d)\"", h.pid), "process %d (%s) has held xmin %s: dead rows stay, and saving cursors gets slower", h.pid, state.Dash(h.name), lasts))
+			found = append(found, warn("xmin", fmt.Sprintf("psql -c 'select pg_terminate_backend(%d)'", h.pid), "process %d (%s) has held xmin %s: dead rows stay, and saving cursors gets slower", h.pid, state.Dash(h.name), lasts))
 		}
 	}
 	if len(found) == 0 {

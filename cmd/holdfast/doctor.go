@@ -16,7 +16,7 @@ import (
 )
 
 type doctorCmd struct {
-	JSON     bool          `help:"Print one JSON object with the checks." name:"json"`
+	JSON     bool          `help:"Print one JSON object with the checks and what needs a person." name:"json"`
 	Role     string        `help:"Check too that the database user has the rights of this part: producer, relay, consumer, web, operator or reader." enum:"producer,relay,consumer,web,operator,reader," default:"" placeholder:"PART"`
 	Workers  int           `help:"Workers of a consumer (inbox.Config.Workers) that uses this connection string: to check that its pool is large enough." placeholder:"N"`
 	PoolSize int           `help:"Connections of that pool. Defaults to pool_max_conns of the connection string, or to pgxpool's default." placeholder:"N"`
@@ -88,10 +88,8 @@ func (d *doctorCmd) Run(p *program) error {
 	defer pool.Close()
 	who := &patient{pool: pool, schema: p.schema()}
 	findings := d.examine(p.ctx, who, client)
-	needs, err := who.needs(p.ctx)
-	if err != nil {
-		findings = append(findings, notMade("needs", "holdfast status", "what needs a person could not be read: %s", terminal.Clean(oneLine(err))))
-	}
+	needs, unread := who.needs(p.ctx)
+	findings = append(findings, unread...)
 	needy, err := d.print(p.out, findings, needs)
 	if err == nil && needy {
 		return errNeedsPerson
@@ -127,7 +125,7 @@ func (d *doctorCmd) examine(ctx context.Context, p *patient, client *kafkaClient
 	return findings
 }
 
-// print says whether a check failed, or something needs a person.
+// print says whether a check failed, or something needs a person. needs is nil if it could not be read.
 func (d *doctorCmd) print(out io.Writer, findings []finding, needs []state.Need) (needy bool, err error) {
 	needy = len(needs) > 0
 	for _, f := range findings {
@@ -136,7 +134,7 @@ func (d *doctorCmd) print(out io.Writer, findings []finding, needs []state.Need)
 	if d.JSON {
 		return needy, json.NewEncoder(out).Encode(struct {
 			Checks []finding `json:"checks"`
-			Needs  []string  `json:"needs_a_person"`
+			Needs  []string  `json:"needs_a_person,omitzero"`
 		}{findings, texts(needs)})
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
@@ -149,6 +147,8 @@ func (d *doctorCmd) print(out io.Writer, findings []finding, needs []state.Need)
 	if err := w.Flush(); err != nil {
 		return needy, err
 	}
-	printNeeds(out, needs)
+	if needs != nil {
+		printNeeds(out, needs)
+	}
 	return needy, nil
 }

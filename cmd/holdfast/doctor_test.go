@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -85,8 +86,11 @@ func TestDoctorNoticesMissingRights(t *testing.T) {
 	pgtest.Exec(t, db.Pool, "grant execute on all functions in schema holdfast to "+role)
 	found, err = p.rights(t.Context(), "producer")
 	wantFinding(t, found, err, stateOK, "the user has the rights of a producer")
-	if needs, err := p.needs(t.Context()); err == nil || !strings.Contains(err.Error(), "permission denied") { // doctor goes on without them
-		t.Errorf("a producer reads %v, %v", needs, err)
+	needs, found := p.needs(t.Context())
+	wantFinding(t, found, nil, stateSkip, "this user may not read what needs a person")
+	var out bytes.Buffer
+	if needy, err := (&doctorCmd{}).print(&out, found, needs); needy || err != nil || strings.Contains(out.String(), "nothing needs a person") {
+		t.Errorf("needy %v, %v: %s", needy, err, out.String())
 	}
 	found, err = patientOf(db).rights(t.Context(), "")
 	wantFinding(t, found, err, stateWarn, "is a superuser")

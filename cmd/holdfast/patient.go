@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
@@ -47,13 +48,18 @@ func (p *patient) drift(ctx context.Context) ([]finding, error) {
 	return []finding{ok("schema", "the schema has the hash of this build, %s", built)}, nil
 }
 
-// needs lists what status says that needs a person, by its defaults.
-func (p *patient) needs(ctx context.Context) ([]state.Need, error) {
+// needs lists what status says that needs a person, by its defaults; nil if that cannot be read, which is a finding. The user of a service
+// may have no right to it.
+func (p *patient) needs(ctx context.Context) ([]state.Need, []finding) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	s, err := state.Read(ctx, p.pool, state.Options{Schema: p.schema.Schema, Limits: state.DefaultLimits})
-	if err != nil {
-		return nil, err
+	var pgErr *pgconn.PgError
+	switch {
+	case errors.As(err, &pgErr) && pgErr.Code == "42501": // insufficient_privilege
+		return nil, []finding{notMade("needs", "holdfast status, as a member of holdfast_reader", "this user may not read what needs a person: %s", oneLine(err))}
+	case err != nil:
+		return nil, []finding{fail("needs", "holdfast status", "what needs a person could not be read: %s", oneLine(err))}
 	}
 	return s.Needs(state.DefaultLimits), nil
 }

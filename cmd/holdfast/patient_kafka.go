@@ -53,8 +53,7 @@ func (p *patient) topics(ctx context.Context) (topics []string, err error) {
 		if err := state.Settings(ctx, tx); err != nil {
 			return err
 		}
-		const spots = 100 // of a lane
-		held, err := state.Reader{DB: tx, Schema: p.schema.Schema}.Held(ctx, 1, spots)
+		held, err := state.Reader{DB: tx, Schema: p.schema.Schema}.Held(ctx)
 		for _, h := range held {
 			topics = append(topics, h.Topic)
 		}

@@ -103,8 +103,11 @@ func encode(out io.Writer, s state.State, needs []state.Need) error {
 	}{texts(needs), s})
 }
 
-// texts are needs in one line each.
+// texts are needs in one line each; nil of nil.
 func texts(needs []state.Need) []string {
+	if needs == nil {
+		return nil
+	}
 	all := make([]string, len(needs))
 	for i, n := range needs {
 		all[i] = n.String()
@@ -130,8 +133,8 @@ func printState(out io.Writer, s state.State) error {
 			return cells(p.Of(), state.Span(p.Seconds), p.By, p.Reason)
 		}),
 		tableOf(out, "LANE\tOWNER\tLEASE\tEPOCH\tSAVED\tUNREAD\tOLDEST\tWAITING\tOLDEST WAITING\tSCHEDULED\tLETTERS\tHELD BY", s.Lanes, func(l state.Lane) string {
-			return cells(l.Lane, state.Dash(l.Owner), state.Span(l.Lease), l.Epoch, state.Span(l.Saved)+" ago", yes(l.Unread), state.Span(l.Oldest), state.AtMost(l.Waiting, state.MostRows),
-				state.Span(l.OldestWaiting), state.AtMost(l.Scheduled, state.MostRows), state.AtMost(l.Letters, state.MostEvents), state.Dash(l.HeldBy))
+			return cells(l.Lane, state.Dash(l.Owner), state.Span(l.Lease), l.Epoch, state.Span(l.Saved)+" ago", yes(l.Unread), state.Span(l.Oldest), l.WaitingText(),
+				state.Span(l.OldestWaiting), l.ScheduledText(), state.AtMost(l.Letters, state.MostEvents), state.Dash(l.HeldBy))
 		}),
 		tableOf(out, "RELAY\tUP\tTROUBLE", s.Relays, func(r state.Relay) string { return cells(r.Relay, state.Span(r.Up), state.Dash(r.Trouble)) }),
 		tableOf(out, "SEGMENT\tCURRENT\tMiB", s.Segments, func(g state.Segment) string { return cells(g.Segment, yes(g.Current), mebibytes(g.Bytes)) }),
@@ -140,7 +143,7 @@ func printState(out io.Writer, s state.State) error {
 			if c.Heard >= 0 {
 				heard = state.Span(c.Heard) + " ago"
 			}
-			return cells(c.Consumer, state.AtMost(c.Waiting, state.MostEvents), c.Keys, state.Span(c.Oldest), state.AtMost(c.Letters, state.MostEvents), c.Nodes, heard)
+			return cells(c.Consumer, c.WaitingText(), c.KeysText(), state.Span(c.Oldest), state.AtMost(c.Letters, state.MostEvents), c.Nodes, heard)
 		}),
 		tableOf(out, "CONSUMER\tTOPIC\tBLOCKED KEY\tEVENTS\tFOR\tHEAD\tATTEMPTS\tWHY", s.Blocked, func(b state.Blocked) string {
 			says := whyOr(b.Why, b.Running)
@@ -172,7 +175,7 @@ func printState(out io.Writer, s state.State) error {
 		}),
 		tableOf(out, "CONSUMER\tTOPIC\tPARTITION\tPOSITION\tLAG\tOWNER\tSAVED", s.Positions, func(p state.Position) string {
 			behind := "-"
-			if p.Lag >= 0 {
+			if p.Known {
 				behind = fmt.Sprint(p.Lag)
 			}
 			return cells(p.Consumer, p.Topic, p.Partition, p.Position, behind, state.Dash(p.Owner), state.Span(p.Saved)+" ago")

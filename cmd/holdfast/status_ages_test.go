@@ -8,8 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/alecthomas/kong"
 	"github.com/segmentio/kafka-go"
 
+	"github.com/holdfast-go/holdfast/internal/state"
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
@@ -107,5 +109,18 @@ func produce(t *testing.T, brokers []string, topic string, partition, n int) {
 	}
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// doctor and the console go by the same limits as status without flags.
+func TestTheLimitsOfStatusAreTheDefaults(t *testing.T) {
+	t.Parallel()
+	var c cli
+	parser, err := kong.New(&c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := parser.Parse([]string{"status"}); err != nil || state.Limits(c.Status.Limits) != state.DefaultLimits {
+		t.Errorf("%+v, %v", c.Status.Limits, err)
 	}
 }

@@ -50,8 +50,9 @@ Example:
 
 func (doctorCmd) Help() string {
 	return `Before a service goes live, and when something is odd. Each check is ok, warn, fail or skip (not made), with one sentence and
-the command that helps. It changes nothing. It exits with 1 if a check fails, and with 0 if there are only warnings. Give it the
-connection string of the service. docs/operations/doctor.md explains the checks.
+the command that helps. It ends with what holdfast status says that needs a person, if the user may read that. It changes nothing. It
+exits with 1 if a check fails or something needs a person, and with 0 if there are only warnings. Give it the connection string of
+the service. docs/operations/doctor.md explains the checks.
 
 Example:
 

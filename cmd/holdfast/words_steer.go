@@ -87,7 +87,7 @@ func commandOf(node *kong.Node) string {
 // exits are what the exit codes of a command mean, where that is not what they mean of all.
 var exits = map[string]string{
 	"status": "0 nothing needs a person; 1 something does, or it failed; 2 wrong command line",
-	"doctor": "0 no check fails; 1 one does, or it failed; 2 wrong command line",
+	"doctor": "0 no check fails and nothing needs a person; 1 one does, something does, or it failed; 2 wrong command line",
 	"find":   "0 found; 1 nothing is found, or it failed; 2 wrong command line",
 	"relay":  "0 stopped by a signal; 1 waiting would not help; 2 wrong command line",
 	"check":  "0 complete; 1 it is not, or a right is missing, or it failed; 2 wrong command line",

@@ -46,9 +46,9 @@ const lockedLong = 5
 // HeldLong is the age in seconds from which a transaction counts as the cause of a full log. Younger ones come and go.
 const HeldLong = 60
 
-// Needs lists what needs a person, the most general first.
+// Needs lists what needs a person, the most general first. Of what was not read it says nothing but that.
 func (s *State) Needs(l Limits) []Need {
-	var all []Need
+	all := []Need{}
 	add := func(command, format string, args ...any) {
 		for i, arg := range args {
 			if text, ok := arg.(string); ok {
@@ -127,7 +127,7 @@ func (s *State) needsOfHeld(add adder) {
 	waits := map[string]int64{}
 	var topics []string
 	for _, h := range s.Held {
-		if h.Partition >= 0 || s.isPaused(waiting.Pausable{Topic: h.Topic}) {
+		if s.Paused == nil || h.Partition >= 0 || s.isPaused(waiting.Pausable{Topic: h.Topic}) {
 			continue
 		}
 		if waits[h.Topic] == 0 {
@@ -143,7 +143,7 @@ func (s *State) needsOfHeld(add adder) {
 }
 
 func (s *State) needsOfLanes(add adder, l Limits) {
-	if n := s.unowned(); n > 0 {
+	if n := s.unowned(); n > 0 && s.Relays != nil {
 		why := whyUnowned(len(s.Relays) > 0, s.LaneHolders)
 		add(why.Command, "%s %s events and no owner%s", terminal.Count(n, "lane"), terminal.Verb(n, "has", "have"), why.Says)
 	}
@@ -180,7 +180,7 @@ func (s *State) needsOfConsumers(add adder, l Limits) {
 		}
 		if exceeds(c.Oldest, l.Waiting) {
 			add("holdfast waiting list --consumer "+name+" --heads", "consumer %s has %s waiting events of %s keys, the oldest for %s", c.Consumer,
-				AtMost(c.Waiting, MostEvents), keysOf(c), Span(c.Oldest))
+				c.WaitingText(), c.KeysText(), Span(c.Oldest))
 		}
 		if c.Overdue > 0 {
 			add("holdfast waiting groups --consumer "+name, "consumer %s has waiting events that were due %s ago, and no node takes them: start a node of this consumer that handles their types",
@@ -191,14 +191,6 @@ func (s *State) needsOfConsumers(add adder, l Limits) {
 			add(forget, "consumer %s: no node has been heard of for %s, so its events wait: start one; if nobody needs the consumer any more: %s", c.Consumer, Span(c.Node.Silent), forget)
 		}
 	}
-}
-
-// keysOf is how many keys wait in a consumer, of the events that were counted.
-func keysOf(c Consumer) string {
-	if c.Waiting >= MostEvents {
-		return fmt.Sprint(c.Keys, "+")
-	}
-	return fmt.Sprint(c.Keys)
 }
 
 // whyUnowned says why lanes have no owner. holders have locks on lanes, and are sorted by age, the oldest first.
@@ -241,10 +233,13 @@ func whyFull(holders []Holder, behind []Behind) (reasons []Need) {
 func (h Holder) Blame(what string) Need {
 	if h.Prepared != "" {
 		name := "'" + strings.ReplaceAll(h.Prepared, "'", "''") + "'"
-		return Need{fmt.Sprintf("prepared transaction %s has held %s for %s: in this database, roll it back, or commit it if its changes are wanted", name, what, Span(h.Seconds)), `psql -c "rollback prepared ` + name + `"`}
+		return Need{fmt.Sprintf("prepared transaction %s has held %s for %s: in this database, roll it back, or commit it if its changes are wanted", name, what, Span(h.Seconds)), psql("rollback prepared " + name)}
 	}
-	return Need{fmt.Sprintf("process %d (%s) has held %s in one transaction for %s: end it", h.PID, Dash(h.Application), what, Span(h.Seconds)), fmt.Sprintf(`psql -c "select pg_terminate_backend(%d)"`, h.PID)}
+	return Need{fmt.Sprintf("process %d (%s) has held %s in one transaction for %s: end it", h.PID, Dash(h.Application), what, Span(h.Seconds)), psql(fmt.Sprintf("select pg_terminate_backend(%d)", h.PID))}
 }
+
+// psql is a command for a shell.
+func psql(sql string) string { return "psql -c " + terminal.Quote(sql) }
 
 // SameName compares two looks at the lanes, some seconds apart, and names a relay that has claimed lanes again that it owned: they were lost meanwhile.
 func SameName(before, after Owners) (relay string, lanes []int) {

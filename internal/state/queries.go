@@ -1,6 +1,7 @@
 package state
 
-// The statements. Each is cheap on a live system: it reads a bounded number of rows, however many there are. A count stops at its bound.
+// The statements. Each is cheap on a live system: it reads a bounded number of rows, however many events there are, and besides a row for each lane,
+// relay, consumer or position. A count stops at its bound.
 
 // settings make Postgres walk an index in its order and stop at a bound, for a transaction. By its statistics, which may be
 // old, it would sometimes rather read and sort all rows of a key, a lane or a table. To compile a statement takes longer than to carry it
@@ -12,13 +13,6 @@ select set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan'
 const readHistory = `-- state.history
 select c.system_identifier = s.system_identifier and (b.born::text::bigint & 4294967295) = b.xmin::text::bigint
   from holdfast.cluster c, holdfast.birth b, pg_control_system() s`
-
-// readBacklog sums up all lanes. What waits in relays is counted up to $1.
-const readBacklog = `-- state.backlog
-select count(*) filter (where b.unread), coalesce(extract(epoch from now() - min(b.oldest_at)), 0)::float8,
-       (select count(*) from (select from holdfast.parked limit $1::bigint) p),
-       coalesce(greatest(extract(epoch from now() - min(b.waiting_since)), 0), 0)::float8, count(*) filter (where b.scheduled_for <= now())
-  from holdfast.backlog b`
 
 // readLanes is a row for each lane. $1 bounds the counts.
 const readLanes = `-- state.lanes
@@ -60,6 +54,26 @@ select t.lane, t.topic, t.partition,
                                order by p.place limit $1::integer) p)
   from spot t order by t.topic, t.partition, t.lane`
 
+// countHeld counts the topics and the partitions that take nothing in any lane: $1 of both together at most. It steps from one to the next
+// as readHeld does, over all lanes at once.
+const countHeld = `-- state.count_held
+with recursive spot as (
+    (select f.topic, f.partition, 1 as n from holdfast.lane l, lateral (
+            select p.topic, coalesce(p.partition, -2) as partition from holdfast.parked p
+             where p.lane = l.lane and (p.partition is not null or p.why = 'topic')
+             order by p.topic, coalesce(p.partition, -2) limit 1) f
+      order by f.topic, f.partition limit 1)
+    union all
+    select s.topic, s.partition, t.n + 1 from spot t, lateral (
+           select f.topic, f.partition from holdfast.lane l, lateral (
+                  select p.topic, coalesce(p.partition, -2) as partition from holdfast.parked p
+                   where p.lane = l.lane and (p.partition is not null or p.why = 'topic') and (p.topic, coalesce(p.partition, -2)) > (t.topic, t.partition)
+                   order by p.topic, coalesce(p.partition, -2) limit 1) f
+            order by f.topic, f.partition limit 1) s
+     where t.n < $1::integer
+)
+select count(*) filter (where s.partition = -2), count(*) filter (where s.partition >= 0) from spot s`
+
 // readLongWaiting counts what has waited in relays for longer than $1 seconds, by the index parked_age. What waits for its topic is
 // readHeld's. $2 bounds the counts.
 const readLongWaiting = `-- state.long_waiting
@@ -75,8 +89,8 @@ const readSegments = `-- state.segments
 select n, n = (select s.current from holdfast.segments s), case when pg_relation_size(c.oid) = 0 then 0 else pg_table_size(c.oid) end
   from generate_series(0, 3) n join pg_class c on c.oid = to_regclass('holdfast.event_' || n) order by n`
 
-// readLetters counts the open dead letters of each lane and consumer, among the first $1 that are open or replayed, by the index letter_open. Seen
-// is how many these are.
+// readLetters counts the open dead letters of each lane and consumer, among the first $1 that are open or replayed, by the index letter_open. The
+// last column is how many these are.
 const readLetters = `-- state.letters
 select coalesce(d.lane, -1), d.origin, d.consumer, count(*) filter (where d.state = 'open'), sum(count(*)) over ()::bigint
   from (select f.lane, f.origin, f.consumer, f.state from holdfast.letter f where f.state in ('open', 'replaying') order by f.id limit $1::integer) d
@@ -170,7 +184,7 @@ select p.consumer, p.topic, p.partition, p.position, coalesce(p.owner, ''), roun
 
 // readProgress sums up each consumer's partitions: a position grows by what the consumer is done with.
 const readProgress = `-- state.progress
-select p.consumer, count(*), count(*) filter (where p.held is not null), sum(p.position)::bigint
+select p.consumer, count(*), count(*) filter (where p.held is not null), least(sum(p.position), 9223372036854775807)::bigint
   from holdfast.consumer_position p group by p.consumer order by p.consumer`
 
 // readWritten reads what Postgres counts of the tables. Positions say more, but the log has none, and webhooks none either.

@@ -34,13 +34,17 @@ type Options struct {
 	Drift error
 }
 
-// Beginner is a pool.
-type Beginner interface {
+// Pool is a pool.
+type Pool interface {
+	Queries
 	BeginTx(ctx context.Context, o pgx.TxOptions) (pgx.Tx, error)
 }
 
-// Read reads everything, in one transaction.
-func Read(ctx context.Context, db Beginner, o Options) (State, error) {
+// endsWithin is for how long Kafka may take to say where partitions end.
+const endsWithin = 5 * time.Second
+
+// Read reads everything in one transaction, and then asks Kafka, and looks at the owners of lanes a second time.
+func Read(ctx context.Context, db Pool, o Options) (State, error) {
 	s := State{Schema: o.Schema, Drift: o.Drift}
 	err := pgx.BeginTxFunc(ctx, db, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		if err := Settings(ctx, tx); err != nil {
@@ -48,7 +52,19 @@ func Read(ctx context.Context, db Beginner, o Options) (State, error) {
 		}
 		return readParts(ctx, tx, &s, o)
 	})
-	return s, err
+	if err != nil {
+		return s, err
+	}
+	if o.Ends != nil {
+		s.readLag(ctx, o.Ends)
+	}
+	if err := s.lookAgain(ctx, Reader{db, o.Schema}, o); err != nil {
+		if o.Drift == nil {
+			return s, err
+		}
+		s.Unread = append(s.Unread, Unread{"the lanes again", err})
+	}
+	return s, nil
 }
 
 // part is what is read together.
@@ -65,7 +81,16 @@ var parts = []part{
 		s.Letters, s.Looked, err = r.Letters(ctx, MostEvents)
 		return err
 	}},
-	{"held topics", readInto(func(s *State) *[]Held { return &s.Held }, readHeld, MostRows, mostSpots)},
+	{"held topics", func(ctx context.Context, r Reader, s *State, _ Options) (err error) {
+		if s.HeldPlaces, err = r.HeldPlaces(ctx); err == nil {
+			s.Held, err = r.Held(ctx)
+		}
+		return err
+	}},
+	{"the backlog", func(ctx context.Context, r Reader, s *State, _ Options) (err error) {
+		s.Backlog, err = r.Backlog(ctx)
+		return err
+	}},
 	{"lanes", readAllLanes},
 	{"relays", readInto(func(s *State) *[]Relay { return &s.Relays }, readRelays)},
 	{"who holds lanes", readHoldersOfLanes},
@@ -78,9 +103,14 @@ var parts = []part{
 		s.Backfills, err = r.Backfills(ctx)
 		return err
 	}},
-	{"positions", readAllPositions},
+	{"positions", func(ctx context.Context, r Reader, s *State, _ Options) (err error) {
+		s.Positions, err = r.Positions(ctx, math.MaxInt64)
+		for i := range s.Positions {
+			s.Positions[i].Lag = -1
+		}
+		return err
+	}},
 	{"sizes", readInto(func(s *State) *[]Size { return &s.Sizes }, readSizes)},
-	{"the lanes again", readOwnersAgain},
 }
 
 // readParts reads each part, in a savepoint of its own if some may fail. It fails if none can be read.
@@ -152,27 +182,6 @@ func (s *State) heldBy(l Lane) string {
 	return strings.Join(holds, ", ")
 }
 
-// HeldPlaces counts the topics that are missing or not permitted, and the partitions that take nothing.
-func (s *State) HeldPlaces() (topics, partitions int) {
-	type spot struct {
-		topic     string
-		partition int64
-	}
-	seen := map[spot]bool{}
-	for _, h := range s.Held {
-		at := spot{h.Topic, h.Partition}
-		switch {
-		case seen[at]:
-		case h.Partition >= 0:
-			partitions++
-		default:
-			topics++
-		}
-		seen[at] = true
-	}
-	return topics, partitions
-}
-
 // isPaused says whether a person has paused exactly this.
 func (s *State) isPaused(p waiting.Pausable) bool {
 	return slices.ContainsFunc(s.Paused, func(is Pause) bool { return is.Of() == p })
@@ -202,15 +211,22 @@ func readLong(ctx context.Context, r Reader, s *State, o Options) (err error) {
 	return err
 }
 
+// readLog keeps the segments only if it has read what may hold a full log too.
 func readLog(ctx context.Context, r Reader, s *State, _ Options) (err error) {
-	if s.Segments, err = r.Segments(ctx); err != nil || !s.Full() {
+	var log State
+	if log.Segments, err = r.Segments(ctx); err != nil {
 		return err
 	}
-	if s.LogHolders, err = r.LogHolders(ctx); err != nil {
-		return err
+	if log.Full() {
+		if log.LogHolders, err = r.LogHolders(ctx); err != nil {
+			return err
+		}
+		if log.Behind, err = list[Behind](ctx, r, readBehind); err != nil {
+			return err
+		}
 	}
-	s.Behind, err = list[Behind](ctx, r, readBehind)
-	return err
+	s.Segments, s.LogHolders, s.Behind = log.Segments, log.LogHolders, log.Behind
+	return nil
 }
 
 // Full says that no segment of the log is empty: it grows.
@@ -271,34 +287,32 @@ func readConsumers(ctx context.Context, r Reader, s *State, _ Options) error {
 	return nil
 }
 
-func readAllPositions(ctx context.Context, r Reader, s *State, o Options) (err error) {
-	if s.Positions, err = r.Positions(ctx, math.MaxInt64); err != nil {
-		return err
-	}
+// readLag asks Kafka where the partitions end.
+func (s *State) readLag(ctx context.Context, ends Ends) {
 	var wanted []source.TopicPartition
-	for i := range s.Positions {
-		s.Positions[i].Lag = -1
-		wanted = append(wanted, source.TopicPartition{Topic: s.Positions[i].Topic, Partition: s.Positions[i].Partition})
+	for _, p := range s.Positions {
+		wanted = append(wanted, source.TopicPartition{Topic: p.Topic, Partition: p.Partition})
 	}
-	if o.Ends == nil || len(wanted) == 0 {
-		return nil
+	if len(wanted) == 0 {
+		return
 	}
 	slices.SortFunc(wanted, func(a, b source.TopicPartition) int {
 		return cmp.Or(strings.Compare(a.Topic, b.Topic), a.Partition-b.Partition)
 	})
-	ends, err := o.Ends(ctx, slices.Compact(wanted))
+	ctx, cancel := context.WithTimeout(ctx, endsWithin)
+	defer cancel()
+	where, err := ends(ctx, slices.Compact(wanted))
 	s.NoEnds = err
 	for i := range s.Positions {
 		p := &s.Positions[i]
-		if end, known := ends[source.TopicPartition{Topic: p.Topic, Partition: p.Partition}]; known {
-			p.Lag = end - p.Position
+		if end, known := where[source.TopicPartition{Topic: p.Topic, Partition: p.Partition}]; known {
+			p.Lag, p.Known = end-p.Position, true
 		}
 	}
-	return nil
 }
 
-// readOwnersAgain looks at the owners of lanes, and compares them with another look. Without a running relay there is nothing to see.
-func readOwnersAgain(ctx context.Context, r Reader, s *State, o Options) (err error) {
+// lookAgain looks at the owners of lanes, and compares them with another look. Without a running relay there is nothing to see.
+func (s *State) lookAgain(ctx context.Context, r Reader, o Options) (err error) {
 	s.Before, s.After = o.Before, Owners{}
 	for _, l := range s.Lanes {
 		s.After[int(l.Lane)] = Owner{l.Owner, l.Epoch}

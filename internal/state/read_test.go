@@ -1,6 +1,7 @@
 package state
 
 import (
+	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/backfill"
 	"github.com/holdfast-go/holdfast/internal/nodes"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
@@ -189,7 +191,7 @@ func TestFewRowsAreReadHoweverManyThereAre(t *testing.T) {
 		{readLetters, "1000", 2_100},
 		{readStored, "1000", 8_100}, // 1,000 of each of two consumers, and three looks at these
 		{readOverdue, "20, 20", 3_500},
-		{readBacklog, "100", 2_500},
+		{countHeld, "50", 2_500},
 		{readOwners, "", 100},
 		{readProgress, "", 100},
 		{nodes.Rows, "120000000, 60000000", 100},
@@ -269,12 +271,10 @@ func TestTheOldestIsFoundBeyondWhatIsCounted(t *testing.T) {
 	pgtest.Exec(t, db, `insert into holdfast.parked (lane, topic, key, place, why, next_at, first_at, id, source, type, time)
 		select n % 8, 'orders', 'k', n, case when n % 2 = 0 then 'record' else 'topic' end, now(), now() - n * interval '1 hour', n::text, '', 't', now() from generate_series(1, 100) n`)
 	pgtest.Exec(t, db, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, first_at)
-		select case when n % 10 = 0 then 'mail' else 'billing' end, 'orders', n::text, n, 's', n::text, 't', now(), '', now() - n * interval '1 hour' from generate_series(1, 100) n`)
+		select case when n % 10 = 0 then 'mail' else 'billing' end, 'orders', n::text, n, 's', n::text, case when n % 2 = 0 then 't' else 'u' end, now(), '', now() - n * interval '1 hour' from generate_series(1, 100) n`)
+	pgtest.Exec(t, db, "insert into holdfast.consumer_type (consumer, type, node, seen_until) values ('billing', 't', 'n', now() + interval '1 hour'), ('billing', 'u', 'n', now() - interval '1 hour')")
 	const most = 7
 	r := Reader{db.Pool, "holdfast"}
-	if b, err := r.Backlog(t.Context(), most); err != nil || b.Waiting != most || int(b.OldestWaiting/3600) != 100 {
-		t.Errorf("%+v, %v: want %d, the oldest of 100 hours", b, err, most)
-	}
 	lanes, err := r.Lanes(t.Context())
 	if err != nil || len(lanes) != 8 || lanes[4].OldestWaiting/3600 != 100 || lanes[4].Waiting != 13 {
 		t.Errorf("%+v, %v", lanes, err)
@@ -283,45 +283,92 @@ func TestTheOldestIsFoundBeyondWhatIsCounted(t *testing.T) {
 	if err != nil || len(stored) != 2 {
 		t.Fatalf("%+v, %v", stored, err)
 	}
-	for i, hours := range []int{99, 100} {
-		if of := stored[i]; of.Events != most || of.Keys != most || of.Undeclared != most || int(of.Oldest/3600) != hours {
-			t.Errorf("%+v: want %d each, and %d hours", of, most, hours)
+	for i, want := range []Stored{{"billing", most, most, 99, 4}, {"mail", most, most, 100, most}} { // of the oldest: 99, 98, 97, 96, 95, 94, 93
+		of := stored[i]
+		if of.Oldest = float64(int(of.Oldest / 3600)); of != want {
+			t.Errorf("%+v: want %+v", of, want)
 		}
 	}
 }
 
-// A window of which the lane has published some: only what is left of it is unread. Of a long one, whose first 20 events are published, it
-// is not known without reading it, so it counts as unread.
-func TestWhatALaneHasPublishedOfItsWindowIsNotUnread(t *testing.T) {
+func TestTopicsAndPartitionsThatTakeNothingAreCountedOverAllLanes(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
 	r := Reader{db.Pool, "holdfast"}
-	for _, c := range []struct {
-		name           string
-		events, read   int // of one transaction in the window, and how many of them are published
-		later          bool
-		lanes, minutes int
-	}{
-		{"nothing is read", 3, 0, false, 1, 3},
-		{"some is read", 3, 2, false, 1, 1},
-		{"all is read", 3, 3, false, 0, 0},
-		{"all is read, and more came", 3, 3, true, 1, 0},
-		{"nineteen of nineteen", 19, 19, false, 0, 0},
-		{"twenty-five of thirty", 30, 25, false, 1, 11},
-		{"a long window to its end", 30, 30, false, 1, 11},
-	} {
-		pgtest.Exec(t, db, "truncate holdfast.event_0")
-		pgtest.Exec(t, db, `insert into holdfast.event_0 (xid, lane, id, type, topic, key, time)
-			select '1000', 3, n::text, 't', 'orders', '', now() - ($1::integer - n + 1) * interval '1 minute' from generate_series(1, $1::integer) n`, c.events)
-		pgtest.Exec(t, db, `update holdfast.lane set done = '900:900:', upto = '1001:1001:',
-			pos = coalesce((select max(seq) from (select seq from holdfast.event_0 order by seq limit $1::integer) e), 0) where lane = 3`, c.read)
-		if c.later {
-			pgtest.Exec(t, db, `insert into holdfast.event_0 (xid, lane, id, type, topic, key, time) values ('1002', 3, 'later', 't', 'orders', '', now())`)
+	if got, err := r.HeldPlaces(t.Context()); err != nil || got != (HeldPlaces{}) {
+		t.Errorf("of nothing: %+v, %v", got, err)
+	}
+	pgtest.Exec(t, db, `insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time, partition)
+		select n % 8, 'topic ' || n % 30, 'k', n, case when n % 3 = 0 then 'topic' else 'partition' end, 'infinity', n::text, '', 't', now(), case when n % 3 > 0 then n % 4 end from generate_series(1, 2000) n`)
+	topics := pgtest.Count(t, db, "select count(distinct topic) from holdfast.parked where partition is null")
+	partitions := pgtest.Count(t, db, "select count(distinct (topic, partition)) from holdfast.parked where partition is not null")
+	if got, err := r.HeldPlaces(t.Context()); err != nil || int64(got.Topics) != topics || int64(got.Partitions) != partitions || topics != 10 {
+		t.Errorf("%+v, %v: want %d and %d", got, err, topics, partitions)
+	}
+	pgtest.Exec(t, db, `insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time) select n % 8, 'many ' || n, 'k', n, 'topic', 'infinity', n::text, '', 't', now() from generate_series(3001, 5000) n`)
+	if got, err := r.HeldPlaces(t.Context()); err != nil || got.Topics+got.Partitions != MostHeld {
+		t.Errorf("of many: %+v, %v", got, err)
+	}
+}
+
+// Kafka that does not answer costs the lag, and nothing else.
+func TestTheLagIsNotKnownWhileKafkaHangs(t *testing.T) {
+	t.Parallel()
+	db := migrated.New(t)
+	pgtest.Exec(t, db, "insert into holdfast.consumer_position (consumer, topic, partition, position) values ('billing', 'orders', 0, 7), ('billing', 'orders', 1, 7), ('mail', 'orders', 0, 3)")
+	ctx, cancel := context.WithCancel(t.Context())
+	s, err := Read(t.Context(), db.Pool, Options{Schema: "holdfast", Ends: func(within context.Context, of []source.TopicPartition) (map[source.TopicPartition]int64, error) {
+		if open := pgtest.Count(t, db, "select count(*) from pg_stat_activity where datname = current_database() and state = 'idle in transaction'"); open > 0 {
+			t.Error("Kafka is asked in a transaction")
 		}
-		b, err := r.Backlog(t.Context(), 1)
-		if err != nil || b.Lanes != c.lanes || int(b.Oldest+1)/60 != c.minutes {
-			t.Errorf("%s: %d lanes, the oldest for %.0f min, %v; want %d and %d", c.name, b.Lanes, b.Oldest/60, err, c.lanes, c.minutes)
+		if deadline, set := within.Deadline(); !set || time.Until(deadline) > endsWithin {
+			t.Error("Kafka may take for ever")
 		}
+		cancel()
+		return nil, ctx.Err()
+	}})
+	if err != nil || s.NoEnds == nil || len(s.Positions) != 3 || s.Positions[0].Known || s.Positions[0].Lag != -1 || len(s.Sizes) == 0 {
+		t.Errorf("%+v, %v", s, err)
+	}
+	s, err = Read(t.Context(), db.Pool, Options{Schema: "holdfast", Ends: func(_ context.Context, of []source.TopicPartition) (map[source.TopicPartition]int64, error) {
+		if len(of) != 2 {
+			t.Errorf("asked for %v", of)
+		}
+		return map[source.TopicPartition]int64{{Topic: "orders", Partition: 0}: 5}, nil
+	}})
+	if err != nil || s.NoEnds != nil || !s.Positions[0].Known || s.Positions[0].Lag != -2 || s.Positions[1].Known || s.Positions[2].Lag != 2 {
+		t.Errorf("%+v, %v", s.Positions, err)
+	}
+}
+
+// The look before is that of --watch, or the first of two.
+func TestALaneThatItsOwnerClaimsAgainIsNoticed(t *testing.T) {
+	t.Parallel()
+	db := migrated.New(t)
+	pgtest.Exec(t, db, "update holdfast.lane set owner = 'twin', epoch = 8, lease_until = now() + interval '1 hour'")
+	named := func(o Options) string {
+		t.Helper()
+		o.Schema = "holdfast"
+		s, err := Read(t.Context(), db.Pool, o)
+		if err != nil || len(s.After) != 8 {
+			t.Fatalf("%+v, %v", s.After, err)
+		}
+		relay, lanes := SameName(s.Before, s.After)
+		return fmt.Sprint(relay, lanes)
+	}
+	before := Owners{2: {"twin", 7}, 1: {"twin", 7}, 3: {"twin", 8}, 4: {"other", 7}}
+	if got := named(Options{Before: before}); got != "twin[1 2]" {
+		t.Errorf("after the look before: %s", got)
+	}
+	if got := named(Options{}); got != "[]" {
+		t.Errorf("without a look before: %s", got)
+	}
+	if got := named(Options{Pause: time.Hour}); got != "[]" { // no relay runs
+		t.Errorf("without a relay: %s", got)
+	}
+	pgtest.Exec(t, db, "insert into holdfast.relay (name, seen_until) values ('twin', now() + interval '1 hour')")
+	if got := named(Options{Pause: time.Millisecond}); got != "[]" {
+		t.Errorf("of one relay: %s", got)
 	}
 }
 

@@ -1,13 +1,14 @@
 // Package state reads what a schema holds at a moment, and says what of it needs a person.
 //
-// It is the one reading of the state: holdfast status, doctor and the console show it, and metrics and Relay.Backlog make their figures of its
-// parts. A Reader reads the parts, each in one statement with a bound. Read reads them all. Needs decides what needs a person, each with
+// It is the one reading of the state: holdfast status, doctor and the console show it, and metrics makes its figures of parts of it. A
+// Reader reads the parts, each in one statement. Read reads them all. Needs decides what needs a person, each with
 // its command: it knows no database and no clock.
 package state
 
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"math"
 	"slices"
 	"time"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/backfill"
+	"github.com/holdfast-go/holdfast/internal/backlog"
 	"github.com/holdfast-go/holdfast/internal/nodes"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 	"github.com/holdfast-go/holdfast/waiting"
@@ -25,10 +27,15 @@ import (
 const (
 	MostEvents = 10_000 // waiting events of a consumer, dead letters
 	MostRows   = 1_000  // waiting and scheduled events of a lane, events of a key
+	MostSpots  = 100    // topics and partitions of a lane that take nothing
+
+	// MostInRelays is how far the events that wait in relays are counted together.
+	MostInRelays = 100_000
+	// MostHeld is how far topics and partitions that take nothing are counted together.
+	MostHeld = 1_000
 
 	mostTypes  = 200   // types of a consumer whose overdue events are looked for
 	mostHeads  = 20    // stored events of a type that are due, of which one may be taken by no node
-	mostSpots  = 100   // topics and partitions of a lane that take nothing
 	mostOldest = 2_000 // stored events of a consumer whose keys are looked at, the oldest first
 )
 
@@ -40,6 +47,8 @@ type State struct {
 	Letters    []Letters     `json:"open_letters,omitzero"`
 	Looked     int64         `json:"-"` // letters that were looked at; at MostEvents, others are not counted
 	Held       []Held        `json:"held,omitzero"`
+	HeldPlaces HeldPlaces    `json:"-"`
+	Backlog    backlog.Sum   `json:"-"`
 	Lanes      []Lane        `json:"lanes,omitzero"`
 	Relays     []Relay       `json:"relays,omitzero"`
 	Long       []LongWaiting `json:"long_waiting,omitzero"`
@@ -107,6 +116,9 @@ type Held struct {
 	Events    int64  `json:"events"`
 }
 
+// HeldPlaces are the topics and partitions that take nothing in any lane, MostHeld of both together at most.
+type HeldPlaces struct{ Topics, Partitions int }
+
 // Lane is a lane of the log.
 type Lane struct {
 	Lane          int64  `json:"lane"`
@@ -124,6 +136,12 @@ type Lane struct {
 	Letters int64  `db:"-" json:"letters"`
 	HeldBy  string `db:"-" json:"held_by"`
 }
+
+// WaitingText and the like are counts as people read them: with a plus for one that has reached its bound.
+func (l Lane) WaitingText() string { return AtMost(l.Waiting, MostRows) }
+
+// ScheduledText is WaitingText of the scheduled events.
+func (l Lane) ScheduledText() string { return AtMost(l.Scheduled, MostRows) }
 
 // Relay is a relay that runs.
 type Relay struct {
@@ -171,6 +189,17 @@ type Consumer struct {
 	Heard      int64  `json:"heard_seconds_ago"` // -1 if no node has ever announced itself
 
 	Node nodes.Row `json:"-"` // zero if no node has ever announced itself
+}
+
+// WaitingText is how many events wait.
+func (c Consumer) WaitingText() string { return AtMost(c.Waiting, MostEvents) }
+
+// KeysText is of how many keys they are.
+func (c Consumer) KeysText() string {
+	if c.Waiting >= MostEvents {
+		return fmt.Sprint(c.Keys, "+")
+	}
+	return fmt.Sprint(c.Keys)
 }
 
 // Blocked is a key that waits, with its first event.
@@ -225,7 +254,8 @@ type Position struct {
 	Saved     int64  `json:"saved_seconds_ago"`
 	Held      string `json:"held"`
 
-	Lag int64 `db:"-" json:"lag"` // -1 if it is not known
+	Lag   int64 `db:"-" json:"lag"` // -1 if it is not known; less than 0 too for a position past the end, as after a topic was made again
+	Known bool  `db:"-" json:"-"`   // Lag is
 }
 
 // Progress sums up the partitions of a consumer.
@@ -250,15 +280,6 @@ type Stored struct {
 	Keys       int
 	Oldest     float64 // seconds
 	Undeclared int
-}
-
-// Backlog is what is not published, in all lanes.
-type Backlog struct {
-	Lanes         int     // with unpublished events
-	Oldest        float64 // seconds
-	Waiting       int
-	OldestWaiting float64 // seconds
-	Scheduled     int     // lanes with events that are due and not in the log
 }
 
 // Written are counters that only grow.
@@ -317,9 +338,9 @@ func one[T any](ctx context.Context, r Reader, sql string, args ...any) (t T, er
 	return pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[T])
 }
 
-// Backlog counts what waits in relays up to most.
-func (r Reader) Backlog(ctx context.Context, most int64) (Backlog, error) {
-	return one[Backlog](ctx, r, readBacklog, most)
+// Backlog sums up what is not published, and counts what waits in relays up to MostInRelays.
+func (r Reader) Backlog(ctx context.Context) (backlog.Sum, error) {
+	return backlog.Read(ctx, r.DB, r.Schema, MostInRelays)
 }
 
 // Written reads the counters.
@@ -348,9 +369,14 @@ func (r Reader) Owners(ctx context.Context) (Owners, error) {
 // Relays lists the relays that run.
 func (r Reader) Relays(ctx context.Context) ([]Relay, error) { return list[Relay](ctx, r, readRelays) }
 
-// Held lists at most spots topics and partitions of a lane, and counts up to events.
-func (r Reader) Held(ctx context.Context, events, spots int) ([]Held, error) {
-	return list[Held](ctx, r, readHeld, events, spots)
+// Held lists at most MostSpots topics and partitions of a lane that take nothing, and counts their events up to MostRows.
+func (r Reader) Held(ctx context.Context) ([]Held, error) {
+	return list[Held](ctx, r, readHeld, MostRows, MostSpots)
+}
+
+// HeldPlaces counts them.
+func (r Reader) HeldPlaces(ctx context.Context) (HeldPlaces, error) {
+	return one[HeldPlaces](ctx, r, countHeld, MostHeld)
 }
 
 // Segments lists the parts of the log.
@@ -382,7 +408,7 @@ func (r Reader) Backfills(ctx context.Context) ([]Backfill, error) {
 	return list[Backfill](ctx, r, backfill.Rows)
 }
 
-// Positions lists at most so many positions, without their lag.
+// Positions lists at most so many positions, by consumer, topic and partition, without their lag.
 func (r Reader) Positions(ctx context.Context, most int64) ([]Position, error) {
 	return list[Position](ctx, r, readPositions, most)
 }
