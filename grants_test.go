@@ -363,7 +363,7 @@ func TestTheGrantsOfTheOperationsPageAreEnoughToLook(t *testing.T) {
 	}
 	looks("schema holdfast is complete", "check")
 	looks("unread in lane 3", "status")
-	looks(`"log_holders":[{"application":`, "status", "--json")
+	looks(`"log_holders":[{"pid":`, "status", "--json")
 }
 
 // Whoever is told that a right is missing is told which one.
