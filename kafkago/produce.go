@@ -46,7 +46,7 @@ func (k *Publisher) produce(ctx context.Context, q *partitionQueue, batch []int3
 	})
 	if err != nil {
 		// records is not used again: at a deadline the connection's goroutine may still be reading it.
-		fault, _ := faultOf(err)
+		fault := meaningOf(err).Fault
 		if fault == relay.FaultBroker && unanswered(err) && k.leaderAway(ctx, q.Topic, q.Partition, began) {
 			fault = relay.FaultPartition // it is this partition's leader that is away, not the cluster
 		}
@@ -57,7 +57,7 @@ func (k *Publisher) produce(ctx context.Context, q *partitionQueue, batch []int3
 
 	k.noteThrottle(res.Throttle)
 	if res.Error != nil {
-		fault, _ := faultOf(res.Error)
+		fault := meaningOf(res.Error).Fault
 		for at, why := range res.RecordErrors {
 			res.RecordErrors[at] = recordError(res.Error, why)
 		}

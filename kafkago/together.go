@@ -235,7 +235,7 @@ func (k *Publisher) failTogether(ctx context.Context, sent map[leadership]*sentB
 		}
 		return
 	}
-	fault, _ := faultOf(err)
+	fault := meaningOf(err).Fault
 	away, asked := false, false
 	for at, b := range sent {
 		if fault == relay.FaultBroker && unanswered(err) {
@@ -253,7 +253,7 @@ func (k *Publisher) failTogether(ctx context.Context, sent map[leadership]*sentB
 }
 
 func (k *Publisher) settleFailed(b *sentBatch, err error, records map[int]error) {
-	fault, _ := faultOf(err)
+	fault := meaningOf(err).Fault
 	q, limit := b.queue, b.queue.Limit
 	q.Settle(b.batch, publishError(q.Topic, q.Partition, fault, err), records)
 	if fault != relay.FaultRecord {

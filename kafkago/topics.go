@@ -117,7 +117,7 @@ func (c *topicCache) refresh(ctx context.Context, topics []string, answers map[s
 	defer cancel()
 	res, err := c.client.Metadata(ctx, &kafka.MetadataRequest{Topics: topics})
 	if err != nil {
-		fault, _ := faultOf(err)
+		fault := meaningOf(err).Fault
 		for _, topic := range topics {
 			if answers[topic].info == nil {
 				answers[topic] = topicAnswer{err: notSent(topic, -1, fault, err)}
@@ -156,7 +156,7 @@ func (c *topicCache) refresh(ctx context.Context, topics []string, answers map[s
 // missingTopic is the error for a topic that the cluster answers err for. Whatever the code, it concerns the topic and
 // no partition of it, unless it is our way in that is shut.
 func missingTopic(topic string, err error) *relay.PublishError {
-	fault, _ := faultOf(err)
+	fault := meaningOf(err).Fault
 	if fault != relay.FaultBroker {
 		fault = relay.FaultTopic
 	}

@@ -361,9 +361,6 @@ func TestEveryCodeMeansWhatItMeansToKafkaGo(t *testing.T) {
 		}
 		theirs := kafkago.FaultOf(kafka.Error(code))
 		ours := FaultOf(kerr.ErrorForCode(code))
-		if code > 119 || code == 55 { // kafka-go does not know them, or under another name
-			theirs = ours
-		}
 		if ours != theirs {
 			t.Errorf("code %d (%v) is the fault of %q, and with kafka-go of %q", code, kerr.ErrorForCode(code), ours, theirs)
 		}

@@ -369,7 +369,7 @@ func (k *Publisher) send(q *queue, s *sequence, b *sentBatch, deadline time.Time
 		switch {
 		case forgotten(a.err):
 			s.forget()
-		case s.open != nil && nothingWritten(a.err) && !neverSent(a.err) && meaningOf(a.err).fault != relay.FaultPartition:
+		case s.open != nil && nothingWritten(a.err) && !neverSent(a.err) && meaningOf(a.err).Fault != relay.FaultPartition:
 			s.forget() // What became of it before is not known, and this answer is about the batch as it is.
 		case !nothingWritten(a.err):
 			s.open = b
