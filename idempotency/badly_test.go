@@ -65,8 +65,8 @@ func (s badStore) Claim(context.Context, StoreKey, []byte, time.Duration, time.D
 func (s badStore) Renew(context.Context, StoreKey, int64, time.Duration) (bool, error) {
 	return false, s.err
 }
-func (s badStore) Finish(context.Context, StoreKey, int64, StoredAnswer, time.Duration) (bool, error) {
-	return false, s.err
+func (s badStore) Finish(context.Context, StoreKey, int64, StoredAnswer, time.Duration) (time.Time, bool, error) {
+	return time.Time{}, false, s.err
 }
 func (s badStore) Release(context.Context, StoreKey, int64) error { return s.err }
 

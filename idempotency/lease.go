@@ -238,12 +238,7 @@ func (l *lease) finish(req *request, a StoredAnswer) (expires time.Time, mine bo
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(req.Context()), databaseTimeout)
 	defer cancel()
 	for try := 1; ; try++ {
-		if tells, ok := store.(ExpiryStore); ok {
-			expires, mine, err = tells.FinishUntil(ctx, l.key, l.fence, a, ttl)
-		} else {
-			expires = time.Now().Add(ttl)
-			mine, err = store.Finish(ctx, l.key, l.fence, a, ttl)
-		}
+		expires, mine, err = store.Finish(ctx, l.key, l.fence, a, ttl)
 		if err == nil || !pause(ctx, spread(try, l.rt.g.random())) {
 			return expires, mine, foreign.Error(err)
 		}

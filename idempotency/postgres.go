@@ -17,7 +17,7 @@ import (
 // postgres is the Store of a Guard that has a pool. Each call is one statement that commits by itself.
 type postgres struct{ g *Guard }
 
-var _ ExpiryStore = postgres{}
+var _ Store = postgres{}
 
 // errClaimInDoubt says that nobody knows whether a key was claimed. If it was, holdfast may also run the request
 // itself.
@@ -127,12 +127,7 @@ func (p postgres) Renew(ctx context.Context, k StoreKey, fence int64, lease time
 	return tag.RowsAffected() == 1, nil
 }
 
-func (p postgres) Finish(ctx context.Context, k StoreKey, fence int64, a StoredAnswer, ttl time.Duration) (bool, error) {
-	_, mine, err := p.FinishUntil(ctx, k, fence, a, ttl)
-	return mine, err
-}
-
-func (p postgres) FinishUntil(ctx context.Context, k StoreKey, fence int64, a StoredAnswer, ttl time.Duration) (expiresAt time.Time, mine bool, err error) {
+func (p postgres) Finish(ctx context.Context, k StoreKey, fence int64, a StoredAnswer, ttl time.Duration) (expiresAt time.Time, mine bool, err error) {
 	headers, err := headersText(a.Header)
 	if err != nil {
 		return expiresAt, false, fmt.Errorf("store answer: %w", err)

@@ -26,22 +26,14 @@ type Store interface {
 	Renew(ctx context.Context, k StoreKey, fence int64, lease time.Duration) (bool, error)
 
 	// Finish stores the answer for ttl and ends the lease. It also works with a lease that ran out if nobody else has
-	// claimed the key since. It returns false if somebody else has the key. After an error it is called again: under a
-	// fence that has finished already it changes nothing and returns true.
-	Finish(ctx context.Context, k StoreKey, fence int64, a StoredAnswer, ttl time.Duration) (bool, error)
+	// claimed the key since. It returns false if somebody else has the key, and otherwise until when the answer is kept, which
+	// Config.ShowExpiry tells the client. After an error it is called again: under a fence that has finished already it
+	// changes nothing, and returns true and that time.
+	Finish(ctx context.Context, k StoreKey, fence int64, a StoredAnswer, ttl time.Duration) (expiresAt time.Time, mine bool, err error)
 
 	// Release gives the key up without an answer, and the next request runs the handler. It does nothing if somebody
 	// else has the key or it is finished.
 	Release(ctx context.Context, k StoreKey, fence int64) error
-}
-
-// ExpiryStore is a Store that also reports until when it keeps an answer, for Config.ShowExpiry. With another Store,
-// the first answer shows a time by the process's clock, and replays show the store's.
-type ExpiryStore interface {
-	Store
-
-	// FinishUntil is Finish. If it returns true, it also reports until when the answer is kept.
-	FinishUntil(ctx context.Context, k StoreKey, fence int64, a StoredAnswer, ttl time.Duration) (expiresAt time.Time, mine bool, err error)
 }
 
 // StoreKey is one key within a Scope and an Operation. Both of these may be "".

@@ -59,17 +59,17 @@ func (m *memory) Renew(_ context.Context, k StoreKey, fence int64, lease time.Du
 	return true, nil
 }
 
-func (m *memory) Finish(_ context.Context, k StoreKey, fence int64, a StoredAnswer, ttl time.Duration) (bool, error) {
+func (m *memory) Finish(_ context.Context, k StoreKey, fence int64, a StoredAnswer, ttl time.Duration) (time.Time, bool, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	row := m.rows[k]
 	if row == nil || row.fence != fence {
-		return false, nil
+		return time.Time{}, false, nil
 	}
 	if row.answer == nil {
 		row.answer, row.expires = &a, time.Now().Add(ttl)
 	}
-	return true, nil
+	return row.expires, true, nil
 }
 
 func (m *memory) Release(_ context.Context, k StoreKey, fence int64) error {
@@ -122,20 +122,20 @@ func TestAStoreKeepsWhatItPromises(t *testing.T) {
 		var fourth Claimed
 		wait.Until(b, "the lease runs out", func() bool { fourth = claim(mine, time.Hour); return fourth.Mine })
 		a := StoredAnswer{Status: 201, Header: http.Header{"Etag": {"\xff"}}, Body: []byte{0, 0xff}, BodyHash: hashOf([]byte{0, 0xff}), ResultRef: "r"}
-		finished, err := s.Finish(ctx, k, third.Fence, a, time.Hour)
+		_, finished, err := s.Finish(ctx, k, third.Fence, a, time.Hour)
 		is("an answer under an old fence", finished, err, false)
-		finished, err = s.Finish(ctx, k, fourth.Fence, a, time.Hour)
-		is("an answer", finished, err, true)
+		until, finished, err := s.Finish(ctx, k, fourth.Fence, a, time.Hour)
+		is("an answer", finished && time.Until(until) > 50*time.Minute, err, true)
 		later := a
 		later.Status = 200
-		finished, err = s.Finish(ctx, k, fourth.Fence, later, time.Hour)
-		is("the same answer again", finished, err, true)
+		again, finished, err := s.Finish(ctx, k, fourth.Fence, later, 2*time.Hour)
+		is("the same answer again", finished && again.Equal(until), err, true)
 		renewed, err = s.Renew(ctx, k, fourth.Fence, time.Hour)
 		is("a renewal after the answer", renewed, err, false)
 		is("a release after the answer", true, s.Release(ctx, k, fourth.Fence), true)
 		last := claim(other, time.Hour)
 		is("what is answered", !last.Mine && last.Answer != nil && last.Answer.Status == 201 && bytes.Equal(last.Answer.Body, a.Body) && last.Answer.Header.Get("Etag") == "\xff" &&
-			bytes.Equal(last.Answer.BodyHash, a.BodyHash) && last.Answer.ResultRef == "r" && time.Until(last.ExpiresAt) > 50*time.Minute, nil, true)
+			bytes.Equal(last.Answer.BodyHash, a.BodyHash) && last.Answer.ResultRef == "r" && last.ExpiresAt.Equal(until), nil, true)
 	}
 }
 

@@ -35,8 +35,8 @@ func TestAnUnknownOutcomeWithoutAKeyIsNotToBeSentAgain(t *testing.T) {
 // failing is a Store that stores no answer.
 type failing struct{ *memory }
 
-func (failing) Finish(context.Context, StoreKey, int64, StoredAnswer, time.Duration) (bool, error) {
-	return false, errors.New("planned")
+func (failing) Finish(context.Context, StoreKey, int64, StoredAnswer, time.Duration) (time.Time, bool, error) {
+	return time.Time{}, false, errors.New("planned")
 }
 
 // R28.

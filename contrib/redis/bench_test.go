@@ -35,7 +35,7 @@ func BenchmarkStore(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		if ok, err := store.Finish(b.Context(), k, c.Fence, a, day); !ok || err != nil {
+		if _, ok, err := store.Finish(b.Context(), k, c.Fence, a, day); !ok || err != nil {
 			b.Fatal(ok, err)
 		}
 		b.Run("replay of "+strconv.Itoa(size)+" bytes", func(b *testing.B) {
@@ -59,7 +59,7 @@ func BenchmarkStore(b *testing.B) {
 				if err != nil || !c.Mine {
 					b.Fatal(c, err)
 				}
-				if ok, err := store.Finish(b.Context(), k, c.Fence, answerOf("x"), day); !ok || err != nil {
+				if _, ok, err := store.Finish(b.Context(), k, c.Fence, answerOf("x"), day); !ok || err != nil {
 					b.Fatal(ok, err)
 				}
 			}

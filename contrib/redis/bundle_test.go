@@ -118,7 +118,8 @@ func (b *bundle) is(want bool) func(bool, error) {
 }
 
 func (b *bundle) finish(k idempotency.StoreKey, fence int64, a idempotency.StoredAnswer) (bool, error) {
-	return b.store.Finish(b.Context(), k, fence, a, day)
+	_, mine, err := b.store.Finish(b.Context(), k, fence, a, day)
+	return mine, err
 }
 
 // runOut lets a lease run out now.

@@ -102,7 +102,7 @@ func TestARedisAgreesWithItsTwinWhateverIsDoneInWhichOrder(t *testing.T) {
 				agree("a renewal", got, w.renew(fence), err)
 			case "finish":
 				body := rapid.SampledFrom([]string{"", "x", "y"}).Draw(r, "body")
-				got, err := b.store.Finish(ctx, k, fence, answerOf(body), day)
+				_, got, err := b.store.Finish(ctx, k, fence, answerOf(body), day)
 				agree("a finish", got, w.finish(fence, body), err)
 			case "release":
 				w.release(fence)

@@ -35,7 +35,7 @@ type Store struct {
 	poolTimeout time.Duration // how long a Claim waits for room there
 }
 
-var _ idempotency.ExpiryStore = (*Store)(nil)
+var _ idempotency.Store = (*Store)(nil)
 
 // New makes a Store on a client. The client stays the caller's: its timeouts and its pool decide how long a request
 // waits for Redis. Set ContextTimeoutEnabled, so that a request does not wait longer than its own context. New refuses
@@ -128,13 +128,7 @@ func (s *Store) Renew(ctx context.Context, k idempotency.StoreKey, fence int64, 
 
 // Finish implements idempotency.Store. It also returns false if Redis has lost the key, because the fingerprint is lost
 // too.
-func (s *Store) Finish(ctx context.Context, k idempotency.StoreKey, fence int64, a idempotency.StoredAnswer, ttl time.Duration) (bool, error) {
-	_, finished, err := s.FinishUntil(ctx, k, fence, a, ttl)
-	return finished, err
-}
-
-// FinishUntil implements idempotency.ExpiryStore.
-func (s *Store) FinishUntil(ctx context.Context, k idempotency.StoreKey, fence int64, a idempotency.StoredAnswer, ttl time.Duration) (expiresAt time.Time, mine bool, err error) {
+func (s *Store) Finish(ctx context.Context, k idempotency.StoreKey, fence int64, a idempotency.StoredAnswer, ttl time.Duration) (expiresAt time.Time, mine bool, err error) {
 	headers, err := headersText(a.Header)
 	if err != nil {
 		return expiresAt, false, fmt.Errorf("store answer in redis: %w", err)

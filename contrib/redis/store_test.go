@@ -217,7 +217,9 @@ func TestAReleasedKeyIsFreeForItsOwnRequestOnly(t *testing.T) {
 func TestAfterItsTimeAKeyIsNewForAnyRequestAndItsFencesStillRise(t *testing.T) {
 	b := setup(t)
 	first := b.mine(one, asked)
-	b.is(true)(b.store.Finish(t.Context(), one, first.Fence, answerOf("x"), time.Millisecond))
+	if until, mine, err := b.store.Finish(t.Context(), one, first.Fence, answerOf("x"), time.Millisecond); !mine || err != nil || time.Until(until).Abs() > time.Minute {
+		t.Fatalf("finished until %v: %t, %v", until, mine, err)
+	}
 	var second idempotency.Claimed
 	wait.Until(t, "the answer expires", func() bool {
 		second = b.claim(one, other)
@@ -339,5 +341,21 @@ func TestSeveralServicesShareARedisByPrefixes(t *testing.T) {
 	names, err := b.client.Keys(t.Context(), "shop:*").Result()
 	if diff := cmp.Diff([]string{nameOf("shop:", one)}, names); diff != "" || err != nil {
 		t.Errorf("%v %s", err, diff)
+	}
+}
+
+func TestAnAnswerThatIsStoredAgainKeepsItsTime(t *testing.T) {
+	b := setup(t)
+	first := b.mine(one, asked)
+	until, mine, err := b.store.Finish(t.Context(), one, first.Fence, answerOf("x"), time.Hour)
+	if left := time.Until(until); !mine || err != nil || left < 50*time.Minute || left > 70*time.Minute {
+		t.Fatalf("finished until %v: %t, %v", until, mine, err)
+	}
+	again, mine, err := b.store.Finish(t.Context(), one, first.Fence, answerOf("y"), 2*time.Hour)
+	if !mine || err != nil || !again.Equal(until) {
+		t.Errorf("finished again until %v, not %v: %t, %v", again, until, mine, err)
+	}
+	if c := b.claim(one, asked); c.Answer == nil || !c.ExpiresAt.Equal(until) || string(c.Answer.Body) != "x" {
+		t.Errorf("claimed %+v", c)
 	}
 }
