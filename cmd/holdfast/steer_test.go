@@ -46,7 +46,7 @@ func TestATopicAConsumerAndAKeyArePausedAndResumed(t *testing.T) {
 	out := wantStatus(t, 1, "topic orders is paused for", "status")
 	for _, says := range []string{
 		"PAUSED", "the mail team asked", "topic orders, which is paused", "by ann: holdfast resume --topic orders --reason WHY\n", "by ann: holdfast resume --consumer billing --reason WHY\n",
-		"topic gone is missing", "  e     0         paused", `--key 'it'\\''s \x1b[2J'`,
+		"topic gone is missing", "  e     0         paused", `--key "it's \x1b[2J"`,
 	} {
 		if !strings.Contains(out, says) {
 			t.Errorf("status does not say %q:\n%s", says, out)

@@ -9,15 +9,18 @@ import (
 	"unicode/utf8"
 )
 
-// Clean escapes the characters of a text that could move the cursor or do worse.
+// Clean escapes the characters of a text that could move the cursor or do worse, and nothing else.
 func Clean(text string) string {
-	for _, r := range text {
-		if r == utf8.RuneError || !unicode.IsGraphic(r) && r != '\n' && r != '\t' {
-			quoted := strconv.QuoteToGraphic(text)
-			return quoted[1 : len(quoted)-1]
+	var clean strings.Builder
+	for len(text) > 0 {
+		r, n := utf8.DecodeRuneInString(text)
+		part := text[:n]
+		if text = text[n:]; r == utf8.RuneError || !unicode.IsGraphic(r) && r != '\n' && r != '\t' {
+			part = strings.Trim(strconv.QuoteToGraphic(part), `"`)
 		}
+		clean.WriteString(part)
 	}
-	return text
+	return clean.String()
 }
 
 // Quote quotes a word for a shell, where it needs that.
@@ -26,6 +29,9 @@ func Quote(word string) string {
 		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./:@%+,", r))
 	}) < 0 {
 		return word
+	}
+	if strings.Contains(word, "'") && !strings.ContainsAny(word, "\"$`\\!") { // in which a shell changes nothing between double quotes
+		return `"` + word + `"`
 	}
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
