@@ -77,7 +77,7 @@ var (
 	// ErrFull is returned by the methods that take in a single event (Receive, ReceiveTx, Store, StoreTx, TryReceive, TryStore)
 	// when the event would have to be stored, and as many are stored as Config.MaxStored or Config.MaxStoredKey allow. Nothing
 	// was written: send the event again later. Consume waits, and holds the partition meanwhile.
-	ErrFull = errors.New("too many events are stored")
+	ErrFull = errors.New("too many events wait")
 
 	// ErrInFlight is returned by TryReceive and TryStore while another of their calls handles the same event. Nothing was
 	// decided: send the event again.

@@ -91,7 +91,7 @@ func orCaller(handlers, callers context.Context) context.Context {
 func (env *env) notifyFull(d *delivery, err error) {
 	env.vitals.full(loggedError(err))
 	if suppressed, say := env.limiter.Allow(fmt.Sprintf("full: %s/%d", d.e.Topic, d.from.fence.Partition), time.Minute, time.Now()); say {
-		env.c.Logger.Error("partition is held: too many events are stored", append(env.attrs(d.e), leftOut(suppressed, "partition", d.from.fence.Partition,
+		env.c.Logger.Error("partition is held: too many events wait", append(env.attrs(d.e), leftOut(suppressed, "partition", d.from.fence.Partition,
 			"from_state", StateNone, "to_state", StateNone, "error_code", string(retry.Classify(err)), "error", loggedError(err))...)...)
 	}
 	if env.c.Observer.OnFull != nil {

@@ -20,7 +20,7 @@ func TestAPartitionWithoutRoomIsSaidOnce(t *testing.T) {
 	for n := range 20 {
 		e.notifyFull(&delivery{e: holdfast.Event{ID: "e", Topic: "orders"}, from: &origin{fence: &fence{Assignment: Assignment{Partition: n % 2}}}}, ErrFull)
 	}
-	if lines := strings.Count(log.String(), "partition is held: too many events are stored"); lines != 2 || told != 20 {
+	if lines := strings.Count(log.String(), "partition is held: too many events wait"); lines != 2 || told != 20 {
 		t.Errorf("20 events of two partitions are %d lines, and the observer was told of %d:\n%s", lines, told, log.String())
 	}
 }

@@ -10,7 +10,7 @@ import (
 func All() []Instrument {
 	all := []Instrument{
 		outboxWritten, operationDuration, sentMessages,
-		relayPublished, relayParked, relayUnparked, relayDead, relayLag, relayHeld, relayDelay, relayClaimed, relayReleased, relayLost, relayFenced, relaySaving,
+		relayPublished, relayWaits, relayResumed, relayDead, relayLag, relayHeld, relayDelay, relayClaimed, relayReleased, relayLost, relayFenced, relaySaving,
 		relayPoll, relayPage, relayRead, relayMoved, relayReclaimed,
 		consumedMessages, processDuration,
 		inboxEvents, inboxDuration, inboxLag, inboxDelay, inboxDead, inboxConflicts, inboxFull, inboxHeld, inboxErased, inboxUnknown, inboxHung, inboxLeases,

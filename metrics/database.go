@@ -37,7 +37,7 @@ const (
 	maxPositions = 20_000  // partitions of consumers whose lag is asked for
 )
 
-// Database samples what only the database knows: what is not published, what is stored, parked or a dead letter, and how large the
+// Database samples what only the database knows: what is not published, what waits or is a dead letter, and how large the
 // tables are. One sample is ten short queries. Counts end at 100,000 rows, at 50 consumers, and at 1,000 topics and partitions. Every process sees the same figures, so one
 // of them is enough. Many goroutines may use it at once.
 type Database struct {
@@ -87,18 +87,18 @@ type Sample struct {
 	At   time.Time     // by this process's clock
 	Took time.Duration // what the queries took
 
-	Lanes        int           // lanes with events that no relay has published
-	Oldest       time.Duration // since the time of the oldest of them; 0 if there is none
-	Parked       int           // events that wait in the queues of their keys
-	OldestParked time.Duration
-	Scheduled    int // lanes with scheduled events that are due and not in the log
+	Lanes         int           // lanes with events that no relay has published
+	Oldest        time.Duration // since the time of the oldest of them; 0 if there is none
+	Waiting       int           // events that wait in relays
+	OldestWaiting time.Duration
+	Scheduled     int // lanes with scheduled events that are due and not in the log
 
 	Unowned        int // lanes that no relay owns
 	Relays         int // that run
 	Troubled       int // running relays that get no answer from the broker
 	Empty          int // segments of the log; without one the log grows
-	HeldTopics     int // topics for which events are parked, because they are missing or not permitted
-	HeldPartitions int // partitions for which events are parked
+	HeldTopics     int // topics for which events wait, because they are missing or not permitted
+	HeldPartitions int // partitions for which events wait
 
 	Stored    []StoredOf  // of the consumers with stored events
 	Letters   []LettersOf // open dead letters
@@ -194,7 +194,7 @@ func (d *Database) readIn(ctx context.Context, tx pgx.Tx) (s Sample, err error) 
 	if err != nil {
 		return Sample{}, in("the log", err)
 	}
-	s.Lanes, s.Oldest, s.Parked, s.OldestParked, s.Scheduled = log.Lanes, seconds(log.Oldest), log.Waiting, seconds(log.OldestWaiting), log.Scheduled
+	s.Lanes, s.Oldest, s.Waiting, s.OldestWaiting, s.Scheduled = log.Lanes, seconds(log.Oldest), log.Waiting, seconds(log.OldestWaiting), log.Scheduled
 	owners, err := r.Owners(ctx)
 	if err != nil {
 		return Sample{}, in("lanes", err)

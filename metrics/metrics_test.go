@@ -129,7 +129,7 @@ func TestASampleIsWhatTheDatabaseHolds(t *testing.T) {
 		t.Fatal(err)
 	}
 	near := func(d, want time.Duration) bool { return d >= want && d < want+time.Hour }
-	if s.Lanes != 1 || !near(s.Oldest, time.Hour) || s.Parked != 7 || !near(s.OldestParked, 2*time.Hour) || s.Scheduled != 1 {
+	if s.Lanes != 1 || !near(s.Oldest, time.Hour) || s.Waiting != 7 || !near(s.OldestWaiting, 2*time.Hour) || s.Scheduled != 1 {
 		t.Errorf("got %+v", s)
 	}
 	if len(s.Stored) != 2 || s.Stored[0].Consumer != "billing" || s.Stored[0].Events != 3 || s.Stored[0].Keys != 2 || s.Stored[0].Undeclared != 3 || !near(s.Stored[0].Oldest, 3*time.Hour) ||
@@ -162,7 +162,7 @@ func TestASampleIsWhatTheDatabaseHolds(t *testing.T) {
 	}
 	// It is kept.
 	pgtest.Exec(t, db, "delete from holdfast.parked")
-	if again, err := d.Sample(t.Context()); err != nil || again.Parked != 7 || again.At != s.At {
+	if again, err := d.Sample(t.Context()); err != nil || again.Waiting != 7 || again.At != s.At {
 		t.Errorf("it was read again: %+v, %v", again, err)
 	}
 }

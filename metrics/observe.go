@@ -12,13 +12,13 @@ import (
 var ofDatabase = []Instrument{
 	gauge("holdfast.backlog.lanes", "{lane}", "Lanes with events that no relay has published"),
 	gauge("holdfast.backlog.age", "s", "Age of the oldest event that no relay has published"),
-	gauge("holdfast.backlog.parked", "{event}", "Events that wait in the queues of their keys"),
-	gauge("holdfast.backlog.parked.age", "s", "How long the oldest parked event has waited"),
+	gauge("holdfast.backlog.waiting", "{event}", "Events that wait in relays"),
+	gauge("holdfast.backlog.waiting.age", "s", "How long the oldest of them has waited"),
 	gauge("holdfast.backlog.scheduled", "{lane}", "Lanes with scheduled events that are due and not in the log"),
-	gauge("holdfast.waiting.events", "{event}", "Events that are stored and wait", "consumer"),
+	gauge("holdfast.waiting.events", "{event}", "Events that wait in a consumer", "consumer"),
 	gauge("holdfast.waiting.keys", "{key}", "Topics and keys that wait", "consumer"),
-	gauge("holdfast.waiting.age", "s", "How long the oldest stored event has waited", "consumer"),
-	gauge("holdfast.waiting.undeclared", "{event}", "Stored events of types that no running node of the consumer handles", "consumer"),
+	gauge("holdfast.waiting.age", "s", "How long the oldest of them has waited", "consumer"),
+	gauge("holdfast.waiting.undeclared", "{event}", "Waiting events of types that no running node of the consumer handles", "consumer"),
 	gauge("holdfast.letters.open", "{event}", "Dead letters that a person has to decide on", "origin", "consumer"),
 	gauge("holdfast.table.size", "By", "Size of a table with its indexes; the segments of the log are one", "table"),
 	gauge("holdfast.sample.age", "s", "How old the figures of the database are"),
@@ -27,11 +27,11 @@ var ofDatabase = []Instrument{
 	gauge("holdfast.relay.running", "{relay}", "Relays that run"),
 	gauge("holdfast.relay.troubled", "{relay}", "Running relays that get no answer from the broker"),
 	gauge("holdfast.log.empty", "{segment}", "Segments of the log that are empty; while there is none, the log grows"),
-	gauge("holdfast.backlog.held", "{place}", "Topics, and partitions, that take no events, which are parked for them", "fault"),
+	gauge("holdfast.backlog.held", "{place}", "Topics, and partitions, that take no events, which wait for them", "fault"),
 	gauge("holdfast.consumer.partitions", "{partition}", "Partitions in which a consumer has a position", "consumer"),
 	gauge("holdfast.consumer.held", "{partition}", "Partitions that are held because their log does not hold the next offset", "consumer"),
 	gauge("holdfast.backfill.remaining", "{offset}", "Offsets that a consumer's last backfill has left, for a week; 0 when it is done", "consumer"),
-	gauge("holdfast.backfill.waiting", "{backfill}", "1 while a node runs a consumer's backfill and it waits: the consumer is paused, or too many of its events are stored", "consumer"),
+	gauge("holdfast.backfill.waiting", "{backfill}", "1 while a node runs a consumer's backfill and it waits: the consumer is paused, or too many of its events wait", "consumer"),
 	gauge("holdfast.backfill.age", "s", "How old the figures of a consumer's backfill are that is not done; above 30 s no node runs it", "consumer"),
 	total("holdfast.sample.failures", "{sample}", "Samples of the database that failed: their figures are missing"),
 }
@@ -52,7 +52,7 @@ func ObserveDatabase(m Meter, d *Database) (stop func() error, err error) {
 // readings are a sample as values of ofDatabase.
 func (s Sample) readings() []Reading {
 	all := []Reading{
-		{0, float64(s.Lanes), nil}, {1, s.Oldest.Seconds(), nil}, {2, float64(s.Parked), nil}, {3, s.OldestParked.Seconds(), nil}, {4, float64(s.Scheduled), nil},
+		{0, float64(s.Lanes), nil}, {1, s.Oldest.Seconds(), nil}, {2, float64(s.Waiting), nil}, {3, s.OldestWaiting.Seconds(), nil}, {4, float64(s.Scheduled), nil},
 		{11, since(s.At), nil}, {12, s.Took.Seconds(), nil},
 		{13, float64(s.Unowned), nil}, {14, float64(s.Relays), nil}, {15, float64(s.Troubled), nil}, {16, float64(s.Empty), nil},
 		{17, float64(s.HeldTopics), []string{string(relay.FaultTopic)}}, {17, float64(s.HeldPartitions), []string{string(relay.FaultPartition)}},

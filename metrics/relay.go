@@ -14,8 +14,8 @@ var (
 	outboxWritten = counter("holdfast.outbox.written", "{event}", "Events that Write gave to the database; their transactions may still roll back", "topic")
 
 	relayPublished = counter("holdfast.relay.published", "{event}", "Events that the broker acknowledged, repeats included", "topic")
-	relayParked    = counter("holdfast.relay.parked", "{event}", "Events that were parked in the queue of their key", "topic", "why")
-	relayUnparked  = counter("holdfast.relay.unparked", "{event}", "Events that were published from the queue of their key", "topic")
+	relayWaits     = counter("holdfast.relay.waits", "{event}", "Events that began to wait in a relay, by what for", "topic", "why")
+	relayResumed   = counter("holdfast.relay.resumed", "{event}", "Events that were published after they had waited", "topic")
 	relayDead      = counter("holdfast.relay.dead", "{event}", "Events that became dead letters", "topic")
 	relayClaimed   = counter("holdfast.relay.claimed", "{lane}", "Lanes that were claimed")
 	relayReleased  = counter("holdfast.relay.released", "{lane}", "Lanes that were released in an orderly way")
@@ -68,14 +68,14 @@ func errorType(err error) string {
 	return string(retry.Classify(err))
 }
 
-// Relay makes the Observer of a Relay. It counts events that were published, parked, published from their queue and given up, by
-// topic. It counts calls of the broker by what it answered, lanes that were claimed, released, lost and fenced, waits by reason,
-// scheduled events that became due, and segments that were checked, by result. Histograms have the lag of events, the duration of
-// calls of the broker, looks at the log, pages and saves of cursors, and the delays before repeats. An error means that an instrument
+// Relay makes the Observer of a Relay. It counts events, by topic: published, that began to wait and by what for, published after they had
+// waited, and given up. It counts calls of the broker by what it answered, lanes that were claimed, released, lost and fenced, waits by
+// reason, scheduled events that became due, and segments that were checked, by result. Histograms have the lag of events, the duration
+// of calls of the broker, looks at the log, pages and saves of cursors, and the delays before repeats. An error means that an instrument
 // could not be made.
 func Relay(meter Meter) (relay.Observer, error) {
 	m := maker{meter: meter}
-	published, parked, unparked, dead := m.of(relayPublished), m.of(relayParked), m.of(relayUnparked), m.of(relayDead)
+	published, waits, resumed, dead := m.of(relayPublished), m.of(relayWaits), m.of(relayResumed), m.of(relayDead)
 	claimed, released, lost, fenced := m.of(relayClaimed), m.of(relayReleased), m.of(relayLost), m.of(relayFenced)
 	held, delay, lag, saving := m.of(relayHeld), m.of(relayDelay), m.of(relayLag), m.of(relaySaving)
 	poll, page, read := m.of(relayPoll), m.of(relayPage), m.of(relayRead)
@@ -135,8 +135,8 @@ func Relay(meter Meter) (relay.Observer, error) {
 				lag.with().Record(ctx, max(time.Since(oldest).Seconds(), 0))
 			}
 		},
-		OnParked:   func(p relay.Parked) { one(parked, topics.inTrouble(p.Event.Topic), p.Why) },
-		OnUnparked: func(u relay.Unparked) { one(unparked, topics.published.name(u.Event.Topic)) },
+		OnParked:   func(p relay.Parked) { one(waits, topics.inTrouble(p.Event.Topic), whyOf(p.Why)) },
+		OnUnparked: func(u relay.Unparked) { one(resumed, topics.published.name(u.Event.Topic)) },
 		OnDead:     func(d relay.DeadLettered) { one(dead, topics.inTrouble(d.Event.Topic)) },
 		OnClaimed:  func(relay.Claimed) { one(claimed) },
 		OnReleased: func(relay.Released) { one(released) },
@@ -161,6 +161,17 @@ func Relay(meter Meter) (relay.Observer, error) {
 		OnMoved:     func(m relay.Moved) { moved.with().Record(ctx, float64(m.Events)) },
 		OnReclaimed: func(r relay.Reclaimed) { one(reclaimed, resultOf(r.Result)) },
 	}, nil
+}
+
+// whyOf is what an event waits for in the words of package waiting.
+func whyOf(parked string) string {
+	switch parked {
+	case "record":
+		return "failed"
+	case "follows":
+		return "behind-event"
+	}
+	return parked
 }
 
 // resultOf is what became of a segment, without the reason of a refusal: that names transactions.

@@ -55,7 +55,7 @@ func TestTheBacklogIsWhatIsWrittenAndNotPublished(t *testing.T) {
 	write(t, pool, old("a", 2*time.Hour), old("b", time.Hour))
 	got := look()
 	about("two events", got.Oldest, 2*time.Hour)
-	if got.Lanes != 1 || got.Parked != 0 || got.Scheduled != 0 {
+	if got.Lanes != 1 || got.Waiting != 0 || got.Scheduled != 0 {
 		t.Errorf("two events: %+v", got)
 	}
 
@@ -81,7 +81,7 @@ func TestTheBacklogIsWhatIsWrittenAndNotPublished(t *testing.T) {
 	wait.Until(t, "the cursor is saved", func() bool { return look() == relay.Backlog{} })
 	b.set(refusing(relay.FaultRecord, "never"))
 	write(t, pool, event("never", "never"), event("never", "after it"))
-	wait.Until(t, "two events are parked", func() bool { got := look(); return got.Parked == 2 && got.OldestParked > 0 && got.Lanes == 0 })
+	wait.Until(t, "two events are parked", func() bool { got := look(); return got.Waiting == 2 && got.OldestWaiting > 0 && got.Lanes == 0 })
 	stop()
 	later := event("later", "later")
 	later.NotBefore = time.Now().Add(time.Hour)

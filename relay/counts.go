@@ -52,7 +52,7 @@ func (l *lane) queueWhole(topic string) {
 			delete(l.more, q)
 		}
 	}
-	l.r.c.Logger.Warn("events of very many keys are parked: the topic is queued as a whole", "topic", topic, "lane", l.number)
+	l.r.c.Logger.Warn("events of very many keys wait: the topic is queued as a whole", "topic", topic, "lane", l.number)
 }
 
 // forget counts one row of q less: it has left the table.

@@ -122,6 +122,6 @@ func ExampleRelay_Backlog() {
 		log.Fatal(err)
 	}
 	b, err := r.Backlog(ctx) // of any relay, running or not
-	fmt.Println("lanes:", b.Lanes, "parked:", b.Parked, "alert:", b.Oldest > time.Minute, err)
+	fmt.Println("lanes:", b.Lanes, "parked:", b.Waiting, "alert:", b.Oldest > time.Minute, err)
 	// Output: lanes: 1 parked: 0 alert: false <nil>
 }

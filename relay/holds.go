@@ -194,7 +194,7 @@ func (l *lane) holdSlow() {
 func (l *lane) holdPartition(d *destination, waited time.Duration, now time.Time) {
 	l.holds[d.spot] = &hold{at: now, nextAt: now.Add(l.slowAfter())}
 	if w, speak := l.r.notices.held(d.spot, l.number, len(d.queue)+len(d.call), now); speak && l.r.mayLog("partition held") {
-		l.r.c.Logger.Error("partition held: it answers late or not at all; its events are parked, all others go on", "topic", d.topic, "partition", d.partition, "lane", l.number, "waited", waited, "lanes", w.lanes, "events", w.events)
+		l.r.c.Logger.Error("partition held: it answers late or not at all; its events wait, all others go on", "topic", d.topic, "partition", d.partition, "lane", l.number, "waited", waited, "lanes", w.lanes, "events", w.events)
 	}
 	l.observeHeld(Held{Lane: l.number, Topic: d.topic, Partition: d.partition, Fault: FaultPartition, Err: errUnanswered, Wait: l.slowAfter()})
 	for _, p := range d.call {

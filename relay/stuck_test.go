@@ -107,7 +107,7 @@ func TestAParkedRowThatCannotBeDeletedHoldsItsKeyOnly(t *testing.T) {
 		}
 	}()
 	arrives(t, b, append(others, "strange")...)
-	wait.Until(t, "the row is named", func() bool { return logged.say("parked row stuck") })
+	wait.Until(t, "the row is named", func() bool { return logged.say("waiting event stuck") })
 	write(t, pool, event("k", "after"))
 	wait.Until(t, "the row and what follows it are parked", func() bool { return parked(t, pool) == 2 })
 	for _, want := range []string{"event_id=strange", "topic=orders", "place=", "somebodys"} {
@@ -177,7 +177,7 @@ func TestADamagedParkedRowHoldsItsKeyOnly(t *testing.T) {
 			c, logged := logging(relay.Config{Retry: untiring})
 			run(t, pool, b, c)
 			arrives(t, b, others...)
-			wait.Until(t, "the row is named", func() bool { return logged.say("parked row stuck") })
+			wait.Until(t, "the row is named", func() bool { return logged.say("waiting event stuck") })
 			for _, want := range []string{"event_id=strange", "topic=orders", "storage is damaged"} {
 				if !logged.say(want) {
 					t.Errorf("the log does not say %s:\n%s", want, logged.last(5))

@@ -82,8 +82,8 @@ func TestWhatARelayDoesAndWhatItHasNotDoneAreMeasured(t *testing.T) {
 	}
 	got := collected(t, reader)
 	for name, want := range map[string]int64{
-		"holdfast.relay.published{topic=payments}": 1, "holdfast.relay.parked{topic=refused,why=record}": 1,
-		"holdfast.backlog.lanes{}": 0, "holdfast.backlog.age{}": 0, "holdfast.backlog.parked{}": 1, "holdfast.backlog.scheduled{}": 0,
+		"holdfast.relay.published{topic=payments}": 1, "holdfast.relay.waits{topic=refused,why=failed}": 1,
+		"holdfast.backlog.lanes{}": 0, "holdfast.backlog.age{}": 0, "holdfast.backlog.waiting{}": 1, "holdfast.backlog.scheduled{}": 0,
 		"holdfast.relay.claimed{}": got["holdfast.relay.released{}"],
 	} {
 		if got[name] != want {

@@ -154,7 +154,7 @@ func TestWhatIsDoneOnRealServersIsMeasured(t *testing.T) {
 		"holdfast_outbox_written_total{topic=" + small + "}":                                                     1,
 		"messaging_client_operation_duration_seconds{messaging_operation_name=create,messaging_system=holdfast}": 2,
 		"holdfast_relay_published_total{topic=" + orders + "}":                                                   5,
-		"holdfast_relay_parked_total{topic=" + small + ",why=record}":                                            1,
+		"holdfast_relay_waits_total{topic=" + small + ",why=failed}":                                             1,
 		"holdfast_relay_dead_total{topic=" + small + "}":                                                         1,
 		"holdfast_relay_moved_total{}":                                                                           1,
 		"holdfast_relay_claimed_total{}":                                                                         got["holdfast_relay_released_total{}"] + got["holdfast_relay_lost_total{}"],
