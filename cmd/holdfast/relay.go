@@ -5,6 +5,8 @@ import (
 	"os"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/sidecar"
 )
 
 // relayCmd is a relay as a process of its own.
@@ -66,22 +68,25 @@ func (r *relayCmd) Run(p *program, k *kong.Context) error {
 	}
 	several := r.file != nil && len(r.file.databases) > 0
 	logger := r.Log.logger(p.errOut)
-	s, err := newSidecar(p.ctx, databases, connection, r.Name, several, logger)
-	defer s.close()
+	var relayed []sidecar.Database
+	for _, d := range databases {
+		relayed = append(relayed, sidecar.Database{Name: d.name, URL: d.url, Config: d.config(r.Name)})
+	}
+	s, err := sidecar.New(p.ctx, relayed, several, connection, logger, openPool)
+	defer s.Close()
 	if err := errors.Join(append(problems, err)...); err != nil {
 		return usageError{err}
 	}
-	s.profiles = r.Pprof
 	if r.Listen != "" {
-		if err := s.listen(p.ctx, r.Listen); err != nil {
+		if err := s.Listen(p.ctx, r.Listen, r.Pprof); err != nil {
 			return err
 		}
 	} else if !several {
 		// Nobody asks how it is: that the address of the database is wrong must show now.
-		if err := s.reach(p.ctx); err != nil {
+		if err := s.Reach(p.ctx, answers); err != nil {
 			return err
 		}
 	}
 	logger.Info("relay started", "brokers", len(r.Brokers), "schema", p.cli.Schema, "databases", len(databases))
-	return s.run(p.ctx)
+	return s.Run(p.ctx)
 }

@@ -9,6 +9,9 @@ import (
 	"time"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/sidecar"
+	"github.com/holdfast-go/holdfast/relay"
 )
 
 // mainDatabase is the name of the database where --config has no list.
@@ -49,7 +52,7 @@ func (r *relayCmd) databases(p *program, flags map[string]*kong.Flag) ([]databas
 		d := database{name: e.name, schema: p.cli.Schema, flags: r.Database}
 		var err error
 		if d.url, err = e.url.read(); err != nil {
-			problems = append(problems, ofDatabase(e.name, err))
+			problems = append(problems, sidecar.OfDatabase(e.name, err))
 		}
 		d.apply(e.flags, r.file.free, flags)
 		all = append(all, d)
@@ -57,10 +60,10 @@ func (r *relayCmd) databases(p *program, flags map[string]*kong.Flag) ([]databas
 	return all, errors.Join(problems...)
 }
 
-// ofDatabase says of each of the problems which database it is of.
-func ofDatabase(name string, err error) error {
-	head := "database " + name + ": "
-	return errors.New(head + strings.ReplaceAll(err.Error(), "\n", "\n"+head))
+// config is that of its relay.
+func (d database) config(name string) relay.Config {
+	return relay.Config{Schema: d.schema, Name: name, Lease: d.flags.Lease, BatchSize: d.flags.BatchSize, TenantSeparator: d.flags.Tenants, HoldKey: d.flags.HoldKey,
+		DeadLetterTopic: d.flags.LetterTo, MemoryBudget: d.flags.MemoryBudget}
 }
 
 // fields are pointers to the settings of perDatabase.

@@ -1,4 +1,4 @@
-package main
+package doctor
 
 import (
 	"context"
@@ -6,34 +6,53 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/segmentio/kafka-go"
 
 	"github.com/holdfast-go/holdfast/internal/state"
 	"github.com/holdfast-go/holdfast/internal/terminal"
+	"github.com/holdfast-go/holdfast/kafkago"
 )
 
+// kafkaTimeout bounds each question to Kafka.
+const kafkaTimeout = 10 * time.Second
+
+// Kafka asks brokers about topics. Close it.
+type Kafka struct {
+	*kafka.Client
+	transport *kafka.Transport
+}
+
+func NewKafka(c kafkago.Connection) *Kafka {
+	transport := &kafka.Transport{TLS: c.TLS, SASL: c.SASL, ClientID: c.ClientID, DialTimeout: kafkaTimeout / 2}
+	return &Kafka{&kafka.Client{Addr: kafka.TCP(c.Brokers...), Timeout: kafkaTimeout, Transport: transport}, transport}
+}
+
+// Close closes its connections.
+func (k *Kafka) Close() { k.transport.CloseIdleConnections() }
+
 // kafka asks for the topics that consumers read, that events wait for, and that were named.
-func (p *patient) kafka(ctx context.Context, client *kafkaClient, topics []string) ([]finding, error) {
+func (d *Doctor) kafka(ctx context.Context, client *Kafka, topics []string) ([]Finding, error) {
 	if client == nil {
-		return []finding{notMade("kafka", "holdfast doctor --brokers HOST:PORT,...", "not asked: pass --brokers")}, nil
+		return []Finding{notMade("kafka", "holdfast doctor --brokers HOST:PORT,...", "not asked: pass --brokers")}, nil
 	}
-	known, err := p.topics(ctx)
+	known, err := d.topics(ctx)
 	if err != nil {
 		return nil, err
 	}
 	topics = append(slices.Clone(topics), known...)
 	slices.Sort(topics)
 	var largest int
-	if err := p.pool.QueryRow(ctx, p.in(doctorLargest)).Scan(&largest); err != nil {
+	if err := d.Pool.QueryRow(ctx, d.in(doctorLargest)).Scan(&largest); err != nil {
 		return nil, err
 	}
 	seen, err := client.examine(ctx, slices.Compact(topics))
 	if err != nil {
-		return []finding{fail("kafka", "holdfast doctor --brokers HOST:PORT,... with --tls or --sasl-mechanism as the brokers ask for", "no broker answers: %s", terminal.Clean(err.Error()))}, nil
+		return []Finding{fail("kafka", "holdfast doctor --brokers HOST:PORT,... with --tls or --sasl-mechanism as the brokers ask for", "no broker answers: %s", terminal.Clean(err.Error()))}, nil
 	}
-	found := []finding{ok("kafka", "the brokers answer; %s checked", terminal.Count(len(seen), "topic"))}
+	found := []Finding{ok("kafka", "the brokers answer; %s checked", terminal.Count(len(seen), "topic"))}
 	for _, t := range seen {
 		t.largest = largest
 		found = append(found, judgeTopic(t)...)
@@ -41,9 +60,9 @@ func (p *patient) kafka(ctx context.Context, client *kafkaClient, topics []strin
 	return found, nil
 }
 
-func (p *patient) topics(ctx context.Context) (topics []string, err error) {
-	err = pgx.BeginTxFunc(ctx, p.pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, p.in(doctorTopics))
+func (d *Doctor) topics(ctx context.Context) (topics []string, err error) {
+	err = pgx.BeginTxFunc(ctx, d.Pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, d.in(doctorTopics))
 		if err != nil {
 			return err
 		}
@@ -53,7 +72,7 @@ func (p *patient) topics(ctx context.Context) (topics []string, err error) {
 		if err := state.Settings(ctx, tx); err != nil {
 			return err
 		}
-		held, err := state.Reader{DB: tx, Schema: p.schema.Schema}.Held(ctx)
+		held, err := state.Reader{DB: tx, Schema: d.Schema.Schema}.Held(ctx)
 		for _, h := range held {
 			topics = append(topics, h.Topic)
 		}
@@ -63,7 +82,7 @@ func (p *patient) topics(ctx context.Context) (topics []string, err error) {
 }
 
 // examine asks for the partitions and the configuration of topics.
-func (k *kafkaClient) examine(ctx context.Context, topics []string) (seen []topicSeen, err error) {
+func (k *Kafka) examine(ctx context.Context, topics []string) (seen []topicSeen, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*kafkaTimeout)
 	defer cancel()
 	if len(topics) == 0 {
@@ -119,7 +138,7 @@ func (k *kafkaClient) examine(ctx context.Context, topics []string) (seen []topi
 
 // unseen finds out which missing topics are there after all. To a user who may not see a topic it does not exist, and only a wish to
 // create it tells. Nothing is created: the brokers are asked whether they would.
-func (k *kafkaClient) unseen(ctx context.Context, seen []topicSeen) error {
+func (k *Kafka) unseen(ctx context.Context, seen []topicSeen) error {
 	request := &kafka.CreateTopicsRequest{ValidateOnly: true}
 	for _, s := range seen {
 		if errors.Is(s.err, kafka.UnknownTopicOrPartition) {

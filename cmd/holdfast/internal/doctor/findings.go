@@ -1,4 +1,4 @@
-package main
+package doctor
 
 import (
 	"errors"
@@ -32,7 +32,7 @@ const (
 )
 
 // judgeXmin warns of each that has held it for longer than patience, in seconds, or for behind transactions.
-func judgeXmin(holders []xminHolder, patience, behind int64) (found []finding) {
+func judgeXmin(holders []xminHolder, patience, behind int64) (found []Finding) {
 	for _, h := range holders {
 		if h.seconds < patience && h.age < behind {
 			continue
@@ -54,13 +54,13 @@ func judgeXmin(holders []xminHolder, patience, behind int64) (found []finding) {
 		}
 	}
 	if len(found) == 0 {
-		return []finding{ok("xmin", "no transaction, slot or standby has held xmin for %s", state.Span(patience))}
+		return []Finding{ok("xmin", "no transaction, slot or standby has held xmin for %s", state.Span(patience))}
 	}
 	return found
 }
 
 // judgeLog says what has kept segments of the log from being emptied for longer than patience, in seconds. holders are sorted by age, the oldest first.
-func judgeLog(holders []state.Holder, patience int64) finding {
+func judgeLog(holders []state.Holder, patience int64) Finding {
 	if len(holders) == 0 || holders[0].Seconds < patience {
 		return ok("log", "no transaction has held a segment of the log for %s", state.Span(patience))
 	}
@@ -70,7 +70,7 @@ func judgeLog(holders []state.Holder, patience int64) finding {
 
 // judgePool compares the pool of a service with its workers, as docs/operations.md counts them. It sees no service: both are what
 // somebody said, or what pgxpool makes of the connection string. workers is 0 if nobody said.
-func judgePool(workers, size int, said bool) finding {
+func judgePool(workers, size int, said bool) Finding {
 	if workers <= 0 {
 		return notMade("pool", "holdfast doctor --workers N --pool-size N", "not looked at: doctor sees no service's pool, pass --workers and --pool-size of one")
 	}
@@ -85,7 +85,7 @@ func judgePool(workers, size int, said bool) finding {
 }
 
 // judgeConnections says whether the server has connections left.
-func judgeConnections(used, most int) finding {
+func judgeConnections(used, most int) Finding {
 	if 10*used >= 9*most {
 		return warn("connections", "psql -c \"alter system set max_connections = "+fmt.Sprint(2*most)+"\"", "%d of the server's %d connections are used", used, most)
 	}
@@ -100,7 +100,7 @@ type poolerSeen struct {
 	standalone bool // our statements are prepared by name
 }
 
-func judgePooler(s poolerSeen) finding {
+func judgePooler(s poolerSeen) Finding {
 	const page = "set pool_mode = transaction in pgbouncer.ini, and run RELOAD on its console"
 	switch {
 	case s.statement:
@@ -119,7 +119,7 @@ func judgePooler(s poolerSeen) finding {
 const clockLimit = time.Second
 
 // judgeClock compares a time of the database with the middle of the question. trip is how long that took.
-func judgeClock(difference, trip time.Duration) finding {
+func judgeClock(difference, trip time.Duration) Finding {
 	if difference.Abs() > clockLimit+trip/2 {
 		return warn("clock", "chronyc tracking", "the clock of this machine is %s away from the database's: events that it dates are wrong by that much", difference.Round(time.Millisecond))
 	}
@@ -127,7 +127,7 @@ func judgeClock(difference, trip time.Duration) finding {
 }
 
 // judgeNames compares two looks at the lanes, some seconds apart. A lane that its owner claims again was lost meanwhile.
-func judgeNames(before, after state.Owners) finding {
+func judgeNames(before, after state.Owners) Finding {
 	if relay, lanes := state.SameName(before, after); relay != "" {
 		need := state.SameNameNeed(relay, lanes)
 		return fail("relay names", need.Command, "%s", need.Says)
@@ -139,7 +139,7 @@ func judgeNames(before, after state.Owners) finding {
 type groupLook struct{ consumer, group string }
 
 // judgeGroups has all looks at all partitions.
-func judgeGroups(looks []groupLook) finding {
+func judgeGroups(looks []groupLook) Finding {
 	groups := map[string][]string{}
 	for _, l := range looks {
 		if !slices.Contains(groups[l.consumer], l.group) {
@@ -174,15 +174,15 @@ type topicSeen struct {
 // overhead is what a record has beside its payload, at most: headers and names (SchemaConfig.MaxPayload says so).
 const overhead = 16 << 10
 
-func judgeTopic(t topicSeen) (found []finding) {
+func judgeTopic(t topicSeen) (found []Finding) {
 	check, name := "topic "+terminal.Clean(t.name), terminal.Clean(t.name)
 	switch {
 	case errors.Is(t.err, kafka.UnknownTopicOrPartition):
-		return []finding{fail(check, "kafka-topics.sh --create --topic "+name+" --partitions 8 --replication-factor 3", "the topic is missing, or this user may neither see nor create it")}
+		return []Finding{fail(check, "kafka-topics.sh --create --topic "+name+" --partitions 8 --replication-factor 3", "the topic is missing, or this user may neither see nor create it")}
 	case errors.Is(t.err, kafka.TopicAuthorizationFailed):
-		return []finding{fail(check, "kafka-acls.sh --add --topic "+name+" --allow-principal User:NAME --operation Read --operation Write --operation Describe", "this user may not use the topic")}
+		return []Finding{fail(check, "kafka-acls.sh --add --topic "+name+" --allow-principal User:NAME --operation Read --operation Write --operation Describe", "this user may not use the topic")}
 	case t.err != nil:
-		return []finding{fail(check, "kafka-topics.sh --describe --topic "+name, "Kafka says of the topic: %s", terminal.Clean(t.err.Error()))}
+		return []Finding{fail(check, "kafka-topics.sh --describe --topic "+name, "Kafka says of the topic: %s", terminal.Clean(t.err.Error()))}
 	}
 	change := func(what string) string {
 		return "kafka-configs.sh --alter --entity-type topics --entity-name " + name + " --add-config " + what
@@ -208,7 +208,7 @@ func judgeTopic(t topicSeen) (found []finding) {
 }
 
 // judgeNodes says which consumers have no node.
-func judgeNodes(all []nodes.Row, schema string) (findings []finding) {
+func judgeNodes(all []nodes.Row, schema string) (findings []Finding) {
 	for _, n := range all {
 		if n.Gone() {
 			findings = append(findings, fail("consumers", n.Forget(schema)+"  # only if nobody needs the consumer any more",

@@ -1,4 +1,4 @@
-package main
+package doctor
 
 // The statements of doctor.
 

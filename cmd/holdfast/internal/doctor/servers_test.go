@@ -1,4 +1,4 @@
-package main
+package doctor
 
 import (
 	"slices"
@@ -9,6 +9,7 @@ import (
 	"github.com/segmentio/kafka-go"
 
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
+	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
@@ -44,40 +45,40 @@ func TestDoctorNoticesAStandbyThatHoldsXmin(t *testing.T) {
 			if _, err := there.Exec(t.Context(), "begin isolation level repeatable read; select 1"); err != nil {
 				t.Fatal(err)
 			}
-			p := patientOf(db)
+			p := of(db)
 			p.patience, p.behind = 3600, 1000
 			found, err := p.xmin(t.Context())
-			wantFinding(t, found, err, stateOK, "no transaction, slot or standby has held xmin")
+			wantFinding(t, found, err, OK, "no transaction, slot or standby has held xmin")
 			pgtest.Exec(t, db.Pool, "do $$ begin for i in 1..1500 loop perform pg_current_xact_id(); commit; end loop; end $$")
 			wait.Until(t, "doctor sees it", func() bool {
 				found, err = p.xmin(t.Context())
-				return err != nil || found[0].State == stateWarn
+				return err != nil || found[0].State == Warn
 			})
-			wantFinding(t, found, err, stateWarn, c.says)
-			wantFinding(t, found, err, stateWarn, c.command)
+			wantFinding(t, found, err, Warn, c.says)
+			wantFinding(t, found, err, Warn, c.command)
 		})
 	}
 }
 
 // The server's clock cannot be set here. But a schema before pg_catalog in search_path may have a clock of its own.
 func TestDoctorNoticesAClockThatIsWrong(t *testing.T) {
-	db := installed(t)
-	found, err := patientOf(db).clock(t.Context())
-	wantFinding(t, found, err, stateOK, "agrees with the database's")
+	db := migrated.New(t)
+	found, err := of(db).clock(t.Context())
+	wantFinding(t, found, err, OK, "agrees with the database's")
 	pgtest.Exec(t, db.Pool, `create schema late;
 		create function late.clock_timestamp() returns timestamptz language sql as $$ select pg_catalog.clock_timestamp() - interval '1 hour 30 seconds' $$`)
 	pool := db.PoolWith(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["search_path"] = "late, pg_catalog" })
-	found, err = (&patient{pool: pool}).clock(t.Context())
-	wantFinding(t, found, err, stateWarn, "the clock of this machine is -1h0m")
+	found, err = (&Doctor{Pool: pool}).clock(t.Context())
+	wantFinding(t, found, err, Warn, "the clock of this machine is -1h0m")
 }
 
 func TestDoctorNoticesTopicsThatAreForbidden(t *testing.T) {
 	skip.InShort(t, "it takes 10 s beside the others")
-	db := installed(t)
+	db := migrated.New(t)
 	cluster := kafkatest.Own(t, "authorizer.class.name", "org.apache.kafka.metadata.authorizer.StandardAuthorizer", "allow.everyone.if.no.acl.found", "true")
 	secret, closed := cluster.Topic(t, 1), cluster.Topic(t, 1)
-	client := newKafkaClient(kafkago.Connection{Brokers: cluster.Brokers})
-	defer client.close()
+	client := NewKafka(kafkago.Connection{Brokers: cluster.Brokers})
+	defer client.Close()
 	deny := func(topic string, operation kafka.ACLOperationType) {
 		answer, err := client.CreateACLs(t.Context(), &kafka.CreateACLsRequest{ACLs: []kafka.ACLEntry{{ResourceType: kafka.ResourceTypeTopic, ResourceName: topic,
 			ResourcePatternType: kafka.PatternTypeLiteral, Principal: "User:ANONYMOUS", Host: "*", Operation: operation, PermissionType: kafka.ACLPermissionTypeDeny}}})
@@ -91,25 +92,25 @@ func TestDoctorNoticesTopicsThatAreForbidden(t *testing.T) {
 		ResourcePatternType: kafka.PatternTypeLiteral, Principal: "User:ANONYMOUS", Host: "*", Operation: kafka.ACLOperationTypeDescribe, PermissionType: kafka.ACLPermissionTypeAllow}}}); err != nil {
 		t.Fatal(err)
 	}
-	var found []finding
+	var found []Finding
 	wait.Until(t, "the rules hold", func() bool {
 		var err error
-		if found, err = patientOf(db).kafka(t.Context(), client, []string{secret, closed}); err != nil {
+		if found, err = of(db).kafka(t.Context(), client, []string{secret, closed}); err != nil {
 			t.Fatal(err)
 		}
-		return slices.ContainsFunc(found, func(f finding) bool { return f.Check == "topic "+secret && f.State == stateFail })
+		return slices.ContainsFunc(found, func(f Finding) bool { return f.Check == "topic "+secret && f.State == Fail })
 	})
-	wantFinding(t, found, nil, stateFail, "this user may not use the topic")
-	wantFinding(t, found, nil, stateFail, "kafka-acls.sh --add --topic "+secret)
-	wantFinding(t, found, nil, stateWarn, "this user may not read the topic's configuration")
+	wantFinding(t, found, nil, Fail, "this user may not use the topic")
+	wantFinding(t, found, nil, Fail, "kafka-acls.sh --add --topic "+secret)
+	wantFinding(t, found, nil, Warn, "this user may not read the topic's configuration")
 }
 
 // Three brokers are three nodes of the imitation: one real broker has one replica of everything.
 func TestDoctorNoticesAcknowledgementsThatCountTooFewOrTooMany(t *testing.T) {
-	db := installed(t)
+	db := migrated.New(t)
 	cluster := kafkatest.Imitate(t, kafkatest.Imitation{Nodes: 3})
-	client := newKafkaClient(kafkago.Connection{Brokers: cluster.Brokers})
-	defer client.close()
+	client := NewKafka(kafkago.Connection{Brokers: cluster.Brokers})
+	defer client.Close()
 	topics := []string{"few", "all", "fit"}
 	for i, least := range []string{"1", "3", "2"} {
 		answer, err := client.CreateTopics(t.Context(), &kafka.CreateTopicsRequest{Topics: []kafka.TopicConfig{{Topic: topics[i], NumPartitions: 1, ReplicationFactor: 3,
@@ -118,8 +119,8 @@ func TestDoctorNoticesAcknowledgementsThatCountTooFewOrTooMany(t *testing.T) {
 			t.Fatal(answer, err)
 		}
 	}
-	found, err := patientOf(db).kafka(t.Context(), client, topics)
-	wantFinding(t, found, err, stateWarn, "min.insync.replicas is 1: an acknowledged event may be on one broker only")
-	wantFinding(t, found, err, stateWarn, "min.insync.replicas is 3 of 3 replicas: one broker that restarts stops all writing")
-	wantFinding(t, found, err, stateOK, "3 replicas, min.insync.replicas 2")
+	found, err := of(db).kafka(t.Context(), client, topics)
+	wantFinding(t, found, err, Warn, "min.insync.replicas is 1: an acknowledged event may be on one broker only")
+	wantFinding(t, found, err, Warn, "min.insync.replicas is 3 of 3 replicas: one broker that restarts stops all writing")
+	wantFinding(t, found, err, OK, "3 replicas, min.insync.replicas 2")
 }

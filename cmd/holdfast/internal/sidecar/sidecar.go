@@ -1,4 +1,5 @@
-package main
+// Package sidecar is the process of holdfast relay: a relay for each database, and what watches them.
+package sidecar
 
 import (
 	"context"
@@ -7,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -19,8 +21,15 @@ import (
 	"github.com/holdfast-go/holdfast/relay"
 )
 
-// sidecar is the process of holdfast relay: a relay for each database, and what watches them.
-type sidecar struct {
+// Database is a database that the process relays.
+type Database struct {
+	Name   string
+	URL    string       // "" leaves it to Postgres' own variables
+	Config relay.Config // without Logger and Observer, which the Sidecar sets
+}
+
+// Sidecar runs the relays. Make it with New.
+type Sidecar struct {
 	logger   *slog.Logger
 	relays   []*databaseRelay
 	probes   probes
@@ -28,19 +37,20 @@ type sidecar struct {
 	pools    []*pgxpool.Pool
 	closing  []func() // publishers
 
-	listener net.Listener // nil without --listen
+	listener net.Listener // nil without Listen
 	profiles bool
 }
 
-// newSidecar makes the relays. The error has every problem of their configuration. Close it, also after an error.
-func newSidecar(ctx context.Context, databases []database, connection kafkago.Connection, name string, several bool, logger *slog.Logger) (*sidecar, error) {
-	s := &sidecar{logger: logger, registry: prometheus.NewRegistry()}
+// New makes the relays, with pools of open. several says that log lines name their database. The error has every problem of their
+// configuration. Close it, also after an error.
+func New(ctx context.Context, databases []Database, several bool, connection kafkago.Connection, logger *slog.Logger, open func(ctx context.Context, url string) (*pgxpool.Pool, error)) (*Sidecar, error) {
+	s := &Sidecar{logger: logger, registry: prometheus.NewRegistry()}
 	s.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewBuildInfoCollector())
 	var problems []error
 	for i, d := range databases {
 		log := logger
 		if several {
-			log = logger.With("database", d.name)
+			log = logger.With("database", d.Name)
 		}
 		publisher, err := kafkago.NewPublisher(connection, kafkago.PublisherConfig{})
 		if err == nil {
@@ -48,9 +58,9 @@ func newSidecar(ctx context.Context, databases []database, connection kafkago.Co
 		} else if i == 0 { // it is the same for all
 			problems = append(problems, err)
 		}
-		one, err := s.relayOf(ctx, d, publisher, name, log)
+		one, err := s.relayOf(ctx, d, publisher, log, open)
 		if err != nil && several {
-			err = ofDatabase(d.name, err)
+			err = OfDatabase(d.Name, err)
 		}
 		problems = append(problems, err)
 		s.relays = append(s.relays, one)
@@ -59,10 +69,16 @@ func newSidecar(ctx context.Context, databases []database, connection kafkago.Co
 	return s, errors.Join(problems...)
 }
 
+// OfDatabase says of each of the problems which database it is of.
+func OfDatabase(name string, err error) error {
+	head := "database " + name + ": "
+	return errors.New(head + strings.ReplaceAll(err.Error(), "\n", "\n"+head))
+}
+
 // relayOf makes the relay of a database, with a pool of its own. Its publisher is its own, too: what one database waits for costs the
 // others nothing.
-func (s *sidecar) relayOf(ctx context.Context, d database, publisher *kafkago.Publisher, name string, logger *slog.Logger) (*databaseRelay, error) {
-	pool, err := openPool(ctx, d.url)
+func (s *Sidecar) relayOf(ctx context.Context, d Database, publisher *kafkago.Publisher, logger *slog.Logger, open func(context.Context, string) (*pgxpool.Pool, error)) (*databaseRelay, error) {
+	pool, err := open(ctx, d.URL)
 	if err != nil {
 		return nil, err
 	}
@@ -71,15 +87,14 @@ func (s *sidecar) relayOf(ctx context.Context, d database, publisher *kafkago.Pu
 	if err != nil {
 		return nil, err
 	}
-	one := &databaseRelay{name: d.name, logger: logger, make: func() (*relay.Relay, error) {
-		return relay.New(pool, publisher, relay.Config{Schema: d.schema, Name: name, Lease: d.flags.Lease, BatchSize: d.flags.BatchSize, TenantSeparator: d.flags.Tenants, HoldKey: d.flags.HoldKey,
-			DeadLetterTopic: d.flags.LetterTo, MemoryBudget: d.flags.MemoryBudget, Logger: logger, Observer: observer})
-	}}
+	c := d.Config
+	c.Logger, c.Observer = logger, observer
+	one := &databaseRelay{name: d.Name, logger: logger, make: func() (*relay.Relay, error) { return relay.New(pool, publisher, c) }}
 	return one, one.next()
 }
 
 // observe makes the metrics of a database, whose name each of them has as a label.
-func (s *sidecar) observe(d database, pool *pgxpool.Pool, logger *slog.Logger) (relay.Observer, error) {
+func (s *Sidecar) observe(d Database, pool *pgxpool.Pool, logger *slog.Logger) (relay.Observer, error) {
 	collector := holdfastprometheus.New()
 	observer, err := collector.Relay()
 	if err != nil {
@@ -94,7 +109,7 @@ func (s *sidecar) observe(d database, pool *pgxpool.Pool, logger *slog.Logger) (
 		released(r)
 		logger.Info("lane released", "lane", r.Lane)
 	}
-	sampler, err := metrics.NewDatabase(pool, metrics.DatabaseConfig{Schema: d.schema, Timeout: 3 * time.Second})
+	sampler, err := metrics.NewDatabase(pool, metrics.DatabaseConfig{Schema: d.Config.Schema, Timeout: 3 * time.Second})
 	if err != nil {
 		return observer, err
 	}
@@ -104,11 +119,11 @@ func (s *sidecar) observe(d database, pool *pgxpool.Pool, logger *slog.Logger) (
 	if _, err := collector.Pool("relay", pool); err != nil {
 		return observer, err
 	}
-	return observer, prometheus.WrapRegistererWith(prometheus.Labels{"database": d.name}, s.registry).Register(collector)
+	return observer, prometheus.WrapRegistererWith(prometheus.Labels{"database": d.Name}, s.registry).Register(collector)
 }
 
-// close closes publishers and pools. The relays have stopped.
-func (s *sidecar) close() {
+// Close closes publishers and pools. The relays have stopped.
+func (s *Sidecar) Close() {
 	for _, f := range s.closing {
 		f()
 	}
@@ -117,8 +132,8 @@ func (s *sidecar) close() {
 	}
 }
 
-// reach asks whether the databases answer.
-func (s *sidecar) reach(ctx context.Context) error {
+// Reach asks whether the databases answer.
+func (s *Sidecar) Reach(ctx context.Context, answers func(context.Context, *pgxpool.Pool) error) error {
 	for _, pool := range s.pools {
 		if err := answers(ctx, pool); err != nil {
 			return err
@@ -127,23 +142,23 @@ func (s *sidecar) reach(ctx context.Context) error {
 	return nil
 }
 
-// listen opens the address of the probes. It is called before the relays run: a process that cannot be watched does not start.
-func (s *sidecar) listen(ctx context.Context, address string) error {
+// Listen opens the address of the probes, with Go's profiles if profiles. Call it before Run: a process that cannot be watched does not start.
+func (s *Sidecar) Listen(ctx context.Context, address string, profiles bool) error {
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 	if err != nil {
 		return fmt.Errorf("listen for probes and metrics: %w", err)
 	}
-	s.listener = listener
+	s.listener, s.profiles = listener, profiles
 	s.logger.Info("listening", "address", listener.Addr().String())
 	return nil
 }
 
-// run runs all relays until ctx is done, or one that is alone ends. It stops in order:
+// Run runs all relays until ctx is done, or one that is alone ends. It stops in order:
 //
 //  1. /readyz fails.
 //  2. The relays finish what is in progress and hand their lanes back. /livez, /readyz and /metrics still answer.
 //  3. The listener closes.
-func (s *sidecar) run(ctx context.Context) error {
+func (s *Sidecar) Run(ctx context.Context) error {
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	server := &http.Server{Handler: s.probes.handler(s.registry, s.profiles), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
