@@ -73,7 +73,9 @@ func (r *relayCmd) Run(p *program, k *kong.Context) error {
 		relayed = append(relayed, sidecar.Database{Name: d.name, URL: d.url, Config: d.config(r.Name)})
 	}
 	s, err := sidecar.New(p.ctx, relayed, several, connection, logger, openPool)
-	defer s.Close()
+	if err == nil {
+		defer s.Close()
+	}
 	if err := errors.Join(append(problems, err)...); err != nil {
 		return usageError{err}
 	}

@@ -42,7 +42,7 @@ type Sidecar struct {
 }
 
 // New makes the relays, with pools of open. several says that log lines name their database. The error has every problem of their
-// configuration. Close it, also after an error.
+// configuration.
 func New(ctx context.Context, databases []Database, several bool, connection kafkago.Connection, logger *slog.Logger, open func(ctx context.Context, url string) (*pgxpool.Pool, error)) (*Sidecar, error) {
 	s := &Sidecar{logger: logger, registry: prometheus.NewRegistry()}
 	s.registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewBuildInfoCollector())
@@ -66,7 +66,11 @@ func New(ctx context.Context, databases []Database, several bool, connection kaf
 		s.relays = append(s.relays, one)
 	}
 	s.probes.relays = s.relays
-	return s, errors.Join(problems...)
+	if err := errors.Join(problems...); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
 }
 
 // OfDatabase says of each of the problems which database it is of.
