@@ -34,7 +34,7 @@ var making = map[string]func(*scene) (over func()){
 	"A handler hangs":               handlerHangs,
 	"A type is skipped":             typeSkipped,
 	"No node handles a stored type": typeUndeclared,
-	"Too many events wait":    storedFull,
+	"Too many events wait":          storedFull,
 	"No node runs a backfill":       backfillStopped,
 	"A backfill waits":              backfillWaits,
 	"An event id is used twice":     idTwice,
