@@ -204,8 +204,8 @@ func TestTheOverviewSaysWhatWaits(t *testing.T) {
 		"<b>2</b> waiting in relays</a>, the oldest for 5h; 1 topic held", "<b>2</b> waiting in consumers", "<b>1</b> open dead letters", "nobody: start a relay", "relay-1",
 		`href="/ops/holdfast/waiting?consumer=mail"`, `href="/ops/holdfast/letters?consumer=billing"`, ">3h<", "3, 1 held", `title="bills: 0, orders: 12">12<`,
 		// The list of holdfast status comes first.
-		`<h2 id="needs">Needs a person</h2>`, "<li>consumer billing has 1 open dead letter <code>holdfast dlq list --consumer billing</code></li>",
-		"<li>consumer mail holds partition 1 of topic orders: its offset is out of range <code>", "<li>topic gone is missing, or the relay may not write to it: create it or grant the rights; 1 event waits for it. If it will not come back: holdfast waiting give-up --help</li>")
+		`<h2 id="needs">Needs a person</h2>`, "<li>consumer billing has 1 open dead letter: <code>holdfast dlq list --consumer billing</code></li>",
+		"<li>consumer mail holds partition 1 of topic orders: its offset is out of range: <code>", "<li>topic gone is missing, or the relay may not write to it: create it or grant the rights; 1 event waits for it. If it will not come back: holdfast waiting give-up --help</li>")
 	if strings.Index(page, "Needs a person") > strings.Index(page, "of 8 lanes") {
 		t.Error("what needs a person is not first")
 	}
