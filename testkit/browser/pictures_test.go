@@ -50,12 +50,13 @@ func TestThePicturesOfTheGuide(t *testing.T) {
 	for n := range 8 {
 		b.letter(fmt.Sprint("order-", n+2), fmt.Sprint("order-", n+2), "card declined", `{"amount": 100}`)
 	}
+	pgtest.Exec(t, b.Pool, "update holdfast.letter set fingerprint = type || ': ' || reason")
 	b.do("be a desk", emulation.SetDeviceMetricsOverride(1200, 320, 1, false))
 	for _, picture := range []struct{ file, scheme, path, says string }{
 		{"overview.png", "light", "/", "Needs a person"},
 		{"find.png", "light", "/find?id=order-1", "the bank is closed"},
 		{"letter.png", "light", pathOf(id), "the amount was in cents"},
-		{"letters-dark.png", "dark", "/letters/list", "card declined"},
+		{"letters-dark.png", "dark", "/letters", "card declined"},
 	} {
 		b.do("be "+picture.scheme, emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: picture.scheme}}))
 		b.open(picture.path)
