@@ -42,12 +42,17 @@ var targets = []target{
 	{dir: "inbox", tests: `^Test(Identifying|Rereading)`, files: []string{"checkpoint.go"}},
 	{dir: "inbox", tests: `^TestCounting`, files: []string{"starts.go"}},
 	{dir: "inbox", tests: `^Test(Recording(Writes|Under|Says)|DeadLettering|Knowing)`, files: []string{"ledger.go"}},
+	{dir: "internal/state", tests: `^Test(WhatNeeds|WhatALaneWaits|AFullLog|ALaneWithout)`, files: []string{"needs.go"}},
+	{dir: "internal/kafkafault", tests: `^Test`, files: []string{"kafkafault.go"}},
 	// Statements. Their mutants meet all quick tests of a package, until one fails.
-	{dir: "dlq", sql: true, files: []string{"queries.go", "pause_queries.go", "parked_queries.go"}},
+	{dir: "dlq", sql: true, files: []string{"queries.go"}},
+	{dir: "waiting", sql: true, files: []string{"queries.go"}},
+	{dir: "internal/state", sql: true, files: []string{"queries.go"}, also: []string{"metrics"}},
+	{dir: "internal/backlog", sql: true, files: []string{"backlog.go"}},
 	{dir: "idempotency", sql: true, files: []string{"queries.go"}},
 	{dir: "relay", sql: true, files: []string{"queries.go", "parked_queries.go", "schedule_queries.go"}},
 	{dir: "inbox", sql: true, files: []string{"queries.go", "position_queries.go", "letter_queries.go", "retention_queries.go"}},
-	{dir: "outbox", sql: true, files: []string{"queries.go", "schema.sql"}, also: []string{".", "relay", "dlq"}},
+	{dir: "outbox", sql: true, files: []string{"queries.go", "schema.sql"}, also: []string{".", "relay", "dlq", "waiting", "internal/backlog"}},
 }
 
 // path is a file's from the top of the repository.
