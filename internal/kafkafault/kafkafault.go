@@ -3,10 +3,8 @@
 package kafkafault
 
 import (
-	"context"
 	"errors"
 	"net"
-	"os"
 
 	"github.com/holdfast-go/holdfast/relay"
 	"github.com/holdfast-go/holdfast/retry"
@@ -106,11 +104,11 @@ func Without(err error) Meaning {
 	return Meaning{relay.FaultBroker, retry.Classify(err)}
 }
 
-// Unanswered says of an error without a code whether it is of the network: whether the broker that was asked gave no answer at all.
+// Unanswered says of an error without a code whether it is of the network: whether the broker that was asked gave no answer at all. A
+// deadline that has passed, of a context or a connection, is a net.Error.
 func Unanswered(err error) bool {
 	var network net.Error
-	return errors.As(err, &network) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) ||
-		retry.Classify(err) == retry.Unavailable
+	return errors.As(err, &network) || retry.Classify(err) == retry.Unavailable
 }
 
 // Said is the fault that an error says itself, as relay.FaultOf believes it, or that otherwise says.

@@ -1,9 +1,12 @@
 package kafkafault
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"os"
 	"slices"
 	"testing"
 
@@ -61,6 +64,11 @@ func TestErrorsWithoutACode(t *testing.T) {
 	}{
 		{retry.Permanent(errors.New("it is wrong")), relay.FaultRecord, false},
 		{fmt.Errorf("produce: %w", away), relay.FaultBroker, true},
+		{fmt.Errorf("produce: %w", context.DeadlineExceeded), relay.FaultBroker, true},
+		{os.ErrDeadlineExceeded, relay.FaultBroker, true},
+		{&net.DNSError{Err: "no such host", IsNotFound: true}, relay.FaultBroker, true},
+		{io.ErrUnexpectedEOF, relay.FaultBroker, true},
+		{context.Canceled, relay.FaultBroker, false},
 		{errors.New("odd"), relay.FaultBroker, false},
 	} {
 		if got := Without(c.err); got.Fault != c.fault || got.Class == "" || Unanswered(c.err) != c.unanswered {

@@ -2,6 +2,7 @@ package state
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -27,6 +28,7 @@ func TestAFullLogNamesWhatKeepsItFull(t *testing.T) {
 		{"lanes and sessions of unknown age", []Holder{{PID: 7, Seconds: -1}}, []int{0}, []string{unread + "lane 0: "}},
 		{"only sessions of unknown age", []Holder{{PID: 8, Seconds: 3}, {PID: 7, Seconds: -1}}, nil, []string{"process 7 holds it in a transaction of unknown age: grant pg_read_all_stats"}},
 		{"nobody", nil, nil, []string{"the older segments are read"}},
+		{"only a session that has just begun", []Holder{{PID: 7, Seconds: 0}}, nil, []string{"the older segments are read"}},
 		{"only a young session", []Holder{{PID: 7, Seconds: 3}}, nil, []string{"the older segments are read"}},
 	} {
 		var behind []Behind
@@ -77,8 +79,8 @@ func whole() State {
 		Paused: []Pause{{Topic: "orders", By: "ann\x1b[2J", Seconds: 60}, {Consumer: "it's", Topic: "orders", Key: "k 1", By: "bob", Seconds: 3600}, {Consumer: "mail", By: "bob"}},
 		Looked: MostEvents, Letters: []Letters{{Lane: 3, Open: 2}, {Lane: -1, Consumer: "billing", Open: 1}},
 		Held: []Held{{Lane: 1, Topic: "gone", Partition: -2, Events: 3}, {Lane: 2, Topic: "gone", Partition: -2, Events: 1}, {Lane: 1, Topic: "orders", Partition: -2, Events: 9},
-			{Lane: 1, Topic: "slow", Partition: 4, Events: 9}},
-		Lanes:  []Lane{{Lane: 0, Unread: true}, {Lane: 1, Owner: "r", Oldest: 61}, {Lane: 2, Owner: "r", Oldest: 90}, {Lane: 3, Owner: "s", Oldest: 400, Trouble: "dial tcp: refused"}, {Lane: 4, Owner: "r", Oldest: 60}},
+			{Lane: 1, Topic: "slow", Partition: 4, Events: 9}, {Lane: 7, Topic: "zero", Partition: 0, Events: 1}},
+		Lanes:  []Lane{{Lane: 0, Unread: true, Oldest: 100}, {Lane: 1, Owner: "r", Oldest: 61}, {Lane: 2, Owner: "r", Oldest: 90}, {Lane: 3, Owner: "s", Oldest: 400, Trouble: "dial tcp: refused"}, {Lane: 4, Owner: "r", Oldest: 60}},
 		Relays: []Relay{{Relay: "r"}}, LaneHolders: []Holder{{PID: 7, Application: "psql", Seconds: 5}},
 		Long: []LongWaiting{{2, 1}}, Segments: []Segment{{0, true, 9}, {1, false, 9}}, LogHolders: []Holder{{Prepared: "p", Seconds: 60}}, Behind: []Behind{{3}, {5}},
 		Consumers: []Consumer{
@@ -86,7 +88,7 @@ func whole() State {
 			{Consumer: "mail", Waiting: 3, Keys: 2, Oldest: 901, Node: nodes.Row{Consumer: "mail", Silent: 90}},
 			{Consumer: "well", Waiting: 3, Oldest: 900, Nodes: 1, Node: nodes.Row{Consumer: "well", Living: 1}},
 		},
-		Backfills: []Backfill{{backfill.Row{Consumer: "billing", Recent: true, Waits: "9 events wait"}}, {backfill.Row{Consumer: "mail", Recent: true, Waits: "it is paused"}}},
+		Backfills: []Backfill{{backfill.Row{Consumer: "billing", Recent: true, Waits: "9 events wait"}}, {backfill.Row{Consumer: "mail", Recent: true, Waits: "it is paused"}}, {backfill.Row{Consumer: "done", Ended: true}}},
 		NoEnds:    errors.New("no broker answers"),
 		Positions: []Position{{Consumer: "billing", Topic: "orders", Partition: 2, Held: "its offset is out of range"}, {Consumer: "billing", Topic: "orders"}},
 		Before:    Owners{1: {"r", 1}, 2: {"s", 1}}, After: Owners{1: {"r", 2}, 2: {"r", 9}},
@@ -164,6 +166,61 @@ func TestWhatALaneWaitsForInAFewWords(t *testing.T) {
 	} {
 		if got := s.heldBy(c.lane); got != c.want {
 			t.Errorf("lane %d waits for %q, want %q", c.lane.Lane, got, c.want)
+		}
+	}
+}
+
+func TestWhatNeedsAPersonAtTheEdge(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name   string
+		state  State
+		limits Limits
+		want   string // how each need begins
+	}{
+		{"one letter of a relay", State{Letters: []Letters{{Lane: 1, Open: 1}}}, Limits{}, "the relay has 1 open dead letter"},
+		{"two topics, one of them in two lanes", State{Paused: []Pause{}, Held: []Held{{1, "gone", -2, 1}, {2, "gone", -2, 1}, {1, "lost", -2, 1}}}, Limits{}, "topic gone is missing|topic lost is missing"},
+		{"lanes that have owners", State{Relays: []Relay{{Relay: "r"}}, Lanes: []Lane{{Lane: 1, Owner: "r", Unread: true}}}, Limits{}, ""},
+		{"a lane without an owner or events", State{Relays: []Relay{}, Lanes: []Lane{{Lane: 1}}}, Limits{}, ""},
+		{"a lane with a scheduled event, and no relay", State{Relays: []Relay{}, Lanes: []Lane{{Lane: 1, Scheduled: 1}}}, Limits{}, "1 lane has events and no owner: start a relay"},
+		{"a lane with a waiting event, and no relay", State{Relays: []Relay{}, Lanes: []Lane{{Lane: 1, Waiting: 1}}}, Limits{}, "1 lane has events and no owner: start a relay"},
+		{"overdue for a second", State{Consumers: []Consumer{{Consumer: "a", Overdue: 1}}}, Limits{}, "consumer a has waiting events that were due 1s ago"},
+		{"the shortest limit", State{Consumers: []Consumer{{Consumer: "a", Waiting: 1, Oldest: 1}}}, Limits{Waiting: 1}, "consumer a has 1 waiting events"},
+	} {
+		var got []string
+		for _, n := range c.state.Needs(c.limits) {
+			got = append(got, n.Says)
+		}
+		want := strings.Split(c.want, "|")
+		if c.want == "" {
+			want = nil
+		}
+		for i := range max(len(got), len(want)) {
+			if i >= len(got) || i >= len(want) || !strings.HasPrefix(got[i], want[i]) {
+				t.Errorf("%s: %q, want %q", c.name, got, want)
+				break
+			}
+		}
+	}
+}
+
+func TestARelayThatClaimsItsOwnLanesAgainIsNamed(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		before, after Owners
+		want          string
+	}{
+		{Owners{1: {"a", 1}}, Owners{1: {"a", 1}}, "[]"},
+		{Owners{1: {"a", 2}}, Owners{1: {"a", 1}}, "[]"}, // a database that was restored
+		{Owners{1: {"a", 1}}, Owners{1: {"b", 2}}, "[]"},
+		{Owners{1: {"", 1}}, Owners{1: {"", 2}}, "[]"},
+		{Owners{1: {"a", 1}}, Owners{}, "[]"},
+		{Owners{3: {"z", 1}, 7: {"a", 1}, 2: {"a", 1}, 5: {"a", 1}}, Owners{3: {"z", 2}, 7: {"a", 2}, 2: {"a", 2}, 5: {"a", 1}}, "a[2 7]"},
+	} {
+		for range 20 { // in the orders in which maps are walked
+			if relay, lanes := SameName(c.before, c.after); relay+strings.TrimSpace(fmt.Sprint(lanes)) != c.want {
+				t.Fatalf("%v, then %v: %s %v, want %s", c.before, c.after, relay, lanes, c.want)
+			}
 		}
 	}
 }
