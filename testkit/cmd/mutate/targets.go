@@ -42,7 +42,7 @@ var targets = []target{
 	{dir: "inbox", tests: `^Test(Identifying|Rereading)`, files: []string{"checkpoint.go"}},
 	{dir: "inbox", tests: `^TestCounting`, files: []string{"starts.go"}},
 	{dir: "inbox", tests: `^Test(Recording(Writes|Under|Says)|DeadLettering|Knowing)`, files: []string{"ledger.go"}},
-	{dir: "internal/state", tests: `^Test(WhatNeeds|WhatALaneWaits|AFullLog|ALaneWithout)`, files: []string{"needs.go"}},
+	{dir: "internal/state", tests: `^Test(WhatNeeds|WhatALaneWaits|AFullLog|ALaneWithout|ARelayThatClaims)`, files: []string{"needs.go"}},
 	{dir: "internal/kafkafault", tests: `^Test`, files: []string{"kafkafault.go"}},
 	// Statements. Their mutants meet all quick tests of a package, until one fails.
 	{dir: "dlq", sql: true, files: []string{"queries.go"}},
