@@ -309,6 +309,9 @@ func TestTopicsAndPartitionsThatTakeNothingAreCountedOverAllLanes(t *testing.T) 
 	if got, err := r.HeldPlaces(t.Context()); err != nil || got.Topics+got.Partitions != MostHeld {
 		t.Errorf("of many: %+v, %v", got, err)
 	}
+	if held, err := r.Held(t.Context()); err != nil || len(held) != 8*MostSpots {
+		t.Errorf("of many %d are listed, want %d of each lane: %v", len(held), MostSpots, err)
+	}
 }
 
 // Kafka that does not answer costs the lag, and nothing else.

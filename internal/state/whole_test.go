@@ -29,7 +29,9 @@ func TestEveryPartOfTheStateIsWhatTheTablesHold(t *testing.T) {
 			(1, 'slow', 'a', 5, 'partition', 4, 'infinity', now() - interval '22 minutes', '5', 's', 't', now()), (1, 'slow', 'b', 6, 'record', 4, now(), now(), '6', 's', 't', now()),
 			(1, 'other', 'b', 7, 'record', null, now(), now() - interval '5 minutes', '7', 's', 't', now()), (1, 'other', 'b', 8, 'record', null, now(), now() - interval '2 hours', '', 's', 't', now()),
 			(2, 'gone', 'd', 9, 'topic', null, 'infinity', now(), '9', 's', 't', now()), (2, 'slow', 'd', 10, 'partition', 4, 'infinity', now(), '10', 's', 't', now()),
-			(2, 'slow', 'e', 11, 'partition', 5, 'infinity', now(), '11', 's', 't', now())`,
+			(2, 'slow', 'e', 11, 'partition', 5, 'infinity', now(), '11', 's', 't', now()), (1, 'aaa', 'k', 12, 'record', null, now(), now(), '12', 's', 't', now()),
+			(4, 'abc', 'k', 13, 'partition', 2, 'infinity', now(), '13', 's', 't', now()), (2, 'lost', 'k', 14, 'topic', null, 'infinity', now(), '14', 's', 't', now()),
+			(1, 'tall', 'k', 15, 'partition', 4, 'infinity', now(), '15', 's', 't', now())`,
 		`insert into holdfast.scheduled (lane, due_at, id, type, topic, time) values (1, now() - interval '100 seconds', 'd', 't', 'orders', now()), (1, now() + interval '1 hour', 'e', 't', 'orders', now()),
 			(2, now() + interval '1 hour', 'f', 't', 'orders', now())`,
 		`insert into holdfast.letter (origin, consumer, lane, reason, state, holds, event_id, source, type, topic, key, time, hash, place) values
@@ -46,7 +48,8 @@ func TestEveryPartOfTheStateIsWhatTheTablesHold(t *testing.T) {
 			('billing', 'others', 'a', 1, 's', 'e1', 'u', now(), '', 'infinity', '-infinity', now() - interval '35 minutes', 0, '{}', null),
 			('mail', 'orders', '', 1, 's', 'm1', 't', now(), '', now() - interval '7 minutes', '-infinity', now(), 0, '{}', null),
 			('stock', 'orders', 'k', 1, 's', 's1', 't', now(), '', now() - interval '4 minutes', '-infinity', now(), 0, '{}', null),
-			('crm', 'orders', 'k', 1, 's', '6', 't', now(), '', now() - interval '8 minutes', '-infinity', now(), 0, '{}', 6)`,
+			('crm', 'orders', 'k', 1, 's', '6', 't', now(), '', now() - interval '8 minutes', '-infinity', now(), 0, '{}', 6),
+			('billing', 'orders', '', 9, 's', '', 't', now(), '', 'infinity', '-infinity', now() - interval '9 hours', 0, '{}', null), ('aaa', 'orders', '', 9, 's', '', 't', now(), '', 'infinity', '-infinity', now(), 0, '{}', null)`,
 		`insert into holdfast.consumer_position (consumer, topic, partition, position, owner, held, updated_at) values ('billing', 'orders', 0, 100, 'n1', null, now() - interval '80 seconds'),
 			('billing', 'orders', 1, 11, null, 'its offset is out of range', now()), ('read', 'orders', 0, 7, null, null, now())`,
 		`insert into holdfast.consumer_skip (consumer, topic, type, events, last_at) values ('billing', 'orders', 'typo', 5, now() - interval '60 seconds')`,
@@ -71,9 +74,9 @@ func TestEveryPartOfTheStateIsWhatTheTablesHold(t *testing.T) {
 			t.Errorf("%s is %d, want %d", what, got, want)
 		}
 	}
-	if one, two, three := s.Lanes[1], s.Lanes[2], s.Lanes[3]; len(s.Lanes) != 8 || one.Owner != "r1" || one.Epoch != 11 || one.Unread || one.Waiting != 7 || one.Scheduled != 2 || one.Trouble != "away" || one.Letters != 2 ||
-		two.Owner != "r2" || !two.Unread || two.Waiting != 3 || two.Scheduled != 1 || two.Trouble != "" || two.Letters != 0 || three.Owner != "" || three.Lease != 0 || one.Lease < 3000 ||
-		one.HeldBy != "broker: away, topic gone, partition 4 of slow" || two.HeldBy != "topic gone, partition 4 of slow, partition 5 of slow" {
+	if one, two, three := s.Lanes[1], s.Lanes[2], s.Lanes[3]; len(s.Lanes) != 8 || one.Owner != "r1" || one.Epoch != 11 || one.Unread || one.Waiting != 9 || one.Scheduled != 2 || one.Trouble != "away" || one.Letters != 2 ||
+		two.Owner != "r2" || !two.Unread || two.Waiting != 4 || two.Scheduled != 1 || two.Trouble != "" || two.Letters != 0 || three.Owner != "" || three.Lease != 0 || one.Lease < 3000 ||
+		one.HeldBy != "broker: away, topic gone, partition 4 of slow, partition 4 of tall" || two.HeldBy != "topic gone, topic lost, partition 4 of slow, 1 more" {
 		t.Errorf("lanes are %+v", s.Lanes[1:4])
 	}
 	old("what is due and not in the log", s.Lanes[1].Oldest, 100)
@@ -84,8 +87,8 @@ func TestEveryPartOfTheStateIsWhatTheTablesHold(t *testing.T) {
 	same("owners", []any{owners[1], owners[2], owners[3], len(owners), err}, []any{Owner{"r1", 11}, Owner{"r2", 12}, Owner{"", 0}, 8, nil})
 	same("relays", []string{s.Relays[0].Relay, s.Relays[0].Trouble, s.Relays[1].Relay, fmt.Sprint(len(s.Relays))}, []string{"r1", "away", "r9", "2"})
 	old("a relay", s.Relays[0].Up, 90)
-	same("held", s.Held, []Held{{1, "gone", -2, 2}, {2, "gone", -2, 1}, {1, "slow", 4, 2}, {2, "slow", 4, 1}, {2, "slow", 5, 1}})
-	same("held places", s.HeldPlaces, HeldPlaces{1, 2})
+	same("held", s.Held, []Held{{4, "abc", 2, 1}, {1, "gone", -2, 2}, {2, "gone", -2, 1}, {2, "lost", -2, 1}, {1, "slow", 4, 2}, {2, "slow", 4, 1}, {2, "slow", 5, 1}, {1, "tall", 4, 1}})
+	same("held places", s.HeldPlaces, HeldPlaces{2, 4})
 	same("long waiting", s.Long, []LongWaiting{{1, 3}})
 	same("letters", s.Letters, []Letters{{1, "relay", "", 2, 5}, {-1, "inbox", "billing", 1, 5}})
 	same("letters that were looked at", s.Looked, 5)
