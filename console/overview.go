@@ -52,11 +52,10 @@ func (c *Console) overview(v *visit) (answer, error) {
 // looks keeps the last look at the state. Many may watch the overview: they share one for a second, and so a database in trouble is not
 // asked more often.
 type looks struct {
-	mu     sync.Mutex
-	last   overviewPage
-	err    error
-	at     time.Time
-	owners state.Owners // of the lanes at the last look
+	mu   sync.Mutex
+	last overviewPage
+	err  error
+	at   time.Time
 }
 
 // lookedBefore is for how long a look at the owners of lanes is one of seconds ago: a relay that restarts takes longer.
@@ -74,14 +73,14 @@ func (l *looks) overview(ctx context.Context, c *Console) (overviewPage, error) 
 	defer cancel()
 	o := state.Options{Schema: c.c.Schema, Limits: state.DefaultLimits, Ends: state.Ends(c.c.Ends)}
 	if age < lookedBefore {
-		o.Before = l.owners
+		o.Before = l.last.After
 	}
 	s, err := state.Read(ctx, plain.Of(c.pool), o)
 	if s.NoEnds != nil {
 		c.c.Logger.Warn("lag not read", "error", s.NoEnds)
 	}
 	withoutBroker(&s)
-	l.last, l.err, l.at, l.owners = overviewOf(s, c.c.Ends != nil), err, time.Now(), s.After
+	l.last, l.err, l.at = overviewOf(s, c.c.Ends != nil), err, time.Now()
 	return l.last, l.err
 }
 

@@ -33,4 +33,8 @@ func TestARowIsListedOnceThoughItsStatementRunsAgain(t *testing.T) {
 	if n := pgtest.Count(t, db.Pool, "select count(*) from pg_locks l where l.locktype = 'advisory' and l.objid = 77"); n != 1 {
 		t.Error("the statement did not fail at first")
 	}
+	settings, err := look(t.Context(), r, "select concat_ws(' ', current_setting('transaction_read_only'), current_setting('plan_cache_mode'), current_setting('lock_timeout'), current_setting('statement_timeout'))", nil, pgx.RowTo[string])
+	if want := "on force_custom_plan 5s 30s"; err != nil || len(settings) != 1 || settings[0] != want {
+		t.Errorf("a list is read with %q, %v, want %s", settings, err, want)
+	}
 }

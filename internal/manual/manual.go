@@ -40,8 +40,7 @@ var beginGuarded = "begin isolation level read committed; set local idle_in_tran
 	cutoff.SetLocal(10*time.Second)
 
 // beginLook begins a transaction that only reads, by the filter of a person: each statement is planned for the values that it has.
-var beginLook = "begin isolation level read committed read only; set local idle_in_transaction_session_timeout = '10s'; set local lock_timeout = '5s'; set local statement_timeout = '30s'; " +
-	"set local plan_cache_mode = 'force_custom_plan'; " + cutoff.SetLocal(10*time.Second)
+var beginLook = beginGuarded + "; set transaction read only; set local plan_cache_mode = 'force_custom_plan'"
 
 // Look runs one transaction that only reads, again if another one was in its way: see Transact.
 func Look(ctx context.Context, pool plain.Pool, do func(tx pgx.Tx) error) error {
