@@ -31,7 +31,7 @@
 // # Packages
 //
 // An arrow shows what a package imports besides internal packages and the standard library. Any of them may be imported by
-// cmd, examples, bench and the tests. A test of testkit/internal/lint compares this drawing with the code, in both directions.
+// cmd, examples, rig and the tests. A test of rig/internal/lint compares this drawing with the code, in both directions.
 //
 //	contrib/franz (a module)  ->  relay, inbox, inbox/source, holdfast, franz-go, compress, lz4, x/sync
 //	contrib/mskiam (a module) ->  kafkago/oauthbearer, kafka-go, aws-msk-iam-sasl-signer-go, aws-sdk-go-v2

@@ -23,7 +23,7 @@ import (
 )
 
 // The integration tests are of the whole path, outbox.Write to dead letter, on a real Postgres and a real Kafka, from
-// the outside only. These two are the first to read; the others, with faults, are in testkit/endtoend.
+// the outside only. These two are the first to read; the others, with faults, are in rig/endtoend.
 
 func TestTheWholeWayFromOutboxToTheEffectsOfTwoConsumers(t *testing.T) {
 	t.Parallel()

@@ -4,7 +4,7 @@ go 1.25.0
 
 require (
 	github.com/holdfast-go/holdfast v0.0.0
-	github.com/holdfast-go/holdfast/testkit v0.0.0
+	github.com/holdfast-go/holdfast/rig v0.0.0
 )
 
 require (

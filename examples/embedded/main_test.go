@@ -26,7 +26,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
-	"github.com/holdfast-go/holdfast/testkit/kafkaserver"
+	"github.com/holdfast-go/holdfast/rig/kafkaserver"
 )
 
 func TestMain(m *testing.M) { exampletest.Main(m, main) }

@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
-	"github.com/holdfast-go/holdfast/testkit/pgserver"
+	"github.com/holdfast-go/holdfast/rig/pgserver"
 )
 
 func TestMain(m *testing.M) { exampletest.Main(m, main) }

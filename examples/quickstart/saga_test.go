@@ -56,7 +56,7 @@ func TestAPurchaseEndsDoneOrGivesBackWhatItTook(t *testing.T) {
 	}
 }
 
-// What sarama chooses; bench/peers asks sarama itself.
+// What sarama chooses; rig/bench/peers asks sarama itself.
 func TestSaramaHashPutsKeysWhereSaramaDid(t *testing.T) {
 	t.Parallel()
 	for key, want := range map[string][3]int{"customer-17": {2, 8, 26}, "a": {0, 0, 26}, "order/4711": {2, 11, 5}, "ключ": {2, 11, 33}} {

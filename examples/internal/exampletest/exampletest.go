@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
-	"github.com/holdfast-go/holdfast/testkit/pgserver"
+	"github.com/holdfast-go/holdfast/rig/pgserver"
 )
 
 // asCommand makes a test binary the example's command itself.

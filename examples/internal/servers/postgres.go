@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/holdfast-go/holdfast/testkit/pgserver"
+	"github.com/holdfast-go/holdfast/rig/pgserver"
 )
 
 // poolSize is enough for a relay, a consumer's workers and the requests of an example at once.

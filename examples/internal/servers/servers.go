@@ -15,8 +15,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/segmentio/kafka-go"
 
-	"github.com/holdfast-go/holdfast/testkit/kafkaserver"
-	"github.com/holdfast-go/holdfast/testkit/pgserver"
+	"github.com/holdfast-go/holdfast/rig/kafkaserver"
+	"github.com/holdfast-go/holdfast/rig/pgserver"
 )
 
 // Config says where to run. Name is required.

@@ -64,7 +64,7 @@ func New(t testing.TB) *Cluster {
 }
 
 // InProcess gives the in-process imitation of Kafka, for tests that should be quick. See
-// InProcess of testkit/kafkaserver for where it differs.
+// InProcess of rig/kafkaserver for where it differs.
 func InProcess(t testing.TB) *Cluster {
 	t.Helper()
 	s, err := inProcess.Get(func() (*Server, error) { return start("InProcessKafka", KindInProcess, servers.KafkaArgs{}) })

@@ -16,7 +16,7 @@ func (e Missing) Error() string { return string(e) }
 // IsMissing tells a machine that has no such server from one whose server fails.
 func IsMissing(err error) bool {
 	var missing Missing
-	return errors.As(err, &missing) || errors.Is(err, ErrNoTestkit)
+	return errors.As(err, &missing) || errors.Is(err, ErrNoClone)
 }
 
 // Need ends a test that needs what, "PostgreSQL", and got err instead. Where the machine has none the test is skipped, or
@@ -29,7 +29,7 @@ func Need(t testing.TB, err error, what, remedy, variable string) {
 		return
 	case !IsMissing(err):
 		t.Fatal(err)
-	case errors.Is(err, ErrNoTestkit):
+	case errors.Is(err, ErrNoClone):
 		remedy = "clone the repository"
 		if variable != "" {
 			remedy += " or set " + variable

@@ -1,4 +1,4 @@
-// Package servers asks the command testkit/cmd/servers for servers: PostgreSQL, PgBouncer and Kafka.
+// Package servers asks the command rig/servers for servers: PostgreSQL, PgBouncer and Kafka.
 //
 // The tests of this module link no container client, no embedded server and no imitation of Kafka. The command has them,
 // in a module of its own, and go run builds it from the clone that the tests run in. One process serves all test binaries
@@ -17,8 +17,8 @@ import (
 	"path/filepath"
 )
 
-// ErrNoTestkit is what errors wrap where the tests run outside a clone of the repository.
-var ErrNoTestkit = errors.New("the servers of the tests come with a clone of the repository, and this is none")
+// ErrNoClone is what errors wrap where the tests run outside a clone of the repository.
+var ErrNoClone = errors.New("the servers of the tests come with a clone of the repository, and this is none")
 
 // Call asks the process for something and waits for the answer. It starts the process where it does not run. The method
 // is one of Service's, by its name: "Postgres".
@@ -67,13 +67,13 @@ func commandDir() (string, error) {
 		return "", fmt.Errorf("find the command of the servers: %w", err)
 	}
 	for {
-		command := filepath.Join(dir, "testkit", "cmd", "servers")
+		command := filepath.Join(dir, "rig", "servers")
 		if _, err := os.Stat(filepath.Join(command, "main.go")); err == nil {
 			return command, nil
 		}
 		above := filepath.Dir(dir)
 		if above == dir {
-			return "", ErrNoTestkit
+			return "", ErrNoClone
 		}
 		dir = above
 	}
