@@ -17,24 +17,10 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
+	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
-
-// script runs a file of migrations/testdata, which is written for the schema "holdfast".
-func script(t *testing.T, pool *pgxpool.Pool, schema, file string) {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join("migrations", "testdata", file))
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-		return tx.Conn().PgConn().Exec(t.Context(), sqlschema.In(schema, string(text))).Close()
-	})
-	if err != nil {
-		t.Fatalf("%s: %v", file, err)
-	}
-}
 
 // catalog is what the database knows of the schema.
 func catalog(t *testing.T, pool *pgxpool.Pool, schema string, lanes int) string {
@@ -87,7 +73,7 @@ func TestAnUpgradedSchemaIsThatOfANewInstallation(t *testing.T) {
 		want := catalog(t, db.Pool, "fresh", 8)
 		for _, version := range older(t) {
 			for _, c := range []holdfast.SchemaConfig{{Schema: "holdfast"}, {Schema: "select"}} {
-				script(t, db.Pool, c.Schema, fmt.Sprint(version, ".sql"))
+				migrated.Script(t, db.Pool, c.Schema, fmt.Sprintf("migrations/testdata/%d.sql", version))
 				if err := holdfast.Migrate(t.Context(), db.Pool, c); err != nil {
 					t.Fatalf("from version %d: %v", version, err)
 				}
@@ -145,8 +131,8 @@ func TestAnUpgradeKeepsTheRowsOfEveryTable(t *testing.T) {
 	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
-	script(t, db.Pool, "holdfast", "1.sql")
-	script(t, db.Pool, "holdfast", "1.rows.sql")
+	migrated.Script(t, db.Pool, "holdfast", "migrations/testdata/1.sql")
+	migrated.Script(t, db.Pool, "holdfast", "migrations/testdata/1.rows.sql")
 	before, columns := rows(t, db.Pool, nil)
 	if len(before) < 26 {
 		t.Fatalf("version 1 has %d tables: %q", len(before), slices.Sorted(maps.Keys(before)))
@@ -196,7 +182,7 @@ func TestAnUpgradeIsSafeFromManyNodesAtOnce(t *testing.T) {
 	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
-	script(t, db.Pool, "holdfast", "1.sql")
+	migrated.Script(t, db.Pool, "holdfast", "migrations/testdata/1.sql")
 	migrateByManyNodes(t, db.DSN)
 	if err := holdfast.Check(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
 		t.Error(err)
@@ -208,7 +194,7 @@ func TestAnUpgradeKeepsTheCurrentSegment(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
-	script(t, db.Pool, "holdfast", "1.sql")
+	migrated.Script(t, db.Pool, "holdfast", "migrations/testdata/1.sql")
 	pgtest.Exec(t, db.Pool, "update holdfast.segments set current = 2")
 	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
 		t.Fatal(err)
@@ -237,7 +223,7 @@ func TestAnUpgradeThatFailsChangesNothing(t *testing.T) {
 	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
-	script(t, db.Pool, "holdfast", "1.sql")
+	migrated.Script(t, db.Pool, "holdfast", "migrations/testdata/1.sql")
 	before := catalog(t, db.Pool, "holdfast", 8)
 	pgtest.Exec(t, db.Pool, "alter table holdfast.birth rename to keys") // what the end of the upgrade misses
 	err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{})
@@ -258,7 +244,7 @@ func TestAnUpgradeGivesWayToATransaction(t *testing.T) {
 	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
-	script(t, db.Pool, "holdfast", "1.sql")
+	migrated.Script(t, db.Pool, "holdfast", "migrations/testdata/1.sql")
 	tx, err := db.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -290,7 +276,7 @@ func TestTheLockTimeoutOfAConnectionGoesBeforeThatOfAnUpgrade(t *testing.T) {
 	db := pgtest.New(t)
 	for own, want := range map[string]string{"50ms": "50ms", "0": "5s"} {
 		schema := "own_" + own
-		script(t, db.Pool, schema, "1.sql")
+		migrated.Script(t, db.Pool, schema, "migrations/testdata/1.sql")
 		text, err := holdfast.UpgradeSQL(holdfast.SchemaConfig{Schema: schema}, 1)
 		if err != nil {
 			t.Fatal(err)
@@ -320,7 +306,7 @@ func TestTheLockTimeoutOfAConnectionGoesBeforeThatOfAnUpgrade(t *testing.T) {
 func TestOnlyTheOwnerCanUpgrade(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	script(t, db.Pool, "holdfast", "1.sql")
+	migrated.Script(t, db.Pool, "holdfast", "migrations/testdata/1.sql")
 	role := "no_owner_" + strings.TrimPrefix(db.Config().ConnConfig.Database, "test_")
 	pgtest.Exec(t, db.Pool, "create role "+role)
 	t.Cleanup(func() {
@@ -353,7 +339,7 @@ func TestThePrintedUpgradeDoesWhatMigrateDoes(t *testing.T) {
 			defer func() { _, _ = conn.Exec(t.Context(), "rollback") }()
 			return conn.Conn().PgConn().Exec(t.Context(), text).Close()
 		}
-		script(t, db.Pool, "printed", fmt.Sprint(from, ".sql"))
+		migrated.Script(t, db.Pool, "printed", fmt.Sprintf("migrations/testdata/%d.sql", from))
 		if err := run(); err != nil {
 			t.Fatal(err)
 		}

@@ -52,7 +52,7 @@ var targets = []target{
 	{dir: "idempotency", sql: true, files: []string{"queries.go"}},
 	{dir: "relay", sql: true, files: []string{"queries.go", "parked_queries.go", "schedule_queries.go"}},
 	{dir: "inbox", sql: true, files: []string{"queries.go", "position_queries.go", "letter_queries.go", "retention_queries.go"}},
-	{dir: "outbox", sql: true, files: []string{"queries.go", "schema.sql"}, also: []string{".", "relay", "dlq", "waiting", "internal/backlog"}},
+	{dir: "outbox", sql: true, files: []string{"queries.go", "schema.sql"}, also: []string{".", "rig/rights", "rig/path", "relay", "dlq", "waiting", "internal/backlog"}},
 }
 
 // path is a file's from the top of the repository.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 )
 
@@ -27,7 +26,7 @@ func (r *release) boms(ctx context.Context, to string) (names []string, err erro
 		return nil, err
 	}
 	for _, m := range r.modules {
-		if slices.Contains(private, m.dir) {
+		if private(m.dir) {
 			continue
 		}
 		name := filepath.Join(to, bomName(m.path(), r.version))

@@ -1,4 +1,4 @@
-package holdfast_test
+package rights
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/roletest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
@@ -36,7 +37,7 @@ func TestAProducerCannotNameADeadLetter(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
 	id := relayLetter(t, db)
-	producer := as(t, db, "producer")
+	producer := roletest.As(t, db, "producer")
 	for name, letters := range map[string]string{"its id": fmt.Sprintf("array[%d]", id), "one that is none": "array[9223372036854775807]", "no number": "array[null]", "none": "array[]"} {
 		_, err := producer.Exec(t.Context(), `select holdfast.append(array['1'], array[''], array['t'], array['orders'], array['k'], null, null, null, null, `+letters+`::bigint[])`)
 		if err == nil || !strings.Contains(err.Error(), "letters is given: it must be null") {
@@ -63,7 +64,7 @@ func TestALetterIsReplayedOnceAndOnlyWhenItIsOpen(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
 	id := relayLetter(t, db)
-	letters := as(t, db, "operator")
+	letters := roletest.As(t, db, "operator")
 	replayed := func(id int64) bool {
 		t.Helper()
 		var did bool
@@ -105,14 +106,14 @@ func TestALowerLimitHoldsNoEventUpThatWasLetIn(t *testing.T) {
 	pgtest.Exec(t, db.Pool, "update holdfast.scheduled set due_at = now(), headers = '{\"hf_x\": \"1\"}'")
 	id := relayLetter(t, db)
 	pgtest.Exec(t, db.Pool, "update holdfast.letter set payload = convert_to(repeat('x', 1000), 'UTF8'), headers = '{\"hf_x\": \"1\"}'")
-	d, err := dlq.New(as(t, db, "operator"), dlq.Config{})
+	d, err := dlq.New(roletest.As(t, db, "operator"), dlq.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if n, err := d.Replay(t.Context(), dlq.Filter{IDs: []int64{id}}, dlq.ReplayOptions{By: "ann"}); n != 1 || err != nil {
 		t.Fatalf("replayed %d: %v", n, err)
 	}
-	r, err := relay.New(as(t, db, "relay"), refusing(func(holdfast.Event) bool { return false }), relay.Config{Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	r, err := relay.New(roletest.As(t, db, "relay"), refusing(func(holdfast.Event) bool { return false }), relay.Config{Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}

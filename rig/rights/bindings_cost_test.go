@@ -1,4 +1,4 @@
-package holdfast_test
+package rights
 
 import (
 	"context"
@@ -65,7 +65,7 @@ func onCPU(b *testing.B, pid int64) float64 {
 // BenchmarkBindingsOfProducers compares append_one without the question producers_bound() with what it is: nobody bound, another
 // bound, this user bound. The server runs the calls in a loop, so that it does little else.
 //
-//	go test . -run none -bench BindingsOfProducers -benchtime 1x
+//	go test ./rig/rights -run none -bench BindingsOfProducers -benchtime 1x
 func BenchmarkBindingsOfProducers(b *testing.B) {
 	db := migrated.New(b)
 	prefix := roletest.Make(b, db)
@@ -112,7 +112,7 @@ func BenchmarkBindingsOfProducers(b *testing.B) {
 // BenchmarkBindingsOfConsumers compares what Receive costs Postgres, its commit included, without a binding, for a user who is not bound
 // while another is, and for one who is.
 //
-//	go test . -run none -bench BindingsOfConsumers -benchtime 1x
+//	go test ./rig/rights -run none -bench BindingsOfConsumers -benchtime 1x
 func BenchmarkBindingsOfConsumers(b *testing.B) {
 	db := migrated.New(b)
 	prefix := roletest.Make(b, db)

@@ -1,4 +1,4 @@
-package holdfast_test
+package rights
 
 import (
 	"context"
@@ -30,6 +30,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/test/logtest"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/roletest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/kafkago"
@@ -38,70 +39,6 @@ import (
 	"github.com/holdfast-go/holdfast/retry"
 	"github.com/holdfast-go/holdfast/waiting"
 )
-
-// grants are those of roles.sql, for each of its roles.
-var grants = func() map[string][]string {
-	script, err := holdfast.RolesSQL(holdfast.SchemaConfig{}, "")
-	if err != nil {
-		panic(err)
-	}
-	all := map[string][]string{"reader": {"pg_read_all_stats"}}
-	for _, statement := range regexp.MustCompile(`(?m)^grant ([^;]*) to ([a-z_, ]*);$`).FindAllStringSubmatch(script, -1) {
-		for role := range strings.SplitSeq(statement[2], ", ") {
-			who := strings.TrimPrefix(role, "holdfast_")
-			all[who] = append(all[who], strings.ReplaceAll(statement[1], `"holdfast"`, "holdfast"))
-		}
-	}
-	return all
-}()
-
-// grantsOf1 are those that the documentation of version 1 of the schema listed.
-var grantsOf1 = map[string][]string{
-	"producer": {"usage on schema holdfast", "execute on function holdfast.append, holdfast.append_one, holdfast.lock, holdfast.lock_number, holdfast.write, holdfast.new_id"},
-	"relay": {"usage on schema holdfast", "select on all tables in schema holdfast",
-		"insert, update, delete on holdfast.incarnation, holdfast.lane, holdfast.relay, holdfast.parked, holdfast.letter, holdfast.scheduled",
-		"update on holdfast.segments", "usage on all sequences in schema holdfast", "execute on function holdfast.append, holdfast.reclaim, holdfast.publish_letter"},
-	"consumer": {"usage on schema holdfast",
-		"select, insert, update, delete on holdfast.inbox, holdfast.retention, holdfast.stored, holdfast.consumer_position, holdfast.start, holdfast.consumer_type, holdfast.letter, holdfast.watermark",
-		"select, insert on holdfast.incarnation", "select on holdfast.letter_action", "usage on all sequences in schema holdfast", "execute on function holdfast.publish_letter"},
-	"letters": {"usage on schema holdfast", "select, insert, update, delete on holdfast.letter", "select, insert on holdfast.letter_action",
-		"select on holdfast.consumer_type", "select, insert, update, delete on holdfast.letter_replay",
-		"select, insert, update, delete on holdfast.stored", "select, insert, update on holdfast.inbox", "usage on all sequences in schema holdfast", "execute on function holdfast.append, holdfast.new_id"},
-}
-
-// as connects with a role that has the grants of who and nothing else.
-func as(t *testing.T, db *pgtest.DB, who string) *pgxpool.Pool {
-	t.Helper()
-	return with(t, db, who, grants[who])
-}
-
-// asOf1 is as with the grants of version 1 of the schema.
-func asOf1(t *testing.T, db *pgtest.DB, who string) *pgxpool.Pool {
-	t.Helper()
-	return with(t, db, who, grantsOf1[who])
-}
-
-// with connects with a role that has these grants and nothing else.
-func with(t *testing.T, db *pgtest.DB, who string, grants []string) *pgxpool.Pool {
-	t.Helper()
-	role := roleWith(t, db, who, grants)
-	return db.PoolWith(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["role"] = role })
-}
-
-// roleWith makes a role that has these grants and nothing else.
-func roleWith(t *testing.T, db *pgtest.DB, who string, grants []string) string {
-	t.Helper()
-	role := fmt.Sprintf("%s_%d", who, time.Now().UnixNano())
-	pgtest.Exec(t, db.Pool, "create role "+role)
-	t.Cleanup(func() {
-		db.Exec(context.Background(), "drop owned by "+role)
-		db.Exec(context.Background(), "drop role "+role)
-	})
-	for _, grant := range grants {
-		pgtest.Exec(t, db.Pool, "grant "+grant+" to "+role)
-	}
-	return role
-}
 
 var (
 	relayAtOnce = retry.Policy{Attempts: 1}
@@ -130,7 +67,7 @@ func TestTheGrantsOfTheOperationsPageAreEnough(t *testing.T) {
 	}
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
 
-	producer := as(t, db, "producer")
+	producer := roletest.As(t, db, "producer")
 	if err := pgx.BeginFunc(t.Context(), producer, func(tx pgx.Tx) error {
 		if err := outbox.Lock(t.Context(), tx, "k"); err != nil {
 			return err
@@ -149,7 +86,7 @@ func TestTheGrantsOfTheOperationsPageAreEnough(t *testing.T) {
 	}
 
 	var log logtest.Log
-	r, err := relay.New(as(t, db, "relay"), refusing(func(e holdfast.Event) bool { return e.Type == "bad" && e.Topic == "orders" }),
+	r, err := relay.New(roletest.As(t, db, "relay"), refusing(func(e holdfast.Event) bool { return e.Type == "bad" && e.Topic == "orders" }),
 		relay.Config{Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelError})), Retry: relayAtOnce, DeadLetterTopic: "*.dlq"})
 	if err != nil {
 		t.Fatal(err)
@@ -167,7 +104,7 @@ func TestTheGrantsOfTheOperationsPageAreEnough(t *testing.T) {
 		t.Fatalf("relay: %v", err)
 	}
 
-	in, err := inbox.New(as(t, db, "consumer"), inbox.Config{Consumer: "billing", Logger: quiet, DeadLetterTopic: "*.dlq"})
+	in, err := inbox.New(roletest.As(t, db, "consumer"), inbox.Config{Consumer: "billing", Logger: quiet, DeadLetterTopic: "*.dlq"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,7 +147,7 @@ func TestTheGrantsOfTheOperationsPageAreEnough(t *testing.T) {
 		t.Fatalf("%d letters are published, want one of the relay and two of the consumer", n)
 	}
 
-	guard, err := idempotency.New(as(t, db, "web"), idempotency.Config{Principal: func(*http.Request) (string, error) { return "a", nil }, KeepExpired: time.Hour, Logger: quiet})
+	guard, err := idempotency.New(roletest.As(t, db, "web"), idempotency.Config{Principal: func(*http.Request) (string, error) { return "a", nil }, KeepExpired: time.Hour, Logger: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -244,7 +181,7 @@ func TestTheGrantsOfTheOperationsPageAreEnough(t *testing.T) {
 		t.Errorf("cleanup removed %d: %v", n, err)
 	}
 
-	letters, err := dlq.New(as(t, db, "operator"), dlq.Config{})
+	letters, err := dlq.New(roletest.As(t, db, "operator"), dlq.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -296,7 +233,7 @@ func TestTheGrantsOfTheOperationsPageAreEnoughForWhatWaits(t *testing.T) {
 		select 'relay', 'r', n::text, 's', 't', 'topic ' || n, 'k', now(), '', 3, 'replaying' from generate_series(1, 3) n`)
 	pgtest.Exec(t, db.Pool, `insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time, letter)
 		select 3, l.topic, 'k', -n, 'topic', 'infinity', n, 's', 't', now(), case when n = 1 then l.id end from holdfast.letter l, generate_series(1, 2) n`)
-	room, err := waiting.New(as(t, db, "operator"), waiting.Config{})
+	room, err := waiting.New(roletest.As(t, db, "operator"), waiting.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -320,7 +257,7 @@ func TestTheGrantsOfTheOperationsPageAreEnoughForWhatWaits(t *testing.T) {
 		t.Errorf("redirected: %d, %v", n, err)
 	}
 
-	without, err := waiting.New(as(t, db, "consumer"), waiting.Config{})
+	without, err := waiting.New(roletest.As(t, db, "consumer"), waiting.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -351,7 +288,7 @@ func TestTheGrantsOfTheOperationsPageAreEnoughToLook(t *testing.T) {
 		t.Fatal(err)
 	}
 	query := dsn.Query()
-	query.Set("role", roleWith(t, db, "reader", grants["reader"]))
+	query.Set("role", roletest.Granted(t, db, "reader", roletest.Grants["reader"]))
 	dsn.RawQuery = query.Encode()
 	looks := func(want string, args ...string) {
 		t.Helper()
@@ -375,7 +312,7 @@ func TestMissingRightsAreNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	for who, needs := range rights.Of {
-		role := roleWith(t, db, who, grants[who])
+		role := roletest.Granted(t, db, who, roletest.Grants[who])
 		pool := db.PoolWith(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["role"] = role })
 		lack := func() []string {
 			t.Helper()
@@ -388,7 +325,7 @@ func TestMissingRightsAreNamed(t *testing.T) {
 		if missing := lack(); len(missing) > 0 {
 			t.Errorf("%s: the grants of docs/operations.md lack %q", who, missing)
 		}
-		for _, grant := range grants[who] {
+		for _, grant := range roletest.Grants[who] {
 			privileges, objects, on := strings.Cut(grant, " on ")
 			if !on { // membership of a role of the server
 				continue

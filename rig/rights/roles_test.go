@@ -1,4 +1,4 @@
-package holdfast_test
+package rights
 
 import (
 	"context"
@@ -22,7 +22,7 @@ import (
 // granted is what a role may do: "select on lane", "select (lane) on event", "execute on append".
 func granted(who string) map[string]bool {
 	may := map[string]bool{}
-	for _, grant := range grants[who] {
+	for _, grant := range roletest.Grants[who] {
 		privileges, objects, on := strings.Cut(grant, " on ")
 		if !on { // membership of a role of the server
 			continue

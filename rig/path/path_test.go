@@ -1,10 +1,13 @@
-package holdfast_test
+// Package path sends events the whole way, outbox.Write to effect or dead letter, on a real Postgres and a real Kafka, from the outside
+// only. It has no code but tests: TestTheWholeWay… is the first to read. Those with faults are in rig/endtoend.
+package path
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -22,8 +25,9 @@ import (
 	"github.com/holdfast-go/holdfast/relay"
 )
 
-// The integration tests are of the whole path, outbox.Write to dead letter, on a real Postgres and a real Kafka, from
-// the outside only. These two are the first to read; the others, with faults, are in rig/endtoend.
+func TestMain(m *testing.M) {
+	os.Exit(pgtest.Main(m, kafkatest.Stop))
+}
 
 func TestTheWholeWayFromOutboxToTheEffectsOfTwoConsumers(t *testing.T) {
 	t.Parallel()

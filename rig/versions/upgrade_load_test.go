@@ -1,4 +1,4 @@
-package holdfast_test
+package versions
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
@@ -98,7 +99,7 @@ func TestWhatVersion1LeftIsHandledAfterAnUpgradeUnderLoad(t *testing.T) {
 	skip.InShort(t, "it takes 9 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
-	script(t, db.Pool, "holdfast", "1.sql")
+	migrated.Script(t, db.Pool, "holdfast", version1)
 	pgtest.Exec(t, db.Pool, "create table effect (n bigint generated always as identity, id text not null, key text not null)")
 	pgtest.Exec(t, db.Pool, leftBy1)
 	relays, consumers, producer := asOf1(t, db, "relay"), asOf1(t, db, "consumer"), asOf1(t, db, "producer")

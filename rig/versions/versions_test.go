@@ -1,4 +1,5 @@
-package holdfast_test
+// Package versions runs nodes of one build on the schema of another, and both builds side by side. It has no code but tests.
+package versions
 
 import (
 	"context"
@@ -6,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -22,17 +24,55 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/roletest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/kafkago"
 	"github.com/holdfast-go/holdfast/relay"
 )
 
+func TestMain(m *testing.M) {
+	os.Exit(pgtest.Main(m, kafkatest.Stop))
+}
+
+// version1 is the schema of the first release, for the schema "holdfast".
+const version1 = "../../migrations/testdata/1.sql"
+
+// grantsOf1 are those that the documentation of version 1 of the schema listed.
+var grantsOf1 = map[string][]string{
+	"producer": {"usage on schema holdfast", "execute on function holdfast.append, holdfast.append_one, holdfast.lock, holdfast.lock_number, holdfast.write, holdfast.new_id"},
+	"relay": {"usage on schema holdfast", "select on all tables in schema holdfast",
+		"insert, update, delete on holdfast.incarnation, holdfast.lane, holdfast.relay, holdfast.parked, holdfast.letter, holdfast.scheduled",
+		"update on holdfast.segments", "usage on all sequences in schema holdfast", "execute on function holdfast.append, holdfast.reclaim, holdfast.publish_letter"},
+	"consumer": {"usage on schema holdfast",
+		"select, insert, update, delete on holdfast.inbox, holdfast.retention, holdfast.stored, holdfast.consumer_position, holdfast.start, holdfast.consumer_type, holdfast.letter, holdfast.watermark",
+		"select, insert on holdfast.incarnation", "select on holdfast.letter_action", "usage on all sequences in schema holdfast", "execute on function holdfast.publish_letter"},
+	"letters": {"usage on schema holdfast", "select, insert, update, delete on holdfast.letter", "select, insert on holdfast.letter_action",
+		"select on holdfast.consumer_type", "select, insert, update, delete on holdfast.letter_replay",
+		"select, insert, update, delete on holdfast.stored", "select, insert, update on holdfast.inbox", "usage on all sequences in schema holdfast", "execute on function holdfast.append, holdfast.new_id"},
+}
+
+// asOf1 connects with a role that has the grants of version 1 and nothing else.
+func asOf1(t testing.TB, db *pgtest.DB, who string) *pgxpool.Pool {
+	t.Helper()
+	return roletest.With(t, db, who, grantsOf1[who])
+}
+
+// publisher publishes every event.
+type publisher func(holdfast.Event)
+
+func (publish publisher) Publish(_ context.Context, events []holdfast.Event) []error {
+	for _, e := range events {
+		publish(e)
+	}
+	return make([]error, len(events))
+}
+
 // starts are the parts of holdfast that run, each with the rights that docs/operations.md lists.
-func starts(t *testing.T, db *pgtest.DB, as func(*testing.T, *pgtest.DB, string) *pgxpool.Pool) map[string]func(context.Context) error {
+func starts(t *testing.T, db *pgtest.DB, as func(testing.TB, *pgtest.DB, string) *pgxpool.Pool) map[string]func(context.Context) error {
 	t.Helper()
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
-	r, err := relay.New(as(t, db, "relay"), refusing(func(holdfast.Event) bool { return false }), relay.Config{Logger: quiet})
+	r, err := relay.New(as(t, db, "relay"), publisher(func(holdfast.Event) {}), relay.Config{Logger: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +96,7 @@ func starts(t *testing.T, db *pgtest.DB, as func(*testing.T, *pgtest.DB, string)
 func TestANewNodeOnAnOldSchemaSaysWhatToRun(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	script(t, db.Pool, "holdfast", "1.sql")
+	migrated.Script(t, db.Pool, "holdfast", version1)
 	want := fmt.Sprintf("schema holdfast is at version 1, this build needs %d: run holdfast migrate", holdfast.SchemaVersion)
 	for name, run := range starts(t, db, asOf1) {
 		ctx, cancel := context.WithTimeout(t.Context(), wait.Limit())
@@ -75,7 +115,7 @@ func TestAnOldNodeOnANewSchemaRunsUnlessItMustNot(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)
-	parts := starts(t, db, as)
+	parts := starts(t, db, roletest.As)
 	pgtest.Exec(t, db.Pool, "update holdfast.installation set version = $1 + 1, compatible_from = $1 + 1", holdfast.SchemaVersion)
 	want := fmt.Sprintf("schema holdfast is at version %d, for builds that know version %[1]d or a newer one; this build knows %d: use a newer build", holdfast.SchemaVersion+1, holdfast.SchemaVersion)
 	for name, run := range parts {
@@ -89,7 +129,7 @@ func TestAnOldNodeOnANewSchemaRunsUnlessItMustNot(t *testing.T) {
 	pgtest.Exec(t, db.Pool, "update holdfast.installation set compatible_from = $1", holdfast.SchemaVersion)
 	ctx, stop := context.WithCancel(t.Context())
 	var running sync.WaitGroup
-	for name, run := range starts(t, db, as) {
+	for name, run := range starts(t, db, roletest.As) {
 		running.Go(func() {
 			if err := run(ctx); err != nil {
 				t.Errorf("%s ends with %v", name, err)
@@ -114,7 +154,7 @@ const (
 func TestProducersOfVersion1WriteThroughTheUpgrade(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
-	script(t, db.Pool, "holdfast", "1.sql")
+	migrated.Script(t, db.Pool, "holdfast", version1)
 	producer := asOf1(t, db, "producer")
 	ctx, stop := context.WithCancel(t.Context())
 	var wrote [3]int64
@@ -167,8 +207,12 @@ func TestReplaysOfTheOtherVersionSayWhatToDo(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
-	script(t, db.Pool, "holdfast", "1.sql")
-	id := relayLetter(t, db)
+	migrated.Script(t, db.Pool, "holdfast", version1)
+	var id int64
+	if err := db.QueryRow(t.Context(), `insert into holdfast.letter (origin, reason, holds, event_id, source, type, topic, key, time, payload, hash, lane)
+		values ('relay', 'refused', true, 'e', '', 't', 'orders', 'k', now(), 'x', sha256('x'), holdfast.lane_of('k', 'e', 8)) returning id`).Scan(&id); err != nil {
+		t.Fatal(err)
+	}
 	letters := asOf1(t, db, "letters")
 	d, err := dlq.New(letters, dlq.Config{})
 	if err != nil {
@@ -197,7 +241,7 @@ func TestTheNewRelayPublishesWhatTheOldVersionWrote(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
-	script(t, db.Pool, "holdfast", "1.sql")
+	migrated.Script(t, db.Pool, "holdfast", version1)
 	pool, producer := asOf1(t, db, "relay"), asOf1(t, db, "producer")
 	for i := range 3 {
 		pgtest.Exec(t, producer, "select holdfast.write('orders', 'k', 't', 'x', id => $1)", fmt.Sprint("e", i))
@@ -207,7 +251,7 @@ func TestTheNewRelayPublishesWhatTheOldVersionWrote(t *testing.T) {
 		t.Fatal(err)
 	}
 	published := make(chan string, 4)
-	r, err := relay.New(pool, refusing(func(e holdfast.Event) bool { published <- e.ID; return false }), relay.Config{Lease: wait.Limit(), Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	r, err := relay.New(pool, publisher(func(e holdfast.Event) { published <- e.ID }), relay.Config{Lease: wait.Limit(), Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -239,11 +283,11 @@ func TestRelaysAndConsumersRunOnThroughAChangeOfCollations(t *testing.T) {
 	db := migrated.New(t)
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
 	var published, handled atomic.Int64
-	r, err := relay.New(as(t, db, "relay"), refusing(func(holdfast.Event) bool { published.Add(1); return false }), relay.Config{Logger: quiet})
+	r, err := relay.New(roletest.As(t, db, "relay"), publisher(func(holdfast.Event) { published.Add(1) }), relay.Config{Logger: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}
-	in, err := inbox.New(as(t, db, "consumer"), inbox.Config{Consumer: "billing", Logger: quiet})
+	in, err := inbox.New(roletest.As(t, db, "consumer"), inbox.Config{Consumer: "billing", Logger: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}

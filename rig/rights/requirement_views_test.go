@@ -1,4 +1,4 @@
-package holdfast_test
+package rights
 
 import (
 	"context"
@@ -19,6 +19,7 @@ import (
 	"github.com/holdfast-go/holdfast/idempotency"
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/roletest"
 )
 
 // Queries that were written after the requirement documents read what really was answered and handled, with the rights of an operator.
@@ -30,7 +31,7 @@ func TestTheTablesOfTheRequirementsCanBeReadByTheirNames(t *testing.T) {
 	if err := holdfast.Migrate(ctx, db.Pool, holdfast.SchemaConfig{}); err != nil {
 		t.Fatal(err)
 	}
-	operator := as(t, db, "operator")
+	operator := roletest.As(t, db, "operator")
 	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
 
 	guard, err := idempotency.New(db.Pool, idempotency.Config{Logger: quiet, Principal: func(*http.Request) (string, error) { return "ann", nil }})
@@ -82,7 +83,7 @@ func TestTheTablesOfTheRequirementsCanBeReadByTheirNames(t *testing.T) {
 	}
 
 	for _, view := range []string{"idempotency_keys", "inbox_events"} {
-		_, err := with(t, db, "stranger", []string{"usage on schema holdfast"}).Exec(ctx, "select * from holdfast."+view)
+		_, err := roletest.With(t, db, "stranger", []string{"usage on schema holdfast"}).Exec(ctx, "select * from holdfast."+view)
 		if err == nil || !strings.Contains(err.Error(), "permission denied for table") {
 			t.Errorf("a role without a right to the table reads %s: %v", view, err)
 		}
