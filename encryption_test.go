@@ -69,7 +69,7 @@ func (k *keyring) erase(id string) {
 	k.erased[id] = true
 }
 
-func TestACiphertextBelongsToItsEvent(t *testing.T) {
+func TestEncryption_ACiphertextBelongsToItsEvent(t *testing.T) {
 	t.Parallel()
 	ring := newKeyring()
 	a := holdfast.NewAESGCM(ring)
@@ -155,7 +155,7 @@ func found(t *testing.T, db *pgtest.DB, text string) map[string]int64 {
 	return in
 }
 
-func TestErasingAKeyErasesWhatItEncryptedEverywhere(t *testing.T) {
+func TestEncryption_ErasingAKeyErasesWhatItEncryptedEverywhere(t *testing.T) {
 	skip.InShort(t, "it takes 25 s beside the others")
 	t.Parallel()
 	const canary = "canary-of-ann-4111"

@@ -36,7 +36,7 @@ with i as (insert into holdfast.idempotency (scope, operation, key, fingerprint,
 insert into holdfast.idempotency_expired (scope, operation, key, fingerprint, result_ref, created_at, expires_at, keep_until) values ('principal:KEY', 'POST /charges', 'k3', '', 'SAID', now(), now(), now() + interval '1 day')`
 
 // The statements of docs/guides/erasure.md, as psql would send them.
-func TestTheGuideFindsAndErasesAPersonEverywhere(t *testing.T) {
+func TestErasure_TheGuideFindsAndErasesAPersonEverywhere(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
 	for key, said := range map[string]string{"ann": "ann@example.com", "bob": "bob@example.com"} {

@@ -40,7 +40,7 @@ type order struct {
 
 type price struct{ Cents int }
 
-func TestAPayloadThatDoesNotFitNamesTheFieldAndWhatWasWanted(t *testing.T) {
+func TestJSON_APayloadThatDoesNotFitNamesTheFieldAndWhatWasWanted(t *testing.T) {
 	for payload, want := range map[string]string{
 		`{"lines":[{"qty":1},{},{"qty":"SECRET"}]}`:             `payload: field "lines[2].qty": a string where an int8 is wanted`,
 		`{"lines":[{"qty":300}]}`:                               `payload: field "lines[0].qty": a number that does not fit an int8`,
@@ -79,7 +79,7 @@ func TestAPayloadThatDoesNotFitNamesTheFieldAndWhatWasWanted(t *testing.T) {
 	}
 }
 
-func TestAPayloadThatFitsIsDecoded(t *testing.T) {
+func TestJSON_APayloadThatFitsIsDecoded(t *testing.T) {
 	var o order
 	payload := `{"city":"Rome","id":7,"lines":[{"sku":"a","qty":-3}],"prices":{"a":null,"b":{"Cents":2}},"at":"2026-01-02T03:04:05Z","more":{"a":1}}`
 	if err := (holdfast.JSON{}).Decode(t.Context(), holdfast.Event{Payload: []byte(payload)}, &o); err != nil {
@@ -96,7 +96,7 @@ func TestAPayloadThatFitsIsDecoded(t *testing.T) {
 	}
 }
 
-func TestAnUnknownFieldIsAnErrorIfAskedFor(t *testing.T) {
+func TestJSON_AnUnknownFieldIsAnErrorIfAskedFor(t *testing.T) {
 	e := holdfast.Event{Payload: []byte(`{"id":1,"lines":[{"sku":"a","SECRET":2}]}`)}
 	if err := (holdfast.JSON{}).Decode(t.Context(), e, new(order)); err != nil {
 		t.Error(err)
@@ -115,7 +115,7 @@ func TestAnUnknownFieldIsAnErrorIfAskedFor(t *testing.T) {
 	}
 }
 
-func TestAReasonIsBounded(t *testing.T) {
+func TestJSON_AReasonIsBounded(t *testing.T) {
 	long := (&holdfast.PayloadError{Field: strings.Repeat("é", 200), Problem: "bad"}).Reason()
 	if len(long) > 300 || !strings.HasSuffix(long, "é…") {
 		t.Errorf("%d bytes: %q", len(long), long)
@@ -130,7 +130,7 @@ func TestAReasonIsBounded(t *testing.T) {
 
 type node struct{ Next *node }
 
-func TestEncodingKeepsTheEventAndSaysTheContentType(t *testing.T) {
+func TestJSON_EncodingKeepsTheEventAndSaysTheContentType(t *testing.T) {
 	given := holdfast.Event{ID: "1", Headers: map[string]string{"traceparent": "x"}}
 	e, err := holdfast.JSON{}.Encode(t.Context(), given, line{SKU: "a"})
 	if err != nil {

@@ -27,7 +27,7 @@ var (
 	freezeSchema   = flag.Bool("freeze-schema", false, "freeze the files of this version of the schema: for a release")
 )
 
-func TestTheCatalogFileIsThatOfANewInstallation(t *testing.T) {
+func TestSchemaCatalog_TheCatalogFileIsThatOfANewInstallation(t *testing.T) {
 	if *rewriteCatalog {
 		db := pgtest.New(t)
 		if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
@@ -58,7 +58,7 @@ func TestTheCatalogFileIsThatOfANewInstallation(t *testing.T) {
 // frozen lists the files of released versions with their sums, as sha256sum prints them.
 const frozen = "migrations/testdata/released.txt"
 
-func TestTheFilesOfReleasedVersionsAreFrozen(t *testing.T) {
+func TestSchemaCatalog_TheFilesOfReleasedVersionsAreFrozen(t *testing.T) {
 	if *freezeSchema {
 		freeze(t)
 	}
@@ -146,7 +146,7 @@ const identities = `'id', 'event_id', 'source', 'type', 'topic', 'key', 'consume
 
 // Under the database's collation an upgrade of the operating system can change the order of texts under an index: it then
 // misses rows that are there, and lets in what is unique twice.
-func TestEveryTextThatIdentifiesHasTheCollationC(t *testing.T) {
+func TestSchemaCatalog_EveryTextThatIdentifiesHasTheCollationC(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
 	rows, err := db.Query(t.Context(), `
@@ -173,7 +173,7 @@ func TestEveryTextThatIdentifiesHasTheCollationC(t *testing.T) {
 }
 
 // Without one, Postgres refuses to update and delete rows where a publication FOR ALL TABLES exists.
-func TestEveryTableHasAKeyOrAReplicaIdentity(t *testing.T) {
+func TestSchemaCatalog_EveryTableHasAKeyOrAReplicaIdentity(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
 	rows, err := db.Query(t.Context(), `
@@ -245,7 +245,7 @@ func definitionsOf(t *testing.T, db *pgtest.DB) map[string]definition {
 
 // A dump has the texts that Postgres makes of a schema, and a restored one was made of these. Both must be the schema, also after
 // the next restore and for the check.
-func TestASchemaMadeOfItsOwnTextsIsTheSame(t *testing.T) {
+func TestSchemaCatalog_ASchemaMadeOfItsOwnTextsIsTheSame(t *testing.T) {
 	t.Parallel()
 	on(t, func(t *testing.T, db *pgtest.DB) {
 		if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
@@ -271,7 +271,7 @@ func TestASchemaMadeOfItsOwnTextsIsTheSame(t *testing.T) {
 }
 
 // Installations of before 2026-11-28 have nested conditions, and what pg_restore makes of them has not.
-func TestGroupsThatMakeNoDifferenceAreNoDrift(t *testing.T) {
+func TestSchemaCatalog_GroupsThatMakeNoDifferenceAreNoDrift(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
 	for _, c := range []struct {
@@ -334,7 +334,7 @@ func withSegments(schema string) string {
 
 // PL/pgSQL keeps the plan of an insert only where the table's name stands in it, so each segment has its own. Nobody writes
 // them by hand: change segment 0, then run go test . -run Segment -rewrite-segments.
-func TestEverySegmentIsWrittenAsSegmentZero(t *testing.T) {
+func TestSchemaCatalog_EverySegmentIsWrittenAsSegmentZero(t *testing.T) {
 	schema, want := holdfast.SchemaSQL(), withSegments(holdfast.SchemaSQL())
 	if *rewriteSegments {
 		if err := os.WriteFile("schema.sql", []byte(want), 0o644); err != nil {

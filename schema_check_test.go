@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
-func TestCheckSaysWhatWasChanged(t *testing.T) {
+func TestSchemaCheck_CheckSaysWhatWasChanged(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ change, want string }{
 		{"alter table holdfast.inbox alter column partition type bigint", `column inbox.partition is "bigint", it must be "integer"`},
@@ -53,7 +53,7 @@ func TestCheckSaysWhatWasChanged(t *testing.T) {
 }
 
 // What an owner tunes and adds is theirs.
-func TestCheckLeavesTuningAndAdditionsAlone(t *testing.T) {
+func TestSchemaCheck_CheckLeavesTuningAndAdditionsAlone(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
 	for _, change := range []string{
@@ -79,7 +79,7 @@ func TestCheckLeavesTuningAndAdditionsAlone(t *testing.T) {
 }
 
 // An older build runs on a newer schema unless that says it must not: then a rollback of processes needs none of the schema.
-func TestANewerSchemaIsRefusedOnlyIfItSaysSo(t *testing.T) {
+func TestSchemaCheck_ANewerSchemaIsRefusedOnlyIfItSaysSo(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
 	pgtest.Exec(t, db.Pool, "update holdfast.installation set version = $1 + 1, compatible_from = $1", holdfast.SchemaVersion)

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 	os.Exit(pgtest.Main(m, kafkatest.Stop))
 }
 
-func TestMigrateCreatesWhatCheckAsksForAndIsCalmTheSecondTime(t *testing.T) {
+func TestSchema_MigrateCreatesWhatCheckAsksForAndIsCalmTheSecondTime(t *testing.T) {
 	t.Parallel()
 	for _, c := range []holdfast.SchemaConfig{{}, {Schema: "my_events", Lanes: 3}, {Schema: "select"}} {
 		t.Run(c.Schema, func(t *testing.T) {
@@ -59,7 +59,7 @@ func TestMigrateCreatesWhatCheckAsksForAndIsCalmTheSecondTime(t *testing.T) {
 	}
 }
 
-func TestMigrateIsSafeFromManyNodesAtOnce(t *testing.T) {
+func TestSchema_MigrateIsSafeFromManyNodesAtOnce(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
@@ -89,7 +89,7 @@ func migrateByManyNodes(t *testing.T, dsn string) {
 	nodes.Wait()
 }
 
-func TestThePrintedSQLMakesTheSameSchema(t *testing.T) {
+func TestSchema_ThePrintedSQLMakesTheSameSchema(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	script, err := holdfast.SQL(holdfast.SchemaConfig{Schema: "printed", Lanes: 5})
@@ -112,7 +112,7 @@ func TestThePrintedSQLMakesTheSameSchema(t *testing.T) {
 	}
 }
 
-func TestABadSchemaConfigIsRefusedWithEveryProblem(t *testing.T) {
+func TestSchema_ABadSchemaConfigIsRefusedWithEveryProblem(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	for _, name := range []string{"Holdfast", "a-b", `x"; drop table y; --`, "pg_x", strings.Repeat("x", 64), "ä"} {
@@ -123,7 +123,7 @@ func TestABadSchemaConfigIsRefusedWithEveryProblem(t *testing.T) {
 	}
 }
 
-func TestTheNumberOfLanesIsFixedForLife(t *testing.T) {
+func TestSchema_TheNumberOfLanesIsFixedForLife(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{Lanes: 4}); err != nil {
@@ -139,7 +139,7 @@ func TestTheNumberOfLanesIsFixedForLife(t *testing.T) {
 	}
 }
 
-func TestCheckNamesWhatWasDroppedAndWhatIsTooOldOrTooNew(t *testing.T) {
+func TestSchema_CheckNamesWhatWasDroppedAndWhatIsTooOldOrTooNew(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
@@ -166,7 +166,7 @@ func TestCheckNamesWhatWasDroppedAndWhatIsTooOldOrTooNew(t *testing.T) {
 }
 
 // A build from before the views has made the schema at the same version: Migrate must not call that complete.
-func TestMigrateNamesWhatASchemaOfItsVersionLacks(t *testing.T) {
+func TestSchema_MigrateNamesWhatASchemaOfItsVersionLacks(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
@@ -180,7 +180,7 @@ func TestMigrateNamesWhatASchemaOfItsVersionLacks(t *testing.T) {
 	}
 }
 
-func TestMigrateWorksInASchemaThatADatabaseOwnerMade(t *testing.T) {
+func TestSchema_MigrateWorksInASchemaThatADatabaseOwnerMade(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	role := "migrator_without_rights_on_the_database"
@@ -197,7 +197,7 @@ func TestMigrateWorksInASchemaThatADatabaseOwnerMade(t *testing.T) {
 	}
 }
 
-func TestADatabaseThatIsNotUTF8IsRefused(t *testing.T) {
+func TestSchema_ADatabaseThatIsNotUTF8IsRefused(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	name := "latin_" + strings.ToLower(t.Name()[:8])

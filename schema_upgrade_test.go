@@ -64,7 +64,7 @@ func on(t *testing.T, f func(t *testing.T, db *pgtest.DB)) {
 }
 
 // A change of schema.sql without its migration, and a migration that makes something else, are found here.
-func TestAnUpgradedSchemaIsThatOfANewInstallation(t *testing.T) {
+func TestSchemaUpgrade_AnUpgradedSchemaIsThatOfANewInstallation(t *testing.T) {
 	t.Parallel()
 	on(t, func(t *testing.T, db *pgtest.DB) {
 		if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{Schema: "fresh"}); err != nil {
@@ -127,7 +127,7 @@ func rows(t *testing.T, pool *pgxpool.Pool, columns map[string]string) (map[stri
 	return found, columns
 }
 
-func TestAnUpgradeKeepsTheRowsOfEveryTable(t *testing.T) {
+func TestSchemaUpgrade_AnUpgradeKeepsTheRowsOfEveryTable(t *testing.T) {
 	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
@@ -178,7 +178,7 @@ func TestAnUpgradeKeepsTheRowsOfEveryTable(t *testing.T) {
 	}
 }
 
-func TestAnUpgradeIsSafeFromManyNodesAtOnce(t *testing.T) {
+func TestSchemaUpgrade_AnUpgradeIsSafeFromManyNodesAtOnce(t *testing.T) {
 	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
@@ -190,7 +190,7 @@ func TestAnUpgradeIsSafeFromManyNodesAtOnce(t *testing.T) {
 }
 
 // Version 1 reads the current segment from the table, version 2 from a function.
-func TestAnUpgradeKeepsTheCurrentSegment(t *testing.T) {
+func TestSchemaUpgrade_AnUpgradeKeepsTheCurrentSegment(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
@@ -219,7 +219,7 @@ func TestAnUpgradeKeepsTheCurrentSegment(t *testing.T) {
 	}
 }
 
-func TestAnUpgradeThatFailsChangesNothing(t *testing.T) {
+func TestSchemaUpgrade_AnUpgradeThatFailsChangesNothing(t *testing.T) {
 	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
@@ -240,7 +240,7 @@ func TestAnUpgradeThatFailsChangesNothing(t *testing.T) {
 }
 
 // An upgrade that waited for a lock would make every later writer wait behind it.
-func TestAnUpgradeGivesWayToATransaction(t *testing.T) {
+func TestSchemaUpgrade_AnUpgradeGivesWayToATransaction(t *testing.T) {
 	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
@@ -271,7 +271,7 @@ func TestAnUpgradeGivesWayToATransaction(t *testing.T) {
 }
 
 // Whoever set a lock_timeout knows how long writers may wait.
-func TestTheLockTimeoutOfAConnectionGoesBeforeThatOfAnUpgrade(t *testing.T) {
+func TestSchemaUpgrade_TheLockTimeoutOfAConnectionGoesBeforeThatOfAnUpgrade(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	for own, want := range map[string]string{"50ms": "50ms", "0": "5s"} {
@@ -303,7 +303,7 @@ func TestTheLockTimeoutOfAConnectionGoesBeforeThatOfAnUpgrade(t *testing.T) {
 	}
 }
 
-func TestOnlyTheOwnerCanUpgrade(t *testing.T) {
+func TestSchemaUpgrade_OnlyTheOwnerCanUpgrade(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	migrated.Script(t, db.Pool, "holdfast", "migrations/testdata/1.sql")
@@ -322,7 +322,7 @@ func TestOnlyTheOwnerCanUpgrade(t *testing.T) {
 	}
 }
 
-func TestThePrintedUpgradeDoesWhatMigrateDoes(t *testing.T) {
+func TestSchemaUpgrade_ThePrintedUpgradeDoesWhatMigrateDoes(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	for _, from := range older(t) {

@@ -177,7 +177,7 @@ func (b *bundle) stored(t *testing.T) {
 	pgtest.Exec(t, b.Pool, `insert into holdfast.consumer_type (consumer, type, node, seen_until) values ('mail', 'order.placed', 'n', now() + interval '1 hour')`)
 }
 
-func TestTheOverviewSaysWhatWaits(t *testing.T) {
+func TestConsole_TheOverviewSaysWhatWaits(t *testing.T) {
 	t.Parallel()
 	var failure error
 	b := setup(t, func(c *console.Config) {
@@ -222,7 +222,7 @@ func TestTheOverviewSaysWhatWaits(t *testing.T) {
 	}
 }
 
-func TestTheOverviewMissesTheNodesOfAConsumer(t *testing.T) {
+func TestConsole_TheOverviewMissesTheNodesOfAConsumer(t *testing.T) {
 	b := setup(t, nil)
 	user := b.browser(t)
 	pgtest.Exec(t, b.Pool, `insert into holdfast.consumer_type (consumer, type, node, seen_until) values ('hooks', 'a', 'n', now() + interval '110 seconds'), ('ledger', 'a', 'n', now() - interval '11 minutes')`)
@@ -233,7 +233,7 @@ func TestTheOverviewMissesTheNodesOfAConsumer(t *testing.T) {
 	}
 }
 
-func TestTheOverviewShowsBackfills(t *testing.T) {
+func TestConsole_TheOverviewShowsBackfills(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	user := b.browser(t)
@@ -255,7 +255,7 @@ func TestTheOverviewShowsBackfills(t *testing.T) {
 	}
 }
 
-func TestTheFlowIsWhatWasCounted(t *testing.T) {
+func TestConsole_TheFlowIsWhatWasCounted(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	user := b.browser(t)
@@ -293,7 +293,7 @@ func TestTheFlowIsWhatWasCounted(t *testing.T) {
 	user.get(403, "/flow")
 }
 
-func TestAnEventIsFoundInOneSearch(t *testing.T) {
+func TestConsole_AnEventIsFoundInOneSearch(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	id := b.letter(t, "e1", "{}")
@@ -313,7 +313,7 @@ func TestAnEventIsFoundInOneSearch(t *testing.T) {
 	b.browser(t).get(422, "/find?id="+strings.Repeat("a", 256))
 }
 
-func TestLettersAreReadEditedReplayedAndDiscarded(t *testing.T) {
+func TestConsole_LettersAreReadEditedReplayedAndDiscarded(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	first, second, third := b.letter(t, "e1", `{"amount":1,"to":"shop"}`), b.letter(t, "e2", "not JSON"), b.letter(t, "e3", "\xff\x00")
@@ -375,7 +375,7 @@ func TestLettersAreReadEditedReplayedAndDiscarded(t *testing.T) {
 	wantIn(t, user.get(200, "/letters/list?state=any"), "discarded", "replaying")
 }
 
-func TestWhatWaitsInAConsumerIsListedAndChanged(t *testing.T) {
+func TestConsole_WhatWaitsInAConsumerIsListedAndChanged(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	b.stored(t)
@@ -421,7 +421,7 @@ func TestWhatWaitsInAConsumerIsListedAndChanged(t *testing.T) {
 	wantIn(t, user.post(422, "/waiting", form), "it must be retry, give-up, discard, redirect or cancel")
 }
 
-func TestWhatWaitsInRelaysIsListedAndChanged(t *testing.T) {
+func TestConsole_WhatWaitsInRelaysIsListedAndChanged(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	b := setup(t, nil)
@@ -454,7 +454,7 @@ func TestWhatWaitsInRelaysIsListedAndChanged(t *testing.T) {
 	wantIn(t, user.post(422, "/waiting", form), "type is set: in relays changes go by topic and key only")
 }
 
-func TestScheduledEventsAreListedAndCancelled(t *testing.T) {
+func TestConsole_ScheduledEventsAreListedAndCancelled(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	b := setup(t, nil)
@@ -490,7 +490,7 @@ func TestScheduledEventsAreListedAndCancelled(t *testing.T) {
 	wantIn(t, user.post(422, "/waiting", form), "a cancel needs a topic")
 }
 
-func TestTopicsConsumersAndKeysArePausedAndResumed(t *testing.T) {
+func TestConsole_TopicsConsumersAndKeysArePausedAndResumed(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	user := b.browser(t)
@@ -535,7 +535,7 @@ func TestTopicsConsumersAndKeysArePausedAndResumed(t *testing.T) {
 	wantIn(t, user.post(422, "/paused", url.Values{"token": {token}, "does": {"stop"}, "topic": {"orders"}, "reason": {"r"}}), "it must be pause or resume")
 }
 
-func TestAFormGivesAPayloadBackAsItWas(t *testing.T) {
+func TestConsole_AFormGivesAPayloadBackAsItWas(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	user := b.browser(t)
@@ -585,7 +585,7 @@ func TestAFormGivesAPayloadBackAsItWas(t *testing.T) {
 }
 
 // Who plants a cookie, or knows the token of another user, has no token that the console takes.
-func TestATokenIsMadeByTheConsoleOnly(t *testing.T) {
+func TestConsole_ATokenIsMadeByTheConsoleOnly(t *testing.T) {
 	t.Parallel()
 	secret := bytes.Repeat([]byte{7}, 32)
 	b := setup(t, func(c *console.Config) { c.Secret = secret })
@@ -651,7 +651,7 @@ func TestATokenIsMadeByTheConsoleOnly(t *testing.T) {
 }
 
 // A stranger, a user who only reads, one who sees no payload, a form of another site.
-func TestOnlyWhoMayChangesOrSees(t *testing.T) {
+func TestConsole_OnlyWhoMayChangesOrSees(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	b := setup(t, nil)
@@ -722,7 +722,7 @@ func TestOnlyWhoMayChangesOrSees(t *testing.T) {
 }
 
 // What an event, an error or a user says is text, wherever it stands.
-func TestHostileTextsAreShownAsText(t *testing.T) {
+func TestConsole_HostileTextsAreShownAsText(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	b := setup(t, nil)
@@ -754,7 +754,7 @@ func TestHostileTextsAreShownAsText(t *testing.T) {
 	wantIn(t, user.sure(200, "/letters", page), "discard: 1 dead letter")
 }
 
-func TestTheConsoleHasNoCodeInItsPages(t *testing.T) {
+func TestConsole_TheConsoleHasNoCodeInItsPages(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	b := setup(t, nil)
@@ -780,7 +780,7 @@ func TestTheConsoleHasNoCodeInItsPages(t *testing.T) {
 	wantIn(t, cookie, "HttpOnly", "SameSite=Strict", "Path=/ops/holdfast/")
 }
 
-func TestEveryProblemOfAConfigurationIsNamed(t *testing.T) {
+func TestConsole_EveryProblemOfAConfigurationIsNamed(t *testing.T) {
 	t.Parallel()
 	_, err := console.New(nil, console.Config{Prefix: "ops/", Schema: "Not A Name", Secret: []byte("short")})
 	for _, want := range []string{"pool is nil", "user func is nil", `prefix is "ops/"`, "secret is 5 bytes long: it must be at least 32", "Not A Name"} {
@@ -791,7 +791,7 @@ func TestEveryProblemOfAConfigurationIsNamed(t *testing.T) {
 }
 
 // The log says what the page does not.
-func TestAFailureIsToldWithoutItsText(t *testing.T) {
+func TestConsole_AFailureIsToldWithoutItsText(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	b := setup(t, nil)

@@ -13,7 +13,7 @@ import (
 // The properties of this package have the seed of the run.
 var _ = seed.Properties()
 
-func TestAComparisonHasBothTextsAndWhatTheyShare(t *testing.T) {
+func TestLines_AComparisonHasBothTextsAndWhatTheyShare(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		text := func(name string) string {
@@ -53,7 +53,7 @@ func longest(a, b []string) int {
 	return max(longest(a[1:], b), longest(a, b[1:]))
 }
 
-func TestLongTextsAreComparedInABoundedTime(t *testing.T) {
+func TestLines_LongTextsAreComparedInABoundedTime(t *testing.T) {
 	t.Parallel()
 	lines := compare(strings.Repeat("a\n", 50_000), strings.Repeat("a\n", 50_000))
 	changed := 0
@@ -76,7 +76,7 @@ func TestLongTextsAreComparedInABoundedTime(t *testing.T) {
 	}
 }
 
-func TestAnEditChangesNoByteThatNobodyEdited(t *testing.T) {
+func TestLines_AnEditChangesNoByteThatNobodyEdited(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		payload, edit, want string // edit is made of the text that the form shows
@@ -114,7 +114,7 @@ func TestAnEditChangesNoByteThatNobodyEdited(t *testing.T) {
 	}
 }
 
-func TestPayloadsAreShownAsWhatTheyAre(t *testing.T) {
+func TestLines_PayloadsAreShownAsWhatTheyAre(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		bytes      []byte
@@ -134,7 +134,7 @@ func TestPayloadsAreShownAsWhatTheyAre(t *testing.T) {
 	}
 }
 
-func TestSpansHaveOneUnit(t *testing.T) {
+func TestLines_SpansHaveOneUnit(t *testing.T) {
 	t.Parallel()
 	for span, want := range map[time.Duration]string{
 		0: "0s", 119 * time.Second: "119s", 2 * time.Minute: "2min", 119 * time.Minute: "119min", 47 * time.Hour: "47h", 48 * time.Hour: "2d",

@@ -13,7 +13,7 @@ import (
 )
 
 // What docs/guides/console.md says that the pool's user needs is enough for every page that shows something.
-func TestTheRolesOfTheConsoleAreEnough(t *testing.T) {
+func TestPlan_TheRolesOfTheConsoleAreEnough(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
 	prefix := roletest.Make(t, db)

@@ -78,7 +78,7 @@ func stored(t testing.TB, pool *pgxpool.Pool, topic string) []holdfast.Event {
 	return events
 }
 
-func TestAPublisherToInboxesKeepsThePromises(t *testing.T) {
+func TestDirect_APublisherToInboxesKeepsThePromises(t *testing.T) {
 	skip.InShort(t, "it takes 8 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)
@@ -131,7 +131,7 @@ func TestAPublisherToInboxesKeepsThePromises(t *testing.T) {
 	})
 }
 
-func TestARouteOrASettingThatCannotWorkIsRefused(t *testing.T) {
+func TestDirect_ARouteOrASettingThatCannotWorkIsRefused(t *testing.T) {
 	t.Parallel()
 	for want, c := range map[string]direct.Config{"partitions is 65": {Partitions: 65}, "partitions is -1": {Partitions: -1}, "timeout is -1s": {Timeout: -time.Second}} {
 		if _, err := direct.New(nil, c); err == nil || !strings.Contains(err.Error(), want) {
@@ -172,7 +172,7 @@ func (s *storeFunc) Store(_ context.Context, e holdfast.Event) (inbox.Outcome, e
 }
 
 // Of several inboxes one that is full or away holds its own topics.
-func TestAnInboxThatIsAwayHoldsItsTopicsAlone(t *testing.T) {
+func TestDirect_AnInboxThatIsAwayHoldsItsTopicsAlone(t *testing.T) {
 	t.Parallel()
 	var took []string
 	works := &storeFunc{f: func(e holdfast.Event) error { took = append(took, e.ID); return nil }}
@@ -191,7 +191,7 @@ func TestAnInboxThatIsAwayHoldsItsTopicsAlone(t *testing.T) {
 	}
 }
 
-func TestAStoreWhoseErrorMayPanicRefuses(t *testing.T) {
+func TestDirect_AStoreWhoseErrorMayPanicRefuses(t *testing.T) {
 	t.Parallel()
 	for _, bad := range badly.Errors() {
 		p := newPublisher(t, map[string][]direct.Store{"o": {&storeFunc{f: func(holdfast.Event) error { return bad.Err }}}}, direct.Config{})
@@ -207,7 +207,7 @@ func TestAStoreWhoseErrorMayPanicRefuses(t *testing.T) {
 }
 
 // A consumer that does not know a type yet must not lose its events: nobody else keeps them.
-func TestAnEventOfAnUnknownTypeIsNotAcknowledged(t *testing.T) {
+func TestDirect_AnEventOfAnUnknownTypeIsNotAcknowledged(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
 	e := holdfast.Event{ID: "1", Source: "shop", Topic: "orders", Type: "order.placed", Key: "k", Time: time.Now()}
@@ -252,7 +252,7 @@ func TestAnEventOfAnUnknownTypeIsNotAcknowledged(t *testing.T) {
 }
 
 // The producer is deployed with a new type, and its consumer later.
-func TestAProducerBeforeItsConsumerLosesNothing(t *testing.T) {
+func TestDirect_AProducerBeforeItsConsumerLosesNothing(t *testing.T) {
 	t.Parallel()
 	s := newShop(t) // which handles order.placed
 	stop := s.relay()
@@ -387,7 +387,7 @@ func (s *shop) invoices(n int64, key string) (all []string) {
 	return all
 }
 
-func TestEventsReachAnotherDatabaseInTheOrderOfTheirKeys(t *testing.T) {
+func TestDirect_EventsReachAnotherDatabaseInTheOrderOfTheirKeys(t *testing.T) {
 	skip.InShort(t, "it takes 7 s beside the others")
 	t.Parallel()
 	s := newShop(t)
@@ -409,7 +409,7 @@ func TestEventsReachAnotherDatabaseInTheOrderOfTheirKeys(t *testing.T) {
 }
 
 // A relay that died before it saved sends again what it had sent.
-func TestAnEventThatIsSentAgainIsHandledOnce(t *testing.T) {
+func TestDirect_AnEventThatIsSentAgainIsHandledOnce(t *testing.T) {
 	skip.InShort(t, "it takes 7 s beside the others")
 	t.Parallel()
 	s := newShop(t)
@@ -424,7 +424,7 @@ func TestAnEventThatIsSentAgainIsHandledOnce(t *testing.T) {
 	}
 }
 
-func TestAnInboxThatIsDownGetsItsEventsLater(t *testing.T) {
+func TestDirect_AnInboxThatIsDownGetsItsEventsLater(t *testing.T) {
 	skip.InShort(t, "it takes 7 s beside the others")
 	t.Parallel()
 	s := newShop(t)

@@ -33,7 +33,7 @@ func (b bundle) failAgain(t testing.TB) {
 
 const movedTwice = "select count(*) from (select from holdfast.letter_action where action = 'replay' group by letter having count(*) > 1) t"
 
-func TestAnInterruptedReplayGoesOnWithoutMovingALetterTwice(t *testing.T) {
+func TestBulk_AnInterruptedReplayGoesOnWithoutMovingALetterTwice(t *testing.T) {
 	skip.InShort(t, "it takes 10 s beside the others")
 	t.Parallel()
 	b := setup(t)
@@ -101,7 +101,7 @@ func TestAnInterruptedReplayGoesOnWithoutMovingALetterTwice(t *testing.T) {
 	}
 }
 
-func TestANamedReplayKeepsItsLimitOverInterruptions(t *testing.T) {
+func TestBulk_ANamedReplayKeepsItsLimitOverInterruptions(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.letters(t, 30)
@@ -138,7 +138,7 @@ func TestANamedReplayKeepsItsLimitOverInterruptions(t *testing.T) {
 }
 
 // Two who give the same command at once share one replay, also where letters fail again in between.
-func TestTwoWhoReplayUnderOneNameMoveEveryLetterOnce(t *testing.T) {
+func TestBulk_TwoWhoReplayUnderOneNameMoveEveryLetterOnce(t *testing.T) {
 	skip.InShort(t, "it takes 6 s beside the others")
 	t.Parallel()
 	b := setup(t)
@@ -169,7 +169,7 @@ func TestTwoWhoReplayUnderOneNameMoveEveryLetterOnce(t *testing.T) {
 	}
 }
 
-func TestADryRunSaysHowManyAndWhich(t *testing.T) {
+func TestBulk_ADryRunSaysHowManyAndWhich(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.letters(t, 130)
@@ -195,7 +195,7 @@ func TestADryRunSaysHowManyAndWhich(t *testing.T) {
 	}
 }
 
-func TestLettersAreDiscardedByFilterEachWithWhoAndWhy(t *testing.T) {
+func TestBulk_LettersAreDiscardedByFilterEachWithWhoAndWhy(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.letters(t, 40)
@@ -236,7 +236,7 @@ func TestLettersAreDiscardedByFilterEachWithWhoAndWhy(t *testing.T) {
 	}
 }
 
-func TestNothingThatIsOpenIsEverPurged(t *testing.T) {
+func TestBulk_NothingThatIsOpenIsEverPurged(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.letters(t, 30)

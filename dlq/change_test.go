@@ -26,7 +26,7 @@ func (b bundle) conflict(t testing.TB, id, payload string) int64 {
 		values ('inbox', 'billing', 'conflict', $1, 'shop', 'order.placed', 'orders', 'k', now(), $2::text::bytea, sha256($2::text::bytea)) returning id`, id, payload)
 }
 
-func TestWhatIsDoneToAConflictLeavesTheFirstPayloadsRowAlone(t *testing.T) {
+func TestChange_WhatIsDoneToAConflictLeavesTheFirstPayloadsRowAlone(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.letter(t, "billing", "k", "e")
@@ -56,7 +56,7 @@ func TestWhatIsDoneToAConflictLeavesTheFirstPayloadsRowAlone(t *testing.T) {
 }
 
 // A letter may have no row in the inbox, if a trigger refused that. When its event comes again and is handled, the letter is still open.
-func TestALetterWhoseEventWasHandledMeanwhileIsNotReplayed(t *testing.T) {
+func TestChange_ALetterWhoseEventWasHandledMeanwhileIsNotReplayed(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	id, other := b.letter(t, "billing", "k", "e"), b.letter(t, "billing", "k", "f")
@@ -84,7 +84,7 @@ func TestALetterWhoseEventWasHandledMeanwhileIsNotReplayed(t *testing.T) {
 	}
 }
 
-func TestADiscardReleasesTheEventsThatItsLetterHeld(t *testing.T) {
+func TestChange_ADiscardReleasesTheEventsThatItsLetterHeld(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	first, second := b.letter(t, "billing", "k", "1"), b.letter(t, "billing", "k", "2")
@@ -106,7 +106,7 @@ func TestADiscardReleasesTheEventsThatItsLetterHeld(t *testing.T) {
 	}
 }
 
-func TestAReplayThatWaitsCanBeDiscardedUnlessAHandlerIsAtIt(t *testing.T) {
+func TestChange_AReplayThatWaitsCanBeDiscardedUnlessAHandlerIsAtIt(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	id, relay := b.letter(t, "billing", "k", "e"), b.letter(t, "", "k", "e")
@@ -132,7 +132,7 @@ func TestAReplayThatWaitsCanBeDiscardedUnlessAHandlerIsAtIt(t *testing.T) {
 	}
 }
 
-func TestTheStoryOfALetterIsKept(t *testing.T) {
+func TestChange_TheStoryOfALetterIsKept(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	id := b.letter(t, "billing", "k", "e")
@@ -162,7 +162,7 @@ func TestTheStoryOfALetterIsKept(t *testing.T) {
 	}
 }
 
-func TestAFilterThatCannotBeMeantIsRefused(t *testing.T) {
+func TestChange_AFilterThatCannotBeMeantIsRefused(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	for _, f := range []dlq.Filter{{State: "opened"}, {Origin: "kafka"}, {Limit: -1}, {Limit: 5000}} {
@@ -182,7 +182,7 @@ func TestAFilterThatCannotBeMeantIsRefused(t *testing.T) {
 
 // The dlq and the inbox must use one lock for a key's queue: the inbox is stopped while it has its own, and the dlq is
 // seen to wait for it.
-func TestAReplayWaitsForTheInboxThatIsStoringAnEventOfItsKey(t *testing.T) {
+func TestChange_AReplayWaitsForTheInboxThatIsStoringAnEventOfItsKey(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.letter(t, "billing", "k", "dead")
@@ -234,7 +234,7 @@ func TestAReplayWaitsForTheInboxThatIsStoringAnEventOfItsKey(t *testing.T) {
 	}
 }
 
-func TestAFixedEventIsReplayedAndHandledBeforeThoseItHeld(t *testing.T) {
+func TestChange_AFixedEventIsReplayedAndHandledBeforeThoseItHeld(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	pgtest.Exec(t, b.Pool, "create table effect (n bigint generated always as identity, what text)")
@@ -279,7 +279,7 @@ func TestAFixedEventIsReplayedAndHandledBeforeThoseItHeld(t *testing.T) {
 }
 
 // The grants are those that docs/operations.md lists for whoever works on letters.
-func TestItWorksWithTheRightsThatAreDocumentedAndNoMore(t *testing.T) {
+func TestChange_ItWorksWithTheRightsThatAreDocumentedAndNoMore(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	role := "letters_" + strings.ToLower(rand.Text())

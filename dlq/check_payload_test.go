@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-go/holdfast/dlq"
 )
 
-func TestAPayloadOfJSONMustStayJSON(t *testing.T) {
+func TestCheckPayload_APayloadOfJSONMustStayJSON(t *testing.T) {
 	t.Parallel()
 	json := map[string]string{"Content-Type": "application/json; charset=utf-8"}
 	for _, c := range []struct {

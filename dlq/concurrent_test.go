@@ -23,7 +23,7 @@ import (
 
 // Several people replay the same letters while two nodes of the consumer handle them, the events are redelivered, and
 // later ones of their keys come in: each event is handled once, and each key's in their order.
-func TestConcurrentReplaysHandleEveryEventOnceInTheOrderOfItsKey(t *testing.T) {
+func TestConcurrent_ConcurrentReplaysHandleEveryEventOnceInTheOrderOfItsKey(t *testing.T) {
 	skip.InShort(t, "it takes 12 s beside the others")
 	t.Parallel()
 	const keys, each, people = 12, 15, 4

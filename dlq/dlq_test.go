@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 
-func TestAListIsTheOpenLettersThatTheFilterChooses(t *testing.T) {
+func TestDLQ_AListIsTheOpenLettersThatTheFilterChooses(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	first := b.letter(t, "billing", "k1", "e1")
@@ -73,7 +73,7 @@ func TestAListIsTheOpenLettersThatTheFilterChooses(t *testing.T) {
 	}
 }
 
-func TestTwoPeopleWhoReplayAtOnceReplayALetterOnce(t *testing.T) {
+func TestDLQ_TwoPeopleWhoReplayAtOnceReplayALetterOnce(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	b := setup(t)
@@ -107,7 +107,7 @@ func TestTwoPeopleWhoReplayAtOnceReplayALetterOnce(t *testing.T) {
 	}
 }
 
-func TestAReplayGoesToTheHeadOfItsKeyAndKeepsTheOrderOfTheKey(t *testing.T) {
+func TestDLQ_AReplayGoesToTheHeadOfItsKeyAndKeepsTheOrderOfTheKey(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	for i := range 3 {
@@ -132,7 +132,7 @@ func TestAReplayGoesToTheHeadOfItsKeyAndKeepsTheOrderOfTheKey(t *testing.T) {
 	}
 }
 
-func TestADryRunCountsAndChangesNothing(t *testing.T) {
+func TestDLQ_ADryRunCountsAndChangesNothing(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.letter(t, "billing", "k", "e")
@@ -148,7 +148,7 @@ func TestADryRunCountsAndChangesNothing(t *testing.T) {
 	}
 }
 
-func TestAnEditKeepsTheOldPayloadAndChangesWhatIdentifiesTheEvent(t *testing.T) {
+func TestDLQ_AnEditKeepsTheOldPayloadAndChangesWhatIdentifiesTheEvent(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	inbox, relay := b.letter(t, "billing", "k", "e"), b.letter(t, "", "k", "e")
@@ -175,7 +175,7 @@ func TestAnEditKeepsTheOldPayloadAndChangesWhatIdentifiesTheEvent(t *testing.T) 
 	}
 }
 
-func TestWhatWasDealtWithIsNotDealtWithAgain(t *testing.T) {
+func TestDLQ_WhatWasDealtWithIsNotDealtWithAgain(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	id := b.letter(t, "billing", "k", "e")
@@ -199,7 +199,7 @@ func TestWhatWasDealtWithIsNotDealtWithAgain(t *testing.T) {
 	}
 }
 
-func TestWhoeverActsHasToSayWho(t *testing.T) {
+func TestDLQ_WhoeverActsHasToSayWho(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	id := b.letter(t, "billing", "k", "e")
@@ -212,7 +212,7 @@ func TestWhoeverActsHasToSayWho(t *testing.T) {
 }
 
 // One form for every problem: field, value and rule.
-func TestEveryProblemNamesFieldValueAndRule(t *testing.T) {
+func TestDLQ_EveryProblemNamesFieldValueAndRule(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	id := b.letter(t, "billing", "k", "e")
@@ -240,7 +240,7 @@ func TestEveryProblemNamesFieldValueAndRule(t *testing.T) {
 	}
 }
 
-func TestAReplayKeepsToItsRateAndStopsWithItsContext(t *testing.T) {
+func TestDLQ_AReplayKeepsToItsRateAndStopsWithItsContext(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	b := setup(t)
@@ -264,7 +264,7 @@ func TestAReplayKeepsToItsRateAndStopsWithItsContext(t *testing.T) {
 	}
 }
 
-func TestEverythingWorksInEveryExecModeOfPgx(t *testing.T) {
+func TestDLQ_EverythingWorksInEveryExecModeOfPgx(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	b := setup(t)

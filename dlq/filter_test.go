@@ -10,7 +10,7 @@ import (
 )
 
 // Two letters that differ in everything: each field of a filter has to tell them apart by itself.
-func TestEveryFieldOfAFilterChoosesByItself(t *testing.T) {
+func TestFilter_EveryFieldOfAFilterChoosesByItself(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	old := time.Now().Add(-time.Hour).Truncate(time.Second)
@@ -56,7 +56,7 @@ func TestEveryFieldOfAFilterChoosesByItself(t *testing.T) {
 	}
 }
 
-func TestGroupsCountLettersOfOneKindTheMostFrequentFirst(t *testing.T) {
+func TestFilter_GroupsCountLettersOfOneKindTheMostFrequentFirst(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	first := time.Now().Add(-3 * time.Hour).UTC().Truncate(time.Second)

@@ -12,7 +12,7 @@ import (
 )
 
 // A letter of a row that somebody wrote by SQL may hold what Go cannot. It is listed with the others, and says what it is.
-func TestAMalformedLetterHidesNoOther(t *testing.T) {
+func TestMalformed_AMalformedLetterHidesNoOther(t *testing.T) {
 	skip.InShort(t, "it takes 18 s beside the others")
 	t.Parallel()
 	b := setup(t)
@@ -55,7 +55,7 @@ func TestAMalformedLetterHidesNoOther(t *testing.T) {
 }
 
 // A replay says of every letter that cannot be sent why, and replays the others.
-func TestAReplayPassesOverMalformedLettersAndSaysWhy(t *testing.T) {
+func TestMalformed_AReplayPassesOverMalformedLettersAndSaysWhy(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	array := b.letter(t, "", "k1", "array")

@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-func TestLettersOfOneKeyThatAreReplayedOneByOneKeepTheirOrder(t *testing.T) {
+func TestOrder_LettersOfOneKeyThatAreReplayedOneByOneKeepTheirOrder(t *testing.T) {
 	skip.InShort(t, "it takes 7 s beside the others")
 	t.Parallel()
 	b := setup(t)
@@ -43,7 +43,7 @@ func TestLettersOfOneKeyThatAreReplayedOneByOneKeepTheirOrder(t *testing.T) {
 	}
 }
 
-func TestAThousandLettersOfOneKeyFindTheirPlaces(t *testing.T) {
+func TestOrder_AThousandLettersOfOneKeyFindTheirPlaces(t *testing.T) {
 	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	b := setup(t)
@@ -58,7 +58,7 @@ func TestAThousandLettersOfOneKeyFindTheirPlaces(t *testing.T) {
 }
 
 // A consumer may take the head of a queue as soon as it is there: so an earlier letter has to be there first.
-func TestAnEarlierLetterOfAKeyIsNeverThereLater(t *testing.T) {
+func TestOrder_AnEarlierLetterOfAKeyIsNeverThereLater(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	for i := range 5 {
@@ -72,7 +72,7 @@ func TestAnEarlierLetterOfAKeyIsNeverThereLater(t *testing.T) {
 	}
 }
 
-func TestLettersOfTheRelayGoIntoTheLogInTheirOrder(t *testing.T) {
+func TestOrder_LettersOfTheRelayGoIntoTheLogInTheirOrder(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	for i := range 5 {
@@ -84,7 +84,7 @@ func TestLettersOfTheRelayGoIntoTheLogInTheirOrder(t *testing.T) {
 	}
 }
 
-func TestALimitBoundsAReplay(t *testing.T) {
+func TestOrder_ALimitBoundsAReplay(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	for i := range 5 {
@@ -100,7 +100,7 @@ func TestALimitBoundsAReplay(t *testing.T) {
 	b.replay(t, dlq.Filter{}, 3)
 }
 
-func TestAReplayDoesNotChaseTheLettersThatItCauses(t *testing.T) {
+func TestOrder_AReplayDoesNotChaseTheLettersThatItCauses(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.letter(t, "billing", "", "e")
@@ -112,7 +112,7 @@ func TestAReplayDoesNotChaseTheLettersThatItCauses(t *testing.T) {
 	b.replay(t, dlq.Filter{}, 1)
 }
 
-func TestALetterWhoseEventWaitsAlreadyStaysOpenAndTheOthersGo(t *testing.T) {
+func TestOrder_ALetterWhoseEventWaitsAlreadyStaysOpenAndTheOthersGo(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.letter(t, "billing", "k", "e")
@@ -130,7 +130,7 @@ func TestALetterWhoseEventWaitsAlreadyStaysOpenAndTheOthersGo(t *testing.T) {
 	}
 }
 
-func TestALetterWithoutItsPayloadIsNotReplayed(t *testing.T) {
+func TestOrder_ALetterWithoutItsPayloadIsNotReplayed(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	large, other := b.letter(t, "billing", "k", "large"), b.letter(t, "billing", "k", "other")
@@ -151,7 +151,7 @@ func TestALetterWithoutItsPayloadIsNotReplayed(t *testing.T) {
 }
 
 // Whoever replays a key in parts, while the first letter is still there, must find room for every one between.
-func TestAHundredLettersOfOneKeyFindTheirPlacesBetweenTwoThatWait(t *testing.T) {
+func TestOrder_AHundredLettersOfOneKeyFindTheirPlacesBetweenTwoThatWait(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	t.Parallel()
 	b := setup(t)
@@ -166,7 +166,7 @@ func TestAHundredLettersOfOneKeyFindTheirPlacesBetweenTwoThatWait(t *testing.T) 
 }
 
 // An error that names another cause than the true one sends a person to the wrong event.
-func TestALetterWhosePlaceIsTakenIsNotSaidToWait(t *testing.T) {
+func TestOrder_ALetterWhosePlaceIsTakenIsNotSaidToWait(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	id := b.letter(t, "billing", "k", "e")

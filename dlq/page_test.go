@@ -10,7 +10,7 @@ import (
 )
 
 // Letters have up to 64 MiB each: a page of a thousand would be 64 GiB.
-func TestAPageOfLettersEndsByItsBytes(t *testing.T) {
+func TestPage_APageOfLettersEndsByItsBytes(t *testing.T) {
 	skip.InShort(t, "it takes 17 s beside the others")
 	t.Parallel()
 	b := setup(t)

@@ -13,7 +13,7 @@ import (
 // What is done about one letter, or one named replay, is found by an index, on tables that are large: 20,000 letters with
 // as many actions and inbox rows, 10,000 stored and 20,000 parked events, 5,000 named replays. What reads many letters is in
 // queries_test.go.
-func TestOneLetterIsFoundByItsIndexes(t *testing.T) {
+func TestPlan_OneLetterIsFoundByItsIndexes(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)

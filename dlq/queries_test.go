@@ -17,7 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
-func TestEveryStatementIsPreparedAgainstTheSchema(t *testing.T) {
+func TestQueries_EveryStatementIsPreparedAgainstTheSchema(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{Schema: "other"}); err != nil {
@@ -41,7 +41,7 @@ func TestEveryStatementIsPreparedAgainstTheSchema(t *testing.T) {
 }
 
 // Open letters are few, closed ones many: what reads the open ones must not read the others, in any kind of plan.
-func TestOpenLettersAreReadByTheirIndex(t *testing.T) {
+func TestQueries_OpenLettersAreReadByTheirIndex(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	t.Parallel()
 	explain := closed(t, migrated.New(t))
@@ -68,7 +68,7 @@ func TestOpenLettersAreReadByTheirIndex(t *testing.T) {
 	}
 }
 
-func TestAPurgeFindsOldLettersByTheirIndex(t *testing.T) {
+func TestQueries_APurgeFindsOldLettersByTheirIndex(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)
@@ -118,7 +118,7 @@ func closed(t *testing.T, db *pgtest.DB) (explain func(statement string, args ..
 }
 
 // A letter's place in a long queue is found, not searched for: a replay of many letters of one key would take for ever.
-func TestThePlaceOfALetterInALongQueueIsFoundByTheKey(t *testing.T) {
+func TestQueries_ThePlaceOfALetterInALongQueueIsFoundByTheKey(t *testing.T) {
 	skip.InShort(t, "it takes 10 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)

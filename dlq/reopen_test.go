@@ -84,7 +84,7 @@ func (r *repair) until(t *testing.T, state string, letters int64) {
 	stop()
 }
 
-func TestAReopenedEventIsHandledOnceMoreForEachOrder(t *testing.T) {
+func TestReopen_AReopenedEventIsHandledOnceMoreForEachOrder(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	r := repaired(t)
@@ -127,7 +127,7 @@ func TestAReopenedEventIsHandledOnceMoreForEachOrder(t *testing.T) {
 	}
 }
 
-func TestAHandlerThatFailsAgainLeavesTheLetterOpen(t *testing.T) {
+func TestReopen_AHandlerThatFailsAgainLeavesTheLetterOpen(t *testing.T) {
 	t.Parallel()
 	r := repaired(t)
 	r.receive(t, order("1", "k"))
@@ -144,7 +144,7 @@ func TestAHandlerThatFailsAgainLeavesTheLetterOpen(t *testing.T) {
 	})
 }
 
-func TestOnlyWhatWasHandledIsReopened(t *testing.T) {
+func TestReopen_OnlyWhatWasHandledIsReopened(t *testing.T) {
 	t.Parallel()
 	r := repaired(t)
 	if _, err := r.d.Reopen(t.Context(), nil, order("1", "k"), bug42); err == nil || !strings.Contains(err.Error(), "tx is nil") {
@@ -192,7 +192,7 @@ func TestOnlyWhatWasHandledIsReopened(t *testing.T) {
 	}
 }
 
-func TestOneOfTwoTransactionsReopensAnEvent(t *testing.T) {
+func TestReopen_OneOfTwoTransactionsReopensAnEvent(t *testing.T) {
 	t.Parallel()
 	r := repaired(t)
 	r.receive(t, order("1", "k"))

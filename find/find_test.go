@@ -79,7 +79,7 @@ func (broker) Publish(ctx context.Context, events []holdfast.Event) []error {
 	return errs
 }
 
-func TestAnEventIsFollowedFromItsCommitToTheBroker(t *testing.T) {
+func TestFind_AnEventIsFollowedFromItsCommitToTheBroker(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)
@@ -136,7 +136,7 @@ func TestAnEventIsFollowedFromItsCommitToTheBroker(t *testing.T) {
 	}
 }
 
-func TestAnEventIsFollowedThroughItsConsumers(t *testing.T) {
+func TestFind_AnEventIsFollowedThroughItsConsumers(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
 	fails := true
@@ -205,7 +205,7 @@ func TestAnEventIsFollowedThroughItsConsumers(t *testing.T) {
 	}
 }
 
-func TestParkedEventsSayWhatTheyWaitFor(t *testing.T) {
+func TestFind_ParkedEventsSayWhatTheyWaitFor(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)
@@ -232,7 +232,7 @@ func TestParkedEventsSayWhatTheyWaitFor(t *testing.T) {
 }
 
 // One place that takes too long, or that is not for this role, hides none of the others.
-func TestAPlaceThatCannotBeSearchedIsNamed(t *testing.T) {
+func TestFind_APlaceThatCannotBeSearchedIsNamed(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)
@@ -262,7 +262,7 @@ func TestAPlaceThatCannotBeSearchedIsNamed(t *testing.T) {
 	}
 }
 
-func TestMoreEventsOfAnIDThanAreListedAreSaid(t *testing.T) {
+func TestFind_MoreEventsOfAnIDThanAreListedAreSaid(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)
@@ -275,7 +275,7 @@ func TestMoreEventsOfAnIDThanAreListedAreSaid(t *testing.T) {
 	wantSeen(t, db.Pool, find.Query{ID: "e", Source: "shop 77"}, "inbox handled mail")
 }
 
-func TestAWrongQueryNamesEveryProblem(t *testing.T) {
+func TestFind_AWrongQueryNamesEveryProblem(t *testing.T) {
 	t.Parallel()
 	_, err := find.Event(t.Context(), nil, find.Query{Key: "a\x00", Within: time.Microsecond, Schema: "Not A Name"})
 	for _, want := range []string{"pool is nil", "id has 0 bytes", "has a NUL", "within is 1µs", "Not A Name"} {
@@ -290,7 +290,7 @@ func TestAWrongQueryNamesEveryProblem(t *testing.T) {
 }
 
 // An edit gives the event of a relay's letter another id. Who asks by the first one finds the letter, what was done to it, and the other id.
-func TestAnEditedEventIsFoundByTheIDThatItHad(t *testing.T) {
+func TestFind_AnEditedEventIsFoundByTheIDThatItHad(t *testing.T) {
 	db := migrated.New(t)
 	for _, id := range []string{"e1", "e2"} {
 		pgtest.Exec(t, db.Pool, `insert into holdfast.letter (origin, reason, event_id, source, type, topic, key, time, payload, hash, lane) values ('relay', 'r', $1, 'shop', 'placed', 'orders', 'k', now(), 'one', sha256('one'), 0)`, id)

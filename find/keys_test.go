@@ -14,7 +14,7 @@ import (
 )
 
 // Each state of a key, of a table that package idempotency writes.
-func TestAKeyIsFoundInEachState(t *testing.T) {
+func TestKeys_AKeyIsFoundInEachState(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)
@@ -69,7 +69,7 @@ func TestAKeyIsFoundInEachState(t *testing.T) {
 	}
 }
 
-func TestAQueryForAKeyIsChecked(t *testing.T) {
+func TestKeys_AQueryForAKeyIsChecked(t *testing.T) {
 	t.Parallel()
 	_, _, err := find.Keys(t.Context(), nil, find.KeyQuery{Key: "", Scope: "a\x00", Within: 1, Schema: "a b"})
 	for _, want := range []string{"pool is nil", "key has 0 bytes", "has a NUL", "within is 1ns", "schema"} {

@@ -11,7 +11,7 @@ import (
 )
 
 // What a consumer keeps for long is found by an index, and so is a key in the log. The other tables are small, or are read whole.
-func TestLargeTablesAreSearchedByTheirIndexes(t *testing.T) {
+func TestPlan_LargeTablesAreSearchedByTheirIndexes(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)

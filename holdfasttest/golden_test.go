@@ -44,7 +44,7 @@ func mixed(run int) []holdfast.Event {
 }
 
 // testdata/mixed.golden.json is read in review.
-func TestAGoldenFileIsTheSameInEachRun(t *testing.T) {
+func TestGolden_AGoldenFileIsTheSameInEachRun(t *testing.T) {
 	t.Parallel()
 	for run := 1; run <= 4; run++ {
 		holdfasttest.RequireGolden(t, "testdata/mixed.golden.json", mixed(run))
@@ -61,7 +61,7 @@ func TestAGoldenFileIsTheSameInEachRun(t *testing.T) {
 	holdfasttest.Golden{KeepIDs: true, KeepTimes: true}.Require(t, "testdata/kept.golden.json", mixed(3))
 }
 
-func TestWhatIsNotInTheGoldenFileIsShown(t *testing.T) {
+func TestGolden_WhatIsNotInTheGoldenFileIsShown(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		change func(events []holdfast.Event) []holdfast.Event
@@ -93,7 +93,7 @@ func TestWhatIsNotInTheGoldenFileIsShown(t *testing.T) {
 }
 
 // Not parallel: the flag is the binary's.
-func TestUpdateWritesTheGoldenFile(t *testing.T) {
+func TestGolden_UpdateWritesTheGoldenFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "new", "a.golden.json")
 	was := flag.Lookup("update").Value.String()
 	if err := flag.Set("update", "true"); err != nil {
@@ -120,7 +120,7 @@ func TestUpdateWritesTheGoldenFile(t *testing.T) {
 	holdfasttest.RequireGolden(t, file, mixed(3))
 }
 
-func TestAClockStandsUntilItIsMoved(t *testing.T) {
+func TestGolden_AClockStandsUntilItIsMoved(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	c := holdfasttest.NewClock(at)

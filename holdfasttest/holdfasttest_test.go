@@ -22,7 +22,7 @@ import (
 	"github.com/holdfast-go/holdfast/retry"
 )
 
-func TestAHandlerRunsInTheTestsTransactionAndNothingIsLeftBehind(t *testing.T) {
+func TestHoldfastTest_AHandlerRunsInTheTestsTransactionAndNothingIsLeftBehind(t *testing.T) {
 	pool := setup(t)
 	in := newBilling(t, pool)
 	t.Run("a test", func(t *testing.T) {
@@ -44,7 +44,7 @@ func TestAHandlerRunsInTheTestsTransactionAndNothingIsLeftBehind(t *testing.T) {
 	}
 }
 
-func TestATestMayCommitWhatAHandlerDid(t *testing.T) {
+func TestHoldfastTest_ATestMayCommitWhatAHandlerDid(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	pool := setup(t)
 	in := newBilling(t, pool)
@@ -68,7 +68,7 @@ func TestATestMayCommitWhatAHandlerDid(t *testing.T) {
 	}
 }
 
-func TestTheErrorOfAHandlerComesAsItIsAndTheTransactionGoesOn(t *testing.T) {
+func TestHoldfastTest_TheErrorOfAHandlerComesAsItIsAndTheTransactionGoesOn(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	pool := setup(t)
 	for _, c := range []struct {
@@ -97,7 +97,7 @@ func TestTheErrorOfAHandlerComesAsItIsAndTheTransactionGoesOn(t *testing.T) {
 	}
 }
 
-func TestPanicsAndHandlersThatDoNotEndAreErrors(t *testing.T) {
+func TestHoldfastTest_PanicsAndHandlersThatDoNotEndAreErrors(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	pool := setup(t)
 	release := make(chan struct{})
@@ -122,7 +122,7 @@ func TestPanicsAndHandlersThatDoNotEndAreErrors(t *testing.T) {
 	}
 }
 
-func TestAnEventIsGivenWhatItLacksAndKeepsWhatItHas(t *testing.T) {
+func TestHoldfastTest_AnEventIsGivenWhatItLacksAndKeepsWhatItHas(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	pool := setup(t)
 	in := newBilling(t, pool)
@@ -144,7 +144,7 @@ func TestAnEventIsGivenWhatItLacksAndKeepsWhatItHas(t *testing.T) {
 	}
 }
 
-func TestHandleFailsTheTestWhereNoHandlerCouldRun(t *testing.T) {
+func TestHoldfastTest_HandleFailsTheTestWhereNoHandlerCouldRun(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	pool := setup(t)
 	in := newBilling(t, pool)
@@ -164,7 +164,7 @@ func TestHandleFailsTheTestWhereNoHandlerCouldRun(t *testing.T) {
 	}, "42P01")
 }
 
-func TestADatabaseIsFreshMigratedAndGoneAfterItsTest(t *testing.T) {
+func TestHoldfastTest_ADatabaseIsFreshMigratedAndGoneAfterItsTest(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	server := pgtest.New(t)
@@ -191,7 +191,7 @@ func TestADatabaseIsFreshMigratedAndGoneAfterItsTest(t *testing.T) {
 	}
 }
 
-func TestDatabaseSaysWhatIsWrongWithTheAddressAndNotThePassword(t *testing.T) {
+func TestHoldfastTest_DatabaseSaysWhatIsWrongWithTheAddressAndNotThePassword(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string]string{
 		"":                                     "url is empty: it must be the address of a database server",
@@ -205,7 +205,7 @@ func TestDatabaseSaysWhatIsWrongWithTheAddressAndNotThePassword(t *testing.T) {
 	}
 }
 
-func TestATestsTransactionThatCannotBeginFailsTheTest(t *testing.T) {
+func TestHoldfastTest_ATestsTransactionThatCannotBeginFailsTheTest(t *testing.T) {
 	pool := setup(t)
 	var noContext errorTB
 	ctx, cancel := context.WithCancel(t.Context())
@@ -225,7 +225,7 @@ type errorTB struct {
 
 func (e *errorTB) Context() context.Context { return e.ctx }
 
-func TestItLinksNothingThatStartsServersAndNoAssertions(t *testing.T) {
+func TestHoldfastTest_ItLinksNothingThatStartsServersAndNoAssertions(t *testing.T) {
 	t.Parallel()
 	const module = "github.com/holdfast-go/holdfast"
 	deps := func(pkg string) map[string]bool {
@@ -259,13 +259,13 @@ func run(t *testing.T, name string, args ...string) (string, error) {
 	return string(out), err
 }
 
-func TestTheExampleHolds(t *testing.T) {
+func TestHoldfastTest_TheExampleHolds(t *testing.T) {
 	t.Setenv("TEST_DATABASE_URL", pgtest.New(t).DSN)
 	t.Run("one event", anOrderIsInvoiced)
 	t.Run("all parts", aStoredOrderIsInvoiced)
 }
 
-func TestTheCodeOfThePackageCommentIsThatOfTheExample(t *testing.T) {
+func TestHoldfastTest_TheCodeOfThePackageCommentIsThatOfTheExample(t *testing.T) {
 	t.Parallel()
 	read := func(file string) string {
 		text, err := os.ReadFile(file)

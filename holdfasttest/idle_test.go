@@ -128,7 +128,7 @@ func runRelay(t *testing.T, pool *pgxpool.Pool, p relay.Publisher, c relay.Confi
 	background(t, r.Run)
 }
 
-func TestWaitIdleWaitsUntilTheRelayHasPublishedEverything(t *testing.T) {
+func TestIdle_WaitIdleWaitsUntilTheRelayHasPublishedEverything(t *testing.T) {
 	skip.InShort(t, "it takes 7 s beside the others")
 	pool := setup(t)
 	wantIdle(t, pool, holdfasttest.Idle{})
@@ -158,7 +158,7 @@ func TestWaitIdleWaitsUntilTheRelayHasPublishedEverything(t *testing.T) {
 	}
 }
 
-func TestWhatTheRelayHasReadAndNotPublishedIsPending(t *testing.T) {
+func TestIdle_WhatTheRelayHasReadAndNotPublishedIsPending(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	pool := setup(t)
 	release, entered := make(chan struct{}), make(chan struct{})
@@ -176,7 +176,7 @@ func TestWhatTheRelayHasReadAndNotPublishedIsPending(t *testing.T) {
 	wantIdle(t, pool, holdfasttest.Idle{})
 }
 
-func TestHalfAWindowThatIsPublishedIsNotCountedAgain(t *testing.T) {
+func TestIdle_HalfAWindowThatIsPublishedIsNotCountedAgain(t *testing.T) {
 	pool := setup(t)
 	commit(t, pool, named("1"), named("2"), named("3"))
 	pgtest.Exec(t, pool, `update holdfast.lane l set upto = pg_current_snapshot(), pos = (select min(seq) + 1 from holdfast.event)
@@ -184,7 +184,7 @@ func TestHalfAWindowThatIsPublishedIsNotCountedAgain(t *testing.T) {
 	wantBusy(t, pool, holdfasttest.Idle{}, ": 1 unread in the log")
 }
 
-func TestWhatIsParkedIsPendingUntilItIsPublishedOrGivenUp(t *testing.T) {
+func TestIdle_WhatIsParkedIsPendingUntilItIsPublishedOrGivenUp(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	pool := setup(t)
 	p := &publisher{refuse: refused}
@@ -199,7 +199,7 @@ func TestWhatIsParkedIsPendingUntilItIsPublishedOrGivenUp(t *testing.T) {
 	}
 }
 
-func TestARetryThatIsFarAwayIsPendingOnlyWhereAheadReachesIt(t *testing.T) {
+func TestIdle_ARetryThatIsFarAwayIsPendingOnlyWhereAheadReachesIt(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	pool := setup(t)
 	commit(t, pool, named("1"))
@@ -219,7 +219,7 @@ func TestARetryThatIsFarAwayIsPendingOnlyWhereAheadReachesIt(t *testing.T) {
 	wantIdle(t, pool, holdfasttest.Idle{NoRelay: true, Ahead: 2 * time.Hour})
 }
 
-func TestWhatALetterHoldsIsAtRest(t *testing.T) {
+func TestIdle_WhatALetterHoldsIsAtRest(t *testing.T) {
 	skip.InShort(t, "it takes 6 s beside the others")
 	pool := setup(t)
 	p := &publisher{refuse: func(e holdfast.Event) error {
@@ -248,7 +248,7 @@ func TestWhatALetterHoldsIsAtRest(t *testing.T) {
 	}
 }
 
-func TestWhatComesBeforeAHoldingLetterIsPending(t *testing.T) {
+func TestIdle_WhatComesBeforeAHoldingLetterIsPending(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	pool := setup(t)
 	pgtest.Exec(t, pool, `insert into holdfast.letter (origin, consumer, reason, holds, event_id, source, type, topic, key, time, hash, place)
@@ -269,7 +269,7 @@ func receive(t *testing.T, in *inbox.Inbox, id string, e holdfast.Event, want in
 	}
 }
 
-func TestWhatIsScheduledIsPendingOnceItIsDueSoon(t *testing.T) {
+func TestIdle_WhatIsScheduledIsPendingOnceItIsDueSoon(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	pool := setup(t)
 	p := &publisher{}
@@ -284,7 +284,7 @@ func TestWhatIsScheduledIsPendingOnceItIsDueSoon(t *testing.T) {
 	wantBusy(t, pool, holdfasttest.Idle{Ahead: 2 * time.Hour}, ": 1 scheduled, such as o; due in 59m")
 }
 
-func TestWhatIsStoredIsPendingForTheConsumersThatAreAskedFor(t *testing.T) {
+func TestIdle_WhatIsStoredIsPendingForTheConsumersThatAreAskedFor(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	pool := setup(t)
 	in := newBilling(t, pool)
@@ -309,7 +309,7 @@ func TestWhatIsStoredIsPendingForTheConsumersThatAreAskedFor(t *testing.T) {
 	}
 }
 
-func TestRetriesAndHandlersInHandArePendingWithTheLastError(t *testing.T) {
+func TestIdle_RetriesAndHandlersInHandArePendingWithTheLastError(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	pool := setup(t)
 	var fixed, stuck atomic.Bool
@@ -337,7 +337,7 @@ func TestRetriesAndHandlersInHandArePendingWithTheLastError(t *testing.T) {
 	wantIdle(t, pool, holdfasttest.Idle{})
 }
 
-func TestEventsInKafkaArePendingUntilEachConsumerHasThem(t *testing.T) {
+func TestIdle_EventsInKafkaArePendingUntilEachConsumerHasThem(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	pool := setup(t)
 	runRelay(t, pool, &publisher{}, relay.Config{})
@@ -358,7 +358,7 @@ func TestEventsInKafkaArePendingUntilEachConsumerHasThem(t *testing.T) {
 	wantBusy(t, pool, idle, "consumer shipping: 3 not taken in")
 }
 
-func TestWaitIdleSaysWhyItCannotWait(t *testing.T) {
+func TestIdle_WaitIdleSaysWhyItCannotWait(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	pool := setup(t)
 	for name, c := range map[string]struct {

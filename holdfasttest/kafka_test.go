@@ -69,7 +69,7 @@ func readAll(t testing.TB, k *holdfasttest.Kafka, topic string) (all []publisher
 }
 
 // What is published is read by consumers of the same Kafka.
-func TestKafkaInMemoryIsAPublisher(t *testing.T) {
+func TestKafka_KafkaInMemoryIsAPublisher(t *testing.T) {
 	t.Parallel()
 	k := &holdfasttest.Kafka{RefuseFunc: func(e holdfast.Event) error {
 		if string(e.Payload) == "refuse me" {
@@ -91,7 +91,7 @@ func TestKafkaInMemoryIsAPublisher(t *testing.T) {
 }
 
 // A relay, a consumer and a broker in memory do what they do with Kafka.
-func TestAnEventGoesThroughKafkaInMemory(t *testing.T) {
+func TestKafka_AnEventGoesThroughKafkaInMemory(t *testing.T) {
 	skip.InShort(t, "it takes 11 s beside the others")
 	pool := setup(t)
 	var k holdfasttest.Kafka
@@ -145,7 +145,7 @@ func TestAnEventGoesThroughKafkaInMemory(t *testing.T) {
 	}
 }
 
-func TestATopicIsMadeOnce(t *testing.T) {
+func TestKafka_ATopicIsMadeOnce(t *testing.T) {
 	t.Parallel()
 	var k holdfasttest.Kafka
 	k.CreateTopic("o", 2)

@@ -35,7 +35,7 @@ func later(id string) holdfast.Event {
 	return e
 }
 
-func TestWrittenIsWhatTheTransactionWroteInItsOrder(t *testing.T) {
+func TestWritten_WrittenIsWhatTheTransactionWroteInItsOrder(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	pool := setup(t)
 	earlier := holdfasttest.Begin(t, pool)
@@ -80,7 +80,7 @@ func TestWrittenIsWhatTheTransactionWroteInItsOrder(t *testing.T) {
 	}
 }
 
-func TestAnEventIsReadBackAsItWasWritten(t *testing.T) {
+func TestWritten_AnEventIsReadBackAsItWasWritten(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	pool := setup(t)
 	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
@@ -108,7 +108,7 @@ func TestAnEventIsReadBackAsItWasWritten(t *testing.T) {
 	}
 }
 
-func TestWrittenSinceIsWhatWasCommittedAfterTheMark(t *testing.T) {
+func TestWritten_WrittenSinceIsWhatWasCommittedAfterTheMark(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	pool := setup(t)
 	write1 := func(events ...holdfast.Event) {
@@ -140,7 +140,7 @@ func TestWrittenSinceIsWhatWasCommittedAfterTheMark(t *testing.T) {
 	}
 }
 
-func TestALogInASchemaOfAnotherNameIsReadByItsName(t *testing.T) {
+func TestWritten_ALogInASchemaOfAnotherNameIsReadByItsName(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	pool := setup(t)
 	if err := holdfast.Migrate(t.Context(), pool, holdfast.SchemaConfig{Schema: "other_one"}); err != nil {
@@ -166,7 +166,7 @@ func TestALogInASchemaOfAnotherNameIsReadByItsName(t *testing.T) {
 	wantFailure(t, func(v testing.TB) { holdfasttest.Log{Schema: "absent"}.Now(v, pool) }, "mark the log", "42P01")
 }
 
-func TestWhatIsNotWrittenFailsTheTestWithAReadableDifference(t *testing.T) {
+func TestWritten_WhatIsNotWrittenFailsTheTestWithAReadableDifference(t *testing.T) {
 	t.Parallel()
 	type events = []holdfast.Event
 	alice := holdfast.Event{ID: "1", Type: "order.placed", Topic: "orders", Key: "alice", Source: "shop", Headers: map[string]string{"tenant": "a", "x": "y"},
@@ -226,7 +226,7 @@ func TestWhatIsNotWrittenFailsTheTestWithAReadableDifference(t *testing.T) {
 	}
 }
 
-func TestRequireWrittenLooksAtTheTransaction(t *testing.T) {
+func TestWritten_RequireWrittenLooksAtTheTransaction(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	pool := setup(t)
 	tx := holdfasttest.Begin(t, pool)

@@ -18,7 +18,7 @@ import (
 var _ = seed.Properties()
 
 // R8.
-func TestDocumentsThatMeanTheSameHaveOneForm(t *testing.T) {
+func TestCanonical_DocumentsThatMeanTheSameHaveOneForm(t *testing.T) {
 	for document, want := range map[string]string{
 		`{"a":1,"b":2}`:                         `{"a":1,"b":2}`,
 		"{ \"b\" : 2.0,\n\"a\":1 }":             `{"a":1,"b":2}`,
@@ -50,7 +50,7 @@ func TestDocumentsThatMeanTheSameHaveOneForm(t *testing.T) {
 }
 
 // R9.
-func TestWhatWouldLoseSomethingIsComparedByItsBytes(t *testing.T) {
+func TestCanonical_WhatWouldLoseSomethingIsComparedByItsBytes(t *testing.T) {
 	for name, document := range map[string]string{
 		"an integer above 2^53-1": `9007199254740993`, "another": `{"a":[9007199254740992]}`, "more digits than float64 has": `333333333.33333329`,
 		"overflow": `1e400`, "underflow": `1e-400`, "a name twice": `{"a":1,"a":2}`, "a name twice, escaped": `{"a":1,"\u0061":2}`,
@@ -65,7 +65,7 @@ func TestWhatWouldLoseSomethingIsComparedByItsBytes(t *testing.T) {
 }
 
 // R10.
-func TestPointersRemoveWhatTheyName(t *testing.T) {
+func TestCanonical_PointersRemoveWhatTheyName(t *testing.T) {
 	for _, c := range []struct {
 		document string
 		ignore   []string
@@ -86,7 +86,7 @@ func TestPointersRemoveWhatTheyName(t *testing.T) {
 
 // The form is a fixed point, and says what the document said.
 // R8.
-func TestTheFormMeansWhatTheDocumentMeant(t *testing.T) {
+func TestCanonical_TheFormMeansWhatTheDocumentMeant(t *testing.T) {
 	value := rapid.Deferred(func() *rapid.Generator[any] {
 		return jsonValue(3)
 	})
@@ -144,7 +144,7 @@ func FuzzTheFormLosesNothing(f *testing.F) {
 }
 
 // R7.
-func TestQueriesAreComparedByNameAndOrderOfValues(t *testing.T) {
+func TestCanonical_QueriesAreComparedByNameAndOrderOfValues(t *testing.T) {
 	same := [][2]string{{"a=1&b=2", "b=2&a=1"}, {"a=1&b=2&a=3", "b=2&a=1&a=3"}, {"a=%20", "a=+"}, {"a", "a="}, {"", "&&"}}
 	differ := [][2]string{{"a=1&a=2", "a=2&a=1"}, {"a=1", "a=2"}, {"a=1&b=2", "a=1%26b=2"}, {"a=1", "A=1"}, {"", "a"}}
 	for _, p := range same {

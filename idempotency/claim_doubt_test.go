@@ -9,7 +9,7 @@ import (
 
 // Postgres carries a claim out, its answer is lost, and then nobody can be asked. Where the request was kept it will be run
 // yet: the client must not be told that nothing was done.
-func TestAClaimOfUnknownOutcomeIsNotCalledNothingWhereItIsKept(t *testing.T) {
+func TestClaimDoubt_AClaimOfUnknownOutcomeIsNotCalledNothingWhereItIsKept(t *testing.T) {
 	for name, c := range map[string]struct {
 		route Route
 		code  string

@@ -14,7 +14,7 @@ import (
 )
 
 // No try gets a connection any more, so that trying again would last for ever.
-func TestAClosedPoolEndsRunWithAnErrorThatSaysSo(t *testing.T) {
+func TestClean_AClosedPoolEndsRunWithAnErrorThatSaysSo(t *testing.T) {
 	for name, change := range map[string]func(*Config){
 		"as it removes what has expired":     func(c *Config) { c.CleanupEvery, c.CompleteEvery = time.Millisecond, time.Hour },
 		"as it looks for abandoned requests": func(c *Config) { c.CleanupEvery, c.CompleteEvery = time.Hour, time.Millisecond },

@@ -47,7 +47,7 @@ func (b *bundle) complete(g *Guard, want int) {
 }
 
 // R40.
-func TestAnAbandonedRequestIsCompletedByANodeThatHasItsRoute(t *testing.T) {
+func TestComplete_AnAbandonedRequestIsCompletedByANodeThatHasItsRoute(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := openTill(t)
 	g := b.guard(soon(10))
@@ -73,7 +73,7 @@ func TestAnAbandonedRequestIsCompletedByANodeThatHasItsRoute(t *testing.T) {
 }
 
 // R40.
-func TestRunCompletesWhatNobodyRepeats(t *testing.T) {
+func TestComplete_RunCompletesWhatNobodyRepeats(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	b := openTill(t)
 	g := b.guard(soon(10), func(c *Config) { c.CompleteEvery = 5 * time.Millisecond })
@@ -93,7 +93,7 @@ func TestRunCompletesWhatNobodyRepeats(t *testing.T) {
 }
 
 // R40.
-func TestManyNodesCompleteEachRequestOnce(t *testing.T) {
+func TestComplete_ManyNodesCompleteEachRequestOnce(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	b := openTill(t)
 	const requests = 12
@@ -129,7 +129,7 @@ func TestManyNodesCompleteEachRequestOnce(t *testing.T) {
 }
 
 // R40.
-func TestWhatCannotBeCompletedIsReportedOnceAndWaitsForItsClient(t *testing.T) {
+func TestComplete_WhatCannotBeCompletedIsReportedOnceAndWaitsForItsClient(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := openTill(t)
 	var reported []Abandoned
@@ -174,7 +174,7 @@ func TestWhatCannotBeCompletedIsReportedOnceAndWaitsForItsClient(t *testing.T) {
 }
 
 // R40.
-func TestARouteMayLeaveARequestToItsClient(t *testing.T) {
+func TestComplete_ARouteMayLeaveARequestToItsClient(t *testing.T) {
 	b := openTill(t)
 	g := b.guard(soon(3))
 	answers := []func(r *http.Request, info Info) *http.Request{
@@ -196,7 +196,7 @@ func TestARouteMayLeaveARequestToItsClient(t *testing.T) {
 }
 
 // R48.
-func TestTheProviderSeesOneKeyForEveryAttempt(t *testing.T) {
+func TestComplete_TheProviderSeesOneKeyForEveryAttempt(t *testing.T) {
 	b := openTill(t)
 	var keys []string
 	b.at = func(place string, r *http.Request) error {
@@ -223,7 +223,7 @@ func TestTheProviderSeesOneKeyForEveryAttempt(t *testing.T) {
 	b.sold(3) // Another key and another principal are other charges.
 }
 
-func TestACompletedRequestIsTheOneThatWasSent(t *testing.T) {
+func TestComplete_ACompletedRequestIsTheOneThatWasSent(t *testing.T) {
 	b := openTill(t)
 	type who struct{}
 	var seen []string
@@ -267,7 +267,7 @@ func TestACompletedRequestIsTheOneThatWasSent(t *testing.T) {
 	}
 }
 
-func TestOnlyRoutesWithCompleteStoreRequests(t *testing.T) {
+func TestComplete_OnlyRoutesWithCompleteStoreRequests(t *testing.T) {
 	b := openTill(t)
 	b.abandonAt(b.guard(), "after the call")
 	if n := pgtest.Count(t, b.db, "select count(*) from holdfast.idempotency_request"); n != 0 {
@@ -275,7 +275,7 @@ func TestOnlyRoutesWithCompleteStoreRequests(t *testing.T) {
 	}
 }
 
-func TestAStopEndsWhatIsBeingCompleted(t *testing.T) {
+func TestComplete_AStopEndsWhatIsBeingCompleted(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := openTill(t)
 	g := b.guard(soon(10), func(c *Config) { c.CompleteEvery = 5 * time.Millisecond })

@@ -14,7 +14,7 @@ import (
 )
 
 // R46.
-func TestEveryProblemOfAConfigurationIsReportedAtOnce(t *testing.T) {
+func TestConfig_EveryProblemOfAConfigurationIsReportedAtOnce(t *testing.T) {
 	b := setup(t)
 	_, err := New(b.db.Pool, Config{
 		Schema: "No", Headers: []string{"a b"}, TTL: time.Millisecond, MaxRetryWindow: time.Hour, MismatchStatus: 418, Wait: -1, Timeout: 2 * time.Hour,
@@ -37,7 +37,7 @@ func TestEveryProblemOfAConfigurationIsReportedAtOnce(t *testing.T) {
 }
 
 // One form for every problem: field, value, rule.
-func TestEveryProblemNamesFieldValueAndRule(t *testing.T) {
+func TestConfig_EveryProblemNamesFieldValueAndRule(t *testing.T) {
 	form := regexp.MustCompile(`^(idempotency config: )?[a-z][a-z ]* is [^:]*: it must `)
 	problems := func(err error) []string {
 		if err == nil {
@@ -71,7 +71,7 @@ func TestEveryProblemNamesFieldValueAndRule(t *testing.T) {
 }
 
 // R46.
-func TestATTLBelowTheRetryWindowIsRefusedForARouteToo(t *testing.T) {
+func TestConfig_ATTLBelowTheRetryWindowIsRefusedForARouteToo(t *testing.T) {
 	b := setup(t)
 	g := b.guard(func(c *Config) { c.MaxRetryWindow = 12 * time.Hour })
 	for name, o := range map[string]Route{
@@ -104,7 +104,7 @@ func TestATTLBelowTheRetryWindowIsRefusedForARouteToo(t *testing.T) {
 }
 
 // R36.
-func TestTheIdempotentRoutesCanBeListed(t *testing.T) {
+func TestConfig_TheIdempotentRoutesCanBeListed(t *testing.T) {
 	b := setup(t)
 	g := b.guard()
 	mux := http.NewServeMux()
@@ -119,7 +119,7 @@ func TestTheIdempotentRoutesCanBeListed(t *testing.T) {
 }
 
 // C5, C6.
-func TestDecisionsAboutAnswers(t *testing.T) {
+func TestConfig_DecisionsAboutAnswers(t *testing.T) {
 	for _, c := range []struct {
 		c    answerFacts
 		want disposition
@@ -147,7 +147,7 @@ func TestDecisionsAboutAnswers(t *testing.T) {
 }
 
 // R45.
-func TestBudgetsOfClients(t *testing.T) {
+func TestConfig_BudgetsOfClients(t *testing.T) {
 	for value, want := range map[string]time.Duration{"2": 2 * time.Second, "0.2": 200 * time.Millisecond, "1500ms": 1500 * time.Millisecond, "": 0, "-1": 0, "0": 0, "soon": 0, "1e99": 0, "NaN": 0, "Inf": 0} {
 		if got, ok := budgetOf(value); got != want || ok != (want > 0) {
 			t.Errorf("%q: got %v, %v", value, got, ok)
@@ -156,7 +156,7 @@ func TestBudgetsOfClients(t *testing.T) {
 }
 
 // A caller that changes what it was given must not get cookies or credentials past Route's checks.
-func TestTheListsOfHeadersCannotBeChanged(t *testing.T) {
+func TestConfig_TheListsOfHeadersCannotBeChanged(t *testing.T) {
 	for name, list := range map[string]func() []string{"replayed": DefaultReplayHeaders, "kept": DefaultCompleteHeaders} {
 		list()[0] = "Set-Cookie"
 		_ = append(list()[:1], "Authorization")

@@ -30,95 +30,95 @@ type pooledTest struct {
 }
 
 var pooledTests = []pooledTest{
-	{"TestAMissingKeyIsRefused", TestAMissingKeyIsRefused},
-	{"TestAnInvalidKeyNeverReachesTheHandler", TestAnInvalidKeyNeverReachesTheHandler},
-	{"TestARepeatGetsTheSameAnswerAndTheHandlerDoesNotRun", TestARepeatGetsTheSameAnswerAndTheHandlerDoesNotRun},
-	{"TestAnswersOfEveryShapeComeBackByteForByte", TestAnswersOfEveryShapeComeBackByteForByte},
-	{"TestAKeyWithAnotherRequestIsRefusedAndChangesNothing", TestAKeyWithAnotherRequestIsRefusedAndChangesNothing},
-	{"TestWhatAFingerprintCovers", TestWhatAFingerprintCovers},
-	{"TestTheOrderOfNamesIsIrrelevantWhatDiffersIsNot", TestTheOrderOfNamesIsIrrelevantWhatDiffersIsNot},
-	{"TestFieldsThatMayDiffer", TestFieldsThatMayDiffer},
-	{"TestOfManyAtOnceOneRunsAndAllGetItsAnswer", TestOfManyAtOnceOneRunsAndAllGetItsAnswer},
-	{"TestARepeatWhileTheFirstRunsWaitsOrIsAConflict", TestARepeatWhileTheFirstRunsWaitsOrIsAConflict},
-	{"TestAWaitingRepeatRunsWhenTheFirstFails", TestAWaitingRepeatRunsWhenTheFirstFails},
-	{"TestRepeatsThatWaitHoldNoConnection", TestRepeatsThatWaitHoldNoConnection},
-	{"TestAnotherKeyIsAnotherOperation", TestAnotherKeyIsAnotherOperation},
-	{"TestAKeyBelongsToOnePrincipalAndOneOperation", TestAKeyBelongsToOnePrincipalAndOneOperation},
-	{"TestWiderScopesNeverShowAnAnswerToSomebodyElse", TestWiderScopesNeverShowAnAnswerToSomebodyElse},
-	{"TestAPrincipalThatCannotBeFoundOutIsNoRefusal", TestAPrincipalThatCannotBeFoundOutIsNoRefusal},
-	{"TestWhatIsNotGuardedHearsSo", TestWhatIsNotGuardedHearsSo},
-	{"TestWhichMethodsAreGuarded", TestWhichMethodsAreGuarded},
-	{"TestAnOptionalKeyRunsTheHandlerInATransactionToo", TestAnOptionalKeyRunsTheHandlerInATransactionToo},
-	{"TestKeysOfOtherSourcesAndForms", TestKeysOfOtherSourcesAndForms},
-	{"TestALongRequestIsRefused", TestALongRequestIsRefused},
-	{"TestTheLoserOfARaceGetsTheWinnersAnswer", TestTheLoserOfARaceGetsTheWinnersAnswer},
-	{"TestWhatFailsLeavesNothingAndTheKeyFree", TestWhatFailsLeavesNothingAndTheKeyFree},
-	{"TestAnAnswerOf4xxIsKeptAndItsWritesAreNot", TestAnAnswerOf4xxIsKeptAndItsWritesAreNot},
-	{"TestAnAnswerNeverLeavesBeforeItsCommit", TestAnAnswerNeverLeavesBeforeItsCommit},
-	{"TestWithoutADatabaseNobodyIsLetThrough", TestWithoutADatabaseNobodyIsLetThrough},
-	{"TestAClientThatLeavesAfterTheHandlerReturnedChangesNothing", TestAClientThatLeavesAfterTheHandlerReturnedChangesNothing},
-	{"TestAnAnswerTooLongToKeepIsNeverMadeAgain", TestAnAnswerTooLongToKeepIsNeverMadeAgain},
-	{"TestARowThatCannotBeTrustedStopsTheRequest", TestARowThatCannotBeTrustedStopsTheRequest},
-	{"TestASerializationFailureRunsTheHandlerAgain", TestASerializationFailureRunsTheHandlerAgain},
-	{"TestAPanicOfAnyFunctionOfTheRouteKeepsNothing", TestAPanicOfAnyFunctionOfTheRouteKeepsNothing},
-	{"TestTheFaultTable", TestTheFaultTable},
-	{"TestTheFaultTableOfProcesses", TestTheFaultTableOfProcesses},
-	{"TestAnExpiredKeyIsANewRequestWhoeverCleansUp", TestAnExpiredKeyIsANewRequestWhoeverCleansUp},
-	{"TestATimeToLiveIsNotExtendedByReplays", TestATimeToLiveIsNotExtendedByReplays},
-	{"TestAKeyDoesNotExpireWhileItsLeaseIsRenewed", TestAKeyDoesNotExpireWhileItsLeaseIsRenewed},
-	{"TestARequestWhoseLeaseRunsIsNotResumed", TestARequestWhoseLeaseRunsIsNotResumed},
-	{"TestManyRequestsOnAnExpiredKeyRunOnce", TestManyRequestsOnAnExpiredKeyRunOnce},
-	{"TestCleanersOnManyNodesRemoveWhatIsExpiredAndNothingElse", TestCleanersOnManyNodesRemoveWhatIsExpiredAndNothingElse},
-	{"TestWhatIsExpiredCanBeKeptForAudits", TestWhatIsExpiredCanBeKeptForAudits},
-	{"TestRunCleansUntilItHasToStop", TestRunCleansUntilItHasToStop},
-	{"TestWhoseAccountWasRevokedGetsNoStoredAnswer", TestWhoseAccountWasRevokedGetsNoStoredAnswer},
-	{"TestALostAnswerToCommitIsFoundOut", TestALostAnswerToCommitIsFoundOut},
-	{"TestWhatCannotBeFoundOutIsSaidToBeUnknownAndTheRetryFindsOut", TestWhatCannotBeFoundOutIsSaidToBeUnknownAndTheRetryFindsOut},
-	{"TestAnAnswerOutlivesTheProcessThatGaveIt", TestAnAnswerOutlivesTheProcessThatGaveIt},
-	{"TestAReplayCanBeGivenMoreHeaders", TestAReplayCanBeGivenMoreHeaders},
-	{"TestTheValidityOfAKeyIsShownOnlyWhereItIsAskedFor", TestTheValidityOfAKeyIsShownOnlyWhereItIsAskedFor},
-	{"TestAGuardedDeleteRepliesWhatItRepliedFirst", TestAGuardedDeleteRepliesWhatItRepliedFirst},
-	{"TestAUniqueRuleOfTheTablesDoesNotMeetARetry", TestAUniqueRuleOfTheTablesDoesNotMeetARetry},
-	{"TestAReplayIsDecidedBeforeConditionsAre", TestAReplayIsDecidedBeforeConditionsAre},
-	{"TestTheKeyForAnotherServiceIsTheSameInEveryTry", TestTheKeyForAnotherServiceIsTheSameInEveryTry},
-	{"TestAReplayHasTheFirstStatusUnlessTheRouteSaysOtherwise", TestAReplayHasTheFirstStatusUnlessTheRouteSaysOtherwise},
-	{"TestOnlyHeadersThatMeanTheSameLaterAreReplayed", TestOnlyHeadersThatMeanTheSameLaterAreReplayed},
-	{"TestAReferenceThatIsNoTextDoesNotCostTheEffect", TestAReferenceThatIsNoTextDoesNotCostTheEffect},
-	{"TestFunctionsOfARouteMayReadTheFormAndTheHandlerHasItsBody", TestFunctionsOfARouteMayReadTheFormAndTheHandlerHasItsBody},
-	{"TestARequestWithoutWhatAFingerprintNeedsIsNotRetryable", TestARequestWithoutWhatAFingerprintNeedsIsNotRetryable},
-	{"TestAPrincipalThatIsNoTextIsNobody", TestAPrincipalThatIsNoTextIsNobody},
-	{"TestAClientWhoseWaitIsOverLearnsThatItsRequestRuns", TestAClientWhoseWaitIsOverLearnsThatItsRequestRuns},
-	{"TestALeasedRequestIsAnsweredOnceAndReplayedWithoutAWrite", TestALeasedRequestIsAnsweredOnceAndReplayedWithoutAWrite},
-	{"TestARequestGoesOnAfterItsLastStep", TestARequestGoesOnAfterItsLastStep},
-	{"TestAKeyWhoseProcessEndedIsInUseUntilItsLeaseRunsOut", TestAKeyWhoseProcessEndedIsInUseUntilItsLeaseRunsOut},
-	{"TestAMismatchIsSaidAlsoAfterALeaseThatRanOut", TestAMismatchIsSaidAlsoAfterALeaseThatRanOut},
-	{"TestOfManyRequestsAtOnceUnderALeaseOneRuns", TestOfManyRequestsAtOnceUnderALeaseOneRuns},
-	{"TestRequestsThatWaitForALeaseGetItsAnswer", TestRequestsThatWaitForALeaseGetItsAnswer},
-	{"TestTrap30WhoIsThawedAfterItsLeaseWritesNothing", TestTrap30WhoIsThawedAfterItsLeaseWritesNothing},
-	{"TestTrap30AHandlerHearsThatItsLeaseIsLost", TestTrap30AHandlerHearsThatItsLeaseIsLost},
-	{"TestALeaseIsRenewedWhileItsHandlerRuns", TestALeaseIsRenewedWhileItsHandlerRuns},
-	{"TestALeaseOutlastsAStepThatTakesLonger", TestALeaseOutlastsAStepThatTakesLonger},
-	{"TestARaceForAKeyIsDecidedByItsClaim", TestARaceForAKeyIsDecidedByItsClaim},
-	{"TestWhatIsNotStoredUnderALeaseLeavesTheKeyToTheNextRequest", TestWhatIsNotStoredUnderALeaseLeavesTheKeyToTheNextRequest},
-	{"TestAClientThatGoesAwayUnderALeaseFindsItsAnswerLater", TestAClientThatGoesAwayUnderALeaseFindsItsAnswerLater},
-	{"TestOnlyAnUnfinishedRequestWithStepsOutlivesItsTTL", TestOnlyAnUnfinishedRequestWithStepsOutlivesItsTTL},
-	{"TestAnExpiredKeyUnderALeaseIsANewRequestWithNewSteps", TestAnExpiredKeyUnderALeaseIsANewRequestWithNewSteps},
-	{"TestARouteThatChangesItsModeNeverRunsARequestTwice", TestARouteThatChangesItsModeNeverRunsARequestTwice},
-	{"TestARequestWithoutAKeyRunsUnderNoLease", TestARequestWithoutAKeyRunsUnderNoLease},
-	{"TestTheFaultTableOfLeases", TestTheFaultTableOfLeases},
-	{"TestALostReplyIsLookedUpAndTheRequestGoesOn", TestALostReplyIsLookedUpAndTheRequestGoesOn},
-	{"TestTheFaultTableOfProcessesUnderALease", TestTheFaultTableOfProcessesUnderALease},
+	{"TestRequest_AMissingKeyIsRefused", TestRequest_AMissingKeyIsRefused},
+	{"TestRequest_AnInvalidKeyNeverReachesTheHandler", TestRequest_AnInvalidKeyNeverReachesTheHandler},
+	{"TestRequest_ARepeatGetsTheSameAnswerAndTheHandlerDoesNotRun", TestRequest_ARepeatGetsTheSameAnswerAndTheHandlerDoesNotRun},
+	{"TestRequest_AnswersOfEveryShapeComeBackByteForByte", TestRequest_AnswersOfEveryShapeComeBackByteForByte},
+	{"TestRequest_AKeyWithAnotherRequestIsRefusedAndChangesNothing", TestRequest_AKeyWithAnotherRequestIsRefusedAndChangesNothing},
+	{"TestRequest_WhatAFingerprintCovers", TestRequest_WhatAFingerprintCovers},
+	{"TestRequest_TheOrderOfNamesIsIrrelevantWhatDiffersIsNot", TestRequest_TheOrderOfNamesIsIrrelevantWhatDiffersIsNot},
+	{"TestRequest_FieldsThatMayDiffer", TestRequest_FieldsThatMayDiffer},
+	{"TestWait_OfManyAtOnceOneRunsAndAllGetItsAnswer", TestWait_OfManyAtOnceOneRunsAndAllGetItsAnswer},
+	{"TestWait_ARepeatWhileTheFirstRunsWaitsOrIsAConflict", TestWait_ARepeatWhileTheFirstRunsWaitsOrIsAConflict},
+	{"TestWait_AWaitingRepeatRunsWhenTheFirstFails", TestWait_AWaitingRepeatRunsWhenTheFirstFails},
+	{"TestWait_RepeatsThatWaitHoldNoConnection", TestWait_RepeatsThatWaitHoldNoConnection},
+	{"TestRequest_AnotherKeyIsAnotherOperation", TestRequest_AnotherKeyIsAnotherOperation},
+	{"TestRequest_AKeyBelongsToOnePrincipalAndOneOperation", TestRequest_AKeyBelongsToOnePrincipalAndOneOperation},
+	{"TestRequest_WiderScopesNeverShowAnAnswerToSomebodyElse", TestRequest_WiderScopesNeverShowAnAnswerToSomebodyElse},
+	{"TestRequest_APrincipalThatCannotBeFoundOutIsNoRefusal", TestRequest_APrincipalThatCannotBeFoundOutIsNoRefusal},
+	{"TestRequest_WhatIsNotGuardedHearsSo", TestRequest_WhatIsNotGuardedHearsSo},
+	{"TestRequest_WhichMethodsAreGuarded", TestRequest_WhichMethodsAreGuarded},
+	{"TestRequest_AnOptionalKeyRunsTheHandlerInATransactionToo", TestRequest_AnOptionalKeyRunsTheHandlerInATransactionToo},
+	{"TestRequest_KeysOfOtherSourcesAndForms", TestRequest_KeysOfOtherSourcesAndForms},
+	{"TestRequest_ALongRequestIsRefused", TestRequest_ALongRequestIsRefused},
+	{"TestFaults_TheLoserOfARaceGetsTheWinnersAnswer", TestFaults_TheLoserOfARaceGetsTheWinnersAnswer},
+	{"TestFaults_WhatFailsLeavesNothingAndTheKeyFree", TestFaults_WhatFailsLeavesNothingAndTheKeyFree},
+	{"TestFaults_AnAnswerOf4xxIsKeptAndItsWritesAreNot", TestFaults_AnAnswerOf4xxIsKeptAndItsWritesAreNot},
+	{"TestFaults_AnAnswerNeverLeavesBeforeItsCommit", TestFaults_AnAnswerNeverLeavesBeforeItsCommit},
+	{"TestFaults_WithoutADatabaseNobodyIsLetThrough", TestFaults_WithoutADatabaseNobodyIsLetThrough},
+	{"TestFaults_AClientThatLeavesAfterTheHandlerReturnedChangesNothing", TestFaults_AClientThatLeavesAfterTheHandlerReturnedChangesNothing},
+	{"TestFaults_AnAnswerTooLongToKeepIsNeverMadeAgain", TestFaults_AnAnswerTooLongToKeepIsNeverMadeAgain},
+	{"TestFaults_ARowThatCannotBeTrustedStopsTheRequest", TestFaults_ARowThatCannotBeTrustedStopsTheRequest},
+	{"TestFaults_ASerializationFailureRunsTheHandlerAgain", TestFaults_ASerializationFailureRunsTheHandlerAgain},
+	{"TestFaults_APanicOfAnyFunctionOfTheRouteKeepsNothing", TestFaults_APanicOfAnyFunctionOfTheRouteKeepsNothing},
+	{"TestTable_TheFaultTable", TestTable_TheFaultTable},
+	{"TestTable_TheFaultTableOfProcesses", TestTable_TheFaultTableOfProcesses},
+	{"TestExpiry_AnExpiredKeyIsANewRequestWhoeverCleansUp", TestExpiry_AnExpiredKeyIsANewRequestWhoeverCleansUp},
+	{"TestExpiry_ATimeToLiveIsNotExtendedByReplays", TestExpiry_ATimeToLiveIsNotExtendedByReplays},
+	{"TestExpiry_AKeyDoesNotExpireWhileItsLeaseIsRenewed", TestExpiry_AKeyDoesNotExpireWhileItsLeaseIsRenewed},
+	{"TestExpiry_ARequestWhoseLeaseRunsIsNotResumed", TestExpiry_ARequestWhoseLeaseRunsIsNotResumed},
+	{"TestExpiry_ManyRequestsOnAnExpiredKeyRunOnce", TestExpiry_ManyRequestsOnAnExpiredKeyRunOnce},
+	{"TestExpiry_CleanersOnManyNodesRemoveWhatIsExpiredAndNothingElse", TestExpiry_CleanersOnManyNodesRemoveWhatIsExpiredAndNothingElse},
+	{"TestExpiry_WhatIsExpiredCanBeKeptForAudits", TestExpiry_WhatIsExpiredCanBeKeptForAudits},
+	{"TestExpiry_RunCleansUntilItHasToStop", TestExpiry_RunCleansUntilItHasToStop},
+	{"TestRows_WhoseAccountWasRevokedGetsNoStoredAnswer", TestRows_WhoseAccountWasRevokedGetsNoStoredAnswer},
+	{"TestRows_ALostAnswerToCommitIsFoundOut", TestRows_ALostAnswerToCommitIsFoundOut},
+	{"TestRows_WhatCannotBeFoundOutIsSaidToBeUnknownAndTheRetryFindsOut", TestRows_WhatCannotBeFoundOutIsSaidToBeUnknownAndTheRetryFindsOut},
+	{"TestRows_AnAnswerOutlivesTheProcessThatGaveIt", TestRows_AnAnswerOutlivesTheProcessThatGaveIt},
+	{"TestRows_AReplayCanBeGivenMoreHeaders", TestRows_AReplayCanBeGivenMoreHeaders},
+	{"TestRows_TheValidityOfAKeyIsShownOnlyWhereItIsAskedFor", TestRows_TheValidityOfAKeyIsShownOnlyWhereItIsAskedFor},
+	{"TestRows_AGuardedDeleteRepliesWhatItRepliedFirst", TestRows_AGuardedDeleteRepliesWhatItRepliedFirst},
+	{"TestRows_AUniqueRuleOfTheTablesDoesNotMeetARetry", TestRows_AUniqueRuleOfTheTablesDoesNotMeetARetry},
+	{"TestRows_AReplayIsDecidedBeforeConditionsAre", TestRows_AReplayIsDecidedBeforeConditionsAre},
+	{"TestRows_TheKeyForAnotherServiceIsTheSameInEveryTry", TestRows_TheKeyForAnotherServiceIsTheSameInEveryTry},
+	{"TestRows_AReplayHasTheFirstStatusUnlessTheRouteSaysOtherwise", TestRows_AReplayHasTheFirstStatusUnlessTheRouteSaysOtherwise},
+	{"TestRows_OnlyHeadersThatMeanTheSameLaterAreReplayed", TestRows_OnlyHeadersThatMeanTheSameLaterAreReplayed},
+	{"TestHostile_AReferenceThatIsNoTextDoesNotCostTheEffect", TestHostile_AReferenceThatIsNoTextDoesNotCostTheEffect},
+	{"TestHostile_FunctionsOfARouteMayReadTheFormAndTheHandlerHasItsBody", TestHostile_FunctionsOfARouteMayReadTheFormAndTheHandlerHasItsBody},
+	{"TestHostile_ARequestWithoutWhatAFingerprintNeedsIsNotRetryable", TestHostile_ARequestWithoutWhatAFingerprintNeedsIsNotRetryable},
+	{"TestHostile_APrincipalThatIsNoTextIsNobody", TestHostile_APrincipalThatIsNoTextIsNobody},
+	{"TestHostile_AClientWhoseWaitIsOverLearnsThatItsRequestRuns", TestHostile_AClientWhoseWaitIsOverLearnsThatItsRequestRuns},
+	{"TestLease_ALeasedRequestIsAnsweredOnceAndReplayedWithoutAWrite", TestLease_ALeasedRequestIsAnsweredOnceAndReplayedWithoutAWrite},
+	{"TestLease_ARequestGoesOnAfterItsLastStep", TestLease_ARequestGoesOnAfterItsLastStep},
+	{"TestLease_AKeyWhoseProcessEndedIsInUseUntilItsLeaseRunsOut", TestLease_AKeyWhoseProcessEndedIsInUseUntilItsLeaseRunsOut},
+	{"TestLease_AMismatchIsSaidAlsoAfterALeaseThatRanOut", TestLease_AMismatchIsSaidAlsoAfterALeaseThatRanOut},
+	{"TestLease_OfManyRequestsAtOnceUnderALeaseOneRuns", TestLease_OfManyRequestsAtOnceUnderALeaseOneRuns},
+	{"TestLease_RequestsThatWaitForALeaseGetItsAnswer", TestLease_RequestsThatWaitForALeaseGetItsAnswer},
+	{"TestLease_Trap30WhoIsThawedAfterItsLeaseWritesNothing", TestLease_Trap30WhoIsThawedAfterItsLeaseWritesNothing},
+	{"TestLease_Trap30AHandlerHearsThatItsLeaseIsLost", TestLease_Trap30AHandlerHearsThatItsLeaseIsLost},
+	{"TestLease_ALeaseIsRenewedWhileItsHandlerRuns", TestLease_ALeaseIsRenewedWhileItsHandlerRuns},
+	{"TestLease_ALeaseOutlastsAStepThatTakesLonger", TestLease_ALeaseOutlastsAStepThatTakesLonger},
+	{"TestLease_ARaceForAKeyIsDecidedByItsClaim", TestLease_ARaceForAKeyIsDecidedByItsClaim},
+	{"TestLeaseKeys_WhatIsNotStoredUnderALeaseLeavesTheKeyToTheNextRequest", TestLeaseKeys_WhatIsNotStoredUnderALeaseLeavesTheKeyToTheNextRequest},
+	{"TestLeaseKeys_AClientThatGoesAwayUnderALeaseFindsItsAnswerLater", TestLeaseKeys_AClientThatGoesAwayUnderALeaseFindsItsAnswerLater},
+	{"TestLeaseKeys_OnlyAnUnfinishedRequestWithStepsOutlivesItsTTL", TestLeaseKeys_OnlyAnUnfinishedRequestWithStepsOutlivesItsTTL},
+	{"TestLeaseKeys_AnExpiredKeyUnderALeaseIsANewRequestWithNewSteps", TestLeaseKeys_AnExpiredKeyUnderALeaseIsANewRequestWithNewSteps},
+	{"TestLeaseKeys_ARouteThatChangesItsModeNeverRunsARequestTwice", TestLeaseKeys_ARouteThatChangesItsModeNeverRunsARequestTwice},
+	{"TestLeaseKeys_ARequestWithoutAKeyRunsUnderNoLease", TestLeaseKeys_ARequestWithoutAKeyRunsUnderNoLease},
+	{"TestTableLease_TheFaultTableOfLeases", TestTableLease_TheFaultTableOfLeases},
+	{"TestTableLease_ALostReplyIsLookedUpAndTheRequestGoesOn", TestTableLease_ALostReplyIsLookedUpAndTheRequestGoesOn},
+	{"TestTableLease_TheFaultTableOfProcessesUnderALease", TestTableLease_TheFaultTableOfProcessesUnderALease},
 }
 
 // notPooled are tests of those files that are about one session.
 var notPooled = map[string]string{
-	"TestEveryStatementIsUnderstoodByPostgres": "it prepares statements",
-	"TestDecisionsAboutLeases":                 "it asks no database",
+	"TestExpiry_EveryStatementIsUnderstoodByPostgres": "it prepares statements",
+	"TestLeaseKeys_DecisionsAboutLeases":              "it asks no database",
 }
 
-const pooledName = "TestTheSuiteThroughATransactionPooler"
+const pooledName = "TestDoor_TheSuiteThroughATransactionPooler"
 
-func TestTheSchemaIsMadeThroughATransactionPooler(t *testing.T) {
+func TestDoor_TheSchemaIsMadeThroughATransactionPooler(t *testing.T) {
 	skip.InShort(t, "it takes 8 s beside the others")
 	t.Parallel()
 	for _, mode := range []string{"exec", "simple_protocol", "cache_describe"} {
@@ -129,7 +129,7 @@ func TestTheSchemaIsMadeThroughATransactionPooler(t *testing.T) {
 	}
 }
 
-func TestTheSuiteThroughATransactionPooler(t *testing.T) {
+func TestDoor_TheSuiteThroughATransactionPooler(t *testing.T) {
 	t.Parallel()
 	modes := []pgx.QueryExecMode{pgx.QueryExecModeSimpleProtocol, pgx.QueryExecModeCacheDescribe}
 	if testing.Short() {
@@ -144,8 +144,8 @@ func TestTheSuiteThroughATransactionPooler(t *testing.T) {
 	for _, mode := range modes {
 		mode := strings.ReplaceAll(mode.String(), " ", "_")
 		for _, name := range []string{
-			"TestAnswersOfEveryShapeComeBackByteForByte", "TestOfManyAtOnceOneRunsAndAllGetItsAnswer",
-			"TestAnAnswerOf4xxIsKeptAndItsWritesAreNot", "TestManyRequestsOnAnExpiredKeyRunOnce",
+			"TestRequest_AnswersOfEveryShapeComeBackByteForByte", "TestWait_OfManyAtOnceOneRunsAndAllGetItsAnswer",
+			"TestFaults_AnAnswerOf4xxIsKeptAndItsWritesAreNot", "TestExpiry_ManyRequestsOnAnExpiredKeyRunOnce",
 		} {
 			i := slices.IndexFunc(pooledTests, func(c pooledTest) bool { return c.name == name })
 			t.Run(mode+"/"+name, pooledTests[i].test)
@@ -183,7 +183,7 @@ func throughBouncer(t *testing.T, db *pgtest.DB, mode string) *pgtest.DB {
 	return &pgtest.DB{Pool: pool, DSN: dsn.String()}
 }
 
-func TestNoTestOfTheSuiteIsLeftOutOfThePooler(t *testing.T) {
+func TestDoor_NoTestOfTheSuiteIsLeftOutOfThePooler(t *testing.T) {
 	t.Parallel()
 	for _, file := range pooledFiles {
 		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)

@@ -15,7 +15,7 @@ import (
 )
 
 // R16.
-func TestAMethodInAnotherCaseIsGuardedToo(t *testing.T) {
+func TestEdges_AMethodInAnotherCaseIsGuardedToo(t *testing.T) {
 	b := setup(t)
 	h := b.service(b.guard(), b.charge)
 	for _, method := range []string{"post", "Post", "patch"} {
@@ -27,7 +27,7 @@ func TestAMethodInAnotherCaseIsGuardedToo(t *testing.T) {
 }
 
 // R29.
-func TestALimitInFrontIsReportedAsWhatItIs(t *testing.T) {
+func TestEdges_ALimitInFrontIsReportedAsWhatItIs(t *testing.T) {
 	b := setup(t)
 	h := b.service(b.guard(), b.charge)
 	outer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -43,7 +43,7 @@ func TestALimitInFrontIsReportedAsWhatItIs(t *testing.T) {
 
 // A middleware that unpacks bodies takes the header away and leaves the length of what was packed.
 // R7.
-func TestADocumentThatWasUnpackedInFrontIsCompared(t *testing.T) {
+func TestEdges_ADocumentThatWasUnpackedInFrontIsCompared(t *testing.T) {
 	b := setup(t)
 	h := b.service(b.guard(), b.charge)
 	unpack := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -74,7 +74,7 @@ func TestADocumentThatWasUnpackedInFrontIsCompared(t *testing.T) {
 	b.kept(1, 1, 1)
 }
 
-func TestTheRestOfADocumentIsNoDocument(t *testing.T) {
+func TestEdges_TheRestOfADocumentIsNoDocument(t *testing.T) {
 	t.Parallel()
 	for _, whole := range []string{`{"a": {"b": [1, 2, {}]}, "c": "{}"}`, `[[1], [], [{}]]`, ` [{"a": "[]"}]`} {
 		if !wholeJSON([]byte(whole)) {
@@ -93,7 +93,7 @@ func TestTheRestOfADocumentIsNoDocument(t *testing.T) {
 	}
 }
 
-func TestPathsThatNobodyServesAreNoRoutes(t *testing.T) {
+func TestEdges_PathsThatNobodyServesAreNoRoutes(t *testing.T) {
 	b := setup(t)
 	g := b.guard(func(c *Config) { c.OperationFunc = func(*http.Request) string { return "" } })
 	h := g.Middleware(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -115,7 +115,7 @@ func TestPathsThatNobodyServesAreNoRoutes(t *testing.T) {
 	}
 }
 
-func TestTheErrorCodeIsTheSameInHeaderBodyAndLog(t *testing.T) {
+func TestEdges_TheErrorCodeIsTheSameInHeaderBodyAndLog(t *testing.T) {
 	b := setup(t)
 	var log bytes.Buffer
 	h := b.service(b.guard(func(c *Config) {

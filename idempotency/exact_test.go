@@ -24,7 +24,7 @@ func exactByArithmetic(text string) bool {
 }
 
 // R9.
-func TestNumbersAreExactWhereArithmeticSaysSo(t *testing.T) {
+func TestExact_NumbersAreExactWhereArithmeticSaysSo(t *testing.T) {
 	seed := seed.New(t)
 	r := rand.New(rand.NewPCG(seed, 0))
 	digits := func(most int) string {

@@ -12,9 +12,9 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
-// TestTheExampleExchangeIsWhatIsReallyAnswered holds the exchange in docs/guides/idempotent-requests.md to a real one.
+// TestExchange_TheExampleExchangeIsWhatIsReallyAnswered holds the exchange in docs/guides/idempotent-requests.md to a real one.
 // R49.
-func TestTheExampleExchangeIsWhatIsReallyAnswered(t *testing.T) {
+func TestExchange_TheExampleExchangeIsWhatIsReallyAnswered(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	g := b.guard()

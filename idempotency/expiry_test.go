@@ -19,7 +19,7 @@ func (b *bundle) expire() {
 }
 
 // R23, R24, R26.
-func TestAnExpiredKeyIsANewRequestWhoeverCleansUp(t *testing.T) {
+func TestExpiry_AnExpiredKeyIsANewRequestWhoeverCleansUp(t *testing.T) {
 	b := setup(t)
 	g := b.guard(func(c *Config) { c.ShowExpiry = true })
 	h := b.service(g, b.charge, Route{TTL: 30 * 24 * time.Hour})
@@ -44,7 +44,7 @@ func TestAnExpiredKeyIsANewRequestWhoeverCleansUp(t *testing.T) {
 }
 
 // R23.
-func TestATimeToLiveIsNotExtendedByReplays(t *testing.T) {
+func TestExpiry_ATimeToLiveIsNotExtendedByReplays(t *testing.T) {
 	b := setup(t)
 	h := b.service(b.guard(), b.charge)
 	b.is(b.send(h, sent{key: "k"}), 201, "")
@@ -64,7 +64,7 @@ func (b *bundle) expiry() (at time.Time) {
 }
 
 // R23. A key that is in use cannot expire: another request would begin beside it.
-func TestAKeyDoesNotExpireWhileItsLeaseIsRenewed(t *testing.T) {
+func TestExpiry_AKeyDoesNotExpireWhileItsLeaseIsRenewed(t *testing.T) {
 	b := setup(t)
 	store, k := b.guard().pg(), StoreKey{Scope: "s", Operation: "o", Key: "k"}
 	c, err := store.Claim(t.Context(), k, []byte{1, 2}, time.Second, time.Second)
@@ -80,7 +80,7 @@ func TestAKeyDoesNotExpireWhileItsLeaseIsRenewed(t *testing.T) {
 }
 
 // R40. Whoever looks for abandoned requests may find one that the client repeats before it is resumed.
-func TestARequestWhoseLeaseRunsIsNotResumed(t *testing.T) {
+func TestExpiry_ARequestWhoseLeaseRunsIsNotResumed(t *testing.T) {
 	b := openTill(t)
 	g := b.guard(soon(10))
 	b.abandonAt(g, "after the call", completed())
@@ -99,7 +99,7 @@ func TestARequestWhoseLeaseRunsIsNotResumed(t *testing.T) {
 }
 
 // R23.
-func TestManyRequestsOnAnExpiredKeyRunOnce(t *testing.T) {
+func TestExpiry_ManyRequestsOnAnExpiredKeyRunOnce(t *testing.T) {
 	b := setup(t)
 	g := b.guard()
 	h := b.service(g, b.charge, Route{Wait: time.Minute})
@@ -124,7 +124,7 @@ func TestManyRequestsOnAnExpiredKeyRunOnce(t *testing.T) {
 }
 
 // R25.
-func TestCleanersOnManyNodesRemoveWhatIsExpiredAndNothingElse(t *testing.T) {
+func TestExpiry_CleanersOnManyNodesRemoveWhatIsExpiredAndNothingElse(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	b := setup(t)
 	const fill = `insert into holdfast.idempotency (scope, operation, key, fingerprint, fingerprint_version, state, status, headers, body, body_hash, owner, expires_at)
@@ -163,7 +163,7 @@ func TestCleanersOnManyNodesRemoveWhatIsExpiredAndNothingElse(t *testing.T) {
 }
 
 // R25.
-func TestWhatIsExpiredCanBeKeptForAudits(t *testing.T) {
+func TestExpiry_WhatIsExpiredCanBeKeptForAudits(t *testing.T) {
 	b := setup(t)
 	g := b.guard(func(c *Config) { c.KeepExpired = time.Hour })
 	h := b.service(g, b.charge)
@@ -187,7 +187,7 @@ func TestWhatIsExpiredCanBeKeptForAudits(t *testing.T) {
 }
 
 // R25.
-func TestRunCleansUntilItHasToStop(t *testing.T) {
+func TestExpiry_RunCleansUntilItHasToStop(t *testing.T) {
 	b := setup(t)
 	g := b.guard(func(c *Config) { c.CleanupEvery = 5 * time.Millisecond })
 	h := b.service(g, b.charge)
@@ -203,7 +203,7 @@ func TestRunCleansUntilItHasToStop(t *testing.T) {
 	}
 }
 
-func TestEveryStatementIsUnderstoodByPostgres(t *testing.T) {
+func TestExpiry_EveryStatementIsUnderstoodByPostgres(t *testing.T) {
 	b := setup(t)
 	q := newStatements("holdfast")
 	for name, sql := range map[string]string{"lookup": q.lookup, "open": q.open, "open_keyless": q.openKeyless, "store": q.store, "expire": q.expire, "clean": q.clean, "clean_expired": q.cleanExpired,

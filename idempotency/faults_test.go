@@ -20,7 +20,7 @@ import (
 )
 
 // R12.
-func TestTheLoserOfARaceGetsTheWinnersAnswer(t *testing.T) {
+func TestFaults_TheLoserOfARaceGetsTheWinnersAnswer(t *testing.T) {
 	b := setup(t)
 	// The winner's answer comes between the loser's look and its lock.
 	first := b.service(b.guard(), b.charge)
@@ -39,7 +39,7 @@ func TestTheLoserOfARaceGetsTheWinnersAnswer(t *testing.T) {
 }
 
 // R20.
-func TestWhatFailsLeavesNothingAndTheKeyFree(t *testing.T) {
+func TestFaults_WhatFailsLeavesNothingAndTheKeyFree(t *testing.T) {
 	b := setup(t)
 	fail := true
 	for name, how := range map[string]func(w http.ResponseWriter){
@@ -100,7 +100,7 @@ func TestWhatFailsLeavesNothingAndTheKeyFree(t *testing.T) {
 }
 
 // R22.
-func TestAnAnswerOf4xxIsKeptAndItsWritesAreNot(t *testing.T) {
+func TestFaults_AnAnswerOf4xxIsKeptAndItsWritesAreNot(t *testing.T) {
 	b := setup(t)
 	h := b.service(b.guard(), func(w http.ResponseWriter, r *http.Request) {
 		b.runs.Add(1)
@@ -142,7 +142,7 @@ func TestAnAnswerOf4xxIsKeptAndItsWritesAreNot(t *testing.T) {
 }
 
 // R19.
-func TestAnAnswerNeverLeavesBeforeItsCommit(t *testing.T) {
+func TestFaults_AnAnswerNeverLeavesBeforeItsCommit(t *testing.T) {
 	b := setup(t)
 	pgtest.Exec(t, b.db, "create table late (id int, constraint late_id unique (id) deferrable initially deferred)")
 	swallow := false
@@ -173,7 +173,7 @@ func TestAnAnswerNeverLeavesBeforeItsCommit(t *testing.T) {
 }
 
 // R27.
-func TestWithoutADatabaseNobodyIsLetThrough(t *testing.T) {
+func TestFaults_WithoutADatabaseNobodyIsLetThrough(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	pool := b.pool(4)
@@ -195,7 +195,7 @@ func TestWithoutADatabaseNobodyIsLetThrough(t *testing.T) {
 }
 
 // R18.
-func TestAClientThatLeavesAfterTheHandlerReturnedChangesNothing(t *testing.T) {
+func TestFaults_AClientThatLeavesAfterTheHandlerReturnedChangesNothing(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -208,7 +208,7 @@ func TestAClientThatLeavesAfterTheHandlerReturnedChangesNothing(t *testing.T) {
 }
 
 // R30.
-func TestAnAnswerTooLongToKeepIsNeverMadeAgain(t *testing.T) {
+func TestFaults_AnAnswerTooLongToKeepIsNeverMadeAgain(t *testing.T) {
 	b := setup(t)
 	h := b.service(b.guard(), func(w http.ResponseWriter, r *http.Request) {
 		b.charge(w, r)
@@ -226,7 +226,7 @@ func TestAnAnswerTooLongToKeepIsNeverMadeAgain(t *testing.T) {
 }
 
 // R18, R42.
-func TestARowThatCannotBeTrustedStopsTheRequest(t *testing.T) {
+func TestFaults_ARowThatCannotBeTrustedStopsTheRequest(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	h := b.service(b.guard(), b.charge)
@@ -247,7 +247,7 @@ func TestARowThatCannotBeTrustedStopsTheRequest(t *testing.T) {
 }
 
 // R18.
-func TestASerializationFailureRunsTheHandlerAgain(t *testing.T) {
+func TestFaults_ASerializationFailureRunsTheHandlerAgain(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	pgtest.Exec(t, b.db, "create table balance (id int primary key, cents int)")
@@ -298,7 +298,7 @@ func TestASerializationFailureRunsTheHandlerAgain(t *testing.T) {
 }
 
 // R20.
-func TestAPanicOfAnyFunctionOfTheRouteKeepsNothing(t *testing.T) {
+func TestFaults_APanicOfAnyFunctionOfTheRouteKeepsNothing(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	g := b.guard()

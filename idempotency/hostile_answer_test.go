@@ -39,7 +39,7 @@ func (b *bundle) ask(s *httptest.Server, key string, ctx context.Context) (*http
 }
 
 // R5.
-func TestWritesAfterTheHandlerReturnedAreNoPartOfTheAnswer(t *testing.T) {
+func TestHostileAnswer_WritesAfterTheHandlerReturnedAreNoPartOfTheAnswer(t *testing.T) {
 	for mode, o := range modes {
 		t.Run(mode, func(t *testing.T) {
 			b := setup(t)
@@ -72,7 +72,7 @@ func (b *bundle) writesLate(late *http.ResponseWriter, o *Route) {
 	}
 }
 
-func TestHintsThatWereSentAreNoPartOfAnAnswerThatIsNotTheHandlers(t *testing.T) {
+func TestHostileAnswer_HintsThatWereSentAreNoPartOfAnAnswerThatIsNotTheHandlers(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	runs := 0
@@ -129,7 +129,7 @@ func TestHintsThatWereSentAreNoPartOfAnAnswerThatIsNotTheHandlers(t *testing.T) 
 	b.kept(1, 1, 1)
 }
 
-func TestAHandlersWriterHasNoFlushHijackOrTrailers(t *testing.T) {
+func TestHostileAnswer_AHandlersWriterHasNoFlushHijackOrTrailers(t *testing.T) {
 	for mode, o := range modes {
 		t.Run(mode, func(t *testing.T) {
 			b := setup(t)
@@ -168,7 +168,7 @@ func TestAHandlersWriterHasNoFlushHijackOrTrailers(t *testing.T) {
 	}
 }
 
-func TestA100ContinueIsSentOnlyWhereTheBodyIsWanted(t *testing.T) {
+func TestHostileAnswer_A100ContinueIsSentOnlyWhereTheBodyIsWanted(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	s := httptest.NewServer(b.service(b.guard(), b.charge))
@@ -203,7 +203,7 @@ func TestA100ContinueIsSentOnlyWhereTheBodyIsWanted(t *testing.T) {
 }
 
 // R20.
-func TestAnAbortedAnswerCutsTheConnectionAndKeepsNothing(t *testing.T) {
+func TestHostileAnswer_AnAbortedAnswerCutsTheConnectionAndKeepsNothing(t *testing.T) {
 	for mode, o := range modes {
 		t.Run(mode, func(t *testing.T) {
 			b := setup(t)

@@ -47,7 +47,7 @@ func (b *bundle) overTheWire(h http.Handler, key, contentType string, body io.Re
 }
 
 // R7.
-func TestAFormThatWasParsedInFrontIsPartOfTheFingerprint(t *testing.T) {
+func TestHostileBody_AFormThatWasParsedInFrontIsPartOfTheFingerprint(t *testing.T) {
 	b := setup(t)
 	const form = "application/x-www-form-urlencoded"
 	for name, parse := range map[string]func(h http.Handler) http.Handler{
@@ -92,7 +92,7 @@ func TestAFormThatWasParsedInFrontIsPartOfTheFingerprint(t *testing.T) {
 }
 
 // R7.
-func TestABodyThatSomebodyReadInFrontIsRefusedAndNotTakenForEmpty(t *testing.T) {
+func TestHostileBody_ABodyThatSomebodyReadInFrontIsRefusedAndNotTakenForEmpty(t *testing.T) {
 	b := setup(t)
 	multi := func(amount string) (string, []byte) {
 		var body bytes.Buffer
@@ -134,7 +134,7 @@ func TestABodyThatSomebodyReadInFrontIsRefusedAndNotTakenForEmpty(t *testing.T) 
 	}
 }
 
-func TestARequestWithoutABodyIsOneWithAnEmptyBody(t *testing.T) {
+func TestHostileBody_ARequestWithoutABodyIsOneWithAnEmptyBody(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	h := b.service(b.guard(), b.charge)
@@ -153,7 +153,7 @@ func TestARequestWithoutABodyIsOneWithAnEmptyBody(t *testing.T) {
 }
 
 // R20.
-func TestARequestGuardedTwiceWithOneKeyIsAFaultAndKeepsNothing(t *testing.T) {
+func TestHostileBody_ARequestGuardedTwiceWithOneKeyIsAFaultAndKeepsNothing(t *testing.T) {
 	for mode, o := range modes {
 		t.Run(mode, func(t *testing.T) {
 			b := setup(t)

@@ -29,7 +29,7 @@ func (s *stalling) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.Tr
 func (s *stalling) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
 // R45.
-func TestABudgetThatEndsDuringALookupIsAnsweredByWhatIsKnown(t *testing.T) {
+func TestHostileBudget_ABudgetThatEndsDuringALookupIsAnsweredByWhatIsKnown(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		o    Route

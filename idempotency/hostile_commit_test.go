@@ -86,7 +86,7 @@ func (b *bundle) dyingPool(how dying, armed *atomic.Bool) *pgxpool.Pool {
 }
 
 // R28.
-func TestAServerLostDuringACommitHasNotSaidThatItFailed(t *testing.T) {
+func TestHostileCommit_AServerLostDuringACommitHasNotSaidThatItFailed(t *testing.T) {
 	for _, how := range deaths {
 		t.Run(how.name, func(t *testing.T) {
 			b := setup(t)
@@ -105,7 +105,7 @@ func TestAServerLostDuringACommitHasNotSaidThatItFailed(t *testing.T) {
 }
 
 // R28.
-func TestAServerLostDuringAStepsCommitHasNotSaidThatItFailed(t *testing.T) {
+func TestHostileCommit_AServerLostDuringAStepsCommitHasNotSaidThatItFailed(t *testing.T) {
 	for _, how := range deaths {
 		t.Run(how.name, func(t *testing.T) {
 			b := setup(t)

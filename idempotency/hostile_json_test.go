@@ -50,7 +50,7 @@ func cpuTime(t *testing.T) time.Duration {
 }
 
 // Not parallel: what others allocate would count.
-func TestHostileDocumentsTakeLittleMemoryAndTime(t *testing.T) {
+func TestHostileJSON_HostileDocumentsTakeLittleMemoryAndTime(t *testing.T) {
 	skip.InShort(t, "it judges how long something takes")
 	const atOnce = 32
 	g, err := NewEphemeral(&memory{rows: map[StoreKey]*memoryRow{}}, Config{Principal: func(*http.Request) (string, error) { return "a", nil }})
@@ -107,7 +107,7 @@ func TestHostileDocumentsTakeLittleMemoryAndTime(t *testing.T) {
 }
 
 // What is too large for the canonical form is compared by its bytes, and is never taken for the same document in its form.
-func TestLargeDocumentsAreComparedByTheirBytes(t *testing.T) {
+func TestHostileJSON_LargeDocumentsAreComparedByTheirBytes(t *testing.T) {
 	many := func(n int) string { return `{"a":[1` + strings.Repeat(",1", n-1) + `],"b":2}` }
 	swapped := func(n int) string { return `{"b":2,"a":[1` + strings.Repeat(",1", n-1) + `]}` }
 	of := func(document string) []byte {

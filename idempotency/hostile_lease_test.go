@@ -18,7 +18,7 @@ import (
 
 // What a handler under a lease, its store and its database may do that nobody thought of.
 
-func TestAStepWhoseResultCannotBeReadAgainIsUndone(t *testing.T) {
+func TestHostileLease_AStepWhoseResultCannotBeReadAgainIsUndone(t *testing.T) {
 	for mode, o := range modes {
 		t.Run(mode, func(t *testing.T) {
 			b := setup(t)
@@ -42,7 +42,7 @@ func TestAStepWhoseResultCannotBeReadAgainIsUndone(t *testing.T) {
 }
 
 // R39.
-func TestUnderALeaseTheValidityShownFirstIsTheDatabases(t *testing.T) {
+func TestHostileLease_UnderALeaseTheValidityShownFirstIsTheDatabases(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	h := b.service(b.guard(func(c *Config) { c.ShowExpiry = true }), func(w http.ResponseWriter, r *http.Request) {
@@ -58,7 +58,7 @@ func TestUnderALeaseTheValidityShownFirstIsTheDatabases(t *testing.T) {
 }
 
 // A step that has a connection must not wait for a renewal that has none.
-func TestAStepWithTheLastConnectionDoesNotWaitForARenewalWithout(t *testing.T) {
+func TestHostileLease_AStepWithTheLastConnectionDoesNotWaitForARenewalWithout(t *testing.T) {
 	skip.InShort(t, "it judges how long something takes")
 	b := setup(t)
 	pool := b.pool(1)
@@ -101,7 +101,7 @@ func TestAStepWithTheLastConnectionDoesNotWaitForARenewalWithout(t *testing.T) {
 	}
 }
 
-func TestACompletedRequestHasThePatternOfItsRoute(t *testing.T) {
+func TestHostileLease_ACompletedRequestHasThePatternOfItsRoute(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := openTill(t)
 	var seen []string

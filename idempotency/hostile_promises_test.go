@@ -19,7 +19,7 @@ import (
 // Promises whose breach nothing else shows.
 
 // R28.
-func TestAnAnswerThatSomebodyElseStoredIsNotTakenForOnesOwn(t *testing.T) {
+func TestHostilePromises_AnAnswerThatSomebodyElseStoredIsNotTakenForOnesOwn(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	other := b.service(b.guardOn(b.pool(4)), b.charge)
@@ -45,7 +45,7 @@ func TestAnAnswerThatSomebodyElseStoredIsNotTakenForOnesOwn(t *testing.T) {
 }
 
 // C4.
-func TestTheStatusOfARequestIsThatOfWhoeverAsks(t *testing.T) {
+func TestHostilePromises_TheStatusOfARequestIsThatOfWhoeverAsks(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	handler, entered, letGo := b.slow()
@@ -70,7 +70,7 @@ func TestTheStatusOfARequestIsThatOfWhoeverAsks(t *testing.T) {
 	}
 }
 
-func TestASessionThatFallsSilentOrWaitsForALockIsEndedByPostgres(t *testing.T) {
+func TestHostilePromises_ASessionThatFallsSilentOrWaitsForALockIsEndedByPostgres(t *testing.T) {
 	for mode, c := range map[string]struct {
 		o    Route
 		idle string
@@ -103,7 +103,7 @@ func TestASessionThatFallsSilentOrWaitsForALockIsEndedByPostgres(t *testing.T) {
 }
 
 // R45.
-func TestABudgetNeverGivesAHandlerMoreTimeThanItsRoute(t *testing.T) {
+func TestHostilePromises_ABudgetNeverGivesAHandlerMoreTimeThanItsRoute(t *testing.T) {
 	for mode, o := range modes {
 		t.Run(mode, func(t *testing.T) {
 			b := setup(t)
@@ -127,7 +127,7 @@ func TestABudgetNeverGivesAHandlerMoreTimeThanItsRoute(t *testing.T) {
 	}
 }
 
-func TestTheTransactionEndsForGoroutinesThatTheHandlerLeft(t *testing.T) {
+func TestHostilePromises_TheTransactionEndsForGoroutinesThatTheHandlerLeft(t *testing.T) {
 	for mode, o := range modes {
 		t.Run(mode, func(t *testing.T) {
 			b := setup(t)
@@ -151,7 +151,7 @@ func TestTheTransactionEndsForGoroutinesThatTheHandlerLeft(t *testing.T) {
 }
 
 // R30.
-func TestAnAnswerAsLongAsMayBeIsKeptAndOneByteMoreIsNot(t *testing.T) {
+func TestHostilePromises_AnAnswerAsLongAsMayBeIsKeptAndOneByteMoreIsNot(t *testing.T) {
 	for mode, o := range modes {
 		t.Run(mode, func(t *testing.T) {
 			b := setup(t)

@@ -11,7 +11,7 @@ import (
 // Keys that look alike, of requests that have nothing to do with each other.
 
 // R48.
-func TestTheKeyForAnotherServiceIsNeverThatOfSomebodyElse(t *testing.T) {
+func TestHostileScope_TheKeyForAnotherServiceIsNeverThatOfSomebodyElse(t *testing.T) {
 	for mode, lease := range map[string]time.Duration{"in a transaction": 0, "under a lease": aLease, "without Postgres": aLease} {
 		for _, scope := range []Scope{ScopePrincipal, ScopeOperation, ScopeGlobal} {
 			t.Run(mode+", "+string(scope), func(t *testing.T) {
@@ -44,7 +44,7 @@ func TestTheKeyForAnotherServiceIsNeverThatOfSomebodyElse(t *testing.T) {
 }
 
 // R48.
-func TestTheKeyForAnotherServiceOutlivesADeploy(t *testing.T) {
+func TestHostileScope_TheKeyForAnotherServiceOutlivesADeploy(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	var got string
@@ -61,7 +61,7 @@ func TestTheKeyForAnotherServiceOutlivesADeploy(t *testing.T) {
 // After a failure the key is free, and the client may ask for something else under it. A provider that knows the key for the
 // first amount would answer with that.
 // R48.
-func TestTheKeyForAnotherServiceDiffersWithWhatIsAskedFor(t *testing.T) {
+func TestHostileScope_TheKeyForAnotherServiceDiffersWithWhatIsAskedFor(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	var got []string

@@ -15,7 +15,7 @@ import (
 // What a handler, a client or a function of a route may do that nobody thought of.
 
 // R18.
-func TestAReferenceThatIsNoTextDoesNotCostTheEffect(t *testing.T) {
+func TestHostile_AReferenceThatIsNoTextDoesNotCostTheEffect(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	for name, ref := range map[string]string{"not UTF-8": "/charges/\xe9", "NUL": "/charges/\x00", "long": "/charges/" + string(make([]byte, 100_000)), "cut": "/charges/" + strings.Repeat("é", 1000)} {
@@ -36,7 +36,7 @@ func TestAReferenceThatIsNoTextDoesNotCostTheEffect(t *testing.T) {
 }
 
 // R7.
-func TestFunctionsOfARouteMayReadTheFormAndTheHandlerHasItsBody(t *testing.T) {
+func TestHostile_FunctionsOfARouteMayReadTheFormAndTheHandlerHasItsBody(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	account := func(r *http.Request) string { return r.FormValue("account") }
@@ -62,7 +62,7 @@ func TestFunctionsOfARouteMayReadTheFormAndTheHandlerHasItsBody(t *testing.T) {
 }
 
 // R10.
-func TestARequestWithoutWhatAFingerprintNeedsIsNotRetryable(t *testing.T) {
+func TestHostile_ARequestWithoutWhatAFingerprintNeedsIsNotRetryable(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	h := b.service(b.guard(), b.charge, Route{Fingerprint: func(*http.Request, []byte) ([]byte, error) { return nil, errors.New("there is no amount") }})
@@ -75,7 +75,7 @@ func TestARequestWithoutWhatAFingerprintNeedsIsNotRetryable(t *testing.T) {
 }
 
 // R14.
-func TestAPrincipalThatIsNoTextIsNobody(t *testing.T) {
+func TestHostile_APrincipalThatIsNoTextIsNobody(t *testing.T) {
 	b := setup(t)
 	h := b.service(b.guard(), b.charge)
 	for _, account := range []string{"a\xff", "a\x00", string(make([]byte, 513))} {
@@ -85,7 +85,7 @@ func TestAPrincipalThatIsNoTextIsNobody(t *testing.T) {
 }
 
 // R45.
-func TestAClientWhoseWaitIsOverLearnsThatItsRequestRuns(t *testing.T) {
+func TestHostile_AClientWhoseWaitIsOverLearnsThatItsRequestRuns(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	handler, entered, letGo := b.slow()

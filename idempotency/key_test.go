@@ -9,7 +9,7 @@ import (
 )
 
 // R2.
-func TestKeysAsClientsSendThem(t *testing.T) {
+func TestKey_KeysAsClientsSendThem(t *testing.T) {
 	for value, want := range map[string]string{
 		"8e03978e-40d5-43e8-bc93-6894a57f9324":   "8e03978e-40d5-43e8-bc93-6894a57f9324",
 		`"8e03978e-40d5-43e8-bc93-6894a57f9324"`: "8e03978e-40d5-43e8-bc93-6894a57f9324",
@@ -39,7 +39,7 @@ func TestKeysAsClientsSendThem(t *testing.T) {
 }
 
 // R3.
-func TestTheFormatsOfKeys(t *testing.T) {
+func TestKey_TheFormatsOfKeys(t *testing.T) {
 	for _, c := range []struct {
 		format KeyFormat
 		key    string
@@ -56,7 +56,7 @@ func TestTheFormatsOfKeys(t *testing.T) {
 }
 
 // C9.
-func TestDeterministicKeysDifferWhereTheirPartsDo(t *testing.T) {
+func TestKey_DeterministicKeysDifferWhereTheirPartsDo(t *testing.T) {
 	seen := map[string][]string{}
 	for _, parts := range [][]string{{}, {""}, {"", ""}, {"ab"}, {"a", "b"}, {"b", "a"}, {"1:a"}, {"a1:b"}, {"a", "b", ""}} {
 		key := Deterministic(parts...)

@@ -11,7 +11,7 @@ import (
 )
 
 // R47.
-func TestAPrincipalHasNoMoreKeysThanItMay(t *testing.T) {
+func TestKeys_APrincipalHasNoMoreKeysThanItMay(t *testing.T) {
 	for mode, o := range modes {
 		t.Run(mode, func(t *testing.T) {
 			b := setup(t)
@@ -49,7 +49,7 @@ func TestAPrincipalHasNoMoreKeysThanItMay(t *testing.T) {
 	}
 }
 
-func TestRequestsThatStoreNothingTakeNoRoom(t *testing.T) {
+func TestKeys_RequestsThatStoreNothingTakeNoRoom(t *testing.T) {
 	for mode, o := range modes {
 		t.Run(mode, func(t *testing.T) {
 			b := setup(t)
@@ -74,7 +74,7 @@ func TestRequestsThatStoreNothingTakeNoRoom(t *testing.T) {
 	}
 }
 
-func TestCountsOfKeysAreBelievedForAWhile(t *testing.T) {
+func TestKeys_CountsOfKeysAreBelievedForAWhile(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	var kc keyCounts
@@ -104,7 +104,7 @@ func TestCountsOfKeysAreBelievedForAWhile(t *testing.T) {
 	}
 }
 
-func TestAnAnswerThatIsTooLongIsNotHeldInMemory(t *testing.T) {
+func TestKeys_AnAnswerThatIsTooLongIsNotHeldInMemory(t *testing.T) {
 	for mode, o := range modes {
 		t.Run(mode, func(t *testing.T) {
 			b := setup(t)

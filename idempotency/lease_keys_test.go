@@ -17,7 +17,7 @@ import (
 // What becomes of a key under a lease once its handler has returned, or never does.
 
 // R20.
-func TestWhatIsNotStoredUnderALeaseLeavesTheKeyToTheNextRequest(t *testing.T) {
+func TestLeaseKeys_WhatIsNotStoredUnderALeaseLeavesTheKeyToTheNextRequest(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := openTill(t)
 	status, stepped := 0, false
@@ -60,7 +60,7 @@ func TestWhatIsNotStoredUnderALeaseLeavesTheKeyToTheNextRequest(t *testing.T) {
 	}
 }
 
-func TestAClientThatGoesAwayUnderALeaseFindsItsAnswerLater(t *testing.T) {
+func TestLeaseKeys_AClientThatGoesAwayUnderALeaseFindsItsAnswerLater(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := openTill(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -82,7 +82,7 @@ func TestAClientThatGoesAwayUnderALeaseFindsItsAnswerLater(t *testing.T) {
 }
 
 // R23.
-func TestOnlyAnUnfinishedRequestWithStepsOutlivesItsTTL(t *testing.T) {
+func TestLeaseKeys_OnlyAnUnfinishedRequestWithStepsOutlivesItsTTL(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := openTill(t)
 	g := b.guard(func(c *Config) { c.KeepExpired = time.Hour })
@@ -116,7 +116,7 @@ func TestOnlyAnUnfinishedRequestWithStepsOutlivesItsTTL(t *testing.T) {
 }
 
 // R24.
-func TestAnExpiredKeyUnderALeaseIsANewRequestWithNewSteps(t *testing.T) {
+func TestLeaseKeys_AnExpiredKeyUnderALeaseIsANewRequestWithNewSteps(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := openTill(t)
 	g := b.guard(func(c *Config) { c.KeepExpired = time.Hour })
@@ -139,7 +139,7 @@ func TestAnExpiredKeyUnderALeaseIsANewRequestWithNewSteps(t *testing.T) {
 	}
 }
 
-func TestARouteThatChangesItsModeNeverRunsARequestTwice(t *testing.T) {
+func TestLeaseKeys_ARouteThatChangesItsModeNeverRunsARequestTwice(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := openTill(t)
 	inTx := b.service(b.guard(), b.charge, Route{Operation: "sell"})
@@ -184,7 +184,7 @@ func TestARouteThatChangesItsModeNeverRunsARequestTwice(t *testing.T) {
 	b.kept(2, 2, 3)
 }
 
-func TestARequestWithoutAKeyRunsUnderNoLease(t *testing.T) {
+func TestLeaseKeys_ARequestWithoutAKeyRunsUnderNoLease(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := openTill(t)
 	h := b.sell(b.guard(), Route{Lease: aLease, Optional: true})
@@ -196,7 +196,7 @@ func TestARequestWithoutAKeyRunsUnderNoLease(t *testing.T) {
 	}
 }
 
-func TestDecisionsAboutLeases(t *testing.T) {
+func TestLeaseKeys_DecisionsAboutLeases(t *testing.T) {
 	mine, other := make([]byte, 32), append(make([]byte, 31), 1)
 	row := func(change func(s *stored)) *stored {
 		s := &stored{Fingerprint: mine, Version: versionForm, State: statePending}

@@ -26,7 +26,7 @@ func (s *silent) Renew(ctx context.Context, k StoreKey, fence int64, lease time.
 
 // From the moment at which a lease runs out another request may have the key. A renewal that is not answered must not let a
 // handler go on behind it.
-func TestAHandlerEndsWithItsLeaseHoweverLongARenewalIsNotAnswered(t *testing.T) {
+func TestLeaseSilent_AHandlerEndsWithItsLeaseHoweverLongARenewalIsNotAnswered(t *testing.T) {
 	const lease = 30 * time.Second
 	for _, answers := range []int{0, 1, 2} {
 		synctest.Test(t, func(t *testing.T) {

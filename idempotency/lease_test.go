@@ -20,7 +20,7 @@ import (
 )
 
 // R40.
-func TestALeasedRequestIsAnsweredOnceAndReplayedWithoutAWrite(t *testing.T) {
+func TestLease_ALeasedRequestIsAnsweredOnceAndReplayedWithoutAWrite(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := openTill(t)
 	h := b.sell(b.guard())
@@ -55,7 +55,7 @@ func TestALeasedRequestIsAnsweredOnceAndReplayedWithoutAWrite(t *testing.T) {
 }
 
 // R40.
-func TestARequestGoesOnAfterItsLastStep(t *testing.T) {
+func TestLease_ARequestGoesOnAfterItsLastStep(t *testing.T) {
 	for _, place := range []string{"begin", "in order", "before the call", "after the call", "end"} {
 		t.Run(place, func(t *testing.T) {
 			b := openTill(t)
@@ -95,7 +95,7 @@ func TestARequestGoesOnAfterItsLastStep(t *testing.T) {
 }
 
 // R40.
-func TestAKeyWhoseProcessEndedIsInUseUntilItsLeaseRunsOut(t *testing.T) {
+func TestLease_AKeyWhoseProcessEndedIsInUseUntilItsLeaseRunsOut(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	b := openTill(t)
 	g := b.guard()
@@ -115,7 +115,7 @@ func TestAKeyWhoseProcessEndedIsInUseUntilItsLeaseRunsOut(t *testing.T) {
 }
 
 // R6.
-func TestAMismatchIsSaidAlsoAfterALeaseThatRanOut(t *testing.T) {
+func TestLease_AMismatchIsSaidAlsoAfterALeaseThatRanOut(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := openTill(t)
 	g := b.guard()
@@ -142,7 +142,7 @@ func (b *till) ending() {
 }
 
 // R11.
-func TestOfManyRequestsAtOnceUnderALeaseOneRuns(t *testing.T) {
+func TestLease_OfManyRequestsAtOnceUnderALeaseOneRuns(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := openTill(t)
 	g := b.guard()
@@ -172,7 +172,7 @@ func TestOfManyRequestsAtOnceUnderALeaseOneRuns(t *testing.T) {
 }
 
 // R11.
-func TestRequestsThatWaitForALeaseGetItsAnswer(t *testing.T) {
+func TestLease_RequestsThatWaitForALeaseGetItsAnswer(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := openTill(t)
 	h := b.sell(b.guard(), Route{Lease: time.Minute, Wait: time.Minute}) // so long that nobody takes over whom a busy machine stops
@@ -203,7 +203,7 @@ func TestRequestsThatWaitForALeaseGetItsAnswer(t *testing.T) {
 }
 
 // TestTrap30: a process that is frozen past its lease and thawed does nothing more, whatever it thinks.
-func TestTrap30WhoIsThawedAfterItsLeaseWritesNothing(t *testing.T) {
+func TestLease_Trap30WhoIsThawedAfterItsLeaseWritesNothing(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := openTill(t)
 	thaw, froze := make(chan struct{}), make(chan struct{})
@@ -241,7 +241,7 @@ func TestTrap30WhoIsThawedAfterItsLeaseWritesNothing(t *testing.T) {
 	}
 }
 
-func TestTrap30AHandlerHearsThatItsLeaseIsLost(t *testing.T) {
+func TestLease_Trap30AHandlerHearsThatItsLeaseIsLost(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := openTill(t)
 	began := make(chan struct{})
@@ -269,7 +269,7 @@ func TestTrap30AHandlerHearsThatItsLeaseIsLost(t *testing.T) {
 	}
 }
 
-func TestALeaseIsRenewedWhileItsHandlerRuns(t *testing.T) {
+func TestLease_ALeaseIsRenewedWhileItsHandlerRuns(t *testing.T) {
 	skip.InShort(t, "it takes 15 s beside the others")
 	b := openTill(t)
 	const lease = 10 * time.Second // none that a busy machine lets run out: it is renewed every three seconds
@@ -295,7 +295,7 @@ func TestALeaseIsRenewedWhileItsHandlerRuns(t *testing.T) {
 	}
 }
 
-func TestALeaseOutlastsAStepThatTakesLonger(t *testing.T) {
+func TestLease_ALeaseOutlastsAStepThatTakesLonger(t *testing.T) {
 	skip.InShort(t, "it judges how long something takes")
 	b := openTill(t)
 	other := b.sell(b.guard())
@@ -321,7 +321,7 @@ func TestALeaseOutlastsAStepThatTakesLonger(t *testing.T) {
 }
 
 // R6, R12.
-func TestARaceForAKeyIsDecidedByItsClaim(t *testing.T) {
+func TestLease_ARaceForAKeyIsDecidedByItsClaim(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := openTill(t)
 	first := b.sell(b.guard())

@@ -9,7 +9,7 @@ import (
 )
 
 // R24.
-func TestARouteThatGaveUpItsLeaseLeavesNothingOfWhatExpires(t *testing.T) {
+func TestModeExpiry_ARouteThatGaveUpItsLeaseLeavesNothingOfWhatExpires(t *testing.T) {
 	b := setup(t)
 	g := b.guard()
 	leased := b.stepping(g, Route{Operation: "charge", Lease: aLease, Complete: asItIs}, func(ctx context.Context) error {

@@ -10,7 +10,7 @@ import (
 // Paths of which something in front has taken a part away.
 
 // R14.
-func TestTwoMountsOfOneGuardAreTwoOperations(t *testing.T) {
+func TestMount_TwoMountsOfOneGuardAreTwoOperations(t *testing.T) {
 	for name, o := range map[string]Route{"named by patterns": {}, "named by the route": {Operation: "create"}} {
 		t.Run(name, func(t *testing.T) {
 			b := setup(t)
@@ -48,7 +48,7 @@ func TestTwoMountsOfOneGuardAreTwoOperations(t *testing.T) {
 }
 
 // R14.
-func TestWhatWasTakenOffAPathIsFoundInTheRequestsTarget(t *testing.T) {
+func TestMount_WhatWasTakenOffAPathIsFoundInTheRequestsTarget(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ target, strip, want string }{
 		"nothing":                    {"/charges", "", ""},
@@ -98,7 +98,7 @@ func TestWhatWasTakenOffAPathIsFoundInTheRequestsTarget(t *testing.T) {
 }
 
 // R14.
-func TestPatternsBelowAMountHaveItsPrefix(t *testing.T) {
+func TestMount_PatternsBelowAMountHaveItsPrefix(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ pattern, prefix, path, want string }{
 		{"POST /{$}", "/payments", "/payments/", "POST /payments/{$}"},

@@ -34,7 +34,7 @@ func inParts(boundary string) http.Header {
 }
 
 // R7.
-func TestAFormInPartsIsComparedByItsPartsWhateverItsBoundary(t *testing.T) {
+func TestMultipart_AFormInPartsIsComparedByItsPartsWhateverItsBoundary(t *testing.T) {
 	b := setup(t)
 	h := b.service(b.guard(), b.numbered)
 	b.asked(h, sent{key: "k", header: inParts("first"), body: formOf(t, "first", "amount=10", "to=a")}, 201, "1")
@@ -52,7 +52,7 @@ func TestAFormInPartsIsComparedByItsPartsWhateverItsBoundary(t *testing.T) {
 	}
 }
 
-func TestWhichFormsAreComparedByTheirParts(t *testing.T) {
+func TestMultipart_WhichFormsAreComparedByTheirParts(t *testing.T) {
 	t.Parallel()
 	fields := func(n int) (fields []string) {
 		for i := range n {

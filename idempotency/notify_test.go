@@ -17,7 +17,7 @@ import (
 )
 
 // R33.
-func TestEachRequestIsOneLineOfTheLogWithoutItsKeyAndItsPayload(t *testing.T) {
+func TestNotify_EachRequestIsOneLineOfTheLogWithoutItsKeyAndItsPayload(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	log := &logtest.Log{}
@@ -83,7 +83,7 @@ func TestEachRequestIsOneLineOfTheLogWithoutItsKeyAndItsPayload(t *testing.T) {
 }
 
 // A hit is the only trace of a replay, so a logger with slog's default level shows it, with every field, and the answer that it repeats. R33.
-func TestAHitIsLoggedByALoggerOfTheDefaultLevel(t *testing.T) {
+func TestNotify_AHitIsLoggedByALoggerOfTheDefaultLevel(t *testing.T) {
 	b := setup(t)
 	log := &logtest.Log{}
 	h := b.service(b.guard(func(c *Config) { c.Logger = slog.New(slog.NewJSONHandler(log, nil)) }), b.charge)
@@ -111,7 +111,7 @@ func TestAHitIsLoggedByALoggerOfTheDefaultLevel(t *testing.T) {
 }
 
 // R33.
-func TestAnObserverIsNotifiedInTheRequestsContext(t *testing.T) {
+func TestNotify_AnObserverIsNotifiedInTheRequestsContext(t *testing.T) {
 	b := setup(t)
 	type name struct{}
 	var got []any
@@ -127,7 +127,7 @@ func TestAnObserverIsNotifiedInTheRequestsContext(t *testing.T) {
 }
 
 // R33.
-func TestWhatFailsInAFunctionOfTheRouteIsReportedToo(t *testing.T) {
+func TestNotify_WhatFailsInAFunctionOfTheRouteIsReportedToo(t *testing.T) {
 	b := setup(t)
 	g := b.guard()
 	for name, o := range map[string]Route{
@@ -149,7 +149,7 @@ func TestWhatFailsInAFunctionOfTheRouteIsReportedToo(t *testing.T) {
 }
 
 // R33.
-func TestTransitionsAndLevels(t *testing.T) {
+func TestNotify_TransitionsAndLevels(t *testing.T) {
 	for _, c := range []struct {
 		o        Outcome
 		from, to string
@@ -180,7 +180,7 @@ func TestTransitionsAndLevels(t *testing.T) {
 }
 
 // R32.
-func TestACodeShowsWhetherAProblemIsTheMiddlewares(t *testing.T) {
+func TestNotify_ACodeShowsWhetherAProblemIsTheMiddlewares(t *testing.T) {
 	b := setup(t)
 	h := b.service(b.guard(), func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/problem+json")
@@ -200,7 +200,7 @@ func TestACodeShowsWhetherAProblemIsTheMiddlewares(t *testing.T) {
 }
 
 // R47.
-func TestEveryProblemHasACodeOfTheTaxonomyAndSaysWhetherToRetry(t *testing.T) {
+func TestNotify_EveryProblemHasACodeOfTheTaxonomyAndSaysWhetherToRetry(t *testing.T) {
 	for _, c := range []struct {
 		p         problem
 		class     string
@@ -219,7 +219,7 @@ func TestEveryProblemHasACodeOfTheTaxonomyAndSaysWhetherToRetry(t *testing.T) {
 	}
 }
 
-func TestAMissingSchemaIsLoggedWithItsRemedy(t *testing.T) {
+func TestNotify_AMissingSchemaIsLoggedWithItsRemedy(t *testing.T) {
 	b := setup(t)
 	log := &logtest.Log{}
 	g := b.guard(func(c *Config) { c.Schema, c.Logger = "elsewhere", slog.New(slog.NewJSONHandler(log, nil)) })
@@ -231,7 +231,7 @@ func TestAMissingSchemaIsLoggedWithItsRemedy(t *testing.T) {
 }
 
 // R48.
-func TestTheNameOfAKeyInTheLogIsNotTheNumberOfItsLock(t *testing.T) {
+func TestNotify_TheNameOfAKeyInTheLogIsNotTheNumberOfItsLock(t *testing.T) {
 	t.Parallel()
 	lock := lockNumber("holdfast", "principal:a", "POST /charges", "k")
 	name := hashName(lock)

@@ -13,11 +13,11 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
-// TestTheReplayOutcomesOfTheTableComeOut sends the rows of testdata/replay_outcomes.csv one after the other. A row's
+// TestOutcomes_TheReplayOutcomesOfTheTableComeOut sends the rows of testdata/replay_outcomes.csv one after the other. A row's
 // key and payload are the request; what stands behind them is what has to come out. Status "failed" makes the handler
 // fail, "pending" has a first request with the key run meanwhile.
 // R49.
-func TestTheReplayOutcomesOfTheTableComeOut(t *testing.T) {
+func TestOutcomes_TheReplayOutcomesOfTheTableComeOut(t *testing.T) {
 	b := setup(t)
 	rows := fixture.Rows(t, "testdata/replay_outcomes.csv", "key", "payload_hash", "status", "http_code", "result_id", "notes")
 	pgtest.Exec(t, b.db, "create table refund (id int)")

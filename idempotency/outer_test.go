@@ -38,7 +38,7 @@ func compressing(next http.Handler) http.Handler {
 }
 
 // R5.
-func TestWhatAnOuterMiddlewareSaysBeforeTheHandlerRunsIsNotStored(t *testing.T) {
+func TestOuter_WhatAnOuterMiddlewareSaysBeforeTheHandlerRunsIsNotStored(t *testing.T) {
 	for mode, o := range modes {
 		t.Run(mode, func(t *testing.T) {
 			b := setup(t)

@@ -30,7 +30,7 @@ func statementsOf(t *testing.T, document string) (all []string) {
 	return all
 }
 
-func TestThePagersStatementsSayWhoHoldsAKey(t *testing.T) {
+func TestPager_ThePagersStatementsSayWhoHoldsAKey(t *testing.T) {
 	b := setup(t)
 	handler, entered, letGo := b.slow()
 	defer letGo()
@@ -74,7 +74,7 @@ func TestThePagersStatementsSayWhoHoldsAKey(t *testing.T) {
 	}
 }
 
-func TestAnAbandonedRequestIsListedWithTheRunThatItsRemedyNeeds(t *testing.T) {
+func TestPager_AnAbandonedRequestIsListedWithTheRunThatItsRemedyNeeds(t *testing.T) {
 	b := openTill(t)
 	o := Route{Lease: aLease, Operation: sellOperation, Complete: asItIs}
 	g := b.guard()

@@ -12,7 +12,7 @@ import (
 // Every statement of a guard finds its rows by an index, on tables that are large: 50,000 answered keys, 20,000 pending
 // ones with a step and a request each, 20,000 expired ones that are kept. idempotency.store is not here: it inserts, and
 // EXPLAIN names no index of an insert without ON CONFLICT.
-func TestTheHotStatementsUseTheirIndexes(t *testing.T) {
+func TestPlan_TheHotStatementsUseTheirIndexes(t *testing.T) {
 	skip.InShort(t, "it takes 6 s beside the others")
 	b := setup(t)
 	for _, sql := range []string{

@@ -10,7 +10,7 @@ import (
 )
 
 // R7.
-func TestABodyOfUnknownLengthThatWasReadBeforeIsNotTakenForEmpty(t *testing.T) {
+func TestReadBefore_ABodyOfUnknownLengthThatWasReadBeforeIsNotTakenForEmpty(t *testing.T) {
 	b := setup(t)
 	inner := b.service(b.guard(), b.charge, Route{Operation: "charge", Optional: true})
 	own := b.service(b.guard(), b.charge, Route{Operation: "own", Fingerprint: func(*http.Request, []byte) ([]byte, error) { return []byte("own"), nil }})
@@ -56,7 +56,7 @@ func TestABodyOfUnknownLengthThatWasReadBeforeIsNotTakenForEmpty(t *testing.T) {
 }
 
 // R7.
-func TestWhatIsKnownOfABodyThatWasReadInFront(t *testing.T) {
+func TestReadBefore_WhatIsKnownOfABodyThatWasReadInFront(t *testing.T) {
 	t.Parallel()
 	gzipped := http.Header{"Content-Encoding": {"gzip"}}
 	for name, c := range map[string]struct {
@@ -85,7 +85,7 @@ func TestWhatIsKnownOfABodyThatWasReadInFront(t *testing.T) {
 	}
 }
 
-func TestARequestWithoutAKeyIsNobodysRepeatWhoeverReadItsBody(t *testing.T) {
+func TestReadBefore_ARequestWithoutAKeyIsNobodysRepeatWhoeverReadItsBody(t *testing.T) {
 	b := setup(t)
 	h := b.service(b.guard(), b.charge, Route{Optional: true})
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "/charges", http.NoBody)

@@ -34,7 +34,7 @@ func (c *refusedConn) Read(p []byte) (int, error) {
 }
 
 // R27.
-func TestADatabaseThatRefusesIsAwayAndTheRequestMayComeAgain(t *testing.T) {
+func TestRefused_ADatabaseThatRefusesIsAwayAndTheRequestMayComeAgain(t *testing.T) {
 	for _, code := range []string{"53300", "57P03"} { // too many connections; it starts, stops or recovers
 		t.Run(code, func(t *testing.T) {
 			b := setup(t)
@@ -71,7 +71,7 @@ func TestADatabaseThatRefusesIsAwayAndTheRequestMayComeAgain(t *testing.T) {
 }
 
 // R27.
-func TestATableThatIsNotThereIsNoFaultOfTheHandler(t *testing.T) {
+func TestRefused_ATableThatIsNotThereIsNoFaultOfTheHandler(t *testing.T) {
 	b := setup(t)
 	h := b.service(b.guard(func(c *Config) { c.Schema = "elsewhere" }), func(http.ResponseWriter, *http.Request) { b.runs.Add(1) })
 	b.is(b.send(h, sent{key: "k"}), 503, CodeStoreUnavailable)

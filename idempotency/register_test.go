@@ -66,7 +66,7 @@ var keyModel = porcupine.Model{
 	DescribeOperation: func(input, output any) string { return fmt.Sprintf("%+v -> %+v", input, output) },
 }
 
-func TestAKeyIsARegisterThatIsWrittenOnce(t *testing.T) {
+func TestRegister_AKeyIsARegisterThatIsWrittenOnce(t *testing.T) {
 	b := setup(t)
 	seed := seed.New(t)
 	var mu sync.Mutex
@@ -132,7 +132,7 @@ func TestAKeyIsARegisterThatIsWrittenOnce(t *testing.T) {
 	b.Logf("%d requests, %d of %d forged histories refused", len(history), forged, replays)
 }
 
-func TestAKeyThatIsWrittenTwiceIsNoRegister(t *testing.T) {
+func TestRegister_AKeyThatIsWrittenTwiceIsNoRegister(t *testing.T) {
 	in := keyInput{"k", "a"}
 	history := []porcupine.Operation{
 		{ClientId: 0, Input: in, Output: keyOutput{status: http.StatusCreated, answer: "1"}, Call: 0, Return: 5},

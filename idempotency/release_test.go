@@ -10,7 +10,7 @@ import (
 
 // A handler answers that nothing was done while a step of its request is just being committed. The key must not be forgotten:
 // the next request would do the step again.
-func TestAReleaseSeesTheStepThatItHadToWaitFor(t *testing.T) {
+func TestRelease_AReleaseSeesTheStepThatItHadToWaitFor(t *testing.T) {
 	b := setup(t)
 	g := b.guard()
 	k := StoreKey{Scope: "s", Operation: "o", Key: "k"}

@@ -24,7 +24,7 @@ import (
 // R1 to R49 and C1 to C10 in names of tests are rows of docs/design/idempotency.md, which says what each is about.
 
 // R1.
-func TestAMissingKeyIsRefused(t *testing.T) {
+func TestRequest_AMissingKeyIsRefused(t *testing.T) {
 	b := setup(t)
 	h := b.service(b.guard(func(c *Config) { c.DocsURL = "https://shop.example/docs/keys" }), b.charge)
 	w := b.send(h, sent{})
@@ -46,7 +46,7 @@ func TestAMissingKeyIsRefused(t *testing.T) {
 }
 
 // R2, R3.
-func TestAnInvalidKeyNeverReachesTheHandler(t *testing.T) {
+func TestRequest_AnInvalidKeyNeverReachesTheHandler(t *testing.T) {
 	b := setup(t)
 	h := b.service(b.guard(), b.charge)
 	for name, header := range map[string]http.Header{
@@ -72,7 +72,7 @@ func TestAnInvalidKeyNeverReachesTheHandler(t *testing.T) {
 }
 
 // R4, R5.
-func TestARepeatGetsTheSameAnswerAndTheHandlerDoesNotRun(t *testing.T) {
+func TestRequest_ARepeatGetsTheSameAnswerAndTheHandlerDoesNotRun(t *testing.T) {
 	b := setup(t)
 	h := b.service(b.guard(), b.charge)
 	first := b.send(h, sent{key: "k1"})
@@ -100,7 +100,7 @@ func TestARepeatGetsTheSameAnswerAndTheHandlerDoesNotRun(t *testing.T) {
 }
 
 // R5.
-func TestAnswersOfEveryShapeComeBackByteForByte(t *testing.T) {
+func TestRequest_AnswersOfEveryShapeComeBackByteForByte(t *testing.T) {
 	b := setup(t)
 	for name, handler := range map[string]http.HandlerFunc{
 		"empty 200": func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(200) },
@@ -157,7 +157,7 @@ func TestAnswersOfEveryShapeComeBackByteForByte(t *testing.T) {
 }
 
 // R6.
-func TestAKeyWithAnotherRequestIsRefusedAndChangesNothing(t *testing.T) {
+func TestRequest_AKeyWithAnotherRequestIsRefusedAndChangesNothing(t *testing.T) {
 	b := setup(t)
 	g := b.guard()
 	h := b.service(g, b.charge)
@@ -173,7 +173,7 @@ func TestAKeyWithAnotherRequestIsRefusedAndChangesNothing(t *testing.T) {
 }
 
 // R7.
-func TestWhatAFingerprintCovers(t *testing.T) {
+func TestRequest_WhatAFingerprintCovers(t *testing.T) {
 	b := setup(t)
 	g := b.guard()
 	h := b.service(g, b.charge)
@@ -202,7 +202,7 @@ func TestWhatAFingerprintCovers(t *testing.T) {
 }
 
 // R8, R9.
-func TestTheOrderOfNamesIsIrrelevantWhatDiffersIsNot(t *testing.T) {
+func TestRequest_TheOrderOfNamesIsIrrelevantWhatDiffersIsNot(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	h := b.service(b.guard(), b.charge)
@@ -214,7 +214,7 @@ func TestTheOrderOfNamesIsIrrelevantWhatDiffersIsNot(t *testing.T) {
 }
 
 // R10.
-func TestFieldsThatMayDiffer(t *testing.T) {
+func TestRequest_FieldsThatMayDiffer(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	h := b.service(b.guard(), b.charge, Route{IgnoreFields: []string{"/sent_at", "/meta/nonce"}})
@@ -233,7 +233,7 @@ func TestFieldsThatMayDiffer(t *testing.T) {
 }
 
 // R13.
-func TestAnotherKeyIsAnotherOperation(t *testing.T) {
+func TestRequest_AnotherKeyIsAnotherOperation(t *testing.T) {
 	b := setup(t)
 	h := b.service(b.guard(), b.charge)
 	b.is(b.send(h, sent{key: "k1"}), 201, "")
@@ -242,7 +242,7 @@ func TestAnotherKeyIsAnotherOperation(t *testing.T) {
 }
 
 // R14.
-func TestAKeyBelongsToOnePrincipalAndOneOperation(t *testing.T) {
+func TestRequest_AKeyBelongsToOnePrincipalAndOneOperation(t *testing.T) {
 	b := setup(t)
 	g := b.guard()
 	h := b.service(g, b.charge)
@@ -259,7 +259,7 @@ func TestAKeyBelongsToOnePrincipalAndOneOperation(t *testing.T) {
 }
 
 // R14.
-func TestWiderScopesNeverShowAnAnswerToSomebodyElse(t *testing.T) {
+func TestRequest_WiderScopesNeverShowAnAnswerToSomebodyElse(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	g := b.guard()
@@ -276,7 +276,7 @@ func TestWiderScopesNeverShowAnAnswerToSomebodyElse(t *testing.T) {
 }
 
 // A handler that is registered outside of the guard, or passes another context, hears so from each of its statements.
-func TestWhatIsNotGuardedHearsSo(t *testing.T) {
+func TestRequest_WhatIsNotGuardedHearsSo(t *testing.T) {
 	ctx := t.Context()
 	b := setup(t)
 	var leased pgx.Tx
@@ -308,7 +308,7 @@ func TestWhatIsNotGuardedHearsSo(t *testing.T) {
 }
 
 // R16, R17.
-func TestWhichMethodsAreGuarded(t *testing.T) {
+func TestRequest_WhichMethodsAreGuarded(t *testing.T) {
 	b := setup(t)
 	g := b.guard()
 	h := b.service(g, func(w http.ResponseWriter, r *http.Request) {
@@ -341,7 +341,7 @@ func TestWhichMethodsAreGuarded(t *testing.T) {
 }
 
 // C10.
-func TestAnOptionalKeyRunsTheHandlerInATransactionToo(t *testing.T) {
+func TestRequest_AnOptionalKeyRunsTheHandlerInATransactionToo(t *testing.T) {
 	b := setup(t)
 	h := b.service(b.guard(), b.charge, Route{Optional: true})
 	b.is(b.send(h, sent{}), 201, "")
@@ -353,7 +353,7 @@ func TestAnOptionalKeyRunsTheHandlerInATransactionToo(t *testing.T) {
 }
 
 // C9.
-func TestKeysOfOtherSourcesAndForms(t *testing.T) {
+func TestRequest_KeysOfOtherSourcesAndForms(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	g := b.guard()
@@ -373,7 +373,7 @@ func TestKeysOfOtherSourcesAndForms(t *testing.T) {
 }
 
 // R29.
-func TestALongRequestIsRefused(t *testing.T) {
+func TestRequest_ALongRequestIsRefused(t *testing.T) {
 	b := setup(t)
 	h := b.service(b.guard(), b.charge, Route{MaxRequest: 1000})
 	b.is(b.send(h, sent{key: "k", body: strings.Repeat("x", 1001)}), 413, CodeRequestTooLarge)
@@ -382,7 +382,7 @@ func TestALongRequestIsRefused(t *testing.T) {
 }
 
 // A session store that is down is no reason to send a client to its sign-in.
-func TestAPrincipalThatCannotBeFoundOutIsNoRefusal(t *testing.T) {
+func TestRequest_APrincipalThatCannotBeFoundOutIsNoRefusal(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	var fails error

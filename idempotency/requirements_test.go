@@ -12,7 +12,7 @@ import (
 )
 
 // The four routes of document 003, and its header: a double click is one row, and gets one answer.
-func TestTheFourCriticalRoutesReplayUnderTheOlderHeader(t *testing.T) {
+func TestRequirements_TheFourCriticalRoutesReplayUnderTheOlderHeader(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	g := b.guard()
@@ -39,7 +39,7 @@ func TestTheFourCriticalRoutesReplayUnderTheOlderHeader(t *testing.T) {
 	}
 }
 
-func TestAnAnswerThatIsNotStoredLeavesTheKeyFree(t *testing.T) {
+func TestRequirements_AnAnswerThatIsNotStoredLeavesTheKeyFree(t *testing.T) {
 	for mode, o := range modes {
 		t.Run(mode, func(t *testing.T) {
 			b := setup(t)

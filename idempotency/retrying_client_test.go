@@ -53,7 +53,7 @@ func (a withAccount) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 // R34.
-func TestAClientWhoseAnswersAreLostGetsTheOneAnswerOfTheOneEffect(t *testing.T) {
+func TestRetryingClient_AClientWhoseAnswersAreLostGetsTheOneAnswerOfTheOneEffect(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	server := httptest.NewServer(resetAfter(2, b.service(b.guard(), b.charge)))
@@ -78,7 +78,7 @@ func TestAClientWhoseAnswersAreLostGetsTheOneAnswerOfTheOneEffect(t *testing.T) 
 }
 
 // R34.
-func TestAClientWhoseKeyIsInUseComesAgainForTheAnswer(t *testing.T) {
+func TestRetryingClient_AClientWhoseKeyIsInUseComesAgainForTheAnswer(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	refused, entered := make(chan struct{}), make(chan struct{})

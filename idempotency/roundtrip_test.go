@@ -13,7 +13,7 @@ import (
 )
 
 // A handler that begins and commits a transaction of its own makes as many round trips.
-func TestTheMiddlewareAddsNoRoundTripToANewRequest(t *testing.T) {
+func TestRoundTrip_TheMiddlewareAddsNoRoundTripToANewRequest(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	trips := &tripCounter{}

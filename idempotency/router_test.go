@@ -40,7 +40,7 @@ func (b *bundle) operations() []string {
 }
 
 // R14.
-func TestChisPatternsAreOperationsOfMiddlewareAtTheRoute(t *testing.T) {
+func TestRouter_ChisPatternsAreOperationsOfMiddlewareAtTheRoute(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	g := b.guard()
@@ -63,7 +63,7 @@ func TestChisPatternsAreOperationsOfMiddlewareAtTheRoute(t *testing.T) {
 }
 
 // R14.
-func TestBeforeChiKnowsTheRouteThePathIsTheOperation(t *testing.T) {
+func TestRouter_BeforeChiKnowsTheRouteThePathIsTheOperation(t *testing.T) {
 	b := setup(t)
 	g := b.guard()
 	router := chi.NewRouter()
@@ -93,7 +93,7 @@ func TestBeforeChiKnowsTheRouteThePathIsTheOperation(t *testing.T) {
 }
 
 // R14.
-func TestAnOperationFuncAsksChiBeforeItRoutes(t *testing.T) {
+func TestRouter_AnOperationFuncAsksChiBeforeItRoutes(t *testing.T) {
 	b := setup(t)
 	router := chi.NewRouter()
 	g := b.guard(func(c *Config) {
@@ -112,7 +112,7 @@ func TestAnOperationFuncAsksChiBeforeItRoutes(t *testing.T) {
 }
 
 // R14.
-func TestPatternsOfNetHTTPAreOperationsUnlessTheyOnlyMountOthers(t *testing.T) {
+func TestRouter_PatternsOfNetHTTPAreOperationsUnlessTheyOnlyMountOthers(t *testing.T) {
 	b := setup(t)
 	g := b.guard()
 	inner := http.NewServeMux()
@@ -133,7 +133,7 @@ func TestPatternsOfNetHTTPAreOperationsUnlessTheyOnlyMountOthers(t *testing.T) {
 }
 
 // R31.
-func TestWhatTheRouterOrAnOuterMiddlewareAnswersIsNeverStored(t *testing.T) {
+func TestRouter_WhatTheRouterOrAnOuterMiddlewareAnswersIsNeverStored(t *testing.T) {
 	b := setup(t)
 	busy := true
 	router := chi.NewRouter()
@@ -173,7 +173,7 @@ func (c expiring) Err() error {
 }
 
 // R21.
-func TestAnAnswerThatATimeoutHandlerCutOffIsReplayed(t *testing.T) {
+func TestRouter_AnAnswerThatATimeoutHandlerCutOffIsReplayed(t *testing.T) {
 	b := setup(t)
 	over, out := make(chan struct{}), make(chan struct{})
 	inner := b.service(b.guard(), func(w http.ResponseWriter, r *http.Request) {
@@ -197,7 +197,7 @@ func TestAnAnswerThatATimeoutHandlerCutOffIsReplayed(t *testing.T) {
 }
 
 // R5.
-func TestCompressionOutsideOfTheMiddlewareIsNotStored(t *testing.T) {
+func TestRouter_CompressionOutsideOfTheMiddlewareIsNotStored(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	text := bytes.Repeat([]byte("all that is said twice compresses well. "), 100)

@@ -17,7 +17,7 @@ import (
 // Rows of docs/design/idempotency.md that are about what stands around the middleware, and about its options.
 
 // R15.
-func TestWhoseAccountWasRevokedGetsNoStoredAnswer(t *testing.T) {
+func TestRows_WhoseAccountWasRevokedGetsNoStoredAnswer(t *testing.T) {
 	b := setup(t)
 	revoked := false
 	inner := b.service(b.guard(), b.charge)
@@ -41,7 +41,7 @@ func TestWhoseAccountWasRevokedGetsNoStoredAnswer(t *testing.T) {
 }
 
 // R28.
-func TestALostAnswerToCommitIsFoundOut(t *testing.T) {
+func TestRows_ALostAnswerToCommitIsFoundOut(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	if w := b.strike(b.charging(), b.db.DSN, points[5], faults[4]); w.Code != 201 || w.Header().Get(headerStatus) != "stored" {
@@ -50,7 +50,7 @@ func TestALostAnswerToCommitIsFoundOut(t *testing.T) {
 }
 
 // R28.
-func TestWhatCannotBeFoundOutIsSaidToBeUnknownAndTheRetryFindsOut(t *testing.T) {
+func TestRows_WhatCannotBeFoundOutIsSaidToBeUnknownAndTheRetryFindsOut(t *testing.T) {
 	skip.InShort(t, "it takes 5 s beside the others")
 	b := setup(t)
 	w := b.strike(b.charging(), b.db.DSN, points[5], fault{"the network is cut", func(f *faulty) { f.deaf.Store(true); f.cut.Store(true) }})
@@ -61,7 +61,7 @@ func TestWhatCannotBeFoundOutIsSaidToBeUnknownAndTheRetryFindsOut(t *testing.T) 
 }
 
 // R37.
-func TestAnAnswerOutlivesTheProcessThatGaveIt(t *testing.T) {
+func TestRows_AnAnswerOutlivesTheProcessThatGaveIt(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	first := b.send(b.service(b.guardOn(b.pool(2)), b.charge), sent{key: "k"})
@@ -71,7 +71,7 @@ func TestAnAnswerOutlivesTheProcessThatGaveIt(t *testing.T) {
 }
 
 // R38.
-func TestAReplayCanBeGivenMoreHeaders(t *testing.T) {
+func TestRows_AReplayCanBeGivenMoreHeaders(t *testing.T) {
 	b := setup(t)
 	h := b.service(b.guard(), b.charge, Route{OnReplay: func(r *http.Request, h http.Header) { h.Set("Replayed-For", r.Header.Get("Account")) }})
 	if w := b.send(h, sent{key: "k"}); w.Header().Get("Replayed-For") != "" {
@@ -83,7 +83,7 @@ func TestAReplayCanBeGivenMoreHeaders(t *testing.T) {
 }
 
 // R39.
-func TestTheValidityOfAKeyIsShownOnlyWhereItIsAskedFor(t *testing.T) {
+func TestRows_TheValidityOfAKeyIsShownOnlyWhereItIsAskedFor(t *testing.T) {
 	b := setup(t)
 	for _, show := range []bool{false, true} {
 		h := b.service(b.guard(func(c *Config) { c.ShowExpiry = show; c.TTL = time.Hour }), b.charge, Route{Operation: fmt.Sprint(show)})
@@ -102,7 +102,7 @@ func TestTheValidityOfAKeyIsShownOnlyWhereItIsAskedFor(t *testing.T) {
 }
 
 // R17, R41.
-func TestAGuardedDeleteRepliesWhatItRepliedFirst(t *testing.T) {
+func TestRows_AGuardedDeleteRepliesWhatItRepliedFirst(t *testing.T) {
 	b := setup(t)
 	pgtest.Exec(t, b.db, "insert into charge (amount) values ('1'), ('2')")
 	remove := func(w http.ResponseWriter, r *http.Request) {
@@ -139,7 +139,7 @@ func TestAGuardedDeleteRepliesWhatItRepliedFirst(t *testing.T) {
 }
 
 // R43.
-func TestAUniqueRuleOfTheTablesDoesNotMeetARetry(t *testing.T) {
+func TestRows_AUniqueRuleOfTheTablesDoesNotMeetARetry(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	h := b.service(b.guard(), func(w http.ResponseWriter, r *http.Request) {
@@ -164,7 +164,7 @@ func TestAUniqueRuleOfTheTablesDoesNotMeetARetry(t *testing.T) {
 }
 
 // R44.
-func TestAReplayIsDecidedBeforeConditionsAre(t *testing.T) {
+func TestRows_AReplayIsDecidedBeforeConditionsAre(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	version := `"v1"`
@@ -189,7 +189,7 @@ func TestAReplayIsDecidedBeforeConditionsAre(t *testing.T) {
 }
 
 // R48.
-func TestTheKeyForAnotherServiceIsTheSameInEveryTry(t *testing.T) {
+func TestRows_TheKeyForAnotherServiceIsTheSameInEveryTry(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	var got []string
@@ -216,7 +216,7 @@ func TestTheKeyForAnotherServiceIsTheSameInEveryTry(t *testing.T) {
 }
 
 // C2.
-func TestAReplayHasTheFirstStatusUnlessTheRouteSaysOtherwise(t *testing.T) {
+func TestRows_AReplayHasTheFirstStatusUnlessTheRouteSaysOtherwise(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	h := b.service(b.guard(), b.charge, Route{ReplayStatus: func(status int) int { return map[int]int{201: 200}[status] }})
@@ -227,7 +227,7 @@ func TestAReplayHasTheFirstStatusUnlessTheRouteSaysOtherwise(t *testing.T) {
 }
 
 // R5.
-func TestOnlyHeadersThatMeanTheSameLaterAreReplayed(t *testing.T) {
+func TestRows_OnlyHeadersThatMeanTheSameLaterAreReplayed(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	h := b.service(b.guard(), func(w http.ResponseWriter, r *http.Request) {

@@ -14,7 +14,7 @@ import (
 )
 
 // A path that no router names may have a token in it: "/reset/9f8e…".
-func TestAPathThatNobodyNamesIsLoggedByItsHash(t *testing.T) {
+func TestSecrets_APathThatNobodyNamesIsLoggedByItsHash(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	log := &logtest.Log{}
@@ -38,13 +38,13 @@ func TestAPathThatNobodyNamesIsLoggedByItsHash(t *testing.T) {
 	}
 }
 
-func TestAPanicOfACompletedRequestIsLoggedByItsType(t *testing.T) {
+func TestSecrets_APanicOfACompletedRequestIsLoggedByItsType(t *testing.T) {
 	for name, c := range map[string]struct {
 		complete func(r *http.Request, _ Info) *http.Request
 		want     string
 	}{
 		"of the handler":       {asItIs, `"panic":"*errors.errorString"`},
-		"of Route.Complete":    {func(*http.Request, Info) *http.Request { panic("no CANARY") }, "Route.Complete panicked: a string at github.com/holdfast-go/holdfast/idempotency.TestAPanicOfACompletedRequest"},
+		"of Route.Complete":    {func(*http.Request, Info) *http.Request { panic("no CANARY") }, "Route.Complete panicked: a string at github.com/holdfast-go/holdfast/idempotency.TestSecrets_APanicOfACompletedRequest"},
 		"of the runtime there": {func(*http.Request, Info) *http.Request { var r *http.Request; return r.WithContext(r.Context()) }, "Route.Complete panicked: a runtime.errorString at "},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -66,7 +66,7 @@ func TestAPanicOfACompletedRequestIsLoggedByItsType(t *testing.T) {
 }
 
 // A query may have a credential in it. And without one of its parameters the request would be another one.
-func TestARequestIsOnlyStoredIfItsQueryIsNamed(t *testing.T) {
+func TestSecrets_ARequestIsOnlyStoredIfItsQueryIsNamed(t *testing.T) {
 	for query, stored := range map[string]int64{"": 1, "?": 1, "?currency=EUR": 1, "?currency=EUR&currency=CHF&lang=de": 1, "?currency=EUR&access_token=CANARY": 0, "?CANARY": 0, "?currency=%zz": 1, "?%zz=1": 0} {
 		t.Run(query, func(t *testing.T) {
 			b := openTill(t)
@@ -90,7 +90,7 @@ func TestARequestIsOnlyStoredIfItsQueryIsNamed(t *testing.T) {
 	}
 }
 
-func TestARouteNamesItsParameters(t *testing.T) {
+func TestSecrets_ARouteNamesItsParameters(t *testing.T) {
 	for _, name := range []string{"access_token", "Signature", ""} {
 		err := completed(func(o *Route) { o.CompleteQuery = []string{name} }).of(Config{}.withDefaults()).validate(Config{}.withDefaults())
 		if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("complete query is %q: it must be", name)) {

@@ -38,7 +38,7 @@ func insertAmount(amount string) func(ctx context.Context, tx pgx.Tx) (string, e
 
 var modes = map[string]Route{"in a transaction": {}, "under a lease": {Lease: 10 * time.Second}}
 
-func TestAStepThatIsMisusedSaysHow(t *testing.T) {
+func TestStep_AStepThatIsMisusedSaysHow(t *testing.T) {
 	for mode, o := range modes {
 		t.Run(mode, func(t *testing.T) {
 			b := setup(t)
@@ -99,7 +99,7 @@ func TestAStepThatIsMisusedSaysHow(t *testing.T) {
 	}
 }
 
-func TestAHandlerInStepsWorksInBothModes(t *testing.T) {
+func TestStep_AHandlerInStepsWorksInBothModes(t *testing.T) {
 	for mode, o := range modes {
 		t.Run(mode, func(t *testing.T) {
 			b := setup(t)
@@ -129,7 +129,7 @@ func TestAHandlerInStepsWorksInBothModes(t *testing.T) {
 	}
 }
 
-func TestAStepsResultIsTheSameTheFirstTimeAndLater(t *testing.T) {
+func TestStep_AStepsResultIsTheSameTheFirstTimeAndLater(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	type result struct {
@@ -177,7 +177,7 @@ func TestAStepsResultIsTheSameTheFirstTimeAndLater(t *testing.T) {
 	}
 }
 
-func TestASerializationFailureRunsAStepAgainAndNothingElse(t *testing.T) {
+func TestStep_ASerializationFailureRunsAStepAgainAndNothingElse(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	pgtest.Exec(t, b.db, "create table balance (id int primary key, cents int)")
@@ -204,7 +204,7 @@ func TestASerializationFailureRunsAStepAgainAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestStepsOfOneRequestRunOneAtATime(t *testing.T) {
+func TestStep_StepsOfOneRequestRunOneAtATime(t *testing.T) {
 	for mode, o := range modes {
 		t.Run(mode, func(t *testing.T) {
 			b := setup(t)
@@ -231,7 +231,7 @@ func TestStepsOfOneRequestRunOneAtATime(t *testing.T) {
 	}
 }
 
-func TestAStepWaitsForTheEndOfOneWhoseCommitIsUnknown(t *testing.T) {
+func TestStep_AStepWaitsForTheEndOfOneWhoseCommitIsUnknown(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	// The reply to the step's COMMIT is lost, and its transaction still has the row: another session stands in for it.
 	b := setup(t)
@@ -280,7 +280,7 @@ func TestAStepWaitsForTheEndOfOneWhoseCommitIsUnknown(t *testing.T) {
 	b.is(b.send(h, sent{key: "k"}), 409, CodeInProgress)
 }
 
-func TestAStepIsNotedWithItsWritesOrNotAtAll(t *testing.T) {
+func TestStep_AStepIsNotedWithItsWritesOrNotAtAll(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	// Whoever has taken the row away from under the step, by hand: it is not committed without its note.
 	b := setup(t)

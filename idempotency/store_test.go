@@ -81,7 +81,7 @@ func (m *memory) Release(_ context.Context, k StoreKey, fence int64) error {
 	return nil
 }
 
-func TestAStoreKeepsWhatItPromises(t *testing.T) {
+func TestStore_AStoreKeepsWhatItPromises(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	for name, s := range map[string]Store{"memory": &memory{rows: map[StoreKey]*memoryRow{}}, "postgres": b.guard().store} {
@@ -139,7 +139,7 @@ func TestAStoreKeepsWhatItPromises(t *testing.T) {
 	}
 }
 
-func TestAGuardWithoutPostgres(t *testing.T) {
+func TestStore_AGuardWithoutPostgres(t *testing.T) {
 	b := &bundle{T: t}
 	store := &memory{rows: map[StoreKey]*memoryRow{}}
 	g, err := NewEphemeral(store, b.config())
@@ -208,7 +208,7 @@ func (s brokenStore) Claim(context.Context, StoreKey, []byte, time.Duration, tim
 }
 
 // R27.
-func TestWithoutAStoreNobodyIsLetThrough(t *testing.T) {
+func TestStore_WithoutAStoreNobodyIsLetThrough(t *testing.T) {
 	b := &bundle{T: t}
 	for code, err := range map[string]error{CodeStoreUnavailable: errors.New("planned"), CodeAnswerUnusable: errors.Join(ErrUnusable, errors.New("planned"))} {
 		g, failed := NewEphemeral(brokenStore{err: err}, b.config())

@@ -15,11 +15,11 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
-// TestWhateverHappensEverySaleHappensOnce lets many clients on three nodes ask for the same sales, while handlers fail,
+// TestStorm_WhateverHappensEverySaleHappensOnce lets many clients on three nodes ask for the same sales, while handlers fail,
 // panic, lose their leases and their connections at random places, and a completer runs: in the end each sale is there
 // once.
 // R40.
-func TestWhateverHappensEverySaleHappensOnce(t *testing.T) {
+func TestStorm_WhateverHappensEverySaleHappensOnce(t *testing.T) {
 	skip.InShort(t, "it takes 7 s beside the others")
 	b := openTill(t)
 	seed := seed.New(t)

@@ -79,7 +79,7 @@ func leaseService(t testing.TB, pool *pgxpool.Pool, f *faulty, provider string, 
 func (b *till) in(t *testing.T) *till { return &till{bundle: b.bundle.in(t), provider: b.provider} }
 
 // R40.
-func TestTheFaultTableOfLeases(t *testing.T) {
+func TestTableLease_TheFaultTableOfLeases(t *testing.T) {
 	for _, p := range leasePoints {
 		t.Run(p.name, func(t *testing.T) {
 			b := openTill(t)
@@ -98,7 +98,7 @@ func TestTheFaultTableOfLeases(t *testing.T) {
 	}
 }
 
-func TestALostReplyIsLookedUpAndTheRequestGoesOn(t *testing.T) {
+func TestTableLease_ALostReplyIsLookedUpAndTheRequestGoesOn(t *testing.T) {
 	for _, p := range leasePoints {
 		switch p.statement {
 		case "idempotency.claim", "idempotency.step_done", "idempotency.finish":
@@ -124,14 +124,14 @@ func TestALostReplyIsLookedUpAndTheRequestGoesOn(t *testing.T) {
 }
 
 // R40.
-func TestTheFaultTableOfProcessesUnderALease(t *testing.T) {
+func TestTableLease_TheFaultTableOfProcessesUnderALease(t *testing.T) {
 	for i, p := range leasePoints {
 		t.Run(p.name, func(t *testing.T) {
 			b := openTill(t)
 			t.Run("the client tries again", func(t *testing.T) {
 				b := b.in(t)
 				b.endAt(b.selling(), i, endingProvider+"="+b.provider.URL)
-				b.lapse() // That one waits for it is TestAKeyWhoseProcessEndedIsInUseUntilItsLeaseRunsOut.
+				b.lapse() // That one waits for it is TestLease_AKeyWhoseProcessEndedIsInUseUntilItsLeaseRunsOut.
 				b.settle(b.selling(), nil, 0)
 			})
 			t.Run("nobody tries again", func(t *testing.T) {

@@ -55,7 +55,7 @@ func faultyService(t testing.TB, pool *pgxpool.Pool, f *faulty) http.Handler {
 }
 
 // R18, R20.
-func TestTheFaultTable(t *testing.T) {
+func TestTable_TheFaultTable(t *testing.T) {
 	for _, p := range points {
 		t.Run(p.name, func(t *testing.T) {
 			b := setup(t)
@@ -78,7 +78,7 @@ func TestTheFaultTable(t *testing.T) {
 }
 
 // R18, R21.
-func TestTheFaultTableOfProcesses(t *testing.T) {
+func TestTable_TheFaultTableOfProcesses(t *testing.T) {
 	for i, p := range points {
 		t.Run(p.name, func(t *testing.T) {
 			b := setup(t)

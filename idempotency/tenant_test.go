@@ -46,7 +46,7 @@ func (b *bundle) asked(h http.Handler, s sent, status int, want string) {
 }
 
 // R48.
-func TestAnAnswerIsNotReplayedToAnotherHost(t *testing.T) {
+func TestTenant_AnAnswerIsNotReplayedToAnotherHost(t *testing.T) {
 	inEveryMode(t, func(t *testing.T, b *bundle, guard func(...func(*Config)) *Guard, lease time.Duration) {
 		h := b.service(guard(), b.numbered, Route{Lease: lease})
 		b.asked(h, sent{key: "k", host: "one.example.com"}, 201, "1")
@@ -62,7 +62,7 @@ func TestAnAnswerIsNotReplayedToAnotherHost(t *testing.T) {
 }
 
 // R48.
-func TestEachTenantOfAPrincipalHasItsOwnKeys(t *testing.T) {
+func TestTenant_EachTenantOfAPrincipalHasItsOwnKeys(t *testing.T) {
 	inEveryMode(t, func(t *testing.T, b *bundle, guard func(...func(*Config)) *Guard, lease time.Duration) {
 		tenant, _, _ := strings.Cut("", ".")
 		g := guard(func(c *Config) {
@@ -92,7 +92,7 @@ func TestEachTenantOfAPrincipalHasItsOwnKeys(t *testing.T) {
 	})
 }
 
-func TestTwoTenantsNeverHaveOneScope(t *testing.T) {
+func TestTenant_TwoTenantsNeverHaveOneScope(t *testing.T) {
 	t.Parallel()
 	seen := map[string]string{}
 	long := strings.Repeat("p", maxPrincipal)
@@ -119,7 +119,7 @@ func TestTwoTenantsNeverHaveOneScope(t *testing.T) {
 // An answer that a build before this one stored, which compared no hosts, is still replayed, and a request that it began is
 // still continued.
 // R48.
-func TestRowsOfABuildThatComparedNoHostsAreKnown(t *testing.T) {
+func TestTenant_RowsOfABuildThatComparedNoHostsAreKnown(t *testing.T) {
 	for mode, lease := range map[string]time.Duration{"in a transaction": 0, "under a lease": aLease} {
 		t.Run(mode, func(t *testing.T) {
 			b := setup(t)

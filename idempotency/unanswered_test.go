@@ -57,7 +57,7 @@ func (b *bundle) halves(ctx context.Context, names ...string) {
 	}
 }
 
-func TestAHandlerWhoseContextEndsAndThatWritesNothingIsNotKept(t *testing.T) {
+func TestUnanswered_AHandlerWhoseContextEndsAndThatWritesNothingIsNotKept(t *testing.T) {
 	for mode, o := range modes {
 		for name, limit := range map[string]struct {
 			timeout time.Duration
@@ -97,7 +97,7 @@ func TestAHandlerWhoseContextEndsAndThatWritesNothingIsNotKept(t *testing.T) {
 }
 
 // Routers whose handlers return errors write them when the middleware has returned.
-func TestAnErrorThatIsWrittenOutsideTheGuardIsNotKept(t *testing.T) {
+func TestUnanswered_AnErrorThatIsWrittenOutsideTheGuardIsNotKept(t *testing.T) {
 	for mode, o := range modes {
 		t.Run(mode, func(t *testing.T) {
 			b := setup(t)
@@ -132,7 +132,7 @@ func TestAnErrorThatIsWrittenOutsideTheGuardIsNotKept(t *testing.T) {
 	}
 }
 
-func TestAHandlerThatHijacksOrPanicsIsNotKept(t *testing.T) {
+func TestUnanswered_AHandlerThatHijacksOrPanicsIsNotKept(t *testing.T) {
 	for mode, o := range modes {
 		for name, do := range map[string]func(w http.ResponseWriter){
 			"hijacks": func(w http.ResponseWriter) {
@@ -182,7 +182,7 @@ func TestAHandlerThatHijacksOrPanicsIsNotKept(t *testing.T) {
 }
 
 // A request without a key runs in a transaction too.
-func TestARequestWithoutAKeyThatIsNotAnsweredIsNotKept(t *testing.T) {
+func TestUnanswered_ARequestWithoutAKeyThatIsNotAnsweredIsNotKept(t *testing.T) {
 	for mode, o := range modes {
 		t.Run(mode, func(t *testing.T) {
 			b := setup(t)

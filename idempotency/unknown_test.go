@@ -14,7 +14,7 @@ import (
 // What is said of a request of which it is not known whether it was carried out.
 
 // R28.
-func TestAnUnknownOutcomeWithoutAKeyIsNotToBeSentAgain(t *testing.T) {
+func TestUnknown_AnUnknownOutcomeWithoutAKeyIsNotToBeSentAgain(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	f := &faulty{t: t}
@@ -40,7 +40,7 @@ func (failing) Finish(context.Context, StoreKey, int64, StoredAnswer, time.Durat
 }
 
 // R28.
-func TestWithoutPostgresAnUnknownOutcomeIsNotPromisedOnce(t *testing.T) {
+func TestUnknown_WithoutPostgresAnUnknownOutcomeIsNotPromisedOnce(t *testing.T) {
 	skip.InShort(t, "it takes 5 s beside the others")
 	b := setup(t)
 	g, err := NewEphemeral(failing{&memory{rows: map[StoreKey]*memoryRow{}}}, b.config())

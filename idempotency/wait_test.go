@@ -16,7 +16,7 @@ import (
 // What becomes of a request whose key another one has in hand.
 
 // R11.
-func TestOfManyAtOnceOneRunsAndAllGetItsAnswer(t *testing.T) {
+func TestWait_OfManyAtOnceOneRunsAndAllGetItsAnswer(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	h := b.service(b.guard(), b.charge)
@@ -69,7 +69,7 @@ func waitsOf(ctx context.Context, g *Guard) <-chan struct{} {
 }
 
 // R11.
-func TestARepeatWhileTheFirstRunsWaitsOrIsAConflict(t *testing.T) {
+func TestWait_ARepeatWhileTheFirstRunsWaitsOrIsAConflict(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	handler, entered, letGo := b.slow()
@@ -110,7 +110,7 @@ func TestARepeatWhileTheFirstRunsWaitsOrIsAConflict(t *testing.T) {
 }
 
 // R11.
-func TestAWaitingRepeatRunsWhenTheFirstFails(t *testing.T) {
+func TestWait_AWaitingRepeatRunsWhenTheFirstFails(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	in, out := make(chan struct{}, 2), make(chan struct{})
@@ -148,7 +148,7 @@ func TestAWaitingRepeatRunsWhenTheFirstFails(t *testing.T) {
 }
 
 // R11.
-func TestRepeatsThatWaitHoldNoConnection(t *testing.T) {
+func TestWait_RepeatsThatWaitHoldNoConnection(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	handler, entered, letGo := b.slow()

@@ -37,7 +37,7 @@ func (c *counter) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndDat
 
 // However many requests wait for a key, on the node where the first one runs and on another one, they look at it five times
 // a second at most, all together.
-func TestRequestsThatWaitLookAtTheirKeyTogether(t *testing.T) {
+func TestWaiting_RequestsThatWaitLookAtTheirKeyTogether(t *testing.T) {
 	skip.InShort(t, "it judges a rate over seconds")
 	type row struct {
 		mode    string
@@ -104,7 +104,7 @@ func TestRequestsThatWaitLookAtTheirKeyTogether(t *testing.T) {
 }
 
 // Those who wait get the answer when the request of their own process ends, not at the next look.
-func TestARequestThatWaitsIsAnsweredWhenTheFirstOneEnds(t *testing.T) {
+func TestWaiting_ARequestThatWaitsIsAnsweredWhenTheFirstOneEnds(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	handler, entered, letGo := b.slow()
@@ -127,7 +127,7 @@ func TestARequestThatWaitsIsAnsweredWhenTheFirstOneEnds(t *testing.T) {
 }
 
 // Each one that waits compares its own request with the answer.
-func TestAnotherRequestThatWaitsIsAMismatch(t *testing.T) {
+func TestWaiting_AnotherRequestThatWaitsIsAMismatch(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	handler, entered, letGo := b.slow()
@@ -153,7 +153,7 @@ func TestAnotherRequestThatWaitsIsAMismatch(t *testing.T) {
 }
 
 // A request that stops waiting hands its turn on, and one that panics does, too.
-func TestWhoStopsWaitingHoldsNobodyUp(t *testing.T) {
+func TestWaiting_WhoStopsWaitingHoldsNobodyUp(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	var wg sync.WaitGroup
@@ -185,7 +185,7 @@ func TestWhoStopsWaitingHoldsNobodyUp(t *testing.T) {
 }
 
 // Clients that read slowly, or not at all, hold no connection of the pool.
-func TestAReplayThatIsReadSlowlyHoldsNoConnection(t *testing.T) {
+func TestWaiting_AReplayThatIsReadSlowlyHoldsNoConnection(t *testing.T) {
 	for mode, o := range modes {
 		t.Run(mode, func(t *testing.T) {
 			b := setup(t)

@@ -37,7 +37,7 @@ func (p *past) rows() int64 {
 	return pgtest.Count(p, p.db, "select count(*) from holdfast.consumer_backfill")
 }
 
-func TestABackfillLeavesARowThatSaysHowFarItGot(t *testing.T) {
+func TestBackfillRow_ABackfillLeavesARowThatSaysHowFarItGot(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	p := thePast(t, 10, 5, 0)
 	goOn := make(chan struct{})
@@ -73,7 +73,7 @@ func TestABackfillLeavesARowThatSaysHowFarItGot(t *testing.T) {
 }
 
 // A person pauses a consumer for long: the progress says so.
-func TestAPausedBackfillSaysThatItWaits(t *testing.T) {
+func TestBackfillRow_APausedBackfillSaysThatItWaits(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	p := thePast(t, 3)
 	pgtest.Exec(t, p.db, "insert into holdfast.pause (consumer, by, reason) values ('billing', 'ann', 'a test')")

@@ -7,7 +7,7 @@ import (
 )
 
 // Of several nodes one tells, so that what is shown does not jump between what each of them counts.
-func TestOneNodeTellsOfABackfill(t *testing.T) {
+func TestBackfillTeller_OneNodeTellsOfABackfill(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		set    string // what another node has said

@@ -94,7 +94,7 @@ func (p *past) arrives(in *inbox.Inbox, s inbox.Source, u inbox.Until, effects i
 	return done
 }
 
-func TestANewConsumerCatchesUpAndReturns(t *testing.T) {
+func TestBackfill_ANewConsumerCatchesUpAndReturns(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	p := thePast(t, 40, 0, 25)
 	var told []inbox.Progress
@@ -116,7 +116,7 @@ func TestANewConsumerCatchesUpAndReturns(t *testing.T) {
 	}
 }
 
-func TestNothingAfterTheBoundIsHandled(t *testing.T) {
+func TestBackfill_NothingAfterTheBoundIsHandled(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	p := thePast(t, 30, 10)
 	p.arrives(p.consumer(nil), p.source(), inbox.Until{Offsets: map[source.TopicPartition]int64{{Topic: "orders"}: 12}}, 12)
@@ -126,7 +126,7 @@ func TestNothingAfterTheBoundIsHandled(t *testing.T) {
 	p.arrives(p.consumer(nil), p.source(), inbox.Until{Offsets: map[source.TopicPartition]int64{{Topic: "orders"}: 5, {Topic: "orders", Partition: 1}: 99}}, 22)
 }
 
-func TestATimeIsABound(t *testing.T) {
+func TestBackfill_ATimeIsABound(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	p := thePast(t, 20)
 	old := time.Now().Add(time.Hour)
@@ -167,7 +167,7 @@ func (g gappyGeneration) Fetch(ctx context.Context, tp source.TopicPartition, of
 	return pg, err
 }
 
-func TestGapsAtTheEndDoNotKeepABoundWaiting(t *testing.T) {
+func TestBackfill_GapsAtTheEndDoNotKeepABoundWaiting(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	p := thePast(t, 30, 2)
 	p.arrives(p.consumer(nil), gappy{p.source()}, inbox.Until{}, 11)
@@ -178,7 +178,7 @@ func TestGapsAtTheEndDoNotKeepABoundWaiting(t *testing.T) {
 	}
 }
 
-func TestDeletedRecordsDoNotKeepANewConsumerWaiting(t *testing.T) {
+func TestBackfill_DeletedRecordsDoNotKeepANewConsumerWaiting(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	p := thePast(t, 30, 10)
 	p.broker.Delete("orders", 0, 20)
@@ -192,7 +192,7 @@ func TestDeletedRecordsDoNotKeepANewConsumerWaiting(t *testing.T) {
 }
 
 // A consumer that lost records is told, instead of waiting for a person for ever.
-func TestLostRecordsEndABackfillWithAnError(t *testing.T) {
+func TestBackfill_LostRecordsEndABackfillWithAnError(t *testing.T) {
 	skip.InShort(t, "it takes 7 s beside the others")
 	p := thePast(t, 10, 10)
 	p.arrives(p.consumer(nil), p.source(), inbox.Until{Offsets: map[source.TopicPartition]int64{{Topic: "orders"}: 5}}, 5)
@@ -230,7 +230,7 @@ func (y *youngerSession) Extents(ctx context.Context, at time.Time) (map[source.
 }
 
 // A partition that is added while it runs is assigned, and is not part of the bound.
-func TestANewPartitionIsNotPartOfTheBound(t *testing.T) {
+func TestBackfill_ANewPartitionIsNotPartOfTheBound(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	p := thePast(t, 10, 7)
 	if done := p.arrives(p.consumer(nil), younger{p.source()}, inbox.Until{}, 10); len(done.Partitions) != 1 {
@@ -265,7 +265,7 @@ func (s *shrinkingSession) Extents(ctx context.Context, at time.Time) (map[sourc
 	return all, err
 }
 
-func TestALogThatIsCutShortMovesTheBound(t *testing.T) {
+func TestBackfill_ALogThatIsCutShortMovesTheBound(t *testing.T) {
 	skip.InShort(t, "it takes 6 s beside the others")
 	p := thePast(t, 10)
 	if done := p.arrives(p.consumer(nil), shrinking{p.source(), 100}, inbox.Until{}, 10); done.Partitions[0].Until != 10 {
@@ -274,7 +274,7 @@ func TestALogThatIsCutShortMovesTheBound(t *testing.T) {
 }
 
 // A call that ended early goes on where it was, and each event has one effect.
-func TestABackfillIsResumedWhereItEnded(t *testing.T) {
+func TestBackfill_ABackfillIsResumedWhereItEnded(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	p := thePast(t, 200, 50)
 	ctx, crash := context.WithCancel(t.Context())
@@ -303,7 +303,7 @@ func TestABackfillIsResumedWhereItEnded(t *testing.T) {
 	p.arrives(p.consumer(nil), p.source(), inbox.Until{}, 250)
 }
 
-func TestManyNodesReachABoundTogether(t *testing.T) {
+func TestBackfill_ManyNodesReachABoundTogether(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	p := thePast(t, 60, 60, 60)
 	var nodes sync.WaitGroup
@@ -322,7 +322,7 @@ func TestManyNodesReachABoundTogether(t *testing.T) {
 }
 
 // A failure is a dead letter, and keeps nobody waiting.
-func TestABoundIsReachedPastDeadLetters(t *testing.T) {
+func TestBackfill_ABoundIsReachedPastDeadLetters(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	p := thePast(t, 5)
 	in := p.consumer(func(context.Context, holdfast.Event) error { return retry.Permanent(errors.New("no")) })
@@ -334,7 +334,7 @@ func TestABoundIsReachedPastDeadLetters(t *testing.T) {
 
 // Two nodes catch up with a handler that fails for every event: what is stored stays within MaxStored, and nothing more is read until
 // there is room.
-func TestABackfillWaitsWhileTooManyEventsAreStored(t *testing.T) {
+func TestBackfill_ABackfillWaitsWhileTooManyEventsAreStored(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	const most, perPartition, nodes, workers = 20, 300, 2, 4
 	p := thePast(t, perPartition, perPartition, perPartition)
@@ -384,7 +384,7 @@ func TestABackfillWaitsWhileTooManyEventsAreStored(t *testing.T) {
 	}
 }
 
-func TestConsumeUntilNeedsABoundedSource(t *testing.T) {
+func TestBackfill_ConsumeUntilNeedsABoundedSource(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	p := thePast(t, 1)
 	in := p.consumer(nil)

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func TestADelayDoublesUpToItsLimitWithHalfOfItByChance(t *testing.T) {
+func TestBackoff_ADelayDoublesUpToItsLimitWithHalfOfItByChance(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		attempt int
@@ -34,7 +34,7 @@ func TestADelayDoublesUpToItsLimitWithHalfOfItByChance(t *testing.T) {
 }
 
 // A wait that has begun when a database or a broker comes back has to end first. So it bounds the recovery.
-func TestNoWaitForADependencyIsLongerThan2s(t *testing.T) {
+func TestBackoff_NoWaitForADependencyIsLongerThan2s(t *testing.T) {
 	t.Parallel()
 	for tries := range 1000 {
 		if got := spread(databaseBase, databaseCap, tries, 1); got > 2*time.Second {

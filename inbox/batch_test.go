@@ -47,7 +47,7 @@ func (h *batches) largest() (largest, calls int) {
 	return largest, len(h.sizes)
 }
 
-func TestABatchIsOneTransactionOfUpToBatchEvents(t *testing.T) {
+func TestBatch_ABatchIsOneTransactionOfUpToBatchEvents(t *testing.T) {
 	skip.InShort(t, "it takes 5 s beside the others")
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.BatchSize = 50 })
@@ -69,7 +69,7 @@ func TestABatchIsOneTransactionOfUpToBatchEvents(t *testing.T) {
 }
 
 // While a handler has an event of a key, the others of that key are left out of the batches: nobody else waits for it.
-func TestAKeyInHandIsLeftOutOfBatchesAndItsEventsCatchUpInOne(t *testing.T) {
+func TestBatch_AKeyInHandIsLeftOutOfBatchesAndItsEventsCatchUpInOne(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.BatchSize, c.Timeout = 20, time.Minute })
@@ -108,7 +108,7 @@ func TestAKeyInHandIsLeftOutOfBatchesAndItsEventsCatchUpInOne(t *testing.T) {
 	}
 }
 
-func TestAnEventThatFailsItsBatchAloneBearsTheFailure(t *testing.T) {
+func TestBatch_AnEventThatFailsItsBatchAloneBearsTheFailure(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.BatchSize = 25 })
@@ -138,7 +138,7 @@ func TestAnEventThatFailsItsBatchAloneBearsTheFailure(t *testing.T) {
 	}
 }
 
-func TestABatchWithKnownAndWaitingEventsAmongItIsTakenApart(t *testing.T) {
+func TestBatch_ABatchWithKnownAndWaitingEventsAmongItIsTakenApart(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	b := setup(t)
 	failing := true
@@ -178,7 +178,7 @@ func TestABatchWithKnownAndWaitingEventsAmongItIsTakenApart(t *testing.T) {
 	}
 }
 
-func TestBatchesAndSingleEventsOfOneKeyKeepTheirOrder(t *testing.T) {
+func TestBatch_BatchesAndSingleEventsOfOneKeyKeepTheirOrder(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.BatchSize = 10 })
@@ -200,7 +200,7 @@ func TestBatchesAndSingleEventsOfOneKeyKeepTheirOrder(t *testing.T) {
 	}
 }
 
-func TestABatchOfAZombieCommitsNothing(t *testing.T) {
+func TestBatch_ABatchOfAZombieCommitsNothing(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.BatchSize = 10 })

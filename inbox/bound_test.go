@@ -13,7 +13,7 @@ import (
 
 var partZero, partOne = source.TopicPartition{Topic: "orders", Partition: 0}, source.TopicPartition{Topic: "orders", Partition: 1}
 
-func TestUntilSaysWhatIsToBeRead(t *testing.T) {
+func TestBound_UntilSaysWhatIsToBeRead(t *testing.T) {
 	t.Parallel()
 	there := map[source.TopicPartition]source.Extent{partZero: {First: 3, End: 10, At: 7}, partOne: {First: 0, End: 0, At: 0}}
 	for name, row := range map[string]struct {
@@ -41,7 +41,7 @@ func TestUntilSaysWhatIsToBeRead(t *testing.T) {
 	}
 }
 
-func TestThePositionDecidesWhetherABoundIsReached(t *testing.T) {
+func TestBound_ThePositionDecidesWhetherABoundIsReached(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
 		s    stretch
@@ -79,7 +79,7 @@ func TestThePositionDecidesWhetherABoundIsReached(t *testing.T) {
 	}
 }
 
-func TestABoundIsFittedToLogsThatChange(t *testing.T) {
+func TestBound_ABoundIsFittedToLogsThatChange(t *testing.T) {
 	t.Parallel()
 	b := &bound{all: map[source.TopicPartition]stretch{partZero: {0, 10}, partOne: {0, 10}}}
 	gone := b.refit(map[source.TopicPartition]source.Extent{partZero: {First: 2, End: 4}, {Topic: "orders", Partition: 2}: {End: 9}})
@@ -100,7 +100,7 @@ func TestABoundIsFittedToLogsThatChange(t *testing.T) {
 	}
 }
 
-func TestAPageIsCutAtTheBound(t *testing.T) {
+func TestBound_APageIsCutAtTheBound(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct{ until, records, next int64 }{{0, 0, 0}, {5, 0, 5}, {6, 1, 6}, {8, 2, 8}, {9, 3, 9}, {100, 3, 20}} {
 		pg := cut(source.Page{Records: []source.Record{{Offset: 5}, {Offset: 7}, {Offset: 8}}, Next: 20}, row.until)
@@ -110,7 +110,7 @@ func TestAPageIsCutAtTheBound(t *testing.T) {
 	}
 }
 
-func TestTheProgressCountsOffsets(t *testing.T) {
+func TestBound_TheProgressCountsOffsets(t *testing.T) {
 	t.Parallel()
 	all := map[source.TopicPartition]stretch{partOne: {5, 105}, partZero: {0, 10}}
 	from := map[source.TopicPartition]int64{}
@@ -125,7 +125,7 @@ func TestTheProgressCountsOffsets(t *testing.T) {
 	}
 }
 
-func TestTheRateIsThatOfTheLastMinute(t *testing.T) {
+func TestBound_TheRateIsThatOfTheLastMinute(t *testing.T) {
 	t.Parallel()
 	var s speed
 	at := time.Unix(1000, 0)

@@ -9,7 +9,7 @@ import (
 
 // The last owner goes on while the next one waits for the fence, or is frozen there: its position is then beyond the end
 // that was asked for before.
-func TestAPositionBeyondAnEndThatIsOlderThanItIsNoLossOfTheLog(t *testing.T) {
+func TestBounds_APositionBeyondAnEndThatIsOlderThanItIsNoLossOfTheLog(t *testing.T) {
 	log := logOf(event("0", "a"), event("1", "b"), event("2", "c"), event("3", "d"))
 	for name, row := range map[string]struct {
 		position int64

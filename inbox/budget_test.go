@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/retry"
 )
 
-func TestABudgetCountsFromTheFirstFailure(t *testing.T) {
+func TestBudget_ABudgetCountsFromTheFirstFailure(t *testing.T) {
 	skip.InShort(t, "it takes 5 s beside the others")
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.Timeout = time.Minute; c.Retry.Budget = 10 * time.Second; c.Retry.Attempts = 5 })
@@ -29,7 +29,7 @@ func TestABudgetCountsFromTheFirstFailure(t *testing.T) {
 }
 
 // An event may have waited for long before its handler ran first: behind its key, for a node that knows its type, for Run.
-func TestTheBudgetOfAnEventThatWaitedCountsFromItsFirstFailure(t *testing.T) {
+func TestBudget_TheBudgetOfAnEventThatWaitedCountsFromItsFirstFailure(t *testing.T) {
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.Retry.Budget, c.Retry.Attempts = 10*time.Minute, 100; c.Retry.Cap = time.Hour })
 	var tries atomic.Int64
@@ -79,7 +79,7 @@ func TestTheBudgetOfAnEventThatWaitedCountsFromItsFirstFailure(t *testing.T) {
 	}
 }
 
-func TestAnEventThatIsParkedKeepsWhenItFailedFirst(t *testing.T) {
+func TestBudget_AnEventThatIsParkedKeepsWhenItFailedFirst(t *testing.T) {
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.Retry.Budget, c.Retry.Attempts, c.ImmediateRetries = time.Hour, 5, 1 })
 	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, _ holdfast.Event) error {
@@ -95,7 +95,7 @@ func TestAnEventThatIsParkedKeepsWhenItFailedFirst(t *testing.T) {
 }
 
 // While there is no room for the event, or no database, the write of the verdict is tried again and again.
-func TestAnEventParkedLateKeepsWhenItFailedFirst(t *testing.T) {
+func TestBudget_AnEventParkedLateKeepsWhenItFailedFirst(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	in := b.inbox(func(c *Config) {

@@ -216,7 +216,7 @@ func fullLog(n int) []holdfast.Event {
 	return events
 }
 
-func TestEventsWithoutRoomHoldTheirPartitionAndNoWorker(t *testing.T) {
+func TestCapacity_EventsWithoutRoomHoldTheirPartitionAndNoWorker(t *testing.T) {
 	skip.InShort(t, "it takes 6 s beside the others")
 	b := setupRoom(t, func(c *Config) { c.Retry.Base, c.Retry.Cap = time.Hour, time.Hour })
 	const keys = 6 // three times as many as there are workers
@@ -254,7 +254,7 @@ func TestEventsWithoutRoomHoldTheirPartitionAndNoWorker(t *testing.T) {
 	b.inOrderAndOnce(3*keys + 200)
 }
 
-func TestAnEventWithoutRoomIsSettledInItsOrderAsSoonAsThereIsRoom(t *testing.T) {
+func TestCapacity_AnEventWithoutRoomIsSettledInItsOrderAsSoonAsThereIsRoom(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	b := setupRoom(t)
 	b.in.c.BatchSize = 10
@@ -292,7 +292,7 @@ func TestAnEventWithoutRoomIsSettledInItsOrderAsSoonAsThereIsRoom(t *testing.T) 
 	b.inOrderAndOnce(len(events))
 }
 
-func TestAPartitionBeginsNoMoreEventsWhileOneFindsNoRoom(t *testing.T) {
+func TestCapacity_APartitionBeginsNoMoreEventsWhileOneFindsNoRoom(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	b := setupRoom(t, func(c *Config) { c.Retry.Base, c.Retry.Cap = time.Hour, time.Hour })
 	b.receive(b.in, event("before", "full 0"), Retrying)
@@ -313,7 +313,7 @@ func TestAPartitionBeginsNoMoreEventsWhileOneFindsNoRoom(t *testing.T) {
 
 // A reader begins an event after the other, until there are too many: in progress, after one that is not settled, or in memory; or until
 // one finds no room. It goes on as soon as the first is settled.
-func TestHowManyEventsOfAPartitionMayBegin(t *testing.T) {
+func TestCapacity_HowManyEventsOfAPartitionMayBegin(t *testing.T) {
 	t.Parallel()
 	const all = 20_000
 	in := newInbox(nil, Config{Consumer: "billing"}.withDefaults())
@@ -365,7 +365,7 @@ func TestHowManyEventsOfAPartitionMayBegin(t *testing.T) {
 }
 
 // The worker has the follower in hand already when the COMMIT before it fails.
-func TestWhatFollowsAnEventThatFailsAtCommitWaitsWithItForRoom(t *testing.T) {
+func TestCapacity_WhatFollowsAnEventThatFailsAtCommitWaitsWithItForRoom(t *testing.T) {
 	skip.InShort(t, "it takes 6 s beside the others")
 	b := setupRoom(t, func(c *Config) { c.MaxStored = 1; c.Retry.Base, c.Retry.Cap = time.Hour, time.Hour })
 	pgtest.Exec(t, b.db, "create table deferred (n int unique deferrable initially deferred)")
@@ -389,7 +389,7 @@ func TestWhatFollowsAnEventThatFailsAtCommitWaitsWithItForRoom(t *testing.T) {
 	b.awaitOutcome("1", Retrying)
 }
 
-func TestAFailedHandlerIsNotRunAgainForWantOfRoom(t *testing.T) {
+func TestCapacity_AFailedHandlerIsNotRunAgainForWantOfRoom(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	b := setupRoom(t, func(c *Config) {
 		c.MaxStored, c.ImmediateRetries = 1, 1
@@ -412,7 +412,7 @@ func TestAFailedHandlerIsNotRunAgainForWantOfRoom(t *testing.T) {
 	}
 }
 
-func TestAnEventWithoutRoomLetsOtherPartitionsGoOn(t *testing.T) {
+func TestCapacity_AnEventWithoutRoomLetsOtherPartitionsGoOn(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	b := setupRoom(t)
 	pgtest.Exec(t, b.db, `insert into holdfast.consumer_position (consumer, topic, partition, position, clean)
@@ -431,7 +431,7 @@ func TestAnEventWithoutRoomLetsOtherPartitionsGoOn(t *testing.T) {
 	}
 }
 
-func TestAStopDoesNotWaitForQuickTries(t *testing.T) {
+func TestCapacity_AStopDoesNotWaitForQuickTries(t *testing.T) {
 	b := setupRoom(t, func(c *Config) { c.ImmediateRetries = 100; c.Retry.Base, c.Retry.Cap = time.Hour, time.Hour })
 	stop := b.consumeMany(b.in, logOf(event("1", "full 1")))
 	b.await("quick tries", func(o *observations) bool { return len(o.retries) >= 5 })
@@ -447,7 +447,7 @@ func TestAStopDoesNotWaitForQuickTries(t *testing.T) {
 	}
 }
 
-func TestAStopDoesNotWaitForADatabaseThatIsAway(t *testing.T) {
+func TestCapacity_AStopDoesNotWaitForADatabaseThatIsAway(t *testing.T) {
 	b := setupRoom(t)
 	stop := make(chan struct{})
 	close(stop)

@@ -30,7 +30,7 @@ func pageAt(offset int64, e holdfast.Event) source.Page {
 	return source.Page{Records: []source.Record{r}, Next: offset + 1}
 }
 
-func TestIdentifyingKnowsTheLogByTheEventThatWasSettledLast(t *testing.T) {
+func TestCheckpointIdentify_IdentifyingKnowsTheLogByTheEventThatWasSettledLast(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	last := event("1", "k")
@@ -83,7 +83,7 @@ func TestIdentifyingKnowsTheLogByTheEventThatWasSettledLast(t *testing.T) {
 	}
 }
 
-func TestIdentifyingAsksAgainWhenTheDatabaseDoesNotAnswer(t *testing.T) {
+func TestCheckpointIdentify_IdentifyingAsksAgainWhenTheDatabaseDoesNotAnswer(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	pgtest.Exec(t, b.db, "alter table holdfast.consumer_position rename to gone")
@@ -95,7 +95,7 @@ func TestIdentifyingAsksAgainWhenTheDatabaseDoesNotAnswer(t *testing.T) {
 }
 
 // Nodes of all versions compare what others have saved: the numbers stay what they are.
-func TestIdentifyingGivesAnEventTheSameNumberEverywhere(t *testing.T) {
+func TestCheckpointIdentify_IdentifyingGivesAnEventTheSameNumberEverywhere(t *testing.T) {
 	numbers := map[int64]string{}
 	for name, e := range map[string]holdfast.Event{
 		"an event":        {Source: "shop", ID: "1", Type: "order.placed", Payload: []byte("x")},
@@ -121,7 +121,7 @@ func TestIdentifyingGivesAnEventTheSameNumberEverywhere(t *testing.T) {
 // goldenIdentity is FNV-1a, 64 bits, of "shop", a zero, "1" and "hash".
 const goldenIdentity = 1313833055767534450
 
-func TestRereadingIsSaidWithItsCause(t *testing.T) {
+func TestCheckpointIdentify_RereadingIsSaidWithItsCause(t *testing.T) {
 	for _, row := range []struct {
 		name            string
 		start, position int64

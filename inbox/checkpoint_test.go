@@ -49,7 +49,7 @@ func (b *kafkaBundle) begins(start, reread int64) {
 }
 
 // Kafka forgets the offsets of a group that has no members for a week. The position shows what was settled.
-func TestAGroupThatLostItsOffsetsGoesOnAtThePosition(t *testing.T) {
+func TestCheckpoint_AGroupThatLostItsOffsetsGoesOnAtThePosition(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	const n = 50
 	b, start := settledAndCleaned(t, n)
@@ -69,7 +69,7 @@ func TestAGroupThatLostItsOffsetsGoesOnAtThePosition(t *testing.T) {
 	}
 }
 
-func TestARecreatedTopicIsKnownFromOneWhoseOffsetsExpired(t *testing.T) {
+func TestCheckpoint_ARecreatedTopicIsKnownFromOneWhoseOffsetsExpired(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	const n = 50
 	b, start := settledAndCleaned(t, n)
@@ -93,7 +93,7 @@ func TestARecreatedTopicIsKnownFromOneWhoseOffsetsExpired(t *testing.T) {
 	b.begins(n+10, n) // what was reread is reported once
 }
 
-func TestANewLogDoesNotVouchForAPositionThatItHasNotReached(t *testing.T) {
+func TestCheckpoint_ANewLogDoesNotVouchForAPositionThatItHasNotReached(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	pgtest.Exec(t, b.db, "insert into holdfast.consumer_position (consumer, topic, partition, epoch, position, checkpoint_offset, checkpoint_identity) values ('billing', 'orders', 0, 1, 20, 19, 7)")
@@ -122,7 +122,7 @@ func TestANewLogDoesNotVouchForAPositionThatItHasNotReached(t *testing.T) {
 	}
 }
 
-func TestOffsetsThatAreSetBackAreReadAgainAndSaid(t *testing.T) {
+func TestCheckpoint_OffsetsThatAreSetBackAreReadAgainAndSaid(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	const n = 50
 	b, start := settledAndCleaned(t, n)
@@ -138,7 +138,7 @@ func TestOffsetsThatAreSetBackAreReadAgainAndSaid(t *testing.T) {
 
 // An unclean leader election cuts what was settled off the log. The row must stay then: what is left of the log was handled
 // longer ago than the inbox knows.
-func TestALogCutShortIsReadOnAfterTheStatementInTheError(t *testing.T) {
+func TestCheckpoint_ALogCutShortIsReadOnAfterTheStatementInTheError(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	const n, cut = 50, 47
 	b, _ := settledAndCleaned(t, n)

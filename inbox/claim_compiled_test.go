@@ -7,7 +7,7 @@ import (
 )
 
 // Postgres compiles statements that it expects to cost much, each time anew, and beside much that is due it expects that of a claim.
-func TestAClaimIsNotCompiled(t *testing.T) {
+func TestClaimCompiled_AClaimIsNotCompiled(t *testing.T) {
 	b := setup(t)
 	pool := b.db.PoolOf(t, 1)
 	in := b.inboxOn(pool)

@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
-func TestWhenAClaimLooksAtEverything(t *testing.T) {
+func TestClaimMark_WhenAClaimLooksAtEverything(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	at := now.Add(-time.Hour)
@@ -40,7 +40,7 @@ func TestWhenAClaimLooksAtEverything(t *testing.T) {
 }
 
 // What commits a few seconds after it got its next_at is not passed.
-func TestTheMarkStaysASecondBack(t *testing.T) {
+func TestClaimMark_TheMarkStaysASecondBack(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	if m := (claimMark{}).claimed(at, 7, lateCommit); !m.at.Equal(at) || m.place != 7 {
@@ -53,7 +53,7 @@ func TestTheMarkStaysASecondBack(t *testing.T) {
 
 // Beside a snapshot that is held, what was handled stays in the index. A claim that goes on from the last one reads none of it, also if
 // all came due at the same moment.
-func TestAClaimFromTheMarkReadsNothingThatWasHandled(t *testing.T) {
+func TestClaimMark_AClaimFromTheMarkReadsNothingThatWasHandled(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	in := b.inbox()
@@ -88,7 +88,7 @@ func TestAClaimFromTheMarkReadsNothingThatWasHandled(t *testing.T) {
 }
 
 // Claims go on from the last one. What was overlooked comes with the next look at everything.
-func TestClaimsGoOnFromTheMarkAndMissNothingForLong(t *testing.T) {
+func TestClaimMark_ClaimsGoOnFromTheMarkAndMissNothingForLong(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	in.Handle("order.placed", effectOf)
@@ -138,7 +138,7 @@ func TestClaimsGoOnFromTheMarkAndMissNothingForLong(t *testing.T) {
 }
 
 // An event that was active while it followed another comes due again when it is the head: claims may have passed it.
-func TestAHeadThatWasActiveBeforeComesDueAgain(t *testing.T) {
+func TestClaimMark_AHeadThatWasActiveBeforeComesDueAgain(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	in.Handle("order.placed", effectOf)

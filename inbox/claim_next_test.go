@@ -34,7 +34,7 @@ func (b *bundle) storeMany(in *Inbox, n int, key string) {
 }
 
 // A worker that has settled an event goes on with the next of its key, without a claim for it, but leaves others their turn.
-func TestAWorkerGoesOnWithAKeyAndLeavesOthersTheirTurn(t *testing.T) {
+func TestClaimNext_AWorkerGoesOnWithAKeyAndLeavesOthersTheirTurn(t *testing.T) {
 	skip.InShort(t, "it takes 5 s beside the others")
 	b := setup(t)
 	const n = 3 * maxInARow
@@ -75,7 +75,7 @@ func TestAWorkerGoesOnWithAKeyAndLeavesOthersTheirTurn(t *testing.T) {
 }
 
 // The lease of the next is as long as any: it does not begin before the handler of the one before has ended.
-func TestTheLeaseOfTheNextBeginsWhenItIsClaimed(t *testing.T) {
+func TestClaimNext_TheLeaseOfTheNextBeginsWhenItIsClaimed(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.Workers = 1 })
@@ -103,7 +103,7 @@ func TestTheLeaseOfTheNextBeginsWhenItIsClaimed(t *testing.T) {
 }
 
 // A worker that is told to stop gives back the one that was claimed with the end of the one before, and it costs no attempt.
-func TestAWorkerThatIsToldToStopGivesTheNextBack(t *testing.T) {
+func TestClaimNext_AWorkerThatIsToldToStopGivesTheNextBack(t *testing.T) {
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.Workers = 1 })
 	ctx, cancel := context.WithCancel(t.Context())
@@ -126,7 +126,7 @@ func TestAWorkerThatIsToldToStopGivesTheNextBack(t *testing.T) {
 }
 
 // The next of a key is claimed under the conditions of a claim.
-func TestTheNextOfAKeyIsClaimedWhereAClaimWouldTakeIt(t *testing.T) {
+func TestClaimNext_TheNextOfAKeyIsClaimedWhereAClaimWouldTakeIt(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	in := b.inbox()

@@ -17,7 +17,7 @@ import (
 
 // What Postgres has leased to a worker when the stop comes, and the worker has not heard of yet, goes back at once: its
 // keys do not wait until the lease runs out.
-func TestAStopInTheMiddleOfAClaimLeavesNothingLeased(t *testing.T) {
+func TestClaimStop_AStopInTheMiddleOfAClaimLeavesNothingLeased(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	ctx, stop := context.WithCancel(b.Context())

@@ -17,7 +17,7 @@ import (
 
 // A claim that Postgres carries out and whose answer is lost has leased events to a worker that does not know of them. Their
 // keys do not wait for a whole lease: the node knows under which token it asked.
-func TestWhatAClaimWithoutAnAnswerLeasedIsTakenOverByTheNext(t *testing.T) {
+func TestClaimUnanswered_WhatAClaimWithoutAnAnswerLeasedIsTakenOverByTheNext(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	deaf, pool := b.struckAt("inbox.claim", func(_ context.Context, conn net.Conn, p []byte) (int, error) {
@@ -73,7 +73,7 @@ func TestWhatAClaimWithoutAnAnswerLeasedIsTakenOverByTheNext(t *testing.T) {
 }
 
 // Nor does a replay, which has entered before such an event.
-func TestAReplayDoesNotWaitForTheLeaseOfAClaimWithoutAnAnswer(t *testing.T) {
+func TestClaimUnanswered_AReplayDoesNotWaitForTheLeaseOfAClaimWithoutAnAnswer(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	in.Handle("order.placed", effectOf)
@@ -94,7 +94,7 @@ func TestAReplayDoesNotWaitForTheLeaseOfAClaimWithoutAnAnswer(t *testing.T) {
 	}
 }
 
-func TestClaimsWithoutAnAnswerAreForgottenInTime(t *testing.T) {
+func TestClaimUnanswered_ClaimsWithoutAnAnswerAreForgottenInTime(t *testing.T) {
 	t.Parallel()
 	var u unanswered
 	now := time.Now()

@@ -11,7 +11,7 @@ import (
 )
 
 // A deploy that was rolled back can leave many heads of a type that nobody handles any more.
-func TestAClaimIsFastBesideHeadsThatNobodyHandles(t *testing.T) {
+func TestClaimUnhandled_AClaimIsFastBesideHeadsThatNobodyHandles(t *testing.T) {
 	skip.InShort(t, "it takes 6 s beside the others")
 	b := setup(t)
 	const heads = 20_000

@@ -62,7 +62,7 @@ const replayOf = `with l as (insert into holdfast.letter (origin, consumer, reas
 
 // What people do makes the head of a key due that claims have passed while the key was held, also if they waited for the key's lock:
 // the next claim takes it, without a look at everything.
-func TestWhatPeopleWakeIsTakenByTheNextClaim(t *testing.T) {
+func TestClaimWake_WhatPeopleWakeIsTakenByTheNextClaim(t *testing.T) {
 	key := waiting.Pausable{Consumer: "billing", Topic: "orders", Key: "k"}
 	first := waiting.Filter{Consumer: "billing", EventID: "1"}
 	by := waiting.Options{By: "ann"}
@@ -142,7 +142,7 @@ func TestWhatPeopleWakeIsTakenByTheNextClaim(t *testing.T) {
 
 // A worker that ends with an event makes the next one of its key due, whatever came while its handler ran: now() of its transaction is
 // before all that.
-func TestWhatAWorkerWakesIsTakenByTheNextClaim(t *testing.T) {
+func TestClaimWake_WhatAWorkerWakesIsTakenByTheNextClaim(t *testing.T) {
 	ends := func(goOn bool) func(context.Context, *backlog, pgx.Tx, *claimed) (*claimed, error) {
 		return func(ctx context.Context, bl *backlog, tx pgx.Tx, s *claimed) (*claimed, error) {
 			return bl.settle(ctx, tx, s, goOn)
@@ -217,7 +217,7 @@ func TestWhatAWorkerWakesIsTakenByTheNextClaim(t *testing.T) {
 }
 
 // A replay that enters while the handler of a later event runs is woken when that cannot commit.
-func TestAReplayThatStopsAWorkerIsTakenByTheNextClaim(t *testing.T) {
+func TestClaimWake_AReplayThatStopsAWorkerIsTakenByTheNextClaim(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	in.Handle("order.placed", func(context.Context, pgx.Tx, holdfast.Event) error {
@@ -243,7 +243,7 @@ func TestAReplayThatStopsAWorkerIsTakenByTheNextClaim(t *testing.T) {
 }
 
 // A look at everything is as dear as its work for Postgres. What it waits for a connection of the pool says nothing about that.
-func TestTheCostOfALookIsCountedWithoutThePool(t *testing.T) {
+func TestClaimWake_TheCostOfALookIsCountedWithoutThePool(t *testing.T) {
 	b := setup(t)
 	var given atomic.Pointer[time.Time]
 	in := b.inboxOn(b.db.PoolWith(t, func(c *pgxpool.Config) {
@@ -278,7 +278,7 @@ func TestTheCostOfALookIsCountedWithoutThePool(t *testing.T) {
 }
 
 // A claim that gets no connection was never sent: nobody has to take over what it leased.
-func TestAClaimWithoutAConnectionLeavesNothingToTakeOver(t *testing.T) {
+func TestClaimWake_AClaimWithoutAConnectionLeavesNothingToTakeOver(t *testing.T) {
 	b := setup(t)
 	in := b.inboxOn(b.db.PoolWith(t, func(c *pgxpool.Config) {
 		c.PrepareConn = func(context.Context, *pgx.Conn) (bool, error) { return true, errors.New("none is free") }

@@ -16,7 +16,7 @@ import (
 )
 
 // No statement can be made any more, so that waiting for the database would last for ever.
-func TestAClosedPoolEndsRunAndConsumeWithAnErrorThatSaysSo(t *testing.T) {
+func TestClosedPool_AClosedPoolEndsRunAndConsumeWithAnErrorThatSaysSo(t *testing.T) {
 	run := func(in *Inbox) error { return in.Run(context.Background()) }
 	consume := func(in *Inbox) error {
 		in.registry.start()
@@ -80,7 +80,7 @@ func TestAClosedPoolEndsRunAndConsumeWithAnErrorThatSaysSo(t *testing.T) {
 	}
 }
 
-func TestRunAndConsumeDoNotBeginWithAClosedPool(t *testing.T) {
+func TestClosedPool_RunAndConsumeDoNotBeginWithAClosedPool(t *testing.T) {
 	b := setup(t)
 	pool := b.db.PoolOf(t, 2)
 	pool.Close()
@@ -97,7 +97,7 @@ func TestRunAndConsumeDoNotBeginWithAClosedPool(t *testing.T) {
 }
 
 // What became of a claimed event is written again and again, until its lease ends. A closed pool will never take it.
-func TestNothingIsWrittenAgainAndAgainToAClosedPool(t *testing.T) {
+func TestClosedPool_NothingIsWrittenAgainAndAgainToAClosedPool(t *testing.T) {
 	for name, write := range map[string]func(ctx context.Context, bl *backlog, s *claimed){
 		"an event that is handed back": func(ctx context.Context, bl *backlog, s *claimed) { bl.handBack(ctx, s, 0) },
 		"a dead letter": func(ctx context.Context, bl *backlog, s *claimed) {

@@ -90,7 +90,7 @@ func (p *cutter) pool(b *bundle, tracers ...pgx.QueryTracer) *pgxpool.Pool {
 	return pool
 }
 
-func TestACommitWithoutAnAnswerIsLookedUpAndNotRunTwice(t *testing.T) {
+func TestCommit_ACommitWithoutAnAnswerIsLookedUpAndNotRunTwice(t *testing.T) {
 	b := setup(t)
 	var proxy cutter
 	in := b.inboxOn(proxy.pool(b))
@@ -106,7 +106,7 @@ func TestACommitWithoutAnAnswerIsLookedUpAndNotRunTwice(t *testing.T) {
 	}
 }
 
-func TestACommitThatCannotBeLookedUpIsUnknown(t *testing.T) {
+func TestCommit_ACommitThatCannotBeLookedUpIsUnknown(t *testing.T) {
 	b := setup(t)
 	var proxy cutter
 	pool := proxy.pool(b)
@@ -126,7 +126,7 @@ func TestACommitThatCannotBeLookedUpIsUnknown(t *testing.T) {
 	}
 }
 
-func TestAStoredEventWhoseCommitGotNoAnswerIsNotHandledTwice(t *testing.T) {
+func TestCommit_AStoredEventWhoseCommitGotNoAnswerIsNotHandledTwice(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	var proxy cutter

@@ -126,7 +126,7 @@ func (b *kafkaBundle) inOrder() {
 	}
 }
 
-func TestANewGroupHandlesEveryEventFromTheFirstInOrder(t *testing.T) {
+func TestConsume_ANewGroupHandlesEveryEventFromTheFirstInOrder(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setupKafka(t, 3)
 	for p := range 3 {
@@ -154,7 +154,7 @@ func TestANewGroupHandlesEveryEventFromTheFirstInOrder(t *testing.T) {
 	}
 }
 
-func TestRedeliveredEventsAreDuplicatesWhenTheOffsetCommitWasLost(t *testing.T) {
+func TestConsume_RedeliveredEventsAreDuplicatesWhenTheOffsetCommitWasLost(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setupKafka(t, 1)
 	b.produce(0, b.events(0, 20)...)
@@ -191,7 +191,7 @@ func (b *kafkaBundle) resetOffsets(partition int, offset int64) {
 	}
 }
 
-func TestReadingStartsAtThePositionIfTheGroupIsFurther(t *testing.T) {
+func TestConsume_ReadingStartsAtThePositionIfTheGroupIsFurther(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	b := setupKafka(t, 1)
 	b.produce(0, b.events(0, 20)...)
@@ -217,7 +217,7 @@ func TestReadingStartsAtThePositionIfTheGroupIsFurther(t *testing.T) {
 	}
 }
 
-func TestAnEventBelowThePositionThatWasNeverHandledIsStaleAndKept(t *testing.T) {
+func TestConsume_AnEventBelowThePositionThatWasNeverHandledIsStaleAndKept(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setupKafka(t, 1)
 	b.produce(0, b.events(0, 10)...)
@@ -238,7 +238,7 @@ func TestAnEventBelowThePositionThatWasNeverHandledIsStaleAndKept(t *testing.T) 
 	}
 }
 
-func TestConsumeHoldsAPositionThatTheLogDoesNotHold(t *testing.T) {
+func TestConsume_ConsumeHoldsAPositionThatTheLogDoesNotHold(t *testing.T) {
 	b := setupKafka(t, 1)
 	b.produce(0, b.events(0, 10)...)
 	pgtest.Exec(t, b.db, "insert into holdfast.consumer_position (consumer, topic, partition, position) values ('billing', $1, 0, 11)", b.topic)
@@ -250,7 +250,7 @@ func TestConsumeHoldsAPositionThatTheLogDoesNotHold(t *testing.T) {
 	}
 }
 
-func TestAPoisonedEventHoldsItsKeyAndNothingElseOfItsPartition(t *testing.T) {
+func TestConsume_APoisonedEventHoldsItsKeyAndNothingElseOfItsPartition(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	b := setupKafka(t, 1)
 	b.produce(0, b.events(0, 50)...)
@@ -273,7 +273,7 @@ func TestAPoisonedEventHoldsItsKeyAndNothingElseOfItsPartition(t *testing.T) {
 	}
 }
 
-func TestEventsWithoutIdsAndForeignRecordsDoNoHarm(t *testing.T) {
+func TestConsume_EventsWithoutIdsAndForeignRecordsDoNoHarm(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setupKafka(t, 1)
 	b.produceRecords(0,
@@ -296,7 +296,7 @@ func TestEventsWithoutIdsAndForeignRecordsDoNoHarm(t *testing.T) {
 	}
 }
 
-func TestTwoNodesHandPartitionsOverWithoutDuplicateEffects(t *testing.T) {
+func TestConsume_TwoNodesHandPartitionsOverWithoutDuplicateEffects(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	b := setupKafka(t, 4)
 	const each = 60
@@ -328,7 +328,7 @@ func TestTwoNodesHandPartitionsOverWithoutDuplicateEffects(t *testing.T) {
 	}
 }
 
-func TestPartitionsThatAreAddedArePickedUp(t *testing.T) {
+func TestConsume_PartitionsThatAreAddedArePickedUp(t *testing.T) {
 	b := setupKafka(t, 1)
 	b.produce(0, b.events(0, 3)...)
 	in := b.inbox()
@@ -347,7 +347,7 @@ func TestPartitionsThatAreAddedArePickedUp(t *testing.T) {
 	b.awaitHandled(6)
 }
 
-func TestATopicThatDoesNotExistYetKeepsNobodyFromReadingTheOthers(t *testing.T) {
+func TestConsume_ATopicThatDoesNotExistYetKeepsNobodyFromReadingTheOthers(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setupKafka(t, 2)
 	later := b.topic + "-later"
@@ -367,7 +367,7 @@ func TestATopicThatDoesNotExistYetKeepsNobodyFromReadingTheOthers(t *testing.T) 
 	b.awaitHandled(6)
 }
 
-func TestAHandlerInHandFinishesWhenConsumeIsStopped(t *testing.T) {
+func TestConsume_AHandlerInHandFinishesWhenConsumeIsStopped(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setupKafka(t, 1)
 	b.produce(0, b.events(0, 1)...)
@@ -389,7 +389,7 @@ func TestAHandlerInHandFinishesWhenConsumeIsStopped(t *testing.T) {
 	}
 }
 
-func TestAStopRollsBackAHandlerThatDoesNotFinish(t *testing.T) {
+func TestConsume_AStopRollsBackAHandlerThatDoesNotFinish(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setupKafka(t, 1)
 	b.produce(0, b.events(0, 2)...)

@@ -14,7 +14,7 @@ import (
 
 // A node vanishes in the middle of a pipeline: Postgres has carried out a part of it, read half of the next message, and waits for
 // the rest. It holds the fence, and does not count as idle.
-func TestANodeCutOffInsideAPipelineFreesItsFence(t *testing.T) {
+func TestCutoff_ANodeCutOffInsideAPipelineFreesItsFence(t *testing.T) {
 	skip.InShort(t, "it takes 21 s beside the others")
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.Timeout, c.Grace = time.Second, time.Second })

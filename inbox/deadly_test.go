@@ -51,7 +51,7 @@ func runDeadlyChild() {
 	}
 }
 
-func TestAPayloadThatEndsTheProcessReachesTheLetters(t *testing.T) {
+func TestDeadly_APayloadThatEndsTheProcessReachesTheLetters(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	b := setupKafka(t, 1)
 	events := b.events(0, 6)

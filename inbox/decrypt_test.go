@@ -44,7 +44,7 @@ func encrypted(id, key string) holdfast.Event {
 	return e
 }
 
-func TestHandlersGetPayloadsInTheClear(t *testing.T) {
+func TestDecrypt_HandlersGetPayloadsInTheClear(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.Decryptor = decryptFunc(upper) })
@@ -68,7 +68,7 @@ func TestHandlersGetPayloadsInTheClear(t *testing.T) {
 	b.receive(in, other, Conflict)
 }
 
-func TestWhatCannotBeDecryptedIsNotHandled(t *testing.T) {
+func TestDecrypt_WhatCannotBeDecryptedIsNotHandled(t *testing.T) {
 	for key, want := range map[string]Outcome{"erased": Dead, "broken": Dead, "away": Retrying, "unset": Retrying} {
 		t.Run(key, func(t *testing.T) {
 			b := setup(t)
@@ -88,7 +88,7 @@ func TestWhatCannotBeDecryptedIsNotHandled(t *testing.T) {
 	}
 }
 
-func TestAnErasedEventOfABatchIsLeftOut(t *testing.T) {
+func TestDecrypt_AnErasedEventOfABatchIsLeftOut(t *testing.T) {
 	b := setup(t)
 	var log logtest.Log
 	var erased, got []string

@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-func TestWhatARecordIsDecidesWhatIsDoneWithIt(t *testing.T) {
+func TestDisposition_WhatARecordIsDecidesWhatIsDoneWithIt(t *testing.T) {
 	for name, row := range map[string]struct {
 		s    recordFacts
 		u    Unknown
@@ -40,7 +40,7 @@ func TestWhatARecordIsDecidesWhatIsDoneWithIt(t *testing.T) {
 }
 
 // A node of an older version is given the partition, and its offsets were set back beyond what retention has kept.
-func TestAnOldEventOfAnotherNodesTypeIsStaleAndNotStored(t *testing.T) {
+func TestDisposition_AnOldEventOfAnotherNodesTypeIsStaleAndNotStored(t *testing.T) {
 	for name, row := range map[string]struct {
 		unknown  Unknown
 		declared bool
@@ -80,7 +80,7 @@ func TestAnOldEventOfAnotherNodesTypeIsStaleAndNotStored(t *testing.T) {
 	}
 }
 
-func TestWhatOthersWriteForOthersLeavesNoDeadLetters(t *testing.T) {
+func TestDisposition_WhatOthersWriteForOthersLeavesNoDeadLetters(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	const foreign = "ledger.posted"
 	b := setup(t)
@@ -120,7 +120,7 @@ func TestWhatOthersWriteForOthersLeavesNoDeadLetters(t *testing.T) {
 	}
 }
 
-func TestARecordThatCannotBeHeldHoldsItsKeyWhereThatIsAskedFor(t *testing.T) {
+func TestDisposition_ARecordThatCannotBeHeldHoldsItsKeyWhereThatIsAskedFor(t *testing.T) {
 	for name, row := range map[string]struct {
 		hold bool
 		key  string // of the record

@@ -20,7 +20,7 @@ import (
 	"github.com/holdfast-go/holdfast/retry"
 )
 
-func TestEveryModeOfPgxWorks(t *testing.T) {
+func TestDoor_EveryModeOfPgxWorks(t *testing.T) {
 	for _, mode := range []string{"cache_statement", "cache_describe", "describe_exec", "exec", "simple_protocol"} {
 		t.Run(mode, func(t *testing.T) {
 			b := setup(t)
@@ -77,7 +77,7 @@ func TestEveryModeOfPgxWorks(t *testing.T) {
 	}
 }
 
-func TestReceiveTxIsPartOfTheCallersTransaction(t *testing.T) {
+func TestDoor_ReceiveTxIsPartOfTheCallersTransaction(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
@@ -117,7 +117,7 @@ func TestReceiveTxIsPartOfTheCallersTransaction(t *testing.T) {
 	}
 }
 
-func TestATypeThatAnotherNodeDeclaresIsLeftForItWithItsKey(t *testing.T) {
+func TestDoor_ATypeThatAnotherNodeDeclaresIsLeftForItWithItsKey(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	older := b.inbox()
@@ -150,7 +150,7 @@ func TestATypeThatAnotherNodeDeclaresIsLeftForItWithItsKey(t *testing.T) {
 	}
 }
 
-func TestAnUnknownTypeIsStoredOrADeadLetterWhereConfigured(t *testing.T) {
+func TestDoor_AnUnknownTypeIsStoredOrADeadLetterWhereConfigured(t *testing.T) {
 	b := setup(t)
 	b.receive(b.inbox(func(c *Config) { c.UnknownType = UnknownStore }), event("1", "k"), Stored)
 	b.receive(b.inbox(func(c *Config) { c.UnknownType = UnknownDead }), event("2", "j"), Dead)
@@ -159,7 +159,7 @@ func TestAnUnknownTypeIsStoredOrADeadLetterWhereConfigured(t *testing.T) {
 	}
 }
 
-func TestWhatTheTablesWouldRefuseIsRefusedAtTheDoor(t *testing.T) {
+func TestDoor_WhatTheTablesWouldRefuseIsRefusedAtTheDoor(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	for field, e := range map[string]holdfast.Event{
@@ -179,7 +179,7 @@ func TestWhatTheTablesWouldRefuseIsRefusedAtTheDoor(t *testing.T) {
 	}
 }
 
-func TestRegisteringTwiceOrLateOrNothingPanicsWithItsReason(t *testing.T) {
+func TestDoor_RegisteringTwiceOrLateOrNothingPanicsWithItsReason(t *testing.T) {
 	b := setup(t)
 	panics := func(want string, f func()) {
 		t.Helper()
@@ -200,7 +200,7 @@ func TestRegisteringTwiceOrLateOrNothingPanicsWithItsReason(t *testing.T) {
 	panics("has started", func() { in.Handle("c", effectOf) })
 }
 
-func TestAWrongConfigurationIsRefusedWithEveryProblem(t *testing.T) {
+func TestDoor_AWrongConfigurationIsRefusedWithEveryProblem(t *testing.T) {
 	_, err := New(nil, Config{
 		Schema: "Bad", Workers: -2, BatchSize: -1, Timeout: -1, Retention: time.Second, UnknownType: "maybe", MaxHung: -1, ImmediateRetries: 1000,
 		Retry: retry.Policy{Attempts: -5}, PollMin: time.Second, PollMax: time.Millisecond, Grace: -1,
@@ -219,7 +219,7 @@ func TestAWrongConfigurationIsRefusedWithEveryProblem(t *testing.T) {
 	}
 }
 
-func TestTheTransactionOfAHandlerIsBounded(t *testing.T) {
+func TestDoor_TheTransactionOfAHandlerIsBounded(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
@@ -231,7 +231,7 @@ func TestTheTransactionOfAHandlerIsBounded(t *testing.T) {
 	b.receive(in, event("1", "k"), Handled)
 }
 
-func TestATypeOfANodeLongUnheardIsStoredAndSeenToWait(t *testing.T) {
+func TestDoor_ATypeOfANodeLongUnheardIsStoredAndSeenToWait(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	older := b.inbox()

@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/retry"
 )
 
-func TestAnEditedEventIsADuplicateOfItsFirstPayload(t *testing.T) {
+func TestEdited_AnEditedEventIsADuplicateOfItsFirstPayload(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	in := b.inbox()

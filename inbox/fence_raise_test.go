@@ -52,7 +52,7 @@ func (b *bundle) readFence(in *Inbox, f *fence, tx pgx.Tx) error {
 	return f.read(br)
 }
 
-func TestRaisingTheEpochFencesTheLastOwnerOff(t *testing.T) {
+func TestFenceRaise_RaisingTheEpochFencesTheLastOwnerOff(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	old := b.raise(in, "", 0).fence
@@ -72,7 +72,7 @@ func TestRaisingTheEpochFencesTheLastOwnerOff(t *testing.T) {
 	}
 }
 
-func TestRaisingSharesNoFenceWithItsReaders(t *testing.T) {
+func TestFenceRaise_RaisingSharesNoFenceWithItsReaders(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	f := b.raise(in, "", 0).fence
@@ -89,7 +89,7 @@ func TestRaisingSharesNoFenceWithItsReaders(t *testing.T) {
 	}
 }
 
-func TestFencingSaysWhatItCouldNotAsk(t *testing.T) {
+func TestFenceRaise_FencingSaysWhatItCouldNotAsk(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	f := b.raise(in, "", 0).fence
@@ -136,7 +136,7 @@ func TestFencingSaysWhatItCouldNotAsk(t *testing.T) {
 	}
 }
 
-func TestRaisingKnowsTheLastOwnersEnd(t *testing.T) {
+func TestFenceRaise_RaisingKnowsTheLastOwnersEnd(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	for _, row := range []struct {
@@ -162,7 +162,7 @@ func TestRaisingKnowsTheLastOwnersEnd(t *testing.T) {
 	}
 }
 
-func TestRaisingGivesWhatWasChosenAndTheDatabasesToken(t *testing.T) {
+func TestFenceRaise_RaisingGivesWhatWasChosenAndTheDatabasesToken(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	var asked []int64
@@ -188,7 +188,7 @@ func TestRaisingGivesWhatWasChosenAndTheDatabasesToken(t *testing.T) {
 	}
 }
 
-func TestRaisingThatIsRefusedChangesNothing(t *testing.T) {
+func TestFenceRaise_RaisingThatIsRefusedChangesNothing(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	epoch := b.raise(in, "", 5).fence.Epoch
@@ -209,7 +209,7 @@ func TestRaisingThatIsRefusedChangesNothing(t *testing.T) {
 	}
 }
 
-func TestRaisingSaysWhatFailed(t *testing.T) {
+func TestFenceRaise_RaisingSaysWhatFailed(t *testing.T) {
 	for _, row := range []struct{ breaks, says string }{
 		{"alter table holdfast.incarnation rename to gone", "refill the incarnation"},
 		{"alter table holdfast.consumer_position rename column clean to gone", "read position of orders/0"},
@@ -226,7 +226,7 @@ func TestRaisingSaysWhatFailed(t *testing.T) {
 }
 
 // An error is no sign that somebody has the fence: it is said, and not waited out.
-func TestRaisingSaysWhyTheFenceCouldNotBeTried(t *testing.T) {
+func TestFenceRaise_RaisingSaysWhyTheFenceCouldNotBeTried(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	in.sql.tryLock = "select 1 / ($1::int - $1) = $2::int"
@@ -237,7 +237,7 @@ func TestRaisingSaysWhyTheFenceCouldNotBeTried(t *testing.T) {
 	}
 }
 
-func TestRaisingSaysThatTheFenceCouldNotBeTaken(t *testing.T) {
+func TestFenceRaise_RaisingSaysThatTheFenceCouldNotBeTaken(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	b.holdFences(0, 0)
@@ -286,7 +286,7 @@ func (b *bundle) result(done <-chan error) error {
 	}
 }
 
-func TestRaisingWaitsInTheQueueAndLeavesItsPlace(t *testing.T) {
+func TestFenceRaise_RaisingWaitsInTheQueueAndLeavesItsPlace(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	for range 2 { // The second time shows that the first has left its place.
@@ -305,7 +305,7 @@ func TestRaisingWaitsInTheQueueAndLeavesItsPlace(t *testing.T) {
 	}
 }
 
-func TestRaisingLooksAgainWhileOthersHaveThePlaces(t *testing.T) {
+func TestFenceRaise_RaisingLooksAgainWhileOthersHaveThePlaces(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	for range cap(in.consumer.fences.waiting) {
@@ -331,7 +331,7 @@ func TestRaisingLooksAgainWhileOthersHaveThePlaces(t *testing.T) {
 	}
 }
 
-func TestRaisingEndsWithItsContext(t *testing.T) {
+func TestFenceRaise_RaisingEndsWithItsContext(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	for range cap(in.consumer.fences.waiting) {

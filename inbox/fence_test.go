@@ -123,7 +123,7 @@ func (b *bundle) consumeFake(in *Inbox, gens ...*fakeGeneration) (stop func()) {
 	return b.run(func(ctx context.Context) error { in.registry.start(); return in.consume(ctx, s) })
 }
 
-func TestAZombieCannotCommitAfterAnotherHasThePartition(t *testing.T) {
+func TestFence_AZombieCannotCommitAfterAnotherHasThePartition(t *testing.T) {
 	b := setup(t)
 	log := logOf(event("1", "k"), event("2", "k"))
 	paused, wake := make(chan struct{}), make(chan struct{})
@@ -162,7 +162,7 @@ func TestAZombieCannotCommitAfterAnotherHasThePartition(t *testing.T) {
 }
 
 // Its session may have ended without its knowing, with nothing in hand whose transaction could be refused.
-func TestANodeWithNothingInHandHearsThatItsPartitionIsAnothers(t *testing.T) {
+func TestFence_ANodeWithNothingInHandHearsThatItsPartitionIsAnothers(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	log := logOf(event("1", "k"))
@@ -189,7 +189,7 @@ func TestANodeWithNothingInHandHearsThatItsPartitionIsAnothers(t *testing.T) {
 }
 
 // The new owner waits for the transactions that have looked at the epoch, so that none of them commits after it began.
-func TestTheNextOwnerWaitsForTheHandlersOfTheLast(t *testing.T) {
+func TestFence_TheNextOwnerWaitsForTheHandlersOfTheLast(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	log := logOf(event("1", "k"), event("2", "k"))
@@ -225,7 +225,7 @@ func TestTheNextOwnerWaitsForTheHandlersOfTheLast(t *testing.T) {
 	}
 }
 
-func TestTheCommittedOffsetStaysBelowAnUnsettledEvent(t *testing.T) {
+func TestFence_TheCommittedOffsetStaysBelowAnUnsettledEvent(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	events := []holdfast.Event{event("0", "a"), event("1", "slow"), event("2", "b"), event("3", "c"), event("4", "slow")}
@@ -257,7 +257,7 @@ func TestTheCommittedOffsetStaysBelowAnUnsettledEvent(t *testing.T) {
 	b.await("the position", func(o *observations) bool { return o.settled["orders/0"] == 5 })
 }
 
-func TestHungHandlersStopConsumeLoudly(t *testing.T) {
+func TestFence_HungHandlersStopConsumeLoudly(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	in := b.inbox(func(c *Config) {
@@ -277,7 +277,7 @@ func TestHungHandlersStopConsumeLoudly(t *testing.T) {
 	}
 }
 
-func TestAfterAnUncleanEndStartsCountUntilTheLogsOldEnd(t *testing.T) {
+func TestFence_AfterAnUncleanEndStartsCountUntilTheLogsOldEnd(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	pgtest.Exec(t, b.db, "insert into holdfast.consumer_position (consumer, topic, partition, position, clean) values ('billing', 'orders', 0, 0, false)")
@@ -301,7 +301,7 @@ func TestAfterAnUncleanEndStartsCountUntilTheLogsOldEnd(t *testing.T) {
 }
 
 // Else a node that was frozen before a person deleted the row, or a failover took its assignment back, could save again.
-func TestNoEpochOfAPartitionComesTwice(t *testing.T) {
+func TestFence_NoEpochOfAPartitionComesTwice(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	given := map[int64]string{}

@@ -31,7 +31,7 @@ func (b *bundle) holdFences(from, to int) pgx.Tx {
 }
 
 // The owner of six partitions died and holds their fences. The seventh goes on, with a pool of four.
-func TestHeldFencesLeaveConnectionsToOtherPartitions(t *testing.T) {
+func TestFencesPool_HeldFencesLeaveConnectionsToOtherPartitions(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	dead := b.holdFences(1, 6)
@@ -60,7 +60,7 @@ func TestHeldFencesLeaveConnectionsToOtherPartitions(t *testing.T) {
 
 // An owner that does not know that it lost the partition begins one transaction after the other: there is never a moment
 // without one.
-func TestAnOwnerThatGoesOnDoesNotKeepTheNextOneOut(t *testing.T) {
+func TestFencesPool_AnOwnerThatGoesOnDoesNotKeepTheNextOneOut(t *testing.T) {
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.Timeout = 10 * time.Minute }) // for so long it stays in the lock's queue
 	one, other := b.holdFences(1, 1), pgx.Tx(nil)
@@ -90,7 +90,7 @@ func TestAnOwnerThatGoesOnDoesNotKeepTheNextOneOut(t *testing.T) {
 	}
 }
 
-func TestAQuarterOfThePoolMayWaitForLastOwners(t *testing.T) {
+func TestFencesPool_AQuarterOfThePoolMayWaitForLastOwners(t *testing.T) {
 	if n := waitingMost(nil); n != 1 {
 		t.Errorf("without a pool %d may wait", n)
 	}

@@ -25,7 +25,7 @@ import (
 
 // While the first of a key fails, what follows is stored, many in a transaction: the settling of one and the storing of the next
 // take the key's lock in turns, and a busy key that had fallen behind would stay so.
-func TestFollowersOfAKeyAreStoredTogetherDormantAndInTheirOrder(t *testing.T) {
+func TestFollowers_FollowersOfAKeyAreStoredTogetherDormantAndInTheirOrder(t *testing.T) {
 	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
 		t.Run(mode.String(), func(t *testing.T) {
 			if mode != pgx.QueryExecModeCacheStatement && mode != pgx.QueryExecModeSimpleProtocol {
@@ -123,7 +123,7 @@ func slowToCommit(t *testing.T) *bundle {
 
 // On a disk on which a COMMIT takes 10 ms, a key that has fallen behind is stored long before it is handled. It was handled no
 // sooner than it was stored, and at half the speed.
-func TestABusyKeyThatFellBehindIsNotHeldUpByItsFollowers(t *testing.T) {
+func TestFollowers_ABusyKeyThatFellBehindIsNotHeldUpByItsFollowers(t *testing.T) {
 	skip.InShort(t, "it takes 21 s beside the others")
 	t.Parallel()
 	b := slowToCommit(t)
@@ -161,7 +161,7 @@ func TestABusyKeyThatFellBehindIsNotHeldUpByItsFollowers(t *testing.T) {
 }
 
 // What is to be stored together is stored together or not at all.
-func TestFollowersThatCannotAllBeStoredLeaveNothing(t *testing.T) {
+func TestFollowers_FollowersThatCannotAllBeStoredLeaveNothing(t *testing.T) {
 	for _, row := range []struct {
 		name   string
 		limit  int
@@ -228,7 +228,7 @@ func (b *bundle) followers(in *Inbox, off int64) (ds []*delivery) {
 }
 
 // The worker that removes the head resumes the next one, and has to see it: both have the lock of the key.
-func TestFollowersWaitForWhoeverIsTakingTheHeadAway(t *testing.T) {
+func TestFollowers_FollowersWaitForWhoeverIsTakingTheHeadAway(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	in := b.inbox()
@@ -284,7 +284,7 @@ func (a *armer) TraceBatchQuery(ctx context.Context, conn *pgx.Conn, data pgx.Tr
 	}
 }
 
-func TestFollowersWhoseCommitGotNoAnswerAreStoredOnceAndSaidToBe(t *testing.T) {
+func TestFollowers_FollowersWhoseCommitGotNoAnswerAreStoredOnceAndSaidToBe(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	b := setup(t)
 	var proxy cutter
@@ -325,7 +325,7 @@ func TestFollowersWhoseCommitGotNoAnswerAreStoredOnceAndSaidToBe(t *testing.T) {
 
 // Heads that fail now and then, duplicates, queues that come and go, room that runs out: what is stored together comes in its
 // order, and once.
-func TestBusyKeysThatFallBehindAgainAndAgainKeepTheirOrder(t *testing.T) {
+func TestFollowers_BusyKeysThatFallBehindAgainAndAgainKeepTheirOrder(t *testing.T) {
 	skip.InShort(t, "it takes 14 s beside the others")
 	b := setup(t)
 	seed := seed.New(t)

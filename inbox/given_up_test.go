@@ -17,7 +17,7 @@ import (
 
 // An event is most often given up out of `stored`, after its retries: what is reported of a letter must not depend on where
 // the last attempt was made.
-func TestAStoredEventThatIsGivenUpIsReportedWithItsLetter(t *testing.T) {
+func TestGivenUp_AStoredEventThatIsGivenUpIsReportedWithItsLetter(t *testing.T) {
 	for _, row := range []struct {
 		name     string
 		given    string // what the row of `stored` has behind it
@@ -60,7 +60,7 @@ func TestAStoredEventThatIsGivenUpIsReportedWithItsLetter(t *testing.T) {
 }
 
 // A person was to decide before the key goes on, whether the event failed or ended the process.
-func TestAStoredEventThatEndsItsProcessHoldsItsKey(t *testing.T) {
+func TestGivenUp_AStoredEventThatEndsItsProcessHoldsItsKey(t *testing.T) {
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.HoldKey = true })
 	in.Handle("order.placed", effectOf)

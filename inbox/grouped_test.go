@@ -11,7 +11,7 @@ import (
 )
 
 // Two groups under one Consumer take each partition from each other, again and again. Each says which the other is.
-func TestTwoGroupsThatShareAConsumerAreNamed(t *testing.T) {
+func TestGrouped_TwoGroupsThatShareAConsumerAreNamed(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	b := setup(t)
 	const saying = "another group has read this partition"

@@ -7,7 +7,7 @@ import (
 
 var times = defaultGroupTimes
 
-func TestWhichEventsMayShareATransaction(t *testing.T) {
+func TestGrouping_WhichEventsMayShareATransaction(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	quick := timing{}.ran(100*time.Microsecond, now, times)
 	for name, c := range map[string]struct {
@@ -58,7 +58,7 @@ func TestWhichEventsMayShareATransaction(t *testing.T) {
 }
 
 // The type of an event that joins may lower the limit of the whole group, but joins only a group that is below it.
-func TestAGroupHasTheSmallestLimitOfItsTypes(t *testing.T) {
+func TestGrouping_AGroupHasTheSmallestLimitOfItsTypes(t *testing.T) {
 	now := time.Now()
 	any, few := timing{took: 1}, timing{took: 1}.failed(8, now, times)
 	g := newGrouping(64, 10_000, 1, times).with(any, false).with(few, false)
@@ -90,7 +90,7 @@ func (p timing) rans(turns int, quick time.Duration, quicks int, slow time.Durat
 	return p
 }
 
-func TestTheTimeOfAHandlerIsWhatItTakesWhenItNeedNotWait(t *testing.T) {
+func TestGrouping_TheTimeOfAHandlerIsWhatItTakesWhenItNeedNotWait(t *testing.T) {
 	now := time.Now()
 	p := timing{}.ran(0, now, times)
 	if p.took != 1 {
@@ -120,7 +120,7 @@ func TestTheTimeOfAHandlerIsWhatItTakesWhenItNeedNotWait(t *testing.T) {
 }
 
 // Field by field: how long a type runs alone, how large its groups may be, and how that grows and shrinks.
-func TestWhatBecomesOfATiming(t *testing.T) {
+func TestGrouping_WhatBecomesOfATiming(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	after := func(d time.Duration) time.Time { return now.Add(d) }
 	for name, c := range map[string]struct{ got, want timing }{

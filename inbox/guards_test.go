@@ -14,7 +14,7 @@ import (
 )
 
 // What fails on a node that has lost its partition meanwhile is the new owner's to decide.
-func TestAZombieNeitherParksNorGivesUpAnEvent(t *testing.T) {
+func TestGuards_AZombieNeitherParksNorGivesUpAnEvent(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	in := b.inbox()
@@ -41,7 +41,7 @@ func TestAZombieNeitherParksNorGivesUpAnEvent(t *testing.T) {
 }
 
 // While two partitions replay serially, a crash must have one suspect: the node's handlers take turns.
-func TestPartitionsOfANodeReplayOneEventAtATime(t *testing.T) {
+func TestGuards_PartitionsOfANodeReplayOneEventAtATime(t *testing.T) {
 	t.Parallel()
 	in := newInbox(nil, Config{Consumer: "billing"}.withDefaults())
 	parts := make([]*partition, 2)
@@ -67,7 +67,7 @@ func TestPartitionsOfANodeReplayOneEventAtATime(t *testing.T) {
 }
 
 // The group waits for it: another partition's handler may take long, and is tried again.
-func TestAPartitionThatIsTakenAwayWaitsForNoOthersSuspect(t *testing.T) {
+func TestGuards_APartitionThatIsTakenAwayWaitsForNoOthersSuspect(t *testing.T) {
 	t.Parallel()
 	in := newInbox(nil, Config{Consumer: "billing"}.withDefaults())
 	first, second := in.consumer.newPartition(nil, nil, source.TopicPartition{Topic: "orders", Partition: 0}, source.Start{}), in.consumer.newPartition(nil, nil, source.TopicPartition{Topic: "orders", Partition: 1}, source.Start{})
@@ -101,7 +101,7 @@ func (j joining) Next(ctx context.Context) (source.Generation, error) {
 func (joining) Close() {}
 
 // Else the first events of a type that this node brings could be skipped by others.
-func TestTypesAreDeclaredBeforeTheGroupIsJoined(t *testing.T) {
+func TestGuards_TypesAreDeclaredBeforeTheGroupIsJoined(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	in.Handle("order.placed", effectOf)

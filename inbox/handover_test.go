@@ -56,7 +56,7 @@ func (g *growingGeneration) revoke(b *bundle) {
 }
 
 // One worker is busy with a partition that stays. What the other partition has with the pool would wait for it.
-func TestARevokedPartitionDoesNotWaitForAWorker(t *testing.T) {
+func TestHandover_ARevokedPartitionDoesNotWaitForAWorker(t *testing.T) {
 	b := setup(t)
 	running, hold := make(chan struct{}), make(chan struct{})
 	in := b.inbox(func(c *Config) { c.Workers, c.Timeout = 1, 10*time.Minute })
@@ -77,7 +77,7 @@ func TestARevokedPartitionDoesNotWaitForAWorker(t *testing.T) {
 }
 
 // The job waits for a turn of its type, and comes back to the pool when all workers are busy.
-func TestARevokedPartitionDoesNotWaitForATurn(t *testing.T) {
+func TestHandover_ARevokedPartitionDoesNotWaitForATurn(t *testing.T) {
 	b := setup(t)
 	running, hold := make(chan string, 3), make(chan struct{})
 	in := b.inbox(func(c *Config) { c.Workers, c.Timeout = 2, 10*time.Minute })

@@ -14,7 +14,7 @@ import (
 )
 
 // Spring for Apache Kafka writes a counter of four bytes, deliveryAttempt. It must not cost the event its handler, nor its key.
-func TestABinaryHeaderOfSomeoneElseIsKept(t *testing.T) {
+func TestHeaders_ABinaryHeaderOfSomeoneElseIsKept(t *testing.T) {
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.HoldKey = true })
 	attempt, name := []byte{0, 0, 0, 2}, "b\xffn"
@@ -51,7 +51,7 @@ func TestABinaryHeaderOfSomeoneElseIsKept(t *testing.T) {
 	}
 }
 
-func TestAHeaderThatOnlyLooksEncodedIsReturnedAsItIs(t *testing.T) {
+func TestHeaders_AHeaderThatOnlyLooksEncodedIsReturnedAsItIs(t *testing.T) {
 	for value, want := range map[string]string{
 		"":                            "",
 		"plain":                       "plain",

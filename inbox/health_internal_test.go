@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
-func TestTheHealthOfAnInboxIsJudgedByWhatItSawLast(t *testing.T) {
+func TestHealth_TheHealthOfAnInboxIsJudgedByWhatItSawLast(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_000_000, 0)
 	ago := func(d time.Duration) time.Time { return now.Add(-d) }
@@ -48,7 +48,7 @@ func TestTheHealthOfAnInboxIsJudgedByWhatItSawLast(t *testing.T) {
 	}
 }
 
-func TestAnOutageKeepsItsBeginningAndItsLastCause(t *testing.T) {
+func TestHealth_AnOutageKeepsItsBeginningAndItsLastCause(t *testing.T) {
 	t.Parallel()
 	var v vitals
 	v.begin(true)

@@ -23,7 +23,7 @@ func (in *Inbox) says(reason string) bool {
 
 func (in *Inbox) healthy() bool { h := in.Health(context.Background()); return h.Live && h.Ready }
 
-func TestHealthFollowsAnOutageOfTheDatabase(t *testing.T) {
+func TestHealth_HealthFollowsAnOutageOfTheDatabase(t *testing.T) {
 	skip.InShort(t, "it takes 6 s beside the others")
 	b := setup(t)
 	in := b.inbox()
@@ -47,7 +47,7 @@ func TestHealthFollowsAnOutageOfTheDatabase(t *testing.T) {
 	}
 }
 
-func TestHealthFollowsTheGroupAndAnOutageOfKafka(t *testing.T) {
+func TestHealth_HealthFollowsTheGroupAndAnOutageOfKafka(t *testing.T) {
 	skip.InShort(t, "it takes 7 s beside the others")
 	b := setup(t)
 	in := b.inbox()
@@ -65,7 +65,7 @@ func TestHealthFollowsTheGroupAndAnOutageOfKafka(t *testing.T) {
 	wait.Until(t, "it is healthy", in.healthy)
 }
 
-func TestHealthSaysWhyAnInboxHasEnded(t *testing.T) {
+func TestHealth_HealthSaysWhyAnInboxHasEnded(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	in := b.inboxOn(pgtest.New(t).Pool)
@@ -80,7 +80,7 @@ func TestHealthSaysWhyAnInboxHasEnded(t *testing.T) {
 }
 
 // A database that takes connections and says nothing keeps nobody waiting for long who asks.
-func TestHealthIsBoundedWhileTheDatabaseSaysNothing(t *testing.T) {
+func TestHealth_HealthIsBoundedWhileTheDatabaseSaysNothing(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	b := setup(t)
 	config, err := pgxpool.ParseConfig("postgres://nobody@127.0.0.1:1/none?sslmode=disable")

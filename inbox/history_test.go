@@ -25,7 +25,7 @@ func pgError(code string) error {
 	return fmt.Errorf("update stock: %w", &pgconn.PgError{Code: code})
 }
 
-func TestJudgeSaysWhoseFaultAFailureIs(t *testing.T) {
+func TestHistory_JudgeSaysWhoseFaultAFailureIs(t *testing.T) {
 	boom := errors.New("boom")
 	for name, row := range map[string]struct {
 		err  error
@@ -68,7 +68,7 @@ func TestJudgeSaysWhoseFaultAFailureIs(t *testing.T) {
 	}
 }
 
-func TestDecideSaysWhatBecomesOfAFailure(t *testing.T) {
+func TestHistory_DecideSaysWhatBecomesOfAFailure(t *testing.T) {
 	p := retry.Policy{Attempts: 3, Base: time.Second, Cap: time.Minute, Budget: -1}
 	budget := p
 	budget.Budget = 10 * time.Second
@@ -113,7 +113,7 @@ func TestDecideSaysWhatBecomesOfAFailure(t *testing.T) {
 	}
 }
 
-func TestOfManyEventsWithoutRoomOneIsTriedAtATime(t *testing.T) {
+func TestHistory_OfManyEventsWithoutRoomOneIsTriedAtATime(t *testing.T) {
 	for _, row := range []struct {
 		tries, waiting int
 		want           time.Duration
@@ -130,7 +130,7 @@ func TestOfManyEventsWithoutRoomOneIsTriedAtATime(t *testing.T) {
 	}
 }
 
-func TestAConnectionThatIsLostAgainAndAgainIsTheEventsFailure(t *testing.T) {
+func TestHistory_AConnectionThatIsLostAgainAndAgainIsTheEventsFailure(t *testing.T) {
 	boom := errors.New("boom")
 	for _, f := range []fault{faultLost, faultUnknown} {
 		for losses := range maxLosses - 1 {
@@ -150,7 +150,7 @@ func TestAConnectionThatIsLostAgainAndAgainIsTheEventsFailure(t *testing.T) {
 	}
 }
 
-func TestNoEventIsTriedMoreOftenThanItsPolicySays(t *testing.T) {
+func TestHistory_NoEventIsTriedMoreOftenThanItsPolicySays(t *testing.T) {
 	seed := seed.New(t)
 	random := rand.New(rand.NewPCG(seed, 0))
 	for range 2000 {
@@ -199,7 +199,7 @@ func TestNoEventIsTriedMoreOftenThanItsPolicySays(t *testing.T) {
 	}
 }
 
-func TestStartAtIsTheLowerOfPositionAndCommittedOffset(t *testing.T) {
+func TestHistory_StartAtIsTheLowerOfPositionAndCommittedOffset(t *testing.T) {
 	for name, row := range map[string]struct {
 		position, committed, first, end int64
 		same, adopt, skip               bool
@@ -241,7 +241,7 @@ func TestStartAtIsTheLowerOfPositionAndCommittedOffset(t *testing.T) {
 }
 
 // The tracker agrees with a slow model that looks at every offset.
-func TestNoOffsetAboveAnUnsettledEventIsEverCommitted(t *testing.T) {
+func TestHistory_NoOffsetAboveAnUnsettledEventIsEverCommitted(t *testing.T) {
 	seed := seed.New(t)
 	random := rand.New(rand.NewPCG(seed, 0))
 	for range 300 {
@@ -288,7 +288,7 @@ func TestNoOffsetAboveAnUnsettledEventIsEverCommitted(t *testing.T) {
 	}
 }
 
-func TestAHistoryCountsEachFailureAsWhatItIs(t *testing.T) {
+func TestHistory_AHistoryCountsEachFailureAsWhatItIs(t *testing.T) {
 	boom := errors.New("boom")
 	p := retry.Policy{Attempts: 3, Base: time.Second, Cap: time.Minute, Budget: -1}
 	at := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -322,7 +322,7 @@ func TestAHistoryCountsEachFailureAsWhatItIs(t *testing.T) {
 }
 
 // What becomes of the event is decided by then. Nothing that keeps it from being written can be the handler's doing.
-func TestDeadlocksUnderAVerdictRunNoHandlerAgain(t *testing.T) {
+func TestHistory_DeadlocksUnderAVerdictRunNoHandlerAgain(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	b := setup(t)
 	var runs int
@@ -346,7 +346,7 @@ func TestDeadlocksUnderAVerdictRunNoHandlerAgain(t *testing.T) {
 	}
 }
 
-func TestADecidedEventSpendsNoAttemptWhateverFails(t *testing.T) {
+func TestHistory_ADecidedEventSpendsNoAttemptWhateverFails(t *testing.T) {
 	for f := faultEvent; f <= faultInFlight; f++ {
 		for _, waitsLong := range []bool{false, true} {
 			h := history{attempts: 2, quick: 2, decided: true, waitsLong: waitsLong}

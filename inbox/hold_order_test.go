@@ -17,7 +17,7 @@ import (
 
 // With HoldKey a letter holds what comes after its event. An event that becomes a dead letter at once, as one of a type
 // that no node handles, must not hold what waits before it for another try; and its replay takes the place that it had.
-func TestALetterHoldsWhatComesAfterItAndNotWhatWaitsBeforeIt(t *testing.T) {
+func TestHoldOrder_ALetterHoldsWhatComesAfterItAndNotWhatWaitsBeforeIt(t *testing.T) {
 	for _, row := range []struct {
 		name     string
 		replayed bool // while the first event still waits

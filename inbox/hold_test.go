@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
-func TestAnOffsetOutOfRangeHoldsItsPartitionOnly(t *testing.T) {
+func TestHold_AnOffsetOutOfRangeHoldsItsPartitionOnly(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	pgtest.Exec(t, b.db, "insert into holdfast.consumer_position (consumer, topic, partition, position) values ('billing', 'orders', 0, 9)")
@@ -50,7 +50,7 @@ func TestAnOffsetOutOfRangeHoldsItsPartitionOnly(t *testing.T) {
 	}
 }
 
-func TestAnOffsetThatGoesWhileItIsReadHoldsItsPartition(t *testing.T) {
+func TestHold_AnOffsetThatGoesWhileItIsReadHoldsItsPartition(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	log := logOf(eventsOf("", 3)...)
@@ -77,7 +77,7 @@ func TestAnOffsetThatGoesWhileItIsReadHoldsItsPartition(t *testing.T) {
 	}
 }
 
-func TestDeletedRecordsAreSkippedWhereThatIsAsked(t *testing.T) {
+func TestHold_DeletedRecordsAreSkippedWhereThatIsAsked(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	g := &shortened{fakeGeneration: newFakeGeneration(logOf(eventsOf("", 6)...)), skip: true}
@@ -130,7 +130,7 @@ func (s *shortened) Fetch(ctx context.Context, tp source.TopicPartition, offset,
 }
 
 // A broker that comes back as the leader has the log that another one did not have yet. ConsumeUntil would wait for a person otherwise.
-func TestAHoldThatEndsByItselfIsNotSaidAnyMore(t *testing.T) {
+func TestHold_AHoldThatEndsByItselfIsNotSaidAnyMore(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	events := eventsOf("", 3)

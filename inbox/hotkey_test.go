@@ -17,7 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
-func TestWhichKeyIsHot(t *testing.T) {
+func TestHotKey_WhichKeyIsHot(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	queue := func(key string, events, bytes int, ago time.Duration, kind jobKind) *keyQueue {
@@ -64,7 +64,7 @@ func TestWhichKeyIsHot(t *testing.T) {
 	}
 }
 
-func TestOtherKeysWait(t *testing.T) {
+func TestHotKey_OtherKeysWait(t *testing.T) {
 	t.Parallel()
 	hot, other := &delivery{e: event("1", "hot")}, &delivery{e: event("2", "")}
 	if otherKey([]*delivery{hot, hot}, "hot") || !otherKey([]*delivery{hot, other}, "hot") {
@@ -73,7 +73,7 @@ func TestOtherKeysWait(t *testing.T) {
 }
 
 // While the handler of a hot key's first event runs, nothing settles that would let the reader look: it has to look by itself.
-func TestAHotKeyIsNoticedWhileNothingSettles(t *testing.T) {
+func TestHotKey_AHotKeyIsNoticedWhileNothingSettles(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		in := newInbox(nil, Config{Consumer: "billing", MaxStored: -1, MaxStoredKey: -1}.withDefaults())
@@ -109,7 +109,7 @@ func TestAHotKeyIsNoticedWhileNothingSettles(t *testing.T) {
 }
 
 // The other keys of a partition do not wait until a hot key with a slow handler has made room: what of it waits is stored, in its order.
-func TestAHotKeyThatIsSlowIsStored(t *testing.T) {
+func TestHotKey_AHotKeyThatIsSlowIsStored(t *testing.T) {
 	skip.InShort(t, "it takes 6 s beside the others")
 	b := setup(t)
 	const hot, cold = maxAhead + 500, 40
@@ -145,7 +145,7 @@ func TestAHotKeyThatIsSlowIsStored(t *testing.T) {
 }
 
 // Stored events take longer. A key that holds up no other is handled from the log.
-func TestAKeyWithAPartitionOfItsOwnIsNotStored(t *testing.T) {
+func TestHotKey_AKeyWithAPartitionOfItsOwnIsNotStored(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	b := setup(t)
 	const n = maxAhead + 200
@@ -169,7 +169,7 @@ func TestAKeyWithAPartitionOfItsOwnIsNotStored(t *testing.T) {
 }
 
 // A hot key is not stored where its quota would hold the partition.
-func TestAHotKeyIsNotStoredBeyondItsQuota(t *testing.T) {
+func TestHotKey_AHotKeyIsNotStoredBeyondItsQuota(t *testing.T) {
 	for _, row := range []struct {
 		name            string
 		most, mostOfOne int
@@ -194,7 +194,7 @@ func TestAHotKeyIsNotStoredBeyondItsQuota(t *testing.T) {
 }
 
 // One event whose handler takes long does not stop its partition after maxAhead others.
-func TestASlowEventHoldsUpNoOtherKeyForThousands(t *testing.T) {
+func TestHotKey_ASlowEventHoldsUpNoOtherKeyForThousands(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	const others = 3 * maxAhead

@@ -15,7 +15,7 @@ import (
 )
 
 // Each worker ends with the error that ends Run. Those that end after Run has taken the first must not wait for it to take theirs.
-func TestRunEndsWhenHandlersHangBesideABacklog(t *testing.T) {
+func TestHungRun_RunEndsWhenHandlersHangBesideABacklog(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	b := setup(t)
 	in := b.inbox(func(c *Config) {

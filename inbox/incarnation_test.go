@@ -49,7 +49,7 @@ func watched(log *logtest.Log) func(*Config) {
 
 const wentBack = "the database came back from a crash or a failover"
 
-func TestEffectsThatAFailoverTookBackHappenAgainWhileTheNodeRuns(t *testing.T) {
+func TestIncarnation_EffectsThatAFailoverTookBackHappenAgainWhileTheNodeRuns(t *testing.T) {
 	for _, row := range []struct {
 		name string
 		lost int64 // the first offset whose effects are lost
@@ -92,7 +92,7 @@ func TestEffectsThatAFailoverTookBackHappenAgainWhileTheNodeRuns(t *testing.T) {
 }
 
 // A crash that lost nothing is not distinguished from one that did.
-func TestACrashThatLostNothingCostsOneRejoinAndNoCaution(t *testing.T) {
+func TestIncarnation_ACrashThatLostNothingCostsOneRejoinAndNoCaution(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	b := setupKafka(t, 1)
 	events := b.events(0, 30)
@@ -122,7 +122,7 @@ func TestACrashThatLostNothingCostsOneRejoinAndNoCaution(t *testing.T) {
 	}
 }
 
-func TestAPositionOfAnotherIncarnationIsNotSaved(t *testing.T) {
+func TestIncarnation_APositionOfAnotherIncarnationIsNotSaved(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	pgtest.Exec(t, b.db, "insert into holdfast.consumer_position (consumer, topic, partition, epoch, position, clean) values ('billing', 'orders', 0, 1, 10, false)")
@@ -162,7 +162,7 @@ func TestAPositionOfAnotherIncarnationIsNotSaved(t *testing.T) {
 	}
 }
 
-func TestNodesThatComeAtOnceAfterACrashAgreeOnOneToken(t *testing.T) {
+func TestIncarnation_NodesThatComeAtOnceAfterACrashAgreeOnOneToken(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	old := b.incarnation()

@@ -88,7 +88,7 @@ func (g *changingGeneration) expect(t *testing.T, want string) {
 	}
 }
 
-func TestOnlyThePartitionsThatMoveStop(t *testing.T) {
+func TestIncremental_OnlyThePartitionsThatMoveStop(t *testing.T) {
 	b := setup(t)
 	running, finish := make(chan struct{}), make(chan struct{})
 	hold := make(chan struct{})

@@ -20,7 +20,7 @@ func ofTypes(n, keys int, types ...string) []holdfast.Event {
 	return events
 }
 
-func TestByDefaultEachEventHasATransactionOfItsOwn(t *testing.T) {
+func TestIsolation_ByDefaultEachEventHasATransactionOfItsOwn(t *testing.T) {
 	b := setup(t)
 	in, consume := b.behind()
 	in.Handle("order.placed", effectOf)
@@ -32,7 +32,7 @@ func TestByDefaultEachEventHasATransactionOfItsOwn(t *testing.T) {
 }
 
 // A function is the usual way to say whose rows a transaction may see, and its text says nothing about what it does.
-func TestByDefaultATenantThatAFunctionSetsReachesNoOther(t *testing.T) {
+func TestIsolation_ByDefaultATenantThatAFunctionSetsReachesNoOther(t *testing.T) {
 	b := setup(t)
 	pgtest.Exec(t, b.db, "create function enter_tenant(t text) returns void language plpgsql as $$ begin perform set_config('app.tenant', t, true); end $$")
 	in, consume := b.behind()
@@ -52,7 +52,7 @@ func TestByDefaultATenantThatAFunctionSetsReachesNoOther(t *testing.T) {
 	}
 }
 
-func TestByDefaultATemporaryTableEndsWithItsEvent(t *testing.T) {
+func TestIsolation_ByDefaultATemporaryTableEndsWithItsEvent(t *testing.T) {
 	b := setup(t)
 	in, consume := b.behind()
 	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
@@ -69,7 +69,7 @@ func TestByDefaultATemporaryTableEndsWithItsEvent(t *testing.T) {
 	b.inOrderAndOnce(40)
 }
 
-func TestByDefaultNotificationsOfTwoEventsAreTwo(t *testing.T) {
+func TestIsolation_ByDefaultNotificationsOfTwoEventsAreTwo(t *testing.T) {
 	b := setup(t)
 	listener, err := b.db.Acquire(t.Context())
 	if err != nil {
@@ -100,7 +100,7 @@ func TestByDefaultNotificationsOfTwoEventsAreTwo(t *testing.T) {
 }
 
 // An order of two halves is finished by the handler that finds the other half handled, and by no second one.
-func TestByDefaultOnlyWhatIsDoneIsInTheInbox(t *testing.T) {
+func TestIsolation_ByDefaultOnlyWhatIsDoneIsInTheInbox(t *testing.T) {
 	b := setup(t)
 	in, consume := b.behind()
 	in.Handle("order.placed", finishes)
@@ -109,7 +109,7 @@ func TestByDefaultOnlyWhatIsDoneIsInTheInbox(t *testing.T) {
 }
 
 // What a handler reads in its transaction is what everybody reads: it may tell others.
-func TestByDefaultAHandlerReadsOnlyWhatIsCommitted(t *testing.T) {
+func TestIsolation_ByDefaultAHandlerReadsOnlyWhatIsCommitted(t *testing.T) {
 	b := setup(t)
 	pgtest.Exec(t, b.db, "create table price (item text primary key, n int); insert into price values ('tea', 0)")
 	in, consume := b.behind()
@@ -133,7 +133,7 @@ func TestByDefaultAHandlerReadsOnlyWhatIsCommitted(t *testing.T) {
 }
 
 // A repository that takes no transaction reads and writes by a connection of its own. The events before of its key are committed.
-func TestByDefaultThePoolSeesTheEventsBeforeOfTheKey(t *testing.T) {
+func TestIsolation_ByDefaultThePoolSeesTheEventsBeforeOfTheKey(t *testing.T) {
 	b := setup(t)
 	pgtest.Exec(t, b.db, "create table total (id int primary key, n int); insert into total values (1, 0)")
 	in, consume := b.behind()
@@ -159,7 +159,7 @@ func TestByDefaultThePoolSeesTheEventsBeforeOfTheKey(t *testing.T) {
 }
 
 // What a function catches hides that a lock did not come in time. So a handler waits for locks for as long as it may run.
-func TestByDefaultAHandlerWaitsForLocksForItsWholeTime(t *testing.T) {
+func TestIsolation_ByDefaultAHandlerWaitsForLocksForItsWholeTime(t *testing.T) {
 	b := setup(t)
 	in, consume := b.behind()
 	in.Handle("order.placed", sql("insert into effect (id, key) select $1, current_setting('lock_timeout') where $2 <> ''"))

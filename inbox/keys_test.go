@@ -32,7 +32,7 @@ var binaryKeys = map[string]string{
 	"hi":        "hi",
 }
 
-func TestKeysOfAnyBytesKeepEqualityAndOrder(t *testing.T) {
+func TestKeys_KeysOfAnyBytesKeepEqualityAndOrder(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	var failed atomic.Bool
@@ -77,7 +77,7 @@ func TestKeysOfAnyBytesKeepEqualityAndOrder(t *testing.T) {
 	}
 }
 
-func TestADeadLetterKeepsItsBinaryKey(t *testing.T) {
+func TestKeys_ADeadLetterKeepsItsBinaryKey(t *testing.T) {
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.HoldKey = true })
 	works := false
@@ -115,7 +115,7 @@ func TestADeadLetterKeepsItsBinaryKey(t *testing.T) {
 }
 
 // What is longer than the tables hold becomes a letter, and two keys are two keys also there.
-func TestLettersOfKeysThatAreTooLongHaveKeysOfTheirOwn(t *testing.T) {
+func TestKeys_LettersOfKeysThatAreTooLongHaveKeysOfTheirOwn(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	in.Handle("order.placed", effectOf)

@@ -15,7 +15,7 @@ import (
 )
 
 // An outage costs no attempt as long as the lease lasts, and a stop does not wait for a database that is away.
-func TestAnEventIsHandedBackForAsLongAsItsLeaseLasts(t *testing.T) {
+func TestLeased_AnEventIsHandedBackForAsLongAsItsLeaseLasts(t *testing.T) {
 	for _, row := range []struct {
 		name string
 		left time.Duration // of the lease
@@ -59,7 +59,7 @@ func TestAnEventIsHandedBackForAsLongAsItsLeaseLasts(t *testing.T) {
 }
 
 // A handler that has waited for its connection for too long could not commit: another worker would have the event.
-func TestAWaitForAConnectionGoesBackUnspentWithoutAHandler(t *testing.T) {
+func TestLeased_AWaitForAConnectionGoesBackUnspentWithoutAHandler(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	pool := b.db.PoolOf(t, 1)

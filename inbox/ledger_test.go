@@ -38,7 +38,7 @@ func (b *bundle) rollback(tx pgx.Tx) {
 
 func (b *bundle) notified() int { return of(b, func(o *observations) int { return len(o.dead) }) }
 
-func TestRecordingWritesARowOnce(t *testing.T) {
+func TestLedger_RecordingWritesARowOnce(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	led, f := in.receiver.ledger, b.raise(in, "", 0).fence
@@ -59,7 +59,7 @@ func TestRecordingWritesARowOnce(t *testing.T) {
 	}
 }
 
-func TestRecordingUnderALostFenceIsRefused(t *testing.T) {
+func TestLedger_RecordingUnderALostFenceIsRefused(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	led, d := in.receiver.ledger, b.fromKafka(in, b.raise(in, "", 0).fence, true)
@@ -80,7 +80,7 @@ func TestRecordingUnderALostFenceIsRefused(t *testing.T) {
 	b.rollback(tx)
 }
 
-func TestRecordingSaysWhatFailed(t *testing.T) {
+func TestLedger_RecordingSaysWhatFailed(t *testing.T) {
 	for _, row := range []struct {
 		name, breaks, says string
 		kafka              bool
@@ -129,7 +129,7 @@ func looked(led *ledger, tx pgx.Tx, d *delivery) error {
 	return err
 }
 
-func TestDeadLetteringWritesTheLetterAndForgetsTheStarts(t *testing.T) {
+func TestLedger_DeadLetteringWritesTheLetterAndForgetsTheStarts(t *testing.T) {
 	for name, row := range map[string]struct {
 		kafka, alone bool
 		as           Outcome
@@ -183,7 +183,7 @@ func TestDeadLetteringWritesTheLetterAndForgetsTheStarts(t *testing.T) {
 	}
 }
 
-func TestDeadLetteringWhatIsKnownSaysSoOnly(t *testing.T) {
+func TestLedger_DeadLetteringWhatIsKnownSaysSoOnly(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	in.Handle("order.placed", effectOf)
@@ -195,7 +195,7 @@ func TestDeadLetteringWhatIsKnownSaysSoOnly(t *testing.T) {
 	}
 }
 
-func TestKnowingAnEventTellsWhatBecameOfIt(t *testing.T) {
+func TestLedger_KnowingAnEventTellsWhatBecameOfIt(t *testing.T) {
 	for _, row := range []struct {
 		result  string
 		inDoubt bool
@@ -253,7 +253,7 @@ func TestKnowingAnEventTellsWhatBecameOfIt(t *testing.T) {
 	}
 }
 
-func TestKnowingAConflictSaysWhatFailed(t *testing.T) {
+func TestLedger_KnowingAConflictSaysWhatFailed(t *testing.T) {
 	for breaks, says := range map[string]string{
 		"alter table holdfast.letter_action rename to gone":             "look for the payload before an edit",
 		"alter table holdfast.letter rename column fingerprint to gone": "insert letter",
@@ -276,7 +276,7 @@ func TestKnowingAConflictSaysWhatFailed(t *testing.T) {
 }
 
 // An operator who reads that a lock could not be taken has to know which.
-func TestRecordingSaysThatTheFenceCouldNotBeTaken(t *testing.T) {
+func TestLedger_RecordingSaysThatTheFenceCouldNotBeTaken(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	d := b.fromKafka(in, b.raise(in, "", 0).fence, false)

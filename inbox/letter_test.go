@@ -50,7 +50,7 @@ func (b *bundle) publishing(change ...func(*Config)) *Inbox {
 	return in
 }
 
-func TestALetterIsPublishedWithItsEventAndItsStory(t *testing.T) {
+func TestLetter_ALetterIsPublishedWithItsEventAndItsStory(t *testing.T) {
 	b := setup(t)
 	in := b.publishing()
 	e := event("1", "k")
@@ -84,7 +84,7 @@ func TestALetterIsPublishedWithItsEventAndItsStory(t *testing.T) {
 	}
 }
 
-func TestAConflictIsALetterThatIsPublishedToo(t *testing.T) {
+func TestLetter_AConflictIsALetterThatIsPublishedToo(t *testing.T) {
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.DeadLetterTopic = "dead-letters" })
 	in.Handle("order.placed", effectOf)
@@ -98,7 +98,7 @@ func TestAConflictIsALetterThatIsPublishedToo(t *testing.T) {
 	}
 }
 
-func TestALetterAndItsPublicationAreOneCommit(t *testing.T) {
+func TestLetter_ALetterAndItsPublicationAreOneCommit(t *testing.T) {
 	b := setup(t)
 	in := b.publishing()
 	tx, err := b.db.Begin(t.Context())
@@ -128,7 +128,7 @@ func TestALetterAndItsPublicationAreOneCommit(t *testing.T) {
 	}
 }
 
-func TestWhatIsPublishedOfALetterIsBounded(t *testing.T) {
+func TestLetter_WhatIsPublishedOfALetterIsBounded(t *testing.T) {
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.DeadLetterTopic = "*.dlq"; c.LetterPayload = 100 })
 	long := strings.Repeat("é", 3000)
@@ -182,7 +182,7 @@ func TestWhatIsPublishedOfALetterIsBounded(t *testing.T) {
 	}
 }
 
-func TestALetterAboutALetterIsNotPublished(t *testing.T) {
+func TestLetter_ALetterAboutALetterIsNotPublished(t *testing.T) {
 	b := setup(t)
 	in := b.publishing()
 	of := event("1", "k")
@@ -200,7 +200,7 @@ func TestALetterAboutALetterIsNotPublished(t *testing.T) {
 	}
 }
 
-func TestALetterThatNoTopicTakesIsALetterNevertheless(t *testing.T) {
+func TestLetter_ALetterThatNoTopicTakesIsALetterNevertheless(t *testing.T) {
 	b := setup(t)
 	log := &logtest.Log{}
 	in := b.publishing(watched(log))
@@ -228,7 +228,7 @@ func TestALetterThatNoTopicTakesIsALetterNevertheless(t *testing.T) {
 	}
 }
 
-func TestAReplayThatFailsAgainIsPublishedAgain(t *testing.T) {
+func TestLetter_AReplayThatFailsAgainIsPublishedAgain(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	in := b.publishing()
@@ -264,7 +264,7 @@ func (b *bundle) room() *waiting.Room {
 	return room
 }
 
-func TestALetterTopicThatCannotBeIsRefusedAtNew(t *testing.T) {
+func TestLetter_ALetterTopicThatCannotBeIsRefusedAtNew(t *testing.T) {
 	b := setup(t)
 	c := b.config()
 	c.DeadLetterTopic, c.LetterPayload = "*/dlq", -2
@@ -274,7 +274,7 @@ func TestALetterTopicThatCannotBeIsRefusedAtNew(t *testing.T) {
 }
 
 // A canary of a handler's error, of its payload or of a record's headers must not leave the database when payloads do not.
-func TestALetterThatIsPublishedWithoutItsPayloadHasNoErrorText(t *testing.T) {
+func TestLetter_ALetterThatIsPublishedWithoutItsPayloadHasNoErrorText(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.DeadLetterTopic, c.LetterPayload = "*.dlq", -1 })

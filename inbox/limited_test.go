@@ -8,7 +8,7 @@ import (
 )
 
 // A type with a limit of its own claims one event at a time. It must not look at all that was handled before each of them.
-func TestATypeWithALimitGoesOnFromItsMark(t *testing.T) {
+func TestLimited_ATypeWithALimitGoesOnFromItsMark(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	in.Handle("order.placed", effectOf, WithConcurrency(1))
@@ -40,7 +40,7 @@ func TestATypeWithALimitGoesOnFromItsMark(t *testing.T) {
 }
 
 // The types of one registration share their turns, but each has a loop over its stored events.
-func TestEachTypeOfARegistrationIsWoken(t *testing.T) {
+func TestLimited_EachTypeOfARegistrationIsWoken(t *testing.T) {
 	t.Parallel()
 	in := newInbox(nil, Config{Consumer: "billing"}.withDefaults())
 	in.note(registration{limit: 1}, "order.v1", "order.v2")

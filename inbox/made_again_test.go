@@ -17,7 +17,7 @@ import (
 )
 
 // A copy of a cluster, or a script, can bring a group's offset to a topic that was made again.
-func TestATopicMadeAgainUnderAnOffsetThatSurvivedIsNoticed(t *testing.T) {
+func TestMadeAgain_ATopicMadeAgainUnderAnOffsetThatSurvivedIsNoticed(t *testing.T) {
 	for name, row := range map[string]struct {
 		same          bool // the log is the old one, and 10 events longer
 		handled       int64
@@ -60,7 +60,7 @@ func TestATopicMadeAgainUnderAnOffsetThatSurvivedIsNoticed(t *testing.T) {
 }
 
 // Events without an id of their own have that of their offset: the new log's are not those that were handled.
-func TestTheRemedyOfATopicMadeAgainForgetsItsOffsetsToo(t *testing.T) {
+func TestMadeAgain_TheRemedyOfATopicMadeAgainForgetsItsOffsetsToo(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	logOfNone := func(payloads ...string) []source.Record {
@@ -99,7 +99,7 @@ func TestTheRemedyOfATopicMadeAgainForgetsItsOffsetsToo(t *testing.T) {
 	b.receive(in, event("ours", "k"), Duplicate)
 }
 
-func TestAnIdOfAnotherTypeIsAConflictAndNoDuplicate(t *testing.T) {
+func TestMadeAgain_AnIdOfAnotherTypeIsAConflictAndNoDuplicate(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	for _, eventType := range []string{"order.placed", "order.paid"} {

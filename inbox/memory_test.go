@@ -102,7 +102,7 @@ func sizedLog(sizes ...int) []source.Record {
 	return logOf(events...)
 }
 
-func TestEventsInMemoryKeepWithinTheBudget(t *testing.T) {
+func TestMemory_EventsInMemoryKeepWithinTheBudget(t *testing.T) {
 	mixed, medium := make([]int, 30), make([]int, 60)
 	for i := range mixed {
 		mixed[i] = []int{300, 100_000, 1 << 20, 3 << 20}[i%4]
@@ -152,7 +152,7 @@ func keepsWithinTheBudget(t *testing.T, sizes []int) {
 	}
 }
 
-func TestAStoppedConsumerGivesItsWholeBudgetBack(t *testing.T) {
+func TestMemory_AStoppedConsumerGivesItsWholeBudgetBack(t *testing.T) {
 	b := setup(t)
 	g := &sized{fakeGeneration: newFakeGeneration(sizedLog(300, 1<<20, 3<<20, 300, 300, 1<<20, 1<<20, 1<<20)), partitions: 3}
 	in := b.inbox(func(c *Config) { c.MemoryBudget, c.StopTimeout = 16<<20, -1 })
@@ -192,7 +192,7 @@ func (s lateSource) Fetch(ctx context.Context, tp source.TopicPartition, offset,
 	return s.sized.Fetch(context.WithoutCancel(ctx), tp, offset, maxBytes)
 }
 
-func TestAPageThatComesAfterItsPartitionEndedGivesItsMemoryBack(t *testing.T) {
+func TestMemory_APageThatComesAfterItsPartitionEndedGivesItsMemoryBack(t *testing.T) {
 	const budget, partitions = 16 << 20, 2
 	page := newMemory(budget).bytes / 8 / partitions
 	for _, row := range []struct {
@@ -222,7 +222,7 @@ func TestAPageThatComesAfterItsPartitionEndedGivesItsMemoryBack(t *testing.T) {
 }
 
 // Nothing is logged and nothing fails while a reader waits for memory: only Health can say that the partition stands still.
-func TestHealthSaysWhichReaderHasWaitedLongForMemory(t *testing.T) {
+func TestMemory_HealthSaysWhichReaderHasWaitedLongForMemory(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		in := newInbox(nil, Config{Consumer: "billing", MemoryBudget: 16 << 20}.withDefaults())
@@ -258,7 +258,7 @@ func TestHealthSaysWhichReaderHasWaitedLongForMemory(t *testing.T) {
 	})
 }
 
-func TestARecordOverAQuarterOfTheBudgetIsADeadLetter(t *testing.T) {
+func TestMemory_ARecordOverAQuarterOfTheBudgetIsADeadLetter(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	g := &sized{fakeGeneration: newFakeGeneration(sizedLog(300, 5<<20, 300)), partitions: 1}
@@ -284,7 +284,7 @@ func TestARecordOverAQuarterOfTheBudgetIsADeadLetter(t *testing.T) {
 	}
 }
 
-func TestABatchThatCannotBeUnpackedHoldsItsPartition(t *testing.T) {
+func TestMemory_ABatchThatCannotBeUnpackedHoldsItsPartition(t *testing.T) {
 	b := setup(t)
 	g := &sized{fakeGeneration: newFakeGeneration(sizedLog(300, 300, 300)), partitions: 1}
 	asked := map[int64]bool{}
@@ -313,7 +313,7 @@ func TestABatchThatCannotBeUnpackedHoldsItsPartition(t *testing.T) {
 	}
 }
 
-func TestPartitionsShareTheMemoryEqually(t *testing.T) {
+func TestMemory_PartitionsShareTheMemoryEqually(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct{ budget, partitions, page, share int64 }{
 		{128 << 20, 0, 4 << 20, 16 << 20},

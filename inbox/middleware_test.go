@@ -41,7 +41,7 @@ func (tr *trace) around(name string) func(next Handler) Handler {
 	}
 }
 
-func TestTheFirstMiddlewareIsOutermost(t *testing.T) {
+func TestMiddleware_TheFirstMiddlewareIsOutermost(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	var tr trace
@@ -188,7 +188,7 @@ var misuses = map[string]misuse{
 
 type attemptKey struct{}
 
-func TestNoMiddlewareLosesAnEventOrMarksItHandledWrongly(t *testing.T) {
+func TestMiddleware_NoMiddlewareLosesAnEventOrMarksItHandledWrongly(t *testing.T) {
 	ways := slices.Sorted(maps.Keys(arrivals))
 	for i, name := range slices.Sorted(maps.Keys(misuses)) {
 		m := misuses[name]
@@ -236,7 +236,7 @@ func (b *bundle) settled(id string) {
 	}
 }
 
-func TestAMiddlewareMayNotOutliveItsHandler(t *testing.T) {
+func TestMiddleware_AMiddlewareMayNotOutliveItsHandler(t *testing.T) {
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.Retry.Attempts = 1 })
 	release, late, begun := make(chan struct{}), make(chan error, 1), make(chan struct{})
@@ -281,7 +281,7 @@ func TestAMiddlewareMayNotOutliveItsHandler(t *testing.T) {
 	}
 }
 
-func TestAMiddlewareOfBatchesHandlesEveryEvent(t *testing.T) {
+func TestMiddleware_AMiddlewareOfBatchesHandlesEveryEvent(t *testing.T) {
 	pass := func(ctx context.Context, tx pgx.Tx, events []holdfast.Event, next BatchHandler) error {
 		return next(ctx, tx, events)
 	}
@@ -345,7 +345,7 @@ func TestAMiddlewareOfBatchesHandlesEveryEvent(t *testing.T) {
 	}
 }
 
-func TestTheContextOfAHandlerSaysWhatItIsAbout(t *testing.T) {
+func TestMiddleware_TheContextOfAHandlerSaysWhatItIsAbout(t *testing.T) {
 	b := setup(t)
 	var log said
 	in := b.inbox(func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })

@@ -50,7 +50,7 @@ func (b *bundle) runsOut(ctx context.Context, tx pgx.Tx, why error) (context.Con
 }
 
 // What handlers do wrong is their event's failure: it costs an attempt, ends in a letter, and holds nobody else up.
-func TestWhatAHandlerDoesWrongIsItsEventsFailure(t *testing.T) {
+func TestMisuse_WhatAHandlerDoesWrongIsItsEventsFailure(t *testing.T) {
 	for name, wrong := range map[string]func(b *bundle, ctx context.Context, tx pgx.Tx) error{
 		"it ends its transaction by a statement": func(b *bundle, ctx context.Context, tx pgx.Tx) error {
 			_, err := tx.Exec(ctx, "rollback")
@@ -155,7 +155,7 @@ func TestWhatAHandlerDoesWrongIsItsEventsFailure(t *testing.T) {
 
 func ignore(error) error { return nil }
 
-func TestWhatIsWaitedForSaysOfWhichEvent(t *testing.T) {
+func TestMisuse_WhatIsWaitedForSaysOfWhichEvent(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	b := setup(t)
 	var log strings.Builder
@@ -179,7 +179,7 @@ func TestWhatIsWaitedForSaysOfWhichEvent(t *testing.T) {
 	t.Error("no line says what is waited for")
 }
 
-func TestAHandlerWithATimeOutOfItsOwnCostsOneTryAnAttempt(t *testing.T) {
+func TestMisuse_AHandlerWithATimeOutOfItsOwnCostsOneTryAnAttempt(t *testing.T) {
 	for name, row := range map[string]struct {
 		wrong func(ctx context.Context, tx pgx.Tx)
 		tries int64
@@ -235,7 +235,7 @@ func TestAHandlerWithATimeOutOfItsOwnCostsOneTryAnAttempt(t *testing.T) {
 	}
 }
 
-func TestASavepointThatAHandlerKeptIsOfNoUse(t *testing.T) {
+func TestMisuse_ASavepointThatAHandlerKeptIsOfNoUse(t *testing.T) {
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.Workers = 1 })
 	var kept pgx.Tx
@@ -256,7 +256,7 @@ func TestASavepointThatAHandlerKeptIsOfNoUse(t *testing.T) {
 	}
 }
 
-func TestAKeyWhoseEventIsCommittedDoesNotWaitForAnothersHandler(t *testing.T) {
+func TestMisuse_AKeyWhoseEventIsCommittedDoesNotWaitForAnothersHandler(t *testing.T) {
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.Workers = 2 })
 	began, release := make(chan struct{}), make(chan struct{})
@@ -281,7 +281,7 @@ func TestAKeyWhoseEventIsCommittedDoesNotWaitForAnothersHandler(t *testing.T) {
 	b.awaitSettled(4)
 }
 
-func TestABatchLargerThanWhatMayBeInHandIsCutShort(t *testing.T) {
+func TestMisuse_ABatchLargerThanWhatMayBeInHandIsCutShort(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.BatchSize = 5000 })
@@ -296,14 +296,14 @@ func TestABatchLargerThanWhatMayBeInHandIsCutShort(t *testing.T) {
 	}
 }
 
-func TestTheLargestLimitsAreLimits(t *testing.T) {
+func TestMisuse_TheLargestLimitsAreLimits(t *testing.T) {
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.MaxStored, c.MaxStoredKey = math.MaxInt, math.MaxInt })
 	in.Handle("order.placed", func(context.Context, pgx.Tx, holdfast.Event) error { return errors.New("no") })
 	b.receive(in, event("1", "k"), Retrying)
 }
 
-func TestARecordOfAnImpossibleTimeIsHandledAndParkedLikeOthers(t *testing.T) {
+func TestMisuse_ARecordOfAnImpossibleTimeIsHandledAndParkedLikeOthers(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	in := b.inbox()

@@ -17,7 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/retry"
 )
 
-func TestAllWrongOptionsAreSaidAtOnceAtTheStart(t *testing.T) {
+func TestOptions_AllWrongOptionsAreSaidAtOnceAtTheStart(t *testing.T) {
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.Retention = time.Hour })
 	in.Handle("a", effectOf, WithRetry(retry.Policy{Attempts: -2, Base: -time.Second}), WithTimeout(-time.Second))
@@ -123,7 +123,7 @@ func (b *bundle) stores(in *Inbox, e holdfast.Event) {
 	}
 }
 
-func TestTheRetriesOfATypeGoBeforeThoseOfTheInbox(t *testing.T) {
+func TestOptions_TheRetriesOfATypeGoBeforeThoseOfTheInbox(t *testing.T) {
 	for name, arrive := range arrivals {
 		t.Run(name, func(t *testing.T) {
 			b := setup(t)
@@ -149,7 +149,7 @@ func TestTheRetriesOfATypeGoBeforeThoseOfTheInbox(t *testing.T) {
 	}
 }
 
-func TestTheTimeoutOfATypeGoesBeforeThatOfTheInbox(t *testing.T) {
+func TestOptions_TheTimeoutOfATypeGoesBeforeThatOfTheInbox(t *testing.T) {
 	for name, arrive := range arrivals {
 		t.Run(name, func(t *testing.T) {
 			b := setup(t)
@@ -186,7 +186,7 @@ func TestTheTimeoutOfATypeGoesBeforeThatOfTheInbox(t *testing.T) {
 	}
 }
 
-func TestALeaseLastsAsLongAsTheSlowestTypeMayRun(t *testing.T) {
+func TestOptions_ALeaseLastsAsLongAsTheSlowestTypeMayRun(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	seconds := make(chan int64, 1)
@@ -204,7 +204,7 @@ func TestALeaseLastsAsLongAsTheSlowestTypeMayRun(t *testing.T) {
 	}
 }
 
-func TestALetterHoldsItsKeyIfItsTypeDoes(t *testing.T) {
+func TestOptions_ALetterHoldsItsKeyIfItsTypeDoes(t *testing.T) {
 	for name, arrive := range arrivals {
 		for _, inboxHolds := range []bool{true, false} {
 			t.Run(fmt.Sprint(name, ", inbox holds: ", inboxHolds), func(t *testing.T) {
@@ -271,7 +271,7 @@ func (r *running) handler(ctx context.Context, tx pgx.Tx, e holdfast.Event) erro
 	return effectOf(ctx, tx, e)
 }
 
-func TestATypeRunsNoMoreHandlersAtOnceThanItMay(t *testing.T) {
+func TestOptions_ATypeRunsNoMoreHandlersAtOnceThanItMay(t *testing.T) {
 	for _, limit := range []int{1, 3} {
 		t.Run(fmt.Sprint(limit), func(t *testing.T) {
 			b := setup(t)
@@ -332,7 +332,7 @@ func (b *bundle) turnsFree(in *Inbox, eventType string, want int) {
 	}
 }
 
-func TestOtherTypesGoOnWhileATypeWaitsForItsTurn(t *testing.T) {
+func TestOptions_OtherTypesGoOnWhileATypeWaitsForItsTurn(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.Workers = 2 })
@@ -387,7 +387,7 @@ func TestOtherTypesGoOnWhileATypeWaitsForItsTurn(t *testing.T) {
 	b.inOrderAndOnce(81)
 }
 
-func TestAStopDoesNotWaitForEventsThatWaitForTheirTurn(t *testing.T) {
+func TestOptions_AStopDoesNotWaitForEventsThatWaitForTheirTurn(t *testing.T) {
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.Workers, c.StopTimeout = 4, -1 })
 	begun := make(chan struct{}, 100)

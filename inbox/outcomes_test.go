@@ -21,12 +21,12 @@ type inboxRow struct {
 	result     string
 }
 
-// TestTheConsumerInboxOfTheTableComesOut delivers the rows of testdata/consumer_inbox.csv one after the other. A row's
+// TestOutcomes_TheConsumerInboxOfTheTableComesOut delivers the rows of testdata/consumer_inbox.csv one after the other. A row's
 // event and source are the delivery; a row that is never processed is one whose handler refuses it for good; the last
 // column is what has to come out.
 //
 // R49.
-func TestTheConsumerInboxOfTheTableComesOut(t *testing.T) {
+func TestOutcomes_TheConsumerInboxOfTheTableComesOut(t *testing.T) {
 	b := setup(t)
 	rows := fixture.Rows(t, "testdata/consumer_inbox.csv", "event_id", "source", "first_seen", "processed", "result")
 	refuse := false

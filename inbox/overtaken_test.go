@@ -25,7 +25,7 @@ func (b *bundle) enterBefore(id, other string) {
 }
 
 // A claim does not hold the lock of the key: what was committed while it ran may be before what it took.
-func TestAnEventThatWasOvertakenWhileItWasClaimedIsNotStarted(t *testing.T) {
+func TestOvertaken_AnEventThatWasOvertakenWhileItWasClaimedIsNotStarted(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	in := b.inbox()
@@ -60,7 +60,7 @@ func TestAnEventThatWasOvertakenWhileItWasClaimedIsNotStarted(t *testing.T) {
 
 // A replay enters its queue before an event whose handler runs just then: that one cannot commit any more, and both are
 // handled at once afterwards, not when its lease has run out.
-func TestAnEventThatAReplayOvertakesGoesBackAfterItAtOnce(t *testing.T) {
+func TestOvertaken_AnEventThatAReplayOvertakesGoesBackAfterItAtOnce(t *testing.T) {
 	skip.InShort(t, "it judges how long something takes")
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.Timeout = 2 * time.Minute }) // A lease is longer.

@@ -56,7 +56,7 @@ func (b *bundle) order() []string {
 	return ids
 }
 
-func TestAPausedConsumerHandlesNothingFromKafka(t *testing.T) {
+func TestPaused_APausedConsumerHandlesNothingFromKafka(t *testing.T) {
 	skip.InShort(t, "it takes 5 s beside the others")
 	b := setupKafka(t, 2)
 	all := b.events(0, 60)
@@ -88,7 +88,7 @@ func TestAPausedConsumerHandlesNothingFromKafka(t *testing.T) {
 }
 
 // Its handler runs when the pause comes, and may finish. The events after it wait.
-func TestAPauseLetsRunningHandlersFinish(t *testing.T) {
+func TestPaused_APauseLetsRunningHandlersFinish(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	b := setupKafka(t, 1)
 	begun, finish := make(chan string, 10), make(chan struct{})
@@ -123,7 +123,7 @@ func TestAPauseLetsRunningHandlersFinish(t *testing.T) {
 	}
 }
 
-func TestAPausedConsumerStoresWhatItReceives(t *testing.T) {
+func TestPaused_APausedConsumerStoresWhatItReceives(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	b := setup(t)
 	in := b.inbox()
@@ -166,7 +166,7 @@ func TestAPausedConsumerStoresWhatItReceives(t *testing.T) {
 }
 
 // While no key is paused, nothing looks for one when an event comes from Kafka. So a node has to see a pause by itself, alone and in groups.
-func TestThePausedKeysOfAConsumerOfKafkaWait(t *testing.T) {
+func TestPaused_ThePausedKeysOfAConsumerOfKafkaWait(t *testing.T) {
 	for _, group := range []int{1, 64} {
 		t.Run(fmt.Sprintf("groups of up to %d", group), func(t *testing.T) {
 			b := setupKafka(t, 1)
@@ -198,7 +198,7 @@ func TestThePausedKeysOfAConsumerOfKafkaWait(t *testing.T) {
 	}
 }
 
-func TestWhatWasSeenOfPausesCountsForTwoSeconds(t *testing.T) {
+func TestPaused_WhatWasSeenOfPausesCountsForTwoSeconds(t *testing.T) {
 	t.Parallel()
 	ps := newPauses(&env{settings: settings{c: Config{Logger: slog.New(slog.DiscardHandler)}}})
 	if ps.noKey() {
@@ -217,7 +217,7 @@ func TestWhatWasSeenOfPausesCountsForTwoSeconds(t *testing.T) {
 }
 
 // A long queue of one key goes from one event to the next without a claim. A pause ends that.
-func TestAPauseEndsTheWorkOnAQueue(t *testing.T) {
+func TestPaused_APauseEndsTheWorkOnAQueue(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.Workers = 1 })
@@ -253,7 +253,7 @@ func TestAPauseEndsTheWorkOnAQueue(t *testing.T) {
 }
 
 // Whoever runs the loops must be able to see what is paused.
-func TestANodeWithoutTheRightToPausesSaysSo(t *testing.T) {
+func TestPaused_ANodeWithoutTheRightToPausesSaysSo(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	in.Handle("order.placed", effectOf)
@@ -266,7 +266,7 @@ func TestANodeWithoutTheRightToPausesSaysSo(t *testing.T) {
 }
 
 // A paused node claims nothing. Without an answer from elsewhere one lost connection would be an outage until it declares its types again.
-func TestALostConnectionIsNoOutageWhilePaused(t *testing.T) {
+func TestPaused_ALostConnectionIsNoOutageWhilePaused(t *testing.T) {
 	skip.InShort(t, "it takes 5 s beside the others")
 	b := setup(t)
 	b.pauses(billing)

@@ -50,7 +50,7 @@ func (b *bundle) awaitSettled(position int64) {
 
 // The transaction of an event is committed in the round trip that begins the next one. Whatever goes wrong there, each
 // keeps what is its own.
-func TestAFailedCommitDoesNotBlameTheEventsAfterIt(t *testing.T) {
+func TestPipeline_AFailedCommitDoesNotBlameTheEventsAfterIt(t *testing.T) {
 	for name, breaking := range map[string]func(ctx context.Context, tx pgx.Tx) error{
 		"a deferred constraint": func(ctx context.Context, tx pgx.Tx) error {
 			_, err := tx.Exec(ctx, "insert into deferred values (1), (1)")
@@ -87,7 +87,7 @@ func TestAFailedCommitDoesNotBlameTheEventsAfterIt(t *testing.T) {
 	}
 }
 
-func TestConnectionsKilledAtRandomLoseAndRepeatNothing(t *testing.T) {
+func TestPipeline_ConnectionsKilledAtRandomLoseAndRepeatNothing(t *testing.T) {
 	skip.InShort(t, "it takes 7 s beside the others")
 	b := setup(t)
 	const n, keys = 2000, 40
@@ -169,7 +169,7 @@ func TestConnectionsKilledAtRandomLoseAndRepeatNothing(t *testing.T) {
 	}
 }
 
-func TestAPoolSmallerThanTheWorkersServesThemAll(t *testing.T) {
+func TestPipeline_APoolSmallerThanTheWorkersServesThemAll(t *testing.T) {
 	skip.InShort(t, "it takes 8 s beside the others")
 	b := setup(t)
 	pool := b.db.PoolOf(t, 2)
@@ -185,7 +185,7 @@ func TestAPoolSmallerThanTheWorkersServesThemAll(t *testing.T) {
 	}
 }
 
-func TestAHandlersTransactionIsNotItsOwnToEndOrToKeep(t *testing.T) {
+func TestPipeline_AHandlersTransactionIsNotItsOwnToEndOrToKeep(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	var kept pgx.Tx
@@ -218,7 +218,7 @@ func TestAHandlersTransactionIsNotItsOwnToEndOrToKeep(t *testing.T) {
 	}
 }
 
-func TestAStopLeavesWhatHasNotBegun(t *testing.T) {
+func TestPipeline_AStopLeavesWhatHasNotBegun(t *testing.T) {
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.Workers, c.Group, c.StopTimeout = 2, 1, 5*time.Minute })
 	first := make(chan struct{}, 500)

@@ -10,7 +10,7 @@ import (
 )
 
 // Every event pays for these looks. Postgres would make each once for every use of its answer.
-func TestWhatIsBeforeAnEventIsLookedForOnce(t *testing.T) {
+func TestPlanOnce_WhatIsBeforeAnEventIsLookedForOnce(t *testing.T) {
 	b := setup(t)
 	const literals = "'billing', '', '12', 'orders', '12', 8, 0, '', 1, 1"
 	for _, plan := range append(plantest.Of(t, b.db.Pool, insertSQL, literals), plantest.Of(t, b.db.Pool, insertUnpausedSQL, literals)...) {
@@ -23,7 +23,7 @@ func TestWhatIsBeforeAnEventIsLookedForOnce(t *testing.T) {
 }
 
 // To plan a claim takes longer than to make it. Postgres keeps a plan unless it believes that one made for the arguments is cheaper.
-func TestClaimsAreNotPlannedEachTime(t *testing.T) {
+func TestPlanOnce_ClaimsAreNotPlannedEachTime(t *testing.T) {
 	for _, state := range []struct {
 		name          string
 		later, due, n int // stored events that come due later, heads that are due, and followers of one of them

@@ -14,7 +14,7 @@ import (
 // Every statement that an inbox makes while it works finds its rows by an index, on tables that are large: 50,000 settled
 // events, 40,000 stored ones in 2,000 queues, 5,000 letters and as many actions, positions, starts and watermarks. Half of
 // them are of one consumer, the others of 50.
-func TestTheHotStatementsUseTheirIndexes(t *testing.T) {
+func TestPlan_TheHotStatementsUseTheirIndexes(t *testing.T) {
 	skip.InShort(t, "it takes 11 s beside the others")
 	b := setup(t)
 	const whose = "case when n % 2 = 0 then 'billing' else 'consumer ' || n % 100 end"
@@ -122,7 +122,7 @@ func TestTheHotStatementsUseTheirIndexes(t *testing.T) {
 
 // Where one key has all that is stored, Postgres takes any row for one of a key's queue, and would read the table until it meets one.
 // The statements find the queue by its index all the same: those of the hot key, and those of keys that have nothing stored.
-func TestTheHotStatementsUseTheirIndexesBesideAHotKey(t *testing.T) {
+func TestPlan_TheHotStatementsUseTheirIndexesBesideAHotKey(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	b := setup(t)
 	pgtest.Exec(t, b.db, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, next_at)

@@ -20,7 +20,7 @@ import (
 
 // A key with many events gives its worker back now and then. What of it comes next was read before most that is ready by then,
 // and must not wait for all of that: it would fall behind as far as there are other keys.
-func TestABusyKeyDoesNotWaitForAllOthersAtEachOfItsEvents(t *testing.T) {
+func TestPool_ABusyKeyDoesNotWaitForAllOthersAtEachOfItsEvents(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.Workers = 1 })
@@ -47,7 +47,7 @@ func TestABusyKeyDoesNotWaitForAllOthersAtEachOfItsEvents(t *testing.T) {
 
 // What comes behind a stored event is stored in groups, one after the other: another key waits for a few of them, and not
 // for all that its partition has of the key that fails.
-func TestAKeyThatIsPutAsideGivesItsWorkerToOthersNowAndThen(t *testing.T) {
+func TestPool_AKeyThatIsPutAsideGivesItsWorkerToOthersNowAndThen(t *testing.T) {
 	skip.InShort(t, "it takes 18 s beside the others")
 	t.Parallel()
 	b := slowToCommit(t)
@@ -109,7 +109,7 @@ func (p *pagedAt) Fetch(ctx context.Context, tp source.TopicPartition, offset, m
 
 // A server that takes 25 ms for a statement ends a worker's turn after each event. What follows a stored one is stored in groups
 // there too, while other keys wait for the same worker.
-func TestOnASlowServerFollowersAreStoredTogetherToo(t *testing.T) {
+func TestPool_OnASlowServerFollowersAreStoredTogetherToo(t *testing.T) {
 	skip.InShort(t, "it takes 5 s beside the others")
 	b := setup(t)
 	pgtest.Exec(t, b.db, "create function slow() returns trigger language plpgsql as 'begin perform pg_sleep(0.025); return null; end'")
@@ -143,7 +143,7 @@ type goesOn struct{ jobOwner }
 func (goesOn) stopped() bool { return false }
 
 // A worker's turn with a slow key is long. The keys that are fast wait for turns, and not for all that was read before them.
-func TestSlowKeysDoNotKeepAllThatWasReadLaterWaiting(t *testing.T) {
+func TestPool_SlowKeysDoNotKeepAllThatWasReadLaterWaiting(t *testing.T) {
 	const slow, each, workers = 8, 100, 8
 	c := newWorkerPool(bareReceiver())
 	left := map[*job]int{}
@@ -178,7 +178,7 @@ func TestSlowKeysDoNotKeepAllThatWasReadLaterWaiting(t *testing.T) {
 }
 
 // The reader may add to a batch, and sort it, while a worker looks whether its type has a turn.
-func TestAWorkerReadsNoEventsOfABatchThatCollects(t *testing.T) {
+func TestPool_AWorkerReadsNoEventsOfABatchThatCollects(t *testing.T) {
 	c := newWorkerPool(bareReceiver())
 	c.receiver.kinds = map[string]kind{}
 	c.receiver.note(registration{limit: 1}, "order.placed")
@@ -189,7 +189,7 @@ func TestAWorkerReadsNoEventsOfABatchThatCollects(t *testing.T) {
 	}
 }
 
-func TestEachJobIsTakenOnceAndEveryOtherIsTheOneReadFirst(t *testing.T) {
+func TestPool_EachJobIsTakenOnceAndEveryOtherIsTheOneReadFirst(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	c := newWorkerPool(bareReceiver())
 	var waiting []*job // in the order in which they became ready

@@ -20,7 +20,7 @@ func (b *beginnings) seen() int {
 }
 
 // What does not move is not saved, and asks the database for its incarnation once a second.
-func TestSavingAsksNothingWhileNothingMoves(t *testing.T) {
+func TestPositionLoop_SavingAsksNothingWhileNothingMoves(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	b := setup(t)
 	pool, saves := b.counted("-- inbox.save\n")
@@ -57,7 +57,7 @@ func TestSavingAsksNothingWhileNothingMoves(t *testing.T) {
 }
 
 // A save that takes long is followed by a rest in proportion: else a slow database had one on it all the time.
-func TestSavingRestsAfterASlowSave(t *testing.T) {
+func TestPositionLoop_SavingRestsAfterASlowSave(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	b := setup(t)
 	pool, saves := b.counted("-- inbox.save\n")
@@ -77,7 +77,7 @@ func TestSavingRestsAfterASlowSave(t *testing.T) {
 }
 
 // What another node has is neither told to the Observer as settled nor counted as saved.
-func TestSavingSaysNothingOfWhatIsLost(t *testing.T) {
+func TestPositionLoop_SavingSaysNothingOfWhatIsLost(t *testing.T) {
 	b := setup(t)
 	in, gen := b.inbox(), newCommitted()
 	p := b.owned(in, gen, 0)
@@ -92,7 +92,7 @@ func TestSavingSaysNothingOfWhatIsLost(t *testing.T) {
 }
 
 // Why a partition is missing in the answer is looked up. Until that is known it is given up for no reason.
-func TestSavingWaitsToKnowWhyAPartitionIsMissing(t *testing.T) {
+func TestPositionLoop_SavingWaitsToKnowWhyAPartitionIsMissing(t *testing.T) {
 	b := setup(t)
 	in, gen := b.inbox(), newCommitted()
 	p := b.owned(in, gen, 0)
@@ -110,7 +110,7 @@ func TestSavingWaitsToKnowWhyAPartitionIsMissing(t *testing.T) {
 }
 
 // An answer that breaks off decides nothing.
-func TestSavingThatBreaksOffGivesNothingUp(t *testing.T) {
+func TestPositionLoop_SavingThatBreaksOffGivesNothingUp(t *testing.T) {
 	b := setup(t)
 	args := " from (select $1::text, $2::text[], $3::int[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::text[]) x, generate_series(1, 2) n"
 	for name, save := range map[string]string{"a row that cannot be read": "select 'orders', 'x'" + args, "an error after the first row": "select 'orders', 1/(2 - n)" + args} {

@@ -13,7 +13,7 @@ func (b *bundle) revoked() map[string]bool {
 	return of(b, func(o *observations) map[string]bool { return maps.Clone(o.revoked) })
 }
 
-func TestReleasingSavesThePositionAndTheEnd(t *testing.T) {
+func TestPositionRelease_ReleasingSavesThePositionAndTheEnd(t *testing.T) {
 	for _, row := range []struct {
 		name     string
 		change   func(in *Inbox, p *partition)
@@ -49,7 +49,7 @@ func TestReleasingSavesThePositionAndTheEnd(t *testing.T) {
 	}
 }
 
-func TestReleasingLeavesOutWhatWasNeverClaimed(t *testing.T) {
+func TestPositionRelease_ReleasingLeavesOutWhatWasNeverClaimed(t *testing.T) {
 	b := setup(t)
 	in, gen := b.inbox(), newCommitted()
 	p := b.owned(in, gen, 1)
@@ -62,7 +62,7 @@ func TestReleasingLeavesOutWhatWasNeverClaimed(t *testing.T) {
 	}
 }
 
-func TestReleasingWhatAnotherNodeHasChangesNothing(t *testing.T) {
+func TestPositionRelease_ReleasingWhatAnotherNodeHasChangesNothing(t *testing.T) {
 	b := setup(t)
 	in, gen := b.inbox(), newCommitted()
 	p := b.owned(in, gen, 0)
@@ -75,7 +75,7 @@ func TestReleasingWhatAnotherNodeHasChangesNothing(t *testing.T) {
 	}
 }
 
-func TestReleasingAfterACrashOfTheDatabaseLeavesThePosition(t *testing.T) {
+func TestPositionRelease_ReleasingAfterACrashOfTheDatabaseLeavesThePosition(t *testing.T) {
 	b := setup(t)
 	in, gen := b.inbox(), newCommitted()
 	p := b.owned(in, gen, 0)
@@ -88,7 +88,7 @@ func TestReleasingAfterACrashOfTheDatabaseLeavesThePosition(t *testing.T) {
 	}
 }
 
-func TestReleasingThatFailsIsReportedAndHoldsNothingUp(t *testing.T) {
+func TestPositionRelease_ReleasingThatFailsIsReportedAndHoldsNothingUp(t *testing.T) {
 	b := setup(t)
 	in, gen := b.inbox(), newCommitted()
 	p, other := b.owned(in, gen, 0), b.owned(in, gen, 1)
@@ -107,7 +107,7 @@ func TestReleasingThatFailsIsReportedAndHoldsNothingUp(t *testing.T) {
 	}
 }
 
-func TestReleasingTakesCountedStartsBack(t *testing.T) {
+func TestPositionRelease_ReleasingTakesCountedStartsBack(t *testing.T) {
 	b := setup(t)
 	in, gen := b.inbox(), newCommitted()
 	p := b.owned(in, gen, 0)

@@ -92,7 +92,7 @@ func (b *bundle) reported(is error, says string) {
 	b.wantError(last, says)
 }
 
-func TestSavingMovesTheRowAndThenTheGroup(t *testing.T) {
+func TestPositionSave_SavingMovesTheRowAndThenTheGroup(t *testing.T) {
 	b := setup(t)
 	in, gen := b.inbox(), newCommitted()
 	moved, quiet := b.owned(in, gen, 0), b.owned(in, gen, 1)
@@ -123,7 +123,7 @@ func TestSavingMovesTheRowAndThenTheGroup(t *testing.T) {
 	}
 }
 
-func TestSavingGivesUpWhatAnotherNodeHas(t *testing.T) {
+func TestPositionSave_SavingGivesUpWhatAnotherNodeHas(t *testing.T) {
 	b := setup(t)
 	in, gen := b.inbox(), newCommitted()
 	lost, kept := b.owned(in, gen, 0), b.owned(in, gen, 1)
@@ -148,7 +148,7 @@ func TestSavingGivesUpWhatAnotherNodeHas(t *testing.T) {
 	}
 }
 
-func TestSavingAfterACrashOfTheDatabaseSaysThatAndSavesNothing(t *testing.T) {
+func TestPositionSave_SavingAfterACrashOfTheDatabaseSaysThatAndSavesNothing(t *testing.T) {
 	b := setup(t)
 	in, gen := b.inbox(), newCommitted()
 	p := b.owned(in, gen, 0)
@@ -164,7 +164,7 @@ func TestSavingAfterACrashOfTheDatabaseSaysThatAndSavesNothing(t *testing.T) {
 	b.reported(errStaleGeneration, "orders/0")
 }
 
-func TestSavingThatFailsGivesNothingUp(t *testing.T) {
+func TestPositionSave_SavingThatFailsGivesNothingUp(t *testing.T) {
 	b := setup(t)
 	in, gen := b.inbox(), newCommitted()
 	p := b.owned(in, gen, 0)
@@ -186,7 +186,7 @@ func TestSavingThatFailsGivesNothingUp(t *testing.T) {
 	b.row(0, 3, false, 2)
 }
 
-func TestCommittingThatTheGroupRefusesIsTriedAgain(t *testing.T) {
+func TestPositionSave_CommittingThatTheGroupRefusesIsTriedAgain(t *testing.T) {
 	b := setup(t)
 	in, gen := b.inbox(), newCommitted()
 	p := b.owned(in, gen, 0)
@@ -206,7 +206,7 @@ func TestCommittingThatTheGroupRefusesIsTriedAgain(t *testing.T) {
 	}
 }
 
-func TestSavingGoesOnAfterAFailure(t *testing.T) {
+func TestPositionSave_SavingGoesOnAfterAFailure(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	in, gen := b.inbox(), newCommitted()
@@ -227,7 +227,7 @@ func TestSavingGoesOnAfterAFailure(t *testing.T) {
 	<-done
 }
 
-func TestLookingGivesUpWhatOtherIncarnationsGave(t *testing.T) {
+func TestPositionSave_LookingGivesUpWhatOtherIncarnationsGave(t *testing.T) {
 	b := setup(t)
 	in, gen := b.inbox(), newCommitted()
 	p, old := b.owned(in, gen, 0), b.owned(in, gen, 1)

@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
-func TestEveryStatementIsNamedAndFitsTheSchema(t *testing.T) {
+func TestQueries_EveryStatementIsNamedAndFitsTheSchema(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	if err := holdfast.Migrate(b.Context(), b.db.Pool, holdfast.SchemaConfig{Schema: "other_one"}); err != nil {
@@ -76,7 +76,7 @@ func (b *bundle) touched(name, statement string, args ...any) int {
 }
 
 // What is done about the head of a key costs the same with 10,000 events behind it as with none.
-func TestALongQueueCostsItsHeadNothing(t *testing.T) {
+func TestQueries_ALongQueueCostsItsHeadNothing(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	b := setup(t)
 	in := b.inbox()
@@ -108,7 +108,7 @@ func TestALongQueueCostsItsHeadNothing(t *testing.T) {
 	}
 }
 
-func TestASweepResumesDormantHeadsAndNothingElse(t *testing.T) {
+func TestQueries_ASweepResumesDormantHeadsAndNothingElse(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	for id, at := range map[string]string{"a 1": "infinity", "a 2": "infinity", "b 3": "now", "b 4": "infinity", "c 5": "infinity", " 6": "infinity", " 7": "infinity"} {

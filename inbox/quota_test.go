@@ -17,7 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/retry"
 )
 
-func TestAFullQueueOfAKeyIsRefusedAndSaysWhatToDo(t *testing.T) {
+func TestQuota_AFullQueueOfAKeyIsRefusedAndSaysWhatToDo(t *testing.T) {
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.MaxStoredKey = 3; c.Retry.Base, c.Retry.Cap = time.Hour, time.Hour })
 	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
@@ -57,7 +57,7 @@ func TestAFullQueueOfAKeyIsRefusedAndSaysWhatToDo(t *testing.T) {
 	}
 }
 
-func TestAllThatIsStoredIsBoundedToo(t *testing.T) {
+func TestQuota_AllThatIsStoredIsBoundedToo(t *testing.T) {
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.MaxStored = 5; c.Retry.Base, c.Retry.Cap = time.Hour, time.Hour })
 	in.Handle("order.placed", func(context.Context, pgx.Tx, holdfast.Event) error { return errors.New("not yet") })
@@ -72,7 +72,7 @@ func TestAllThatIsStoredIsBoundedToo(t *testing.T) {
 	}
 }
 
-func TestAPartitionIsHeldWhileThereIsNoRoomAndGoesOnWithoutALoss(t *testing.T) {
+func TestQuota_APartitionIsHeldWhileThereIsNoRoomAndGoesOnWithoutALoss(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	b := setup(t)
 	var failing atomic.Bool
@@ -126,7 +126,7 @@ func (s slowCount) Scan(to ...any) error {
 }
 
 // The time is that of a bubble: a figure gets no older while a machine stands still.
-func TestOneCountsWhatIsStoredWhileTheOthersGoByTheOldFigure(t *testing.T) {
+func TestQuota_OneCountsWhatIsStoredWhileTheOthersGoByTheOldFigure(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, oneCountsWhatIsStored)
 }
@@ -184,7 +184,7 @@ func oneCountsWhatIsStored(t *testing.T) {
 }
 
 // A COMMIT that failed stored nothing. Counted all the same, it would keep others out until the next count.
-func TestAnEventWhoseCommitFailsIsNotCountedAsStored(t *testing.T) {
+func TestQuota_AnEventWhoseCommitFailsIsNotCountedAsStored(t *testing.T) {
 	b := setup(t)
 	pgtest.Exec(t, b.db, `create function refuse() returns trigger language plpgsql as 'begin raise exception ''no''; end'`)
 	pgtest.Exec(t, b.db, `create constraint trigger refuse after insert on holdfast.stored deferrable initially deferred for each row when (new.event_id >= '3') execute function refuse()`)
@@ -227,7 +227,7 @@ type splitting struct {
 func (s *splitting) stopped() bool { return false }
 func (s *splitting) split(*job)    { s.n++ }
 
-func TestALongQueueIsNotMeasuredForEveryEventThatJoinsIt(t *testing.T) {
+func TestQuota_ALongQueueIsNotMeasuredForEveryEventThatJoinsIt(t *testing.T) {
 	const limit = 10_000
 	var s usage
 	now := time.Unix(1, 0)

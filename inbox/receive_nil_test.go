@@ -6,7 +6,7 @@ import (
 )
 
 // A transaction that is missing is a mistake of the caller, which an error says.
-func TestATransactionThatIsNilIsRefused(t *testing.T) {
+func TestReceiveNil_ATransactionThatIsNilIsRefused(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	in.Handle("order.placed", effectOf)

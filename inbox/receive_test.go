@@ -20,7 +20,7 @@ import (
 	"github.com/holdfast-go/holdfast/retry"
 )
 
-func TestAnEventReceivedFiftyTimesAtOnceIsHandledOnce(t *testing.T) {
+func TestReceive_AnEventReceivedFiftyTimesAtOnceIsHandledOnce(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	in.Handle("order.placed", effectOf)
@@ -47,7 +47,7 @@ func TestAnEventReceivedFiftyTimesAtOnceIsHandledOnce(t *testing.T) {
 	}
 }
 
-func TestAnIdWithAnotherPayloadIsAConflict(t *testing.T) {
+func TestReceive_AnIdWithAnotherPayloadIsAConflict(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	in.Handle("order.placed", effectOf)
@@ -68,7 +68,7 @@ func TestAnIdWithAnotherPayloadIsAConflict(t *testing.T) {
 	}
 }
 
-func TestAFailedHandlerLeavesNothingAndIsRetried(t *testing.T) {
+func TestReceive_AFailedHandlerLeavesNothingAndIsRetried(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	in := b.inbox()
@@ -97,7 +97,7 @@ func TestAFailedHandlerLeavesNothingAndIsRetried(t *testing.T) {
 	b.receive(in, event("1", "k"), Duplicate)
 }
 
-func TestAQuickRetryHappensInPlace(t *testing.T) {
+func TestReceive_AQuickRetryHappensInPlace(t *testing.T) {
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.ImmediateRetries = 2 })
 	var tries atomic.Int64
@@ -113,7 +113,7 @@ func TestAQuickRetryHappensInPlace(t *testing.T) {
 	}
 }
 
-func TestAPoisonMessageIsADeadLetterWithAllErrors(t *testing.T) {
+func TestReceive_APoisonMessageIsADeadLetterWithAllErrors(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	in := b.inbox()
@@ -153,7 +153,7 @@ func TestAPoisonMessageIsADeadLetterWithAllErrors(t *testing.T) {
 	b.receive(in, poison, Duplicate)
 }
 
-func TestAPermanentFailureIsDeadAtOnce(t *testing.T) {
+func TestReceive_APermanentFailureIsDeadAtOnce(t *testing.T) {
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.ImmediateRetries = 5 })
 	in.Handle("order.placed", func(context.Context, pgx.Tx, holdfast.Event) error {
@@ -165,7 +165,7 @@ func TestAPermanentFailureIsDeadAtOnce(t *testing.T) {
 	}
 }
 
-func TestTheWaitThatAHandlerAsksForIsKept(t *testing.T) {
+func TestReceive_TheWaitThatAHandlerAsksForIsKept(t *testing.T) {
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.ImmediateRetries = 5 })
 	in.Handle("order.placed", func(context.Context, pgx.Tx, holdfast.Event) error {
@@ -177,7 +177,7 @@ func TestTheWaitThatAHandlerAsksForIsKept(t *testing.T) {
 	}
 }
 
-func TestADeadLetterHoldsItsKeyUntilItIsReplayed(t *testing.T) {
+func TestReceive_ADeadLetterHoldsItsKeyUntilItIsReplayed(t *testing.T) {
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.HoldKey = true })
 	var fixed atomic.Bool
@@ -232,7 +232,7 @@ func (b *bundle) heldKey() *Inbox {
 }
 
 // A held event is dormant, and next resumes none that a letter holds. The claim does not rely on either.
-func TestAHeldEventIsNotClaimedThoughItIsDue(t *testing.T) {
+func TestReceive_AHeldEventIsNotClaimedThoughItIsDue(t *testing.T) {
 	skip.InShort(t, "it takes 25 s beside the others")
 	b := setup(t)
 	in := b.heldKey()
@@ -248,7 +248,7 @@ func TestAHeldEventIsNotClaimedThoughItIsDue(t *testing.T) {
 	b.awaitOutcome("2", Handled)
 }
 
-func TestAHeldKeyGoesOnWhenItsLetterIsDiscarded(t *testing.T) {
+func TestReceive_AHeldKeyGoesOnWhenItsLetterIsDiscarded(t *testing.T) {
 	skip.InShort(t, "it takes 5 s beside the others")
 	b := setup(t)
 	in := b.heldKey()
@@ -257,7 +257,7 @@ func TestAHeldKeyGoesOnWhenItsLetterIsDiscarded(t *testing.T) {
 	b.awaitOutcome("2", Handled)
 }
 
-func TestPanicGoexitAndABrokenTransactionAreFailures(t *testing.T) {
+func TestReceive_PanicGoexitAndABrokenTransactionAreFailures(t *testing.T) {
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.Retry.Attempts = 1 })
 	in.Handle("panic", func(_ context.Context, _ pgx.Tx, e holdfast.Event) error { panic("out of cheese") })
@@ -292,7 +292,7 @@ func TestPanicGoexitAndABrokenTransactionAreFailures(t *testing.T) {
 	}
 }
 
-func TestAHungHandlerLosesItsConnectionAndTooManyStopTheInbox(t *testing.T) {
+func TestReceive_AHungHandlerLosesItsConnectionAndTooManyStopTheInbox(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.Timeout, c.Grace, c.MaxHung = 20*time.Millisecond, 20*time.Millisecond, 2 })
@@ -328,12 +328,12 @@ func TestAHungHandlerLosesItsConnectionAndTooManyStopTheInbox(t *testing.T) {
 	}
 }
 
-func TestAHandlerThatHeedsItsTimeoutIsTriedAgain(t *testing.T) {
+func TestReceive_AHandlerThatHeedsItsTimeoutIsTriedAgain(t *testing.T) {
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.Timeout, c.Grace = 20*time.Millisecond, time.Minute })
 	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, _ holdfast.Event) error {
 		// No statement is under way: a request to cancel that overtakes its statement is lost, and the backend would go on with the
-		// lock on the event's row. TestAStatementThatTakesTooLongSpendsAnAttempt has one.
+		// lock on the event's row. TestSwallow_AStatementThatTakesTooLongSpendsAnAttempt has one.
 		<-ctx.Done()
 		return ctx.Err()
 	})
@@ -343,7 +343,7 @@ func TestAHandlerThatHeedsItsTimeoutIsTriedAgain(t *testing.T) {
 	}
 }
 
-func TestASerializationFailureAndADeadlockAreRunAgainForFree(t *testing.T) {
+func TestReceive_ASerializationFailureAndADeadlockAreRunAgainForFree(t *testing.T) {
 	for _, code := range []string{"40001", "40P01"} {
 		t.Run(code, func(t *testing.T) {
 			b := setup(t)
@@ -364,7 +364,7 @@ func TestASerializationFailureAndADeadlockAreRunAgainForFree(t *testing.T) {
 	}
 }
 
-func TestALostDatabaseSpendsNoAttempt(t *testing.T) {
+func TestReceive_ALostDatabaseSpendsNoAttempt(t *testing.T) {
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.Retry.Attempts = 1 })
 	killed := false
@@ -381,7 +381,7 @@ func TestALostDatabaseSpendsNoAttempt(t *testing.T) {
 	}
 }
 
-func TestAReceiveWhoseContextEndsLeavesNothing(t *testing.T) {
+func TestReceive_AReceiveWhoseContextEndsLeavesNothing(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	ctx, cancel := context.WithCancel(b.Context())

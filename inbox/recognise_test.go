@@ -61,7 +61,7 @@ func (b *bundle) counted(beginning string) (*pgxpool.Pool, *beginnings) {
 
 // Brokers that have just started may end a group's session every few seconds, before it could commit. What it reads again
 // then must not take longer than that.
-func TestWhatIsReadAgainCostsNoTransactionEach(t *testing.T) {
+func TestRecognise_WhatIsReadAgainCostsNoTransactionEach(t *testing.T) {
 	const n, edited, missing = 2000, 700, 1300
 	for name, unclean := range map[string]string{
 		"below the position":                             "update holdfast.consumer_position set clean = true",
@@ -115,7 +115,7 @@ func TestWhatIsReadAgainCostsNoTransactionEach(t *testing.T) {
 }
 
 // Nothing is known of an event while the database does not answer: it is asked until it does.
-func TestWhatIsReadAgainWaitsForADatabaseThatDoesNotAnswer(t *testing.T) {
+func TestRecognise_WhatIsReadAgainWaitsForADatabaseThatDoesNotAnswer(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	log := logOf(event("1", "k"))

@@ -25,7 +25,7 @@ type cardError struct{ number string }
 
 func (e *cardError) Error() string { return "card " + e.number + " was declined" }
 
-func TestTheLogSaysWhyAHandlerFailed(t *testing.T) {
+func TestRedact_TheLogSaysWhyAHandlerFailed(t *testing.T) {
 	t.Parallel()
 	unique := &pgconn.PgError{Severity: "ERROR", Code: "23505", Message: "Key (card)=(4111) already exists", ConstraintName: "card_key", TableName: "card"}
 	missing := &pgconn.PgError{Severity: "ERROR", Code: "42P01", Message: `relation "tax" does not exist`}
@@ -66,7 +66,7 @@ func TestTheLogSaysWhyAHandlerFailed(t *testing.T) {
 }
 
 // Only the handler has seen the payload in the clear, so nobody can say what of its error is the payload's.
-func TestNothingIsLoggedOfWhatAHandlerSaysOfAnEncryptedPayload(t *testing.T) {
+func TestRedact_NothingIsLoggedOfWhatAHandlerSaysOfAnEncryptedPayload(t *testing.T) {
 	t.Parallel()
 	env := &env{settings: settings{c: Config{}.withDefaults()}}
 	e := event("1", "k")
@@ -77,7 +77,7 @@ func TestNothingIsLoggedOfWhatAHandlerSaysOfAnEncryptedPayload(t *testing.T) {
 }
 
 // What is ours and the place of a panic are in the log whatever is withheld, and in the reason of the letter.
-func TestOurWordsAndThePlaceOfAPanicAreAlwaysSaid(t *testing.T) {
+func TestRedact_OurWordsAndThePlaceOfAPanicAreAlwaysSaid(t *testing.T) {
 	for name, redact := range map[string]func(error) string{
 		"by default": nil, "withheld": WithholdError, "nothing at all": func(error) string { return "" }, "everything": error.Error,
 	} {
@@ -100,7 +100,7 @@ func TestOurWordsAndThePlaceOfAPanicAreAlwaysSaid(t *testing.T) {
 			for eventType, want := range map[string]string{
 				"commits": "return nil to commit, an error to roll back",
 				"fails":   "a statement failed, but the handler returned nil",
-				"panics":  "inbox.TestOurWordsAndThePlaceOfAPanicAreAlwaysSaid.",
+				"panics":  "inbox.TestRedact_OurWordsAndThePlaceOfAPanicAreAlwaysSaid.",
 			} {
 				b.receive(in, typed(eventType, eventType, eventType), Dead)
 				if text := log.Take(); !strings.Contains(text, want) || eventType == "panics" && !strings.Contains(text, "panic=runtime.") {
@@ -115,7 +115,7 @@ func TestOurWordsAndThePlaceOfAPanicAreAlwaysSaid(t *testing.T) {
 	}
 }
 
-func TestTheReasonOfALetterIsTheLogsWithoutItsEvent(t *testing.T) {
+func TestRedact_TheReasonOfALetterIsTheLogsWithoutItsEvent(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		change func(*Config)
@@ -151,7 +151,7 @@ func TestTheReasonOfALetterIsTheLogsWithoutItsEvent(t *testing.T) {
 	}
 }
 
-func TestARedactFuncDecidesWhatIsLoggedOfAnError(t *testing.T) {
+func TestRedact_ARedactFuncDecidesWhatIsLoggedOfAnError(t *testing.T) {
 	t.Parallel()
 	env := &env{settings: settings{c: Config{RedactErrorFunc: error.Error}.withDefaults()}}
 	for _, c := range []struct{ text, want string }{
@@ -179,7 +179,7 @@ func TestARedactFuncDecidesWhatIsLoggedOfAnError(t *testing.T) {
 	}
 }
 
-func TestAFailureIsLoggedWithItsReason(t *testing.T) {
+func TestRedact_AFailureIsLoggedWithItsReason(t *testing.T) {
 	b := setup(t)
 	for _, row := range []struct {
 		name   string

@@ -27,7 +27,7 @@ func whenFull(t *testing.T, f func(t *testing.T, b *bundle, in *Inbox)) {
 }
 
 // A consumer that is full is one under load: whoever is refused must not cost it the payload, written and rolled back.
-func TestWhatIsRefusedForWantOfRoomIsNotWrittenAndRolledBack(t *testing.T) {
+func TestRefused_WhatIsRefusedForWantOfRoomIsNotWrittenAndRolledBack(t *testing.T) {
 	whenFull(t, func(t *testing.T, b *bundle, in *Inbox) {
 		place := b.count("select last_value from holdfast.stored_place")
 		for i := range 20 {
@@ -43,7 +43,7 @@ func TestWhatIsRefusedForWantOfRoomIsNotWrittenAndRolledBack(t *testing.T) {
 
 // Whoever stores an event in a transaction of its own may commit the rest of it when there is no room: the event must not
 // be left recorded without being stored, for it would be a duplicate when it comes again.
-func TestWhatStoreRefusesLeavesNothingInTheCallersTransaction(t *testing.T) {
+func TestRefused_WhatStoreRefusesLeavesNothingInTheCallersTransaction(t *testing.T) {
 	whenFull(t, func(t *testing.T, b *bundle, in *Inbox) {
 		err := pgx.BeginFunc(t.Context(), b.db, func(tx pgx.Tx) error {
 			if out, err := in.StoreTx(t.Context(), tx, event("refused", "k")); !errors.Is(err, ErrFull) {
@@ -68,7 +68,7 @@ func TestWhatStoreRefusesLeavesNothingInTheCallersTransaction(t *testing.T) {
 	})
 }
 
-func TestAnEventThatWasNotStoredDoesNotCountAsStored(t *testing.T) {
+func TestRefused_AnEventThatWasNotStoredDoesNotCountAsStored(t *testing.T) {
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.MaxStored, c.MaxStoredKey = 3, 1 })
 	b.store(in, event("first", "k"))

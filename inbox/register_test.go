@@ -57,7 +57,7 @@ var positionModel = porcupine.Model{
 	DescribeOperation: func(input, output any) string { return fmt.Sprintf("%+v -> %+v", input, output) },
 }
 
-func TestThePositionOfAPartitionIsARegisterThatOnlyItsOwnerWrites(t *testing.T) {
+func TestRegister_ThePositionOfAPartitionIsARegisterThatOnlyItsOwnerWrites(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	in := b.inboxOn(b.db.PoolOf(t, 20))

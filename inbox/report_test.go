@@ -10,7 +10,7 @@ import (
 )
 
 // However often events find no room, a partition that waits is one line a minute.
-func TestAPartitionWithoutRoomIsSaidOnce(t *testing.T) {
+func TestReport_APartitionWithoutRoomIsSaidOnce(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
 	told := 0

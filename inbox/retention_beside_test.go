@@ -17,7 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
-func TestRetentionPassesOverALockedRowAndTakesItLater(t *testing.T) {
+func TestRetentionBeside_RetentionPassesOverALockedRowAndTakesItLater(t *testing.T) {
 	skip.InShort(t, "it judges how long something takes")
 	b := setup(t)
 	in := b.inbox()
@@ -52,7 +52,7 @@ func TestRetentionPassesOverALockedRowAndTakesItLater(t *testing.T) {
 	}
 }
 
-func TestRetentionsTurnBelongsToOneNodeAndComesWhenItIsTime(t *testing.T) {
+func TestRetentionBeside_RetentionsTurnBelongsToOneNodeAndComesWhenItIsTime(t *testing.T) {
 	b := setup(t)
 	one, two := b.inbox(), b.inbox()
 	b.oldRows("http-", nil, 300)
@@ -84,9 +84,9 @@ func TestRetentionsTurnBelongsToOneNodeAndComesWhenItIsTime(t *testing.T) {
 	}
 }
 
-// TestRetentionOnFourNodesRemovesAllThatIsDueAndNoMore also has a transaction that locks rows in
+// TestRetentionBeside_RetentionOnFourNodesRemovesAllThatIsDueAndNoMore also has a transaction that locks rows in
 // another order, as replays and batches do.
-func TestRetentionOnFourNodesRemovesAllThatIsDueAndNoMore(t *testing.T) {
+func TestRetentionBeside_RetentionOnFourNodesRemovesAllThatIsDueAndNoMore(t *testing.T) {
 	skip.InShort(t, "it takes 7 s beside the others")
 	b := setup(t)
 	const due, held = 30_000, 500
@@ -175,7 +175,7 @@ func TestRetentionOnFourNodesRemovesAllThatIsDueAndNoMore(t *testing.T) {
 	}
 }
 
-func TestRunRemovesOldRowsByItselfAndTellsTheObserver(t *testing.T) {
+func TestRetentionBeside_RunRemovesOldRowsByItselfAndTellsTheObserver(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	b.oldRows("http-", nil, 300)
@@ -200,7 +200,7 @@ func TestRunRemovesOldRowsByItselfAndTellsTheObserver(t *testing.T) {
 	}
 }
 
-func TestAnErrorOfRetentionIsReportedAndRunGoesOn(t *testing.T) {
+func TestRetentionBeside_AnErrorOfRetentionIsReportedAndRunGoesOn(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	b := setup(t)
 	b.oldRows("http-", nil, 10)
@@ -239,7 +239,7 @@ func TestAnErrorOfRetentionIsReportedAndRunGoesOn(t *testing.T) {
 	}
 }
 
-func TestRetentionGivesUpOnALockedTableSoon(t *testing.T) {
+func TestRetentionBeside_RetentionGivesUpOnALockedTableSoon(t *testing.T) {
 	skip.InShort(t, "it judges how long something takes")
 	b := setup(t)
 	b.oldRows("http-", nil, 10)

@@ -13,7 +13,7 @@ func at(seconds int) *time.Time {
 	return &t
 }
 
-func TestAPassGoesOnAndTheNextBeginsAtTheOldestRowLeft(t *testing.T) {
+func TestRetentionPace_APassGoesOnAndTheNextBeginsAtTheOldestRowLeft(t *testing.T) {
 	for _, row := range []struct {
 		name string
 		m    mark
@@ -40,7 +40,7 @@ func TestAPassGoesOnAndTheNextBeginsAtTheOldestRowLeft(t *testing.T) {
 	}
 }
 
-func TestRetentionFitsItsTurnsToTheirTarget(t *testing.T) {
+func TestRetentionPace_RetentionFitsItsTurnsToTheirTarget(t *testing.T) {
 	week := defaultRetention
 	for _, row := range []struct {
 		name  string
@@ -69,7 +69,7 @@ func TestRetentionFitsItsTurnsToTheirTarget(t *testing.T) {
 	}
 }
 
-func TestRetentionTakesNoMoreThanItsShareOfTheTime(t *testing.T) {
+func TestRetentionPace_RetentionTakesNoMoreThanItsShareOfTheTime(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed.New(t), 0))
 	for range 10_000 {
 		s := swept{limit: 1 + random.IntN(10_000), took: time.Duration(random.Int64N(int64(10 * time.Second))), overdue: time.Duration(random.Int64N(int64(time.Hour)))}
@@ -85,9 +85,9 @@ func TestRetentionTakesNoMoreThanItsShareOfTheTime(t *testing.T) {
 	}
 }
 
-// TestAPassMeetsEveryRowHoweverTheyLie plays passes over random rows: each row that may go is gone after two passes, and
+// TestRetentionPace_APassMeetsEveryRowHoweverTheyLie plays passes over random rows: each row that may go is gone after two passes, and
 // none is read twice in a pass unless it shares its instant with others.
-func TestAPassMeetsEveryRowHoweverTheyLie(t *testing.T) {
+func TestRetentionPace_APassMeetsEveryRowHoweverTheyLie(t *testing.T) {
 	for seed := range uint64(500) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		type row struct {

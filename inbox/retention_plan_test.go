@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
-func TestRetentionWorksInEveryModeOfPgx(t *testing.T) {
+func TestRetentionPlan_RetentionWorksInEveryModeOfPgx(t *testing.T) {
 	for _, mode := range []string{"cache_statement", "cache_describe", "describe_exec", "exec", "simple_protocol"} {
 		t.Run(mode, func(t *testing.T) {
 			b := setup(t)
@@ -49,7 +49,7 @@ func TestRetentionWorksInEveryModeOfPgx(t *testing.T) {
 	}
 }
 
-func TestRetentionReadsByItsIndexHoweverLittleThePlannerKnows(t *testing.T) {
+func TestRetentionPlan_RetentionReadsByItsIndexHoweverLittleThePlannerKnows(t *testing.T) {
 	for _, state := range []string{"the table is empty", "it was never analyzed", "it was analyzed", "it was analyzed while it was empty"} {
 		t.Run(state, func(t *testing.T) {
 			b := setup(t)

@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
-func TestARecordAgainAfterItsRowWasRemovedIsStale(t *testing.T) {
+func TestRetentionRepeats_ARecordAgainAfterItsRowWasRemovedIsStale(t *testing.T) {
 	b := setupKafka(t, 1)
 	b.produce(0, b.events(0, 20)...)
 	in := b.inbox()
@@ -48,7 +48,7 @@ func TestARecordAgainAfterItsRowWasRemovedIsStale(t *testing.T) {
 	}
 }
 
-func TestAnEventWithoutAPositionIsKnownForTheWindowOnly(t *testing.T) {
+func TestRetentionRepeats_AnEventWithoutAPositionIsKnownForTheWindowOnly(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	in.Handle("order.placed", effectOf)
@@ -64,7 +64,7 @@ func TestAnEventWithoutAPositionIsKnownForTheWindowOnly(t *testing.T) {
 	}
 }
 
-func TestAReplayFindsTheRowOfAnOpenLetterHoweverOld(t *testing.T) {
+func TestRetentionRepeats_AReplayFindsTheRowOfAnOpenLetterHoweverOld(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	in.Handle("order.placed", func(context.Context, pgx.Tx, holdfast.Event) error { return errors.New("poison") })

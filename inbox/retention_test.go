@@ -40,7 +40,7 @@ func (b *bundle) pass(in *Inbox, limit int) (read, removed int) {
 	return 0, 0
 }
 
-func TestRetentionRemovesOldRowsBelowThePosition(t *testing.T) {
+func TestRetention_RetentionRemovesOldRowsBelowThePosition(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	pgtest.Exec(t, b.db, `insert into holdfast.consumer_position (consumer, topic, partition, position) values
@@ -118,7 +118,7 @@ func (b *bundle) oldRows(name string, partition any, n int) {
 		  from generate_series(0, $3::int - 1) n`, name, partition, n)
 }
 
-func TestRetentionReadsRowsOfAStalledPartitionOnceInAPass(t *testing.T) {
+func TestRetention_RetentionReadsRowsOfAStalledPartitionOnceInAPass(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	in := b.inbox()
@@ -144,7 +144,7 @@ func TestRetentionReadsRowsOfAStalledPartitionOnceInAPass(t *testing.T) {
 	}
 }
 
-func TestRetentionGetsPastManyRowsOfOneInstantThatMustStay(t *testing.T) {
+func TestRetention_RetentionGetsPastManyRowsOfOneInstantThatMustStay(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	pgtest.Exec(t, b.db, `insert into holdfast.inbox (consumer, source, event_id, topic, partition, "offset", hash, processed_at, result)
@@ -159,7 +159,7 @@ func TestRetentionGetsPastManyRowsOfOneInstantThatMustStay(t *testing.T) {
 	}
 }
 
-func TestADailyTurnFindsRowsBelowTheMark(t *testing.T) {
+func TestRetention_ADailyTurnFindsRowsBelowTheMark(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	b.oldRows("http-", nil, 100)
@@ -182,7 +182,7 @@ func TestADailyTurnFindsRowsBelowTheMark(t *testing.T) {
 	}
 }
 
-func TestRetentionForgetsStartsThatNobodyAskedForAgain(t *testing.T) {
+func TestRetention_RetentionForgetsStartsThatNobodyAskedForAgain(t *testing.T) {
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.Retention = time.Minute })
 	pgtest.Exec(t, b.db, `insert into holdfast.start (consumer, source, event_id, starts, last_at) values
@@ -198,7 +198,7 @@ func TestRetentionForgetsStartsThatNobodyAskedForAgain(t *testing.T) {
 	}
 }
 
-func TestAWindowThatAHandlerCouldOutliveIsRefused(t *testing.T) {
+func TestRetention_AWindowThatAHandlerCouldOutliveIsRefused(t *testing.T) {
 	b := setup(t)
 	_, err := New(b.db.Pool, Config{Consumer: "billing", Retention: time.Minute, Timeout: time.Minute})
 	if err == nil || !strings.Contains(err.Error(), "retention is 1m0s: it must be longer than timeout and grace, 1m5s") {

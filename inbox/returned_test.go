@@ -18,7 +18,7 @@ import (
 	"github.com/holdfast-go/holdfast/retry"
 )
 
-func TestAHandlerIsJudgedByWhatItLeaves(t *testing.T) {
+func TestReturned_AHandlerIsJudgedByWhatItLeaves(t *testing.T) {
 	boom := errors.New("boom")
 	for name, row := range map[string]struct {
 		r    handlerReturn
@@ -74,7 +74,7 @@ func TestAHandlerIsJudgedByWhatItLeaves(t *testing.T) {
 	}
 }
 
-func TestWhatPostgresRefusesBehindAHandlerIsItsFailure(t *testing.T) {
+func TestReturned_WhatPostgresRefusesBehindAHandlerIsItsFailure(t *testing.T) {
 	boom := errors.New("boom")
 	for name, row := range map[string]struct {
 		err    error
@@ -173,7 +173,7 @@ func (b *bundle) deadAfter(id string, attempts int) {
 	}
 }
 
-func TestAMisdeedOfAStoredEventsHandlerCostsAttempts(t *testing.T) {
+func TestReturned_AMisdeedOfAStoredEventsHandlerCostsAttempts(t *testing.T) {
 	for name, m := range misdeeds {
 		t.Run(name, func(t *testing.T) {
 			b := setup(t)
@@ -190,7 +190,7 @@ func TestAMisdeedOfAStoredEventsHandlerCostsAttempts(t *testing.T) {
 	}
 }
 
-func TestAMisdeedInAPartitionCostsAttempts(t *testing.T) {
+func TestReturned_AMisdeedInAPartitionCostsAttempts(t *testing.T) {
 	for name, m := range misdeeds {
 		for _, batch := range []int{1, 10} {
 			if m.alone == Duplicate && batch > 1 {
@@ -215,7 +215,7 @@ func TestAMisdeedInAPartitionCostsAttempts(t *testing.T) {
 	}
 }
 
-func TestAMisdeedInASerialReplayHoldsNobodyElse(t *testing.T) {
+func TestReturned_AMisdeedInASerialReplayHoldsNobodyElse(t *testing.T) {
 	for name, m := range misdeeds {
 		t.Run(name, func(t *testing.T) {
 			b := setup(t)
@@ -240,7 +240,7 @@ func TestAMisdeedInASerialReplayHoldsNobodyElse(t *testing.T) {
 
 // Somebody has put a trigger on the inbox's own table, which refuses an event at COMMIT, or at once. So nothing can be recorded of
 // the event: neither that it is stored nor that it is dead.
-func TestAnEventThatPostgresRefusesToRecordHoldsNobody(t *testing.T) {
+func TestReturned_AnEventThatPostgresRefusesToRecordHoldsNobody(t *testing.T) {
 	for name, deferred := range map[string]string{"at COMMIT": "deferrable initially deferred", "at once": "not deferrable"} {
 		for _, table := range []string{"inbox", "stored"} {
 			t.Run(table+" "+name, func(t *testing.T) {
@@ -271,7 +271,7 @@ func TestAnEventThatPostgresRefusesToRecordHoldsNobody(t *testing.T) {
 	}
 }
 
-func TestASwallowedErrorInTheCallersTransactionIsCounted(t *testing.T) {
+func TestReturned_ASwallowedErrorInTheCallersTransactionIsCounted(t *testing.T) {
 	b := setup(t)
 	in := b.misdoing(misdeeds["it swallows an error"].do)
 	err := pgx.BeginFunc(t.Context(), b.db, func(tx pgx.Tx) error {
@@ -295,7 +295,7 @@ func TestASwallowedErrorInTheCallersTransactionIsCounted(t *testing.T) {
 	}
 }
 
-func TestAHandlerThatEndsTheCallersTransactionIsAnError(t *testing.T) {
+func TestReturned_AHandlerThatEndsTheCallersTransactionIsAnError(t *testing.T) {
 	b := setup(t)
 	in := b.misdoing(statement("select 1; rollback"))
 	tx, err := b.db.Begin(t.Context())
@@ -311,7 +311,7 @@ func TestAHandlerThatEndsTheCallersTransactionIsAnError(t *testing.T) {
 	}
 }
 
-func TestAHandlerThatTriesToEndTheCallersTransactionHarmsItNot(t *testing.T) {
+func TestReturned_AHandlerThatTriesToEndTheCallersTransactionHarmsItNot(t *testing.T) {
 	b := setup(t)
 	in := b.misdoing(statement("commit"))
 	tx, err := b.db.Begin(t.Context())
@@ -337,7 +337,7 @@ func TestAHandlerThatTriesToEndTheCallersTransactionHarmsItNot(t *testing.T) {
 }
 
 // A setting that outlives the transaction breaks the next one's statements: not those of the handler that made it.
-func TestARoleThatAHandlerLeavesOnItsConnectionHoldsNobodyUp(t *testing.T) {
+func TestReturned_ARoleThatAHandlerLeavesOnItsConnectionHoldsNobodyUp(t *testing.T) {
 	for name, sql := range map[string]string{"role": "set role pg_monitor", "read only": "set session characteristics as transaction read only"} {
 		t.Run(name, func(t *testing.T) {
 			b := setup(t)
@@ -361,7 +361,7 @@ func TestARoleThatAHandlerLeavesOnItsConnectionHoldsNobodyUp(t *testing.T) {
 	}
 }
 
-func TestASuccessAfterTheDeadlineIsATimeOut(t *testing.T) {
+func TestReturned_ASuccessAfterTheDeadlineIsATimeOut(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.Timeout, c.Grace = 300*time.Millisecond, time.Minute })
@@ -385,7 +385,7 @@ func TestASuccessAfterTheDeadlineIsATimeOut(t *testing.T) {
 	}
 }
 
-func TestASuccessAfterAStopIsNoSuccess(t *testing.T) {
+func TestReturned_ASuccessAfterAStopIsNoSuccess(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	ctx, cancel := context.WithCancel(b.Context())
@@ -406,7 +406,7 @@ func TestASuccessAfterAStopIsNoSuccess(t *testing.T) {
 }
 
 // The first node to notice such a connection may be the one that declares its types, which ends when it has no rights.
-func TestARoleLeftOnAllConnectionsDoesNotEndRun(t *testing.T) {
+func TestReturned_ARoleLeftOnAllConnectionsDoesNotEndRun(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	b := setup(t)
 	pool := b.db.PoolOf(t, 2)

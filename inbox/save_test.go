@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
-func TestALoopRestsInProportionAndNeverForLong(t *testing.T) {
+func TestSave_ALoopRestsInProportionAndNeverForLong(t *testing.T) {
 	for took, want := range map[time.Duration]time.Duration{
 		0:                      100 * time.Millisecond,
 		5 * time.Millisecond:   100 * time.Millisecond,
@@ -28,7 +28,7 @@ func TestALoopRestsInProportionAndNeverForLong(t *testing.T) {
 
 // The answer to a save may be lost with a connection, and the time-out be the first to notice. What is handled afterwards
 // has to be saved soon all the same: after a crash everything behind the position is read again.
-func TestASaveThatHungIsFollowedByTheNextSoon(t *testing.T) {
+func TestSave_ASaveThatHungIsFollowedByTheNextSoon(t *testing.T) {
 	skip.InShort(t, "it takes 6 s beside the others")
 	b := setup(t)
 	g := newFakeGeneration(logOf(event("1", "k"), event("2", "k")))

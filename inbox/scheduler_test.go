@@ -35,7 +35,7 @@ func names(js ...*job) []string {
 	return names
 }
 
-func TestEventsOfBusyKeysJoinALaterBatch(t *testing.T) {
+func TestScheduler_EventsOfBusyKeysJoinALaterBatch(t *testing.T) {
 	l := newScheduler(3)
 	add := func(offset int64, name string, want ...string) *job {
 		t.Helper()
@@ -84,7 +84,7 @@ func TestEventsOfBusyKeysJoinALaterBatch(t *testing.T) {
 	add(13, "e 13")
 }
 
-func TestWhatFollowsComesTogetherUpToSoManyEventsAndBytes(t *testing.T) {
+func TestScheduler_WhatFollowsComesTogetherUpToSoManyEventsAndBytes(t *testing.T) {
 	l := newScheduler(10)
 	first := l.add(lined("k 0!", 0))
 	for i, bytes := range []int{600 << 10, 300 << 10, 300 << 10, 0, 0, 0, 2 << 20, 0} {
@@ -105,7 +105,7 @@ func TestWhatFollowsComesTogetherUpToSoManyEventsAndBytes(t *testing.T) {
 
 // Whatever is read, done, split, redone and taken in whatever order: events of a key are begun one after the other, in
 // their order, and each is begun.
-func TestALineupKeepsTheOrderOfEachKeyAndForgetsNothing(t *testing.T) {
+func TestScheduler_ALineupKeepsTheOrderOfEachKeyAndForgetsNothing(t *testing.T) {
 	seed := seed.New(t)
 	grouped := 0
 	for round := range uint64(400) {

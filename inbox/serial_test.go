@@ -14,7 +14,7 @@ import (
 )
 
 // Else a payload that kills its process would be started once more, uncounted, after every hand-over.
-func TestAnOwnerThatStopsLeavesTheRestOfAnUncleanEnd(t *testing.T) {
+func TestSerial_AnOwnerThatStopsLeavesTheRestOfAnUncleanEnd(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	pgtest.Exec(t, b.db, `insert into holdfast.consumer_position (consumer, topic, partition, position, clean) values ('billing', 'orders', 0, 0, false)`)
@@ -53,7 +53,7 @@ func TestAnOwnerThatStopsLeavesTheRestOfAnUncleanEnd(t *testing.T) {
 }
 
 // A deploy, or a group that rebalances often, must not make a letter of an event that takes longer than Config.StopTimeout.
-func TestAStartHandedBackInOrderIsNoEndOfTheProcess(t *testing.T) {
+func TestSerial_AStartHandedBackInOrderIsNoEndOfTheProcess(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	pgtest.Exec(t, b.db, `insert into holdfast.consumer_position (consumer, topic, partition, position, clean) values ('billing', 'orders', 0, 0, false)`)
@@ -89,7 +89,7 @@ func TestAStartHandedBackInOrderIsNoEndOfTheProcess(t *testing.T) {
 }
 
 // A stop that comes while a start is being counted: nobody will run it.
-func TestAStartWhoseCountHadNoAnswerBeforeTheStopIsTakenBack(t *testing.T) {
+func TestSerial_AStartWhoseCountHadNoAnswerBeforeTheStopIsTakenBack(t *testing.T) {
 	b := setup(t)
 	pgtest.Exec(t, b.db, `insert into holdfast.consumer_position (consumer, topic, partition, position, clean) values ('billing', 'orders', 0, 0, false)`)
 	g := newFakeGeneration(logOf(event("1", "k")))
@@ -117,7 +117,7 @@ func TestAStartWhoseCountHadNoAnswerBeforeTheStopIsTakenBack(t *testing.T) {
 	}
 }
 
-func TestAnEventWithoutRoomIsCountedOnceAfterAnUncleanEnd(t *testing.T) {
+func TestSerial_AnEventWithoutRoomIsCountedOnceAfterAnUncleanEnd(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	b := setupRoom(t, func(c *Config) { c.Retry.Attempts = 3 })
 	pgtest.Exec(t, b.db, `insert into holdfast.consumer_position (consumer, topic, partition, position, clean) values ('billing', 'orders', 0, 0, false)`)
@@ -153,7 +153,7 @@ func TestAnEventWithoutRoomIsCountedOnceAfterAnUncleanEnd(t *testing.T) {
 
 // Postgres may have carried a statement out whose answer is lost: then it is asked again, and an event that was started once
 // must not look as if it had ended its process twice.
-func TestAStartIsCountedOnceHoweverOftenItIsAskedFor(t *testing.T) {
+func TestSerial_AStartIsCountedOnceHoweverOftenItIsAskedFor(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	in.registry.start()

@@ -33,7 +33,7 @@ func (l *lines) String() string {
 	return l.b.String()
 }
 
-func TestASkippedTypeIsSaidOnceWithTheTypesThatAreHandled(t *testing.T) {
+func TestSkipped_ASkippedTypeIsSaidOnceWithTheTypesThatAreHandled(t *testing.T) {
 	b := setup(t)
 	var log lines
 	in := b.inbox(func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
@@ -63,7 +63,7 @@ func TestASkippedTypeIsSaidOnceWithTheTypesThatAreHandled(t *testing.T) {
 	}
 }
 
-func TestConsumeWithoutAHandlerIsAConfigurationError(t *testing.T) {
+func TestSkipped_ConsumeWithoutAHandlerIsAConfigurationError(t *testing.T) {
 	b := setup(t)
 	source := &neverOpened{t}
 	if err := b.inbox().Consume(t.Context(), source); !errors.Is(err, ErrConfiguration) || !strings.Contains(err.Error(), "register handlers") {
@@ -79,7 +79,7 @@ func (n *neverOpened) Open(context.Context, time.Duration) (source.Session, erro
 }
 
 // Types come from others: what is remembered of them is bounded.
-func TestSkippedTypesBeyondALimitAreCountedTogether(t *testing.T) {
+func TestSkipped_SkippedTypesBeyondALimitAreCountedTogether(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	in.Handle("order.placed", effectOf)
@@ -99,7 +99,7 @@ func TestSkippedTypesBeyondALimitAreCountedTogether(t *testing.T) {
 }
 
 // What could not be written is not forgotten.
-func TestCountsOfSkippedEventsSurviveAnOutage(t *testing.T) {
+func TestSkipped_CountsOfSkippedEventsSurviveAnOutage(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	in.Handle("order.placed", effectOf)

@@ -8,7 +8,7 @@ import (
 )
 
 // Whoever may write to one topic cannot use up the ids of a source whose events come from another.
-func TestAnEventUnderASourceOfAnotherTopicLeavesTheRealOneAlone(t *testing.T) {
+func TestSourceTopics_AnEventUnderASourceOfAnotherTopicLeavesTheRealOneAlone(t *testing.T) {
 	b := setup(t)
 	in := b.inbox(func(c *Config) {
 		c.HoldKey = true
@@ -36,7 +36,7 @@ func TestAnEventUnderASourceOfAnotherTopicLeavesTheRealOneAlone(t *testing.T) {
 	}
 }
 
-func TestAnEventUnderASourceOfAnotherTopicIsRefusedByEveryDoor(t *testing.T) {
+func TestSourceTopics_AnEventUnderASourceOfAnotherTopicIsRefusedByEveryDoor(t *testing.T) {
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.SourceTopics = map[string][]string{"shop": {"orders"}} })
 	in.Handle("order.placed", effectOf)
@@ -66,7 +66,7 @@ func TestAnEventUnderASourceOfAnotherTopicIsRefusedByEveryDoor(t *testing.T) {
 	b.receive(in, event("1", ""), Handled)
 }
 
-func TestTheTopicsOfASourceAreChecked(t *testing.T) {
+func TestSourceTopics_TheTopicsOfASourceAreChecked(t *testing.T) {
 	b := setup(t)
 	c := b.config()
 	c.SourceTopics = map[string][]string{"shop": {}, "bank": {"a topic"}, "\xff": {"t"}}

@@ -29,7 +29,7 @@ func (b *bundle) counts() string {
 	return got
 }
 
-func TestCountingManyStartsCountsEachAsItSays(t *testing.T) {
+func TestStartsCount_CountingManyStartsCountsEachAsItSays(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	st, ds := in.receiver.ledger.starts, b.deliveries(in, "1", "2", "3")
@@ -53,7 +53,7 @@ func TestCountingManyStartsCountsEachAsItSays(t *testing.T) {
 	}
 }
 
-func TestCountingASuspectCommitsOneMoreAndTheSameTwice(t *testing.T) {
+func TestStartsCount_CountingASuspectCommitsOneMoreAndTheSameTwice(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	st := in.receiver.ledger.starts
@@ -71,7 +71,7 @@ func TestCountingASuspectCommitsOneMoreAndTheSameTwice(t *testing.T) {
 	}
 }
 
-func TestCountingLeavesAKnownEventOut(t *testing.T) {
+func TestStartsCount_CountingLeavesAKnownEventOut(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	in.Handle("order.placed", effectOf)
@@ -83,7 +83,7 @@ func TestCountingLeavesAKnownEventOut(t *testing.T) {
 	}
 }
 
-func TestCountingSaysWhatFailed(t *testing.T) {
+func TestStartsCount_CountingSaysWhatFailed(t *testing.T) {
 	for _, row := range []struct {
 		name, breaks, says string
 		ask                func(ctx context.Context, st *starts, d *delivery) error
@@ -112,7 +112,7 @@ func TestCountingSaysWhatFailed(t *testing.T) {
 }
 
 // An answer that breaks off names no suspects.
-func TestCountingSaysThatTheSuspectsBrokeOff(t *testing.T) {
+func TestStartsCount_CountingSaysThatTheSuspectsBrokeOff(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	in := b.inbox()
@@ -129,7 +129,7 @@ func counting(ctx context.Context, st *starts, d *delivery) error {
 	return err
 }
 
-func TestCountingBackLeavesWhatOthersCounted(t *testing.T) {
+func TestStartsCount_CountingBackLeavesWhatOthersCounted(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	st, ds := in.receiver.ledger.starts, b.deliveries(in, "1", "2")
@@ -149,7 +149,7 @@ func TestCountingBackLeavesWhatOthersCounted(t *testing.T) {
 	}
 }
 
-func TestCountingBackWaitsForTheDatabase(t *testing.T) {
+func TestStartsCount_CountingBackWaitsForTheDatabase(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	in.random = func() float64 { return 0 }
@@ -174,7 +174,7 @@ func TestCountingBackWaitsForTheDatabase(t *testing.T) {
 	}
 }
 
-func TestCountingNothingAsksNothing(t *testing.T) {
+func TestStartsCount_CountingNothingAsksNothing(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	st := in.receiver.ledger.starts
@@ -188,7 +188,7 @@ func TestCountingNothingAsksNothing(t *testing.T) {
 	}
 }
 
-func TestCountingIsForgottenWithTheEventsEnd(t *testing.T) {
+func TestStartsCount_CountingIsForgottenWithTheEventsEnd(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	st, ds := in.receiver.ledger.starts, b.deliveries(in, "1", "2", "3")

@@ -16,7 +16,7 @@ import (
 )
 
 // Eight workers had eight events in memory, however large, and nothing counted them.
-func TestStoredEventsInMemoryKeepWithinTheirShare(t *testing.T) {
+func TestStoredMemory_StoredEventsInMemoryKeepWithinTheirShare(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	b := setup(t)
 	const budget, share = 16 << 20, 2 << 20
@@ -71,7 +71,7 @@ func TestStoredEventsInMemoryKeepWithinTheirShare(t *testing.T) {
 }
 
 // An event may be larger than what is free though most of the memory is. It must not wait for the next poll when that has become free.
-func TestAnEventThatWasTooLargeIsClaimedWhenThereIsRoom(t *testing.T) {
+func TestStoredMemory_AnEventThatWasTooLargeIsClaimedWhenThereIsRoom(t *testing.T) {
 	b := setup(t)
 	claimed := make(chan struct{}, 100)
 	in := b.inbox(func(c *Config) {
@@ -99,7 +99,7 @@ func TestAnEventThatWasTooLargeIsClaimedWhenThereIsRoom(t *testing.T) {
 	stop()
 }
 
-func TestAClaimTakesAsManyEventsAsThereIsMemoryFor(t *testing.T) {
+func TestStoredMemory_AClaimTakesAsManyEventsAsThereIsMemoryFor(t *testing.T) {
 	m := newStoredMemory(100_000, 1)
 	want := func(bytes int64, alone bool) {
 		t.Helper()

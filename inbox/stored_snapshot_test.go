@@ -13,7 +13,7 @@ import (
 
 // Beside a snapshot that is held, what was handled stays in the indexes. An event must read what is left of its own key, and not
 // of all keys, also if Postgres has planned for a small table.
-func TestStoredEventsBesideAHeldSnapshotReadTheirKeyOnly(t *testing.T) {
+func TestStoredSnapshot_StoredEventsBesideAHeldSnapshotReadTheirKeyOnly(t *testing.T) {
 	skip.InShort(t, "it takes 5 s beside the others")
 	b := setup(t)
 	const n, keys = 3000, 300

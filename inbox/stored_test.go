@@ -28,7 +28,7 @@ func (in *Inbox) withoutSweeps(ctx context.Context) error {
 
 // A partition's sender receives the events of each key one after the other, while Run handles what failed, on two nodes,
 // in the same moments. Each key's effects must come in order, every event once, and nothing may be left dormant.
-func TestFollowersOfAParkedKeyNeitherOvertakeNorAreForgotten(t *testing.T) {
+func TestStored_FollowersOfAParkedKeyNeitherOvertakeNorAreForgotten(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	b := setup(t)
 	failing := func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
@@ -95,7 +95,7 @@ func TestFollowersOfAParkedKeyNeitherOvertakeNorAreForgotten(t *testing.T) {
 	}
 }
 
-func TestTwoNodesShareTheStoredEventsAndKeepEachKeysOrder(t *testing.T) {
+func TestStored_TwoNodesShareTheStoredEventsAndKeepEachKeysOrder(t *testing.T) {
 	skip.InShort(t, "it takes 5 s beside the others")
 	b := setup(t)
 	first := b.inbox()
@@ -117,7 +117,7 @@ func TestTwoNodesShareTheStoredEventsAndKeepEachKeysOrder(t *testing.T) {
 	}
 }
 
-func TestAWorkerWhoseLeaseWasTakenWritesNothing(t *testing.T) {
+func TestStored_AWorkerWhoseLeaseWasTakenWritesNothing(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	b := setup(t)
 	in := b.inbox()
@@ -134,7 +134,7 @@ func TestAWorkerWhoseLeaseWasTakenWritesNothing(t *testing.T) {
 	}
 }
 
-func TestAStoredEventThatEndsItsProcessIsGivenUpAfterItsAttempts(t *testing.T) {
+func TestStored_AStoredEventThatEndsItsProcessIsGivenUpAfterItsAttempts(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	in.Handle("order.placed", effectOf)
@@ -150,7 +150,7 @@ func TestAStoredEventThatEndsItsProcessIsGivenUpAfterItsAttempts(t *testing.T) {
 	}
 }
 
-func TestALeaseFromAClockThatWasWrongRunsOut(t *testing.T) {
+func TestStored_ALeaseFromAClockThatWasWrongRunsOut(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	in.Handle("order.placed", effectOf)

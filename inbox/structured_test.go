@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
-func TestStructuredEventsAreHandledAndMalformedOnesSaid(t *testing.T) {
+func TestStructured_StructuredEventsAreHandledAndMalformedOnesSaid(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	in := b.inbox()
@@ -59,7 +59,7 @@ func TestStructuredEventsAreHandledAndMalformedOnesSaid(t *testing.T) {
 }
 
 // The binding for Kafka lets a structured record have the headers of binary mode too, about the same event.
-func TestACloudEventInAnEventIsItsPayload(t *testing.T) {
+func TestStructured_ACloudEventInAnEventIsItsPayload(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	in := b.inbox()

@@ -31,7 +31,7 @@ func eventsOf(prefix string, n int) []holdfast.Event {
 	return events
 }
 
-func TestEventsAfterAKillTakeAsLongAsWithoutIt(t *testing.T) {
+func TestSuspects_EventsAfterAKillTakeAsLongAsWithoutIt(t *testing.T) {
 	skip.InShort(t, "it takes 8 s beside the others")
 	const n, rounds = 600, 6
 	b := setup(t)
@@ -78,7 +78,7 @@ func (b *bundle) takes(n int, killed bool) time.Duration {
 	return took
 }
 
-func TestAHandlerThatHangsAfterAKillDelaysNoOtherPartition(t *testing.T) {
+func TestSuspects_AHandlerThatHangsAfterAKillDelaysNoOtherPartition(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	b.uncleanEnd(2)
@@ -113,7 +113,7 @@ func TestAHandlerThatHangsAfterAKillDelaysNoOtherPartition(t *testing.T) {
 }
 
 // What is counted when the process ends again runs alone afterwards: it must not be many.
-func TestFewStartsAreCountedAtOnce(t *testing.T) {
+func TestSuspects_FewStartsAreCountedAtOnce(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	b := setup(t)
 	b.uncleanEnd(1)
@@ -135,7 +135,7 @@ func TestFewStartsAreCountedAtOnce(t *testing.T) {
 }
 
 // Events that were counted when the process ended a second time run alone, the others as always.
-func TestOnlyWhatWasBegunAtASecondKillRunsAlone(t *testing.T) {
+func TestSuspects_OnlyWhatWasBegunAtASecondKillRunsAlone(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	b := setup(t)
 	b.uncleanEnd(1)
@@ -163,7 +163,7 @@ func TestOnlyWhatWasBegunAtASecondKillRunsAlone(t *testing.T) {
 }
 
 // A payload that ends the process must not take as many processes with it as an event has attempts.
-func TestAKillerIsGivenUpAfterAFewEndsHoweverManyAttempts(t *testing.T) {
+func TestSuspects_AKillerIsGivenUpAfterAFewEndsHoweverManyAttempts(t *testing.T) {
 	for name, row := range map[string]struct {
 		attempts, counted int
 		want              Outcome
@@ -190,7 +190,7 @@ func TestAKillerIsGivenUpAfterAFewEndsHoweverManyAttempts(t *testing.T) {
 }
 
 // A batch and the followers of a stored event settle many starts in one transaction.
-func TestStartsOfBatchesAndFollowersAreForgotten(t *testing.T) {
+func TestSuspects_StartsOfBatchesAndFollowersAreForgotten(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	b.uncleanEnd(1)
@@ -218,7 +218,7 @@ func TestStartsOfBatchesAndFollowersAreForgotten(t *testing.T) {
 }
 
 // A suspect that waits for a turn of its type holds up no suspect of another partition.
-func TestASuspectWaitsForItsTurnBesideOtherSuspects(t *testing.T) {
+func TestSuspects_ASuspectWaitsForItsTurnBesideOtherSuspects(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	b.uncleanEnd(2)

@@ -186,7 +186,7 @@ func (b *bundle) spent() int64 {
 
 // One connection did not answer in time. Of the others those are closed that do not answer either. On a machine that stands still for two
 // seconds just then all are: that is tried again.
-func TestAfterADeadConnectionTheIdleOnesAreTested(t *testing.T) {
+func TestSwallow_AfterADeadConnectionTheIdleOnesAreTested(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	b := setup(t)
 	const tries = 5
@@ -241,7 +241,7 @@ func (b *bundle) afterADeadConnection() (left int32) {
 }
 
 // A firewall that forgets connections while a consumer is idle.
-func TestIdleConnectionsThatSwallowAreGivenUp(t *testing.T) {
+func TestSwallow_IdleConnectionsThatSwallowAreGivenUp(t *testing.T) {
 	skip.InShort(t, "it takes 10 s beside the others")
 	b := setup(t)
 	var proxy swallower
@@ -271,7 +271,7 @@ func TestIdleConnectionsThatSwallowAreGivenUp(t *testing.T) {
 }
 
 // It is gone while handlers run: some compute, and some wait for Postgres.
-func TestHandlersWhoseConnectionSwallowsSpendNoAttempt(t *testing.T) {
+func TestSwallow_HandlersWhoseConnectionSwallowsSpendNoAttempt(t *testing.T) {
 	skip.InShort(t, "it takes 17 s beside the others")
 	b := setup(t)
 	var proxy swallower
@@ -312,7 +312,7 @@ func TestHandlersWhoseConnectionSwallowsSpendNoAttempt(t *testing.T) {
 }
 
 // The handler's own slowness is its own, with a network that works.
-func TestAStatementThatTakesTooLongSpendsAnAttempt(t *testing.T) {
+func TestSwallow_AStatementThatTakesTooLongSpendsAnAttempt(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.Timeout = 3 * time.Second })
@@ -327,7 +327,7 @@ func TestAStatementThatTakesTooLongSpendsAnAttempt(t *testing.T) {
 }
 
 // Run has no worker that finds out: its claim does.
-func TestAClaimThatIsSwallowedIsGivenUp(t *testing.T) {
+func TestSwallow_AClaimThatIsSwallowedIsGivenUp(t *testing.T) {
 	skip.InShort(t, "it takes 6 s beside the others")
 	b := setup(t)
 	var proxy swallower
@@ -352,7 +352,7 @@ func TestAClaimThatIsSwallowedIsGivenUp(t *testing.T) {
 }
 
 // Each of our own waits ends by itself: BEGIN, the insert, what follows a handler, COMMIT.
-func TestEachWaitOfTheInboxHasABound(t *testing.T) {
+func TestSwallow_EachWaitOfTheInboxHasABound(t *testing.T) {
 	skip.InShort(t, "it takes 35 s beside the others")
 	b := setup(t)
 	var proxy swallower

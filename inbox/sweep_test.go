@@ -16,7 +16,7 @@ import (
 
 // Store cannot know what is before an event. A long queue of one key must not make every claim look at all of it: the first
 // event that is settled puts those behind it to sleep, and each is handled in its turn nevertheless.
-func TestALongQueueOfStoreSleepsOnceItsFirstEventIsSettled(t *testing.T) {
+func TestSweep_ALongQueueOfStoreSleepsOnceItsFirstEventIsSettled(t *testing.T) {
 	skip.InShort(t, "it takes 5 s beside the others")
 	b := setup(t)
 	const n = 600
@@ -63,7 +63,7 @@ func TestALongQueueOfStoreSleepsOnceItsFirstEventIsSettled(t *testing.T) {
 
 // Where the first event fails, or a letter holds the key, nothing of it is settled. What Store adds behind is put to sleep by
 // the sweep: a few at a time, so that others get the key's lock, and each is handled once its turn comes.
-func TestALongQueueOfStoreIsDormantWhileItsKeySettlesNothing(t *testing.T) {
+func TestSweep_ALongQueueOfStoreIsDormantWhileItsKeySettlesNothing(t *testing.T) {
 	skip.InShort(t, "it takes 27 s beside the others")
 	b := setup(t)
 	in := b.inbox()
@@ -124,7 +124,7 @@ func TestALongQueueOfStoreIsDormantWhileItsKeySettlesNothing(t *testing.T) {
 }
 
 // A replay must not become dormant, because nothing would resume it, nor an event that was tried: it has a time of its own.
-func TestOnlyFollowersThatWereNeverTriedAreLulled(t *testing.T) {
+func TestSweep_OnlyFollowersThatWereNeverTriedAreLulled(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	for _, id := range []string{"head", "plain", "tried", "replay", "leased", "dormant"} {

@@ -94,7 +94,7 @@ func (b *bundle) finishedOnce(orders int64) {
 	}
 }
 
-func TestPlainHandlersShareATransactionWhileManyWait(t *testing.T) {
+func TestTogether_PlainHandlersShareATransactionWhileManyWait(t *testing.T) {
 	skip.InShort(t, "it counts transactions, of which a busy machine needs more")
 	for name, c := range map[string]struct {
 		group      int
@@ -132,7 +132,7 @@ func TestPlainHandlersShareATransactionWhileManyWait(t *testing.T) {
 	}
 }
 
-func TestAnEventThatFailsItsGroupAloneBearsTheFailure(t *testing.T) {
+func TestTogether_AnEventThatFailsItsGroupAloneBearsTheFailure(t *testing.T) {
 	skip.InShort(t, "it counts transactions, of which a busy machine needs more")
 	for name, fail := range map[string]func(ctx context.Context, tx pgx.Tx) error{
 		"an error":                      func(context.Context, pgx.Tx) error { return errors.New("no such customer") },
@@ -207,7 +207,7 @@ func TestAnEventThatFailsItsGroupAloneBearsTheFailure(t *testing.T) {
 
 // A group is put together by what its handlers took before. If they become slow, what the first one locked is free after one more: the
 // rest was not begun, and waits again.
-func TestAGroupCommitsWhatIsDoneWhenItsTimeIsOver(t *testing.T) {
+func TestTogether_AGroupCommitsWhatIsDoneWhenItsTimeIsOver(t *testing.T) {
 	for _, keys := range []int{1, 40} {
 		t.Run(fmt.Sprintf("%d keys", keys), func(t *testing.T) {
 			b := setup(t)
@@ -237,7 +237,7 @@ func TestAGroupCommitsWhatIsDoneWhenItsTimeIsOver(t *testing.T) {
 }
 
 // Where handlers share a transaction, each finds in the inbox what it would find alone: the events before it, and none after it.
-func TestAHandlerThatSharesFindsOnlyWhatHasRunInTheInbox(t *testing.T) {
+func TestTogether_AHandlerThatSharesFindsOnlyWhatHasRunInTheInbox(t *testing.T) {
 	b := setup(t)
 	in, consume := b.behind(func(c *Config) { c.Group = 64 })
 	in.Handle("order.placed", finishes)
@@ -249,7 +249,7 @@ func TestAHandlerThatSharesFindsOnlyWhatHasRunInTheInbox(t *testing.T) {
 }
 
 // Only handlers whose registration says so share, and the one that allows fewest decides.
-func TestATransactionHoldsNoMoreThanEachRegistrationAllows(t *testing.T) {
+func TestTogether_ATransactionHoldsNoMoreThanEachRegistrationAllows(t *testing.T) {
 	b := setup(t)
 	in, consume := b.behind()
 	in.Handle("three", effectOf, WithGroup(3))
@@ -280,7 +280,7 @@ type anything struct{ holdfast.JSON }
 
 func (anything) Decode(context.Context, holdfast.Event, any) error { return nil }
 
-func TestHandlersOfAGroupThatSendNothingAreRecordedTogether(t *testing.T) {
+func TestTogether_HandlersOfAGroupThatSendNothingAreRecordedTogether(t *testing.T) {
 	b := setup(t)
 	in, consume := b.behind(func(c *Config) { c.Group = 64 })
 	var calls atomic.Int64
@@ -296,7 +296,7 @@ func TestHandlersOfAGroupThatSendNothingAreRecordedTogether(t *testing.T) {
 }
 
 // Rows of a group are inserted as its handlers run, so somebody else may have recorded an event since the group was opened.
-func TestAnEventThatSomebodyElseRecordsMeanwhileIsHandledOnce(t *testing.T) {
+func TestTogether_AnEventThatSomebodyElseRecordsMeanwhileIsHandledOnce(t *testing.T) {
 	for name, sends := range map[string]bool{"its handler sends something": true, "its handler sends nothing": false} {
 		t.Run(name, func(t *testing.T) {
 			b := setup(t)
@@ -332,7 +332,7 @@ func TestAnEventThatSomebodyElseRecordsMeanwhileIsHandledOnce(t *testing.T) {
 	}
 }
 
-func TestAGroupHasKnownAndWaitingEventsAmongIt(t *testing.T) {
+func TestTogether_AGroupHasKnownAndWaitingEventsAmongIt(t *testing.T) {
 	skip.InShort(t, "it counts transactions, of which a busy machine needs more")
 	b := setup(t)
 	failing := atomic.Bool{}
@@ -373,7 +373,7 @@ func TestAGroupHasKnownAndWaitingEventsAmongIt(t *testing.T) {
 
 // A handler that ends its transaction behind our back ends nobody else's: whatever it does, it has a transaction of its own when it
 // is done. No other event is recorded without its handler having run.
-func TestAHandlerThatCommitsByItselfCommitsNothingOfAGroup(t *testing.T) {
+func TestTogether_AHandlerThatCommitsByItselfCommitsNothingOfAGroup(t *testing.T) {
 	for name, commit := range map[string]func(ctx context.Context, tx pgx.Tx) error{
 		"on the connection": func(ctx context.Context, tx pgx.Tx) error { _, err := tx.Conn().Exec(ctx, "commit"); return err },
 		"on the connection, and it recovers": func(ctx context.Context, tx pgx.Tx) error {
@@ -434,7 +434,7 @@ func TestAHandlerThatCommitsByItselfCommitsNothingOfAGroup(t *testing.T) {
 }
 
 // A setting that a handler makes for its transaction is seen by no other handler, not even once.
-func TestASettingOfAHandlerReachesNoOtherEvent(t *testing.T) {
+func TestTogether_ASettingOfAHandlerReachesNoOtherEvent(t *testing.T) {
 	for name, set := range map[string]string{"set local": "set local app.tenant = 'one'", "set_config": "select set_config('app.tenant', 'one', true)"} {
 		t.Run(name, func(t *testing.T) {
 			b := setup(t)
@@ -474,7 +474,7 @@ func TestASettingOfAHandlerReachesNoOtherEvent(t *testing.T) {
 }
 
 // Handlers that lock the same rows in different orders cost nobody an attempt, and do not wait for Postgres to find each deadlock.
-func TestGroupsThatLockTheSameRowsEndInTime(t *testing.T) {
+func TestTogether_GroupsThatLockTheSameRowsEndInTime(t *testing.T) {
 	skip.InShort(t, "it takes 6 s beside the others")
 	b := setup(t)
 	pgtest.Exec(t, b.db, "create table total (id int primary key, n int); insert into total values (0, 0), (1, 0), (2, 0)")
@@ -508,7 +508,7 @@ func TestGroupsThatLockTheSameRowsEndInTime(t *testing.T) {
 }
 
 // A handler that is slow now and then does not keep others' locks: it runs alone for a while.
-func TestATypeThatWasSlowOnceRunsAlone(t *testing.T) {
+func TestTogether_ATypeThatWasSlowOnceRunsAlone(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	b := setup(t)
 	in := b.few(func(c *Config) { c.Workers = 1 })
@@ -542,7 +542,7 @@ func TestATypeThatWasSlowOnceRunsAlone(t *testing.T) {
 	}
 }
 
-func TestAGroupOfAZombieCommitsNothing(t *testing.T) {
+func TestTogether_AGroupOfAZombieCommitsNothing(t *testing.T) {
 	b := setup(t)
 	in := b.few()
 	in.Handle("order.placed", effectOf)
@@ -559,7 +559,7 @@ func TestAGroupOfAZombieCommitsNothing(t *testing.T) {
 }
 
 // In a group of two partitions, one of which is lost, nothing is recorded: its events come alone, and are fenced each by its own.
-func TestAGroupOfTwoPartitionsIsFencedByBoth(t *testing.T) {
+func TestTogether_AGroupOfTwoPartitionsIsFencedByBoth(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	in.Handle("order.placed", effectOf)

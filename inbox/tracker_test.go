@@ -17,7 +17,7 @@ func panics(f func()) (message string) {
 	return ""
 }
 
-func TestAnOffsetOutOfOrderEndsTheProcess(t *testing.T) {
+func TestTracker_AnOffsetOutOfOrderEndsTheProcess(t *testing.T) {
 	t.Parallel()
 	tr := newTracker(5)
 	if got := panics(func() { tr.begin(4, 1, reservation{}, 0) }); got != "inbox: an offset was begun out of order" {
@@ -38,7 +38,7 @@ func TestAnOffsetOutOfOrderEndsTheProcess(t *testing.T) {
 	}
 }
 
-func TestAnOffsetThatIsSettledTwiceEndsTheProcess(t *testing.T) {
+func TestTracker_AnOffsetThatIsSettledTwiceEndsTheProcess(t *testing.T) {
 	t.Parallel()
 	tr := newTracker(0)
 	for offset := range int64(3) {
@@ -55,7 +55,7 @@ func TestAnOffsetThatIsSettledTwiceEndsTheProcess(t *testing.T) {
 	}
 }
 
-func TestATrackerCountsWhatIsOpenAndHowFarItLies(t *testing.T) {
+func TestTracker_ATrackerCountsWhatIsOpenAndHowFarItLies(t *testing.T) {
 	t.Parallel()
 	tr := newTracker(0)
 	want := func(unsettled, spread int) {
@@ -78,7 +78,7 @@ func TestATrackerCountsWhatIsOpenAndHowFarItLies(t *testing.T) {
 	want(0, 0)
 }
 
-func TestAnOffsetThatIsSettledGivesItsMemoryBackOnce(t *testing.T) {
+func TestTracker_AnOffsetThatIsSettledGivesItsMemoryBackOnce(t *testing.T) {
 	t.Parallel()
 	room := semaphore.NewWeighted(60)
 	if !room.TryAcquire(60) {

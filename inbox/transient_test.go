@@ -14,7 +14,7 @@ import (
 )
 
 // Sixteen workers that wait for one database say so once a minute, and the observer hears of every try.
-func TestTheLogSaysOnceAMinuteWhatIsWaitedFor(t *testing.T) {
+func TestTransient_TheLogSaysOnceAMinuteWhatIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var log logtest.Log

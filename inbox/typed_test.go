@@ -58,7 +58,7 @@ func withPayload(e holdfast.Event, payload string) holdfast.Event {
 	return e
 }
 
-func TestAPayloadThatDoesNotDecodeIsADeadLetterAtOnce(t *testing.T) {
+func TestTyped_APayloadThatDoesNotDecodeIsADeadLetterAtOnce(t *testing.T) {
 	for name, arrive := range arrivals {
 		t.Run(name, func(t *testing.T) {
 			b := setup(t)
@@ -99,7 +99,7 @@ func TestAPayloadThatDoesNotDecodeIsADeadLetterAtOnce(t *testing.T) {
 	}
 }
 
-func TestOlderVersionsBecomeNewOnes(t *testing.T) {
+func TestTyped_OlderVersionsBecomeNewOnes(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	got := map[string]orderV3{}
@@ -131,7 +131,7 @@ func TestOlderVersionsBecomeNewOnes(t *testing.T) {
 	}
 }
 
-func TestUpcastsThatDoNotMeetAreSaidAtTheStart(t *testing.T) {
+func TestTyped_UpcastsThatDoNotMeetAreSaidAtTheStart(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	On(in, "a", func(context.Context, pgx.Tx, orderV3, holdfast.Event) error { return nil }, WithUpcast("a1", v2to3), WithUpcast("a2", v1to2))
@@ -151,7 +151,7 @@ func TestUpcastsThatDoNotMeetAreSaidAtTheStart(t *testing.T) {
 	}
 }
 
-func TestATombstoneIsNilForAPointerAndElseADeadLetter(t *testing.T) {
+func TestTyped_ATombstoneIsNilForAPointerAndElseADeadLetter(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	var nils, values int
@@ -195,7 +195,7 @@ type away struct{ error }
 
 func (away) RetryClass() retry.Class { return retry.Unavailable }
 
-func TestACodecSaysWhetherAnotherAttemptMayHelp(t *testing.T) {
+func TestTyped_ACodecSaysWhetherAnotherAttemptMayHelp(t *testing.T) {
 	for name, c := range map[string]struct {
 		err    error
 		want   Outcome
@@ -223,7 +223,7 @@ func TestACodecSaysWhetherAnotherAttemptMayHelp(t *testing.T) {
 	}
 }
 
-func TestABatchOfValuesLosesOnlyWhatDoesNotDecode(t *testing.T) {
+func TestTyped_ABatchOfValuesLosesOnlyWhatDoesNotDecode(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.BatchSize = 50 })
@@ -256,7 +256,7 @@ func TestABatchOfValuesLosesOnlyWhatDoesNotDecode(t *testing.T) {
 	}
 }
 
-func TestATypedHandlerIsRegisteredOnce(t *testing.T) {
+func TestTyped_ATypedHandlerIsRegisteredOnce(t *testing.T) {
 	in := setup(t).inbox()
 	handle := func(context.Context, pgx.Tx, orderV2, holdfast.Event) error { return nil }
 	On(in, "order.placed.v2", handle, WithUpcast("order.placed", v1to2))

@@ -12,7 +12,7 @@ import (
 
 var errBoom = errors.New("boom")
 
-func TestADelayGrowsWithWhatItWaitsForAndNothingElse(t *testing.T) {
+func TestVerdict_ADelayGrowsWithWhatItWaitsForAndNothingElse(t *testing.T) {
 	t.Parallel()
 	p := retry.Policy{Attempts: 3, Base: time.Second, Cap: time.Minute, Budget: -1}
 	for name, row := range map[string]struct {
@@ -32,7 +32,7 @@ func TestADelayGrowsWithWhatItWaitsForAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestABudgetEndsWhereTheNextAttemptWouldPassIt(t *testing.T) {
+func TestVerdict_ABudgetEndsWhereTheNextAttemptWouldPassIt(t *testing.T) {
 	t.Parallel()
 	// The first delay is 500 ms with this chance.
 	for name, row := range map[string]struct {
@@ -53,7 +53,7 @@ func TestABudgetEndsWhereTheNextAttemptWouldPassIt(t *testing.T) {
 	}
 }
 
-func TestOnlyAHandlerWhoseTimeRanOutIsNotTriedAtOnce(t *testing.T) {
+func TestVerdict_OnlyAHandlerWhoseTimeRanOutIsNotTriedAtOnce(t *testing.T) {
 	t.Parallel()
 	p := retry.Policy{Attempts: 3, Base: time.Second, Cap: time.Minute, Budget: -1}
 	for timedOut, want := range map[bool]action{false: actAgain, true: actStore} {
@@ -63,7 +63,7 @@ func TestOnlyAHandlerWhoseTimeRanOutIsNotTriedAtOnce(t *testing.T) {
 	}
 }
 
-func TestAVerdictHoldsTheFailureThatItAnswers(t *testing.T) {
+func TestVerdict_AVerdictHoldsTheFailureThatItAnswers(t *testing.T) {
 	t.Parallel()
 	p := retry.Policy{Attempts: 3, Base: time.Second, Cap: time.Minute, Budget: -1}
 	_, v := history{quick: 1}.after(p, failure{faultEvent, errBoom}, time.Now(), 0.5)
@@ -83,7 +83,7 @@ func TestAVerdictHoldsTheFailureThatItAnswers(t *testing.T) {
 	}
 }
 
-func TestContentionWithoutEndCanBeTheLastAttempt(t *testing.T) {
+func TestVerdict_ContentionWithoutEndCanBeTheLastAttempt(t *testing.T) {
 	t.Parallel()
 	p := retry.Policy{Attempts: 3, Base: time.Second, Cap: time.Minute, Budget: -1}
 	h, v := history{attempts: 2, contended: maxContended, quick: 1}.after(p, failure{faultContended, errBoom}, time.Now(), 0.5)
@@ -92,7 +92,7 @@ func TestContentionWithoutEndCanBeTheLastAttempt(t *testing.T) {
 	}
 }
 
-func TestAVerdictIsWrittenAgainForEachFailureInItsOwnWay(t *testing.T) {
+func TestVerdict_AVerdictIsWrittenAgainForEachFailureInItsOwnWay(t *testing.T) {
 	t.Parallel()
 	p := retry.Policy{Attempts: 3, Base: time.Second, Cap: time.Minute, Budget: -1}
 	for name, row := range map[string]struct {
@@ -114,7 +114,7 @@ func TestAVerdictIsWrittenAgainForEachFailureInItsOwnWay(t *testing.T) {
 	}
 }
 
-func TestAHandlersErrorSaysExactlyWhyItEnded(t *testing.T) {
+func TestVerdict_AHandlersErrorSaysExactlyWhyItEnded(t *testing.T) {
 	t.Parallel()
 	deadline, cancelled := context.DeadlineExceeded, context.Canceled
 	own := handlerError{timedOut: true}
@@ -163,7 +163,7 @@ func TestAHandlersErrorSaysExactlyWhyItEnded(t *testing.T) {
 	}
 }
 
-func TestWhoseFaultIsDecidedByEveryFact(t *testing.T) {
+func TestVerdict_WhoseFaultIsDecidedByEveryFact(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
 		err  error
@@ -202,7 +202,7 @@ func TestWhoseFaultIsDecidedByEveryFact(t *testing.T) {
 	}
 }
 
-func TestAnEndedContextStopsWhateverFailed(t *testing.T) {
+func TestVerdict_AnEndedContextStopsWhateverFailed(t *testing.T) {
 	t.Parallel()
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -223,7 +223,7 @@ func TestAnEndedContextStopsWhateverFailed(t *testing.T) {
 }
 
 // A handler that hangs may be using its connection: nobody else may look at that.
-func TestAFailureOfAHandlerThatHangsAsksItsConnectionNothing(t *testing.T) {
+func TestVerdict_AFailureOfAHandlerThatHangsAsksItsConnectionNothing(t *testing.T) {
 	t.Parallel()
 	hung := make(chan error)
 	for name, row := range map[string]struct {

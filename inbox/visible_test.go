@@ -28,7 +28,7 @@ type eventLine struct {
 }
 
 // Document 004 asks for event_id, from_state and to_state, and correlation_id.
-func TestLinesAboutAnEventSayWhatBecameOfIt(t *testing.T) {
+func TestVisible_LinesAboutAnEventSayWhatBecameOfIt(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	log := &logtest.Log{}
@@ -87,7 +87,7 @@ func TestLinesAboutAnEventSayWhatBecameOfIt(t *testing.T) {
 		eventLine{Level: "DEBUG", Msg: "event received", Outcome: "dead", From: "stored", To: "dead", Attempt: 3})
 }
 
-func TestTheHeaderOfTheCorrelationIdCanBeChosen(t *testing.T) {
+func TestVisible_TheHeaderOfTheCorrelationIdCanBeChosen(t *testing.T) {
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.CorrelationHeader = "x-flow" })
 	for _, row := range []struct {
@@ -114,7 +114,7 @@ func TestTheHeaderOfTheCorrelationIdCanBeChosen(t *testing.T) {
 type observedKey struct{}
 
 // A handler has the context that the Observer returned, and what is reported of its event has it, too.
-func TestAHandlerHasTheContextOfItsObserver(t *testing.T) {
+func TestVisible_AHandlerHasTheContextOfItsObserver(t *testing.T) {
 	b := setup(t)
 	type run struct {
 		h   Handling
@@ -182,7 +182,7 @@ func TestAHandlerHasTheContextOfItsObserver(t *testing.T) {
 	}
 }
 
-func TestTheStatesOfEveryOutcome(t *testing.T) {
+func TestVisible_TheStatesOfEveryOutcome(t *testing.T) {
 	t.Parallel()
 	for out, want := range map[Outcome][2]string{
 		Handled: {"none", "handled"}, Duplicate: {"known", "known"}, Stored: {"none", "stored"}, Retrying: {"none", "stored"}, Dead: {"none", "dead"},

@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/retry"
 )
 
-func TestBlockedKeysSayWhatTheyWaitForAndHowLong(t *testing.T) {
+func TestWaiting_BlockedKeysSayWhatTheyWaitForAndHowLong(t *testing.T) {
 	b := setup(t)
 	in := b.inbox(func(c *Config) {
 		c.HoldKey = true

@@ -58,7 +58,7 @@ func (b *bundle) begin() pgx.Tx {
 	return tx
 }
 
-func TestAWatermarkCallsAVersionFreshThatIsNewerThanAllBefore(t *testing.T) {
+func TestWatermark_AWatermarkCallsAVersionFreshThatIsNewerThanAllBefore(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	for _, c := range []struct {
@@ -86,7 +86,7 @@ func TestAWatermarkCallsAVersionFreshThatIsNewerThanAllBefore(t *testing.T) {
 	}
 }
 
-func TestTheWatermarkOfOneConsumerIsNotAnothers(t *testing.T) {
+func TestWatermark_TheWatermarkOfOneConsumerIsNotAnothers(t *testing.T) {
 	b := setup(t)
 	billing, shipping := b.inbox(), b.inbox(func(c *Config) { c.Consumer = "shipping" })
 	if !b.ask(billing, "order/1", 5) || !b.ask(shipping, "order/1", 4) {
@@ -97,7 +97,7 @@ func TestTheWatermarkOfOneConsumerIsNotAnothers(t *testing.T) {
 	}
 }
 
-func TestTheWatermarkIsTakenBackWithTheHandlersTransaction(t *testing.T) {
+func TestWatermark_TheWatermarkIsTakenBackWithTheHandlersTransaction(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	tx := b.begin()
@@ -133,7 +133,7 @@ func TestTheWatermarkIsTakenBackWithTheHandlersTransaction(t *testing.T) {
 	}
 }
 
-func TestByItsWatermarkAHandlerDoesNotGoBackWhenALetterIsReplayed(t *testing.T) {
+func TestWatermark_ByItsWatermarkAHandlerDoesNotGoBackWhenALetterIsReplayed(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	in := b.inbox()
@@ -170,7 +170,7 @@ func (b *bundle) waits() {
 	})
 }
 
-func TestTheWatermarkMakesASecondTransactionWaitAndCompare(t *testing.T) {
+func TestWatermark_TheWatermarkMakesASecondTransactionWaitAndCompare(t *testing.T) {
 	for _, c := range []struct {
 		name          string
 		before        int64 // 0 = the entity is new
@@ -221,7 +221,7 @@ func TestTheWatermarkMakesASecondTransactionWaitAndCompare(t *testing.T) {
 	}
 }
 
-func TestFiftyHandlersOnOneWatermarkOnlyEverGoUp(t *testing.T) {
+func TestWatermark_FiftyHandlersOnOneWatermarkOnlyEverGoUp(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.Timeout = time.Minute })
@@ -268,7 +268,7 @@ func TestFiftyHandlersOnOneWatermarkOnlyEverGoUp(t *testing.T) {
 	}
 }
 
-func TestAWatermarkOfABadEntityIsRefusedAndTheTxGoesOn(t *testing.T) {
+func TestWatermark_AWatermarkOfABadEntityIsRefusedAndTheTxGoesOn(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	tx := b.begin()
@@ -297,7 +297,7 @@ func TestAWatermarkOfABadEntityIsRefusedAndTheTxGoesOn(t *testing.T) {
 	}
 }
 
-func TestTheWatermarkUsesTheConfiguredSchema(t *testing.T) {
+func TestWatermark_TheWatermarkUsesTheConfiguredSchema(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	if err := holdfast.Migrate(b.Context(), b.db.Pool, holdfast.SchemaConfig{Schema: "other_one"}); err != nil {
@@ -309,7 +309,7 @@ func TestTheWatermarkUsesTheConfiguredSchema(t *testing.T) {
 	}
 }
 
-func TestRaisingWatermarksTouchesNoIndexAndFindsRoomOnTheirPages(t *testing.T) {
+func TestWatermark_RaisingWatermarksTouchesNoIndexAndFindsRoomOnTheirPages(t *testing.T) {
 	b := setup(t)
 	pgtest.Exec(t, b.db, "insert into holdfast.watermark (consumer, entity, version) select 'billing', 'entity ' || n, 1 from generate_series(1, 2000) n")
 	tx := b.begin()
@@ -320,7 +320,7 @@ func TestRaisingWatermarksTouchesNoIndexAndFindsRoomOnTheirPages(t *testing.T) {
 	}
 }
 
-func TestAWatermarkWithTiesCallsTheSameVersionFresh(t *testing.T) {
+func TestWatermark_AWatermarkWithTiesCallsTheSameVersionFresh(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	for _, c := range []struct {

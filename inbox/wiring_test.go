@@ -19,7 +19,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
-func TestAConsumerWhoseDatabaseIsNotReadySaysWhatToDoAndEnds(t *testing.T) {
+func TestWiring_AConsumerWhoseDatabaseIsNotReadySaysWhatToDoAndEnds(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	b := setup(t)
 	name := "stranger_" + strings.ToLower(rand.Text())
@@ -88,7 +88,7 @@ func TestAConsumerWhoseDatabaseIsNotReadySaysWhatToDoAndEnds(t *testing.T) {
 }
 
 // Whatever statement meets it: a right may be taken away, and a part of the schema renamed, after the node has begun.
-func TestWhatAnyStatementLacksEndsConsume(t *testing.T) {
+func TestWiring_WhatAnyStatementLacksEndsConsume(t *testing.T) {
 	t.Parallel()
 	for breaks, says := range map[string]string{
 		"revoke insert on holdfast.inbox from %s":                                                      "inbox",
@@ -146,7 +146,7 @@ func TestWhatAnyStatementLacksEndsConsume(t *testing.T) {
 
 // Behind a pooler in transaction pooling, a role that another service sets and leaves is that of whoever gets the connection
 // next.
-func TestARoleThatOthersLeaveBehindAPoolerEndsNoConsumer(t *testing.T) {
+func TestWiring_ARoleThatOthersLeaveBehindAPoolerEndsNoConsumer(t *testing.T) {
 	skip.InShort(t, "it takes 6 s beside the others")
 	b := setup(t)
 	pool := pgtest.BouncerPoolOf(t, b.db)

@@ -23,7 +23,7 @@ func (withholding) Fetch(ctx context.Context, _ source.TopicPartition, offset, _
 	return source.Page{Next: offset, Withheld: 3}, ctx.Err()
 }
 
-func TestAReaderSaysThatATransactionHoldsItUp(t *testing.T) {
+func TestWithheld_AReaderSaysThatATransactionHoldsItUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var log logtest.Log
@@ -49,7 +49,7 @@ func TestAReaderSaysThatATransactionHoldsItUp(t *testing.T) {
 	})
 }
 
-func TestWhenAnOpenTransactionIsSaid(t *testing.T) {
+func TestWithheld_WhenAnOpenTransactionIsSaid(t *testing.T) {
 	t.Parallel()
 	began := time.Date(2026, 11, 28, 12, 0, 0, 0, time.UTC)
 	w, now := withheld{}, began

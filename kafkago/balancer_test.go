@@ -10,7 +10,7 @@ import (
 
 // A topic is deleted, a member sees that and joins anew, the leader assigns nothing, and then the topic is there again, with as many
 // partitions as before: whoever compares with what was before sees no difference, and nobody would ever read it.
-func TestATopicThatIsMadeAgainWhileTheGroupFormsIsAssignedAnew(t *testing.T) {
+func TestBalancer_ATopicThatIsMadeAgainWhileTheGroupFormsIsAssignedAnew(t *testing.T) {
 	for _, c := range []struct {
 		name         string
 		joined, then int  // partitions

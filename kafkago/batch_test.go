@@ -67,7 +67,7 @@ func pages(t testing.TB, set []byte, offset, most int64) (all []source.Record, n
 	return all, n
 }
 
-func TestBatchesOfEveryCodecAreReadPageByPage(t *testing.T) {
+func TestBatch_BatchesOfEveryCodecAreReadPageByPage(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 2))
 	for _, codec := range codecs {
@@ -115,7 +115,7 @@ func TestBatchesOfEveryCodecAreReadPageByPage(t *testing.T) {
 }
 
 // What a record unpacks to is never in memory, whatever its codec.
-func TestARecordThatUnpacksTo200MBIsLeftOut(t *testing.T) {
+func TestBatch_ARecordThatUnpacksTo200MBIsLeftOut(t *testing.T) {
 	skip.InShort(t, "it counts what the whole process does meanwhile")
 	const size, most = 200 << 20, 2 << 20
 	for _, codec := range codecs[1:] {
@@ -137,7 +137,7 @@ func TestARecordThatUnpacksTo200MBIsLeftOut(t *testing.T) {
 	}
 }
 
-func TestManyRecordsThatUnpackTo200MBComeInPages(t *testing.T) {
+func TestBatch_ManyRecordsThatUnpackTo200MBComeInPages(t *testing.T) {
 	skip.InShort(t, "it takes 13 s beside the others")
 	t.Parallel()
 	for _, codec := range codecs[1:] {
@@ -166,7 +166,7 @@ func TestManyRecordsThatUnpackTo200MBComeInPages(t *testing.T) {
 	}
 }
 
-func TestABatchThatCannotBeUnpackedInPartsSaysSo(t *testing.T) {
+func TestBatch_ABatchThatCannotBeUnpackedInPartsSaysSo(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	reframed := func(codec compress.Compression, pack func([]byte) []byte) []byte {
@@ -219,7 +219,7 @@ func resealed(set []byte, codec compress.Compression) []byte {
 	return set
 }
 
-func TestADamagedBatchIsAnError(t *testing.T) {
+func TestBatch_ADamagedBatchIsAnError(t *testing.T) {
 	t.Parallel()
 	set := packed(t, kafka.Gzip, 2, 0, valued([]byte("one"), []byte("two"))...)
 	set[len(set)-3]++

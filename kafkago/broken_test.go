@@ -19,7 +19,7 @@ import (
 	"github.com/holdfast-go/holdfast/relay"
 )
 
-func TestAFrozenBrokerCostsRepeatsButNoEventsAndNoOrder(t *testing.T) {
+func TestBroken_AFrozenBrokerCostsRepeatsButNoEventsAndNoOrder(t *testing.T) {
 	skip.InShort(t, "a real Kafka takes ten seconds to start")
 	t.Parallel()
 	cluster := kafkatest.Own(t)
@@ -63,7 +63,7 @@ func TestAFrozenBrokerCostsRepeatsButNoEventsAndNoOrder(t *testing.T) {
 	t.Logf("%d repeats", len(records)-len(seen))
 }
 
-func TestABrokerThatIsGoneHoldsTheLaneAndIsFoundAgain(t *testing.T) {
+func TestBroken_ABrokerThatIsGoneHoldsTheLaneAndIsFoundAgain(t *testing.T) {
 	// A door in front of the broker, that can be shut.
 	cluster := kafkatest.Imitate(t, kafkatest.Imitation{Topics: map[string]int{"t": 1}})
 	var mu sync.Mutex
@@ -111,7 +111,7 @@ func TestABrokerThatIsGoneHoldsTheLaneAndIsFoundAgain(t *testing.T) {
 	t.Error(last)
 }
 
-func TestAClusterNeverReachedIsTheBrokersTroubleNotTheTopics(t *testing.T) {
+func TestBroken_AClusterNeverReachedIsTheBrokersTroubleNotTheTopics(t *testing.T) {
 	transport := &kafka.Transport{Dial: func(context.Context, string, string) (net.Conn, error) {
 		return nil, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}
 	}}
@@ -125,7 +125,7 @@ func TestAClusterNeverReachedIsTheBrokersTroubleNotTheTopics(t *testing.T) {
 	}
 }
 
-func TestAConnectionOfDialIsCutWhenItIsClosed(t *testing.T) {
+func TestBroken_AConnectionOfDialIsCutWhenItIsClosed(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -146,7 +146,7 @@ func TestAConnectionOfDialIsCutWhenItIsClosed(t *testing.T) {
 	}
 }
 
-func TestARequestWithoutAnAnswerLeavesNoConnectionBehind(t *testing.T) {
+func TestBroken_ARequestWithoutAnAnswerLeavesNoConnectionBehind(t *testing.T) {
 	// The broker takes the request and never answers, as when it hangs. When Publish is back the connection must be
 	// closed: on an open one the answer, or the request, could still come through.
 	cluster := kafkatest.Imitate(t, kafkatest.Imitation{Topics: map[string]int{"t": 1}})

@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
-func TestAClosedPublisherLeavesNoConnectionAndCanBeUsedAgain(t *testing.T) {
+func TestClose_AClosedPublisherLeavesNoConnectionAndCanBeUsedAgain(t *testing.T) {
 	t.Parallel()
 	cluster := kafkatest.Imitate(t, kafkatest.Imitation{Topics: map[string]int{"t": 3}})
 	own, err := NewPublisher(Connection{Brokers: cluster.Brokers}, PublisherConfig{})

@@ -93,7 +93,7 @@ func parsed(t testing.TB, topic string, r kafkatest.Record) holdfast.Event {
 	return e
 }
 
-func TestEventsArriveAsTheyWereWrittenWithEveryCompression(t *testing.T) {
+func TestCluster_EventsArriveAsTheyWereWrittenWithEveryCompression(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		for _, compression := range []kafka.Compression{NoCompression, kafka.Gzip, kafka.Snappy, kafka.Lz4, kafka.Zstd} {
 			if compression == kafka.Zstd && cluster.Kind != kafkatest.KindInProcess {
@@ -141,7 +141,7 @@ func TestEventsArriveAsTheyWereWrittenWithEveryCompression(t *testing.T) {
 	})
 }
 
-func TestOneRecordAByteTooLargeIsRefusedAloneAmongGoodOnes(t *testing.T) {
+func TestCluster_OneRecordAByteTooLargeIsRefusedAloneAmongGoodOnes(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		topic := cluster.Topic(t, 1, "max.message.bytes", "2000")
 		k := clusterPublisher(t, cluster.Brokers, PublisherConfig{Compression: NoCompression})
@@ -182,7 +182,7 @@ func TestOneRecordAByteTooLargeIsRefusedAloneAmongGoodOnes(t *testing.T) {
 	})
 }
 
-func TestAPageAboveTheBrokersLimitGoesOutInOrder(t *testing.T) {
+func TestCluster_APageAboveTheBrokersLimitGoesOutInOrder(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		topic := cluster.Topic(t, 1, "max.message.bytes", "10000")
 		k := clusterPublisher(t, cluster.Brokers, PublisherConfig{Compression: NoCompression})
@@ -203,7 +203,7 @@ func TestAPageAboveTheBrokersLimitGoesOutInOrder(t *testing.T) {
 	})
 }
 
-func TestATopicTheClusterDoesNotHaveIsSaidAtOnceAndNotMade(t *testing.T) {
+func TestCluster_ATopicTheClusterDoesNotHaveIsSaidAtOnceAndNotMade(t *testing.T) {
 	skip.InShort(t, "it judges how long something takes")
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		topic := cluster.Topic(t, 1)
@@ -229,7 +229,7 @@ func TestATopicTheClusterDoesNotHaveIsSaidAtOnceAndNotMade(t *testing.T) {
 	})
 }
 
-func TestACompactedTopicRefusesOnlyTheEventsWithoutAKey(t *testing.T) {
+func TestCluster_ACompactedTopicRefusesOnlyTheEventsWithoutAKey(t *testing.T) {
 	cluster := realCluster(t) // the in-process one does not look at keys
 	topic := cluster.Topic(t, 1, "cleanup.policy", "compact")
 	k := clusterPublisher(t, cluster.Brokers, PublisherConfig{})
@@ -250,7 +250,7 @@ func TestACompactedTopicRefusesOnlyTheEventsWithoutAKey(t *testing.T) {
 	}
 }
 
-func TestManyGoroutinesPublishAtOnceEachInItsOrder(t *testing.T) {
+func TestCluster_ManyGoroutinesPublishAtOnceEachInItsOrder(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		topic := cluster.Topic(t, 4)
 		k := clusterPublisher(t, cluster.Brokers, PublisherConfig{})
@@ -284,7 +284,7 @@ func TestManyGoroutinesPublishAtOnceEachInItsOrder(t *testing.T) {
 }
 
 // A broker that gives no answer is told from a cluster that does not, also where it is the one that the client was pointed to.
-func TestAnotherLeaderIsAskedWhenOneGivesNoAnswer(t *testing.T) {
+func TestCluster_AnotherLeaderIsAskedWhenOneGivesNoAnswer(t *testing.T) {
 	t.Parallel()
 	const topic = "spread"
 	server := kafkatest.Imitate(t, kafkatest.Imitation{Nodes: 3, Topics: map[string]int{topic: 6}})

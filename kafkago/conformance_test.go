@@ -16,11 +16,11 @@ import (
 	"github.com/holdfast-go/holdfast/relay/publishertest"
 )
 
-func TestThePublisherKeepsThePromises(t *testing.T) {
+func TestConformance_ThePublisherKeepsThePromises(t *testing.T) {
 	publisherKeepsThePromises(t, func(p relay.Publisher) relay.Publisher { return p })
 }
 
-func TestThePublisherWithMiddlewareKeepsThePromises(t *testing.T) {
+func TestConformance_ThePublisherWithMiddlewareKeepsThePromises(t *testing.T) {
 	publisherKeepsThePromises(t, func(p relay.Publisher) relay.Publisher {
 		return relay.Wrap(p, func(next relay.PublishFunc) relay.PublishFunc { return next })
 	})
@@ -59,7 +59,7 @@ func publisherKeepsThePromises(t *testing.T, with func(relay.Publisher) relay.Pu
 	})
 }
 
-func TestTheGroupKeepsThePromises(t *testing.T) {
+func TestConformance_TheGroupKeepsThePromises(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		sourcetest.Run(t, sourcetest.Options{
 			Source: func(t testing.TB, group string, topics ...string) inbox.Source {

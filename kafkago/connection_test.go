@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/problems"
 )
 
-func TestNewPublisherRefusesWhatWouldLoseEventsOrHang(t *testing.T) {
+func TestConnection_NewPublisherRefusesWhatWouldLoseEventsOrHang(t *testing.T) {
 	done, cancel := context.WithCancel(t.Context())
 	cancel()
 	var nilTransport *kafka.Transport
@@ -53,7 +53,7 @@ func TestNewPublisherRefusesWhatWouldLoseEventsOrHang(t *testing.T) {
 	}
 }
 
-func TestTheZeroPublisherConfigWorks(t *testing.T) {
+func TestConnection_TheZeroPublisherConfigWorks(t *testing.T) {
 	connection := Connection{Brokers: []string{"host:9092"}}
 	k, err := NewPublisher(connection, PublisherConfig{})
 	if err != nil {
@@ -67,7 +67,7 @@ func TestTheZeroPublisherConfigWorks(t *testing.T) {
 	}
 }
 
-func TestBothTransportsReachTheBrokersAsTheConnectionSays(t *testing.T) {
+func TestConnection_BothTransportsReachTheBrokersAsTheConnectionSays(t *testing.T) {
 	dialed, said := false, ""
 	c := Connection{
 		Brokers: []string{"host:9092"}, ClientID: "shop", DialTimeout: time.Second,

@@ -23,7 +23,7 @@ import (
 // lastCode is the highest code kafka-go has a constant for. There is one for -1 and for each from 1 to here.
 const lastCode = kafka.FetchSessionTopicIDError
 
-func TestOnlyWhatIsWrongWithTheRecordItselfSpendsAttempts(t *testing.T) {
+func TestErrors_OnlyWhatIsWrongWithTheRecordItselfSpendsAttempts(t *testing.T) {
 	want := []kafka.Error{kafka.InvalidMessage, kafka.MessageSizeTooLarge, kafka.RecordListTooLarge, kafka.InvalidRecord}
 	var got []kafka.Error
 	for code := kafka.Unknown; code <= lastCode; code++ {
@@ -36,7 +36,7 @@ func TestOnlyWhatIsWrongWithTheRecordItselfSpendsAttempts(t *testing.T) {
 	}
 }
 
-func TestEveryCodeOfKafkaHoldsSomething(t *testing.T) {
+func TestErrors_EveryCodeOfKafkaHoldsSomething(t *testing.T) {
 	for code := kafka.Unknown; code <= lastCode; code++ {
 		if code == 0 {
 			continue
@@ -62,7 +62,7 @@ type faultyError struct{ fault relay.Fault }
 func (e faultyError) Error() string             { return "no" }
 func (e faultyError) PublishFault() relay.Fault { return e.fault }
 
-func TestFaultOf(t *testing.T) {
+func TestErrors_FaultOf(t *testing.T) {
 	wrap := func(err error) error { return fmt.Errorf("kafka.(*Client).Produce: %w", err) }
 	for _, test := range []struct {
 		name  string
@@ -112,7 +112,7 @@ func TestFaultOf(t *testing.T) {
 	}
 }
 
-func TestPublishErrorsNameTheirPlace(t *testing.T) {
+func TestErrors_PublishErrorsNameTheirPlace(t *testing.T) {
 	cause := &relay.PublishError{Topic: "orders", Partition: 3, Fault: relay.FaultRecord, Err: kafka.MessageSizeTooLarge}
 	behind := &relay.PublishError{Topic: "orders", Partition: 3, Fault: relay.FaultRecord, NotSent: true, Err: cause}
 	unknown := &relay.PublishError{Topic: "orders", Partition: -1, Fault: relay.FaultTopic, Err: kafka.UnknownTopicOrPartition}

@@ -24,16 +24,16 @@ func watcher(cluster *kafkatest.Cluster, group string, topics ...string) inbox.S
 	return g
 }
 
-func TestAGroupReadsNewPartitionsThatItsLeaderDoesNotRead(t *testing.T) {
+func TestFollower_AGroupReadsNewPartitionsThatItsLeaderDoesNotRead(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) { grouptest.ReadsNewPartitions(t, cluster, watcher) })
 }
 
 // A mistyped topic must not become one, and one that was deleted must not come back.
-func TestAGroupCreatesNoTopic(t *testing.T) {
+func TestFollower_AGroupCreatesNoTopic(t *testing.T) {
 	kafkatest.EachDefault(t, func(t *testing.T, cluster *kafkatest.Cluster) { grouptest.CreatesNoTopic(t, cluster, watcher) })
 }
 
-func TestAPublisherCreatesNoTopic(t *testing.T) {
+func TestFollower_APublisherCreatesNoTopic(t *testing.T) {
 	kafkatest.EachDefault(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		k := clusterPublisher(t, cluster.Brokers, PublisherConfig{})
 		answers := k.Publish(t.Context(), []holdfast.Event{{ID: "1", Type: "t", Topic: "missing", Key: "k"}})
@@ -44,7 +44,7 @@ func TestAPublisherCreatesNoTopic(t *testing.T) {
 }
 
 // Who leads compares all topics with what it has assigned by. Who does not lead lets nothing go.
-func TestOnlyTheLeaderFormsTheGroupAnew(t *testing.T) {
+func TestFollower_OnlyTheLeaderFormsTheGroupAnew(t *testing.T) {
 	broker := &script{topics: map[string]int{"orders": 1}}
 	s := &session{g: GroupConfig{Topics: []string{"orders"}}, addr: kafka.TCP("script:9092"), client: &kafka.Client{Transport: broker}}
 	s.others.open = func([]string) (*kafka.Transport, *kafka.Client) { return nil, s.client }
@@ -93,7 +93,7 @@ type kept struct {
 
 func (k *kept) Write(p []byte) (int, error) { return k.all.Write(p) }
 
-func TestRequestsForMetadataSayThatNothingIsCreated(t *testing.T) {
+func TestFollower_RequestsForMetadataSayThatNothingIsCreated(t *testing.T) {
 	request := func(api, version byte, body ...byte) []byte {
 		return append([]byte{0, 0, 0, byte(4 + len(body)), 0, api, 0, version}, body...)
 	}

@@ -34,7 +34,7 @@ func wantAll(t *testing.T, err error, all ...string) {
 	}
 }
 
-func TestAGroupThatCannotWorkIsRefusedWithEveryProblem(t *testing.T) {
+func TestGroupConfig_AGroupThatCannotWorkIsRefusedWithEveryProblem(t *testing.T) {
 	_, err := NewGroup(Connection{Brokers: []string{"nowhere"}}, GroupConfig{
 		Topics:         []string{"a b", "c", "c"},
 		SessionTimeout: 10 * time.Second, HeartbeatInterval: 5 * time.Second, RebalanceTimeout: -1, WatchInterval: time.Nanosecond,
@@ -56,7 +56,7 @@ func TestAGroupThatCannotWorkIsRefusedWithEveryProblem(t *testing.T) {
 }
 
 // A node that hands its partitions over sends no heartbeats, while handlers finish for Config.StopTimeout and Config.Grace.
-func TestASessionOutlastsAHandOver(t *testing.T) {
+func TestGroupConfig_ASessionOutlastsAHandOver(t *testing.T) {
 	for _, handover := range []time.Duration{0, time.Millisecond, 15 * time.Second, time.Minute, 2 * time.Hour} {
 		whole := GroupConfig{}.withDefaults(handover)
 		if problems := whole.tooShort(handover); len(problems) > 0 {
@@ -80,7 +80,7 @@ func TestASessionOutlastsAHandOver(t *testing.T) {
 	}
 }
 
-func TestASessionTheBrokerDoesNotAllowEndsConsume(t *testing.T) {
+func TestGroupConfig_ASessionTheBrokerDoesNotAllowEndsConsume(t *testing.T) {
 	t.Parallel()
 	for name, cluster := range map[string]func(testing.TB) *kafkatest.Cluster{"imitation": kafkatest.InProcess, "Kafka": kafkatest.Container} {
 		t.Run(name, func(t *testing.T) {
@@ -119,7 +119,7 @@ func TestASessionTheBrokerDoesNotAllowEndsConsume(t *testing.T) {
 }
 
 // Thousands of topics of other programs are no business of a member, which asks for metadata every few seconds.
-func TestAMemberAsksForItsOwnTopicsOnly(t *testing.T) {
+func TestGroupConfig_AMemberAsksForItsOwnTopicsOnly(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		ours, _ := cluster.Topic(t, 2), cluster.Topic(t, 3)
 		var transport kafka.RoundTripper

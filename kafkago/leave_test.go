@@ -53,7 +53,7 @@ func (g *gate) set(shut bool) {
 }
 
 // kafka-go forgets its member ID when it cannot reach the coordinator, and the group waited for the old member's session.
-func TestAMemberThatWasCutOffDoesNotWaitForItself(t *testing.T) {
+func TestLeave_AMemberThatWasCutOffDoesNotWaitForItself(t *testing.T) {
 	skip.InShort(t, "it judges how long something takes")
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		const session = time.Minute
@@ -114,7 +114,7 @@ func joined(t *testing.T, s source.Session, most time.Duration) source.Generatio
 }
 
 // A node is cut off while it waits for the answer to its join. Nobody knows that member's ID, and it is in the group.
-func TestAJoinWhoseAnswerWasLostDelaysNobody(t *testing.T) {
+func TestLeave_AJoinWhoseAnswerWasLostDelaysNobody(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		aJoinWhoseAnswerIsLost(t, cluster, 0)
 		aJoinWhoseAnswerIsLost(t, cluster, 280*time.Millisecond)
@@ -177,7 +177,7 @@ func aJoinWhoseAnswerIsLost(t *testing.T, cluster *kafkatest.Cluster, later time
 }
 
 // A connection that times out is an error of kafka-go as any other.
-func TestAMemberIsLostWithAnyErrorButARebalance(t *testing.T) {
+func TestLeave_AMemberIsLostWithAnyErrorButARebalance(t *testing.T) {
 	for err, want := range map[error]bool{nil: false, kafka.RebalanceInProgress: false, kafka.ErrGroupClosed: false, kafka.NotCoordinatorForGroup: true,
 		fmt.Errorf("dial: %w", syscall.ECONNREFUSED): true, fmt.Errorf("dial: %w", context.DeadlineExceeded): true} {
 		if got := hasLostMember(err); got != want {
@@ -186,7 +186,7 @@ func TestAMemberIsLostWithAnyErrorButARebalance(t *testing.T) {
 	}
 }
 
-func TestOnlyEarlierMembersOfASessionAreLost(t *testing.T) {
+func TestLeave_OnlyEarlierMembersOfASessionAreLost(t *testing.T) {
 	d, other := newDials("billing"), newDials("billing")
 	of := func(id, client string) kafka.DescribeGroupsResponseMember {
 		return kafka.DescribeGroupsResponseMember{MemberID: id, ClientID: client}
@@ -232,7 +232,7 @@ func (d *describer) RoundTrip(_ context.Context, _ net.Addr, r kafka.Request) (k
 }
 
 // The group may form with a member that was lost between two looks, and with one whose join a broker comes to late.
-func TestAMemberThatIsLostIsTakenOutAlsoWhenTheGroupHasFormed(t *testing.T) {
+func TestLeave_AMemberThatIsLostIsTakenOutAlsoWhenTheGroupHasFormed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDials("billing")
 		group := &describer{members: map[string]string{"another": "another-1"}}

@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/kafkago"
 )
 
-func TestOffsetsAreWherePartitionsEnd(t *testing.T) {
+func TestOffsets_OffsetsAreWherePartitionsEnd(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	t.Parallel()
 	cluster := kafkatest.New(t)
@@ -41,7 +41,7 @@ func TestOffsetsAreWherePartitionsEnd(t *testing.T) {
 	}
 }
 
-func TestOffsetsNeedAConnectionThatCanWork(t *testing.T) {
+func TestOffsets_OffsetsNeedAConnectionThatCanWork(t *testing.T) {
 	t.Parallel()
 	_, err := kafkago.NewOffsets(kafkago.Connection{Brokers: []string{"nowhere"}, DialTimeout: -1})
 	if err == nil || !strings.Contains(err.Error(), "nowhere") || !strings.Contains(err.Error(), "dial timeout") {

@@ -21,7 +21,7 @@ var murmurVectors = map[string]int32{
 	"abc": 479470107,
 }
 
-func TestMurmur2IsJavas(t *testing.T) {
+func TestPartitioner_Murmur2IsJavas(t *testing.T) {
 	for key, want := range murmurVectors {
 		if got := int32(murmur2.Sum(key)); got != want {
 			t.Errorf("murmur2(%q) = %d, want %d", key, got, want)
@@ -29,7 +29,7 @@ func TestMurmur2IsJavas(t *testing.T) {
 	}
 }
 
-func TestKeysGoWhereAJavaProducerPutsThem(t *testing.T) {
+func TestPartitioner_KeysGoWhereAJavaProducerPutsThem(t *testing.T) {
 	// toPositive masks the sign away: -973932308 & 0x7fffffff is 1173551340.
 	if got := Murmur2(holdfast.Event{Key: "21"}, 7); got != 1173551340%7 {
 		t.Errorf("partition %d", got)
@@ -49,7 +49,7 @@ func TestKeysGoWhereAJavaProducerPutsThem(t *testing.T) {
 	})
 }
 
-func TestEventsWithoutAKeySpreadByIDAndStayWhereTheyWere(t *testing.T) {
+func TestPartitioner_EventsWithoutAKeySpreadByIDAndStayWhereTheyWere(t *testing.T) {
 	const partitions, events = 8, 8000
 	counts := make([]int, partitions)
 	for i := range events {
@@ -67,7 +67,7 @@ func TestEventsWithoutAKeySpreadByIDAndStayWhereTheyWere(t *testing.T) {
 	}
 }
 
-func TestABinaryKeyGoesWhereItsBytesGo(t *testing.T) {
+func TestPartitioner_ABinaryKeyGoesWhereItsBytesGo(t *testing.T) {
 	e := holdfast.Event{ID: "1", Key: "data:;base64,AAAAAAAAACo="}
 	if got, want := Murmur2(e, 7), murmur2.Partition("\x00\x00\x00\x00\x00\x00\x00\x2a", 7); got != want {
 		t.Errorf("partition %d, want %d", got, want)

@@ -50,7 +50,7 @@ func sent(s *script) []string {
 	return out
 }
 
-func TestPublish(t *testing.T) {
+func TestPublisher_Publish(t *testing.T) {
 	one := map[string]int{"t": 1}
 	for _, test := range []struct {
 		name     string
@@ -140,7 +140,7 @@ func TestPublish(t *testing.T) {
 	}
 }
 
-func TestANamedRecordsErrorCarriesTheBrokersWords(t *testing.T) {
+func TestPublisher_ANamedRecordsErrorCarriesTheBrokersWords(t *testing.T) {
 	s := &script{topics: map[string]int{"t": 1}, answer: func(_ context.Context, r request) (produce.ResponsePartition, error) {
 		if len(r.ids) == 1 {
 			return produce.ResponsePartition{}, nil
@@ -154,7 +154,7 @@ func TestANamedRecordsErrorCarriesTheBrokersWords(t *testing.T) {
 	}
 }
 
-func TestPartitionsArePublishedAtTheSameTimeAndEachInOrder(t *testing.T) {
+func TestPublisher_PartitionsArePublishedAtTheSameTimeAndEachInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		together := make(chan struct{})
 		var waiting atomic.Int32
@@ -184,7 +184,7 @@ func TestPartitionsArePublishedAtTheSameTimeAndEachInOrder(t *testing.T) {
 	})
 }
 
-func TestNoMorePartitionsAtOnceThanParallel(t *testing.T) {
+func TestPublisher_NoMorePartitionsAtOnceThanParallel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var now, most atomic.Int32
 		s := &script{topics: map[string]int{"t": 20}, answer: func(context.Context, request) (produce.ResponsePartition, error) {
@@ -204,7 +204,7 @@ func TestNoMorePartitionsAtOnceThanParallel(t *testing.T) {
 	})
 }
 
-func TestOneMissingTopicDoesNotHoldUpTheOthers(t *testing.T) {
+func TestPublisher_OneMissingTopicDoesNotHoldUpTheOthers(t *testing.T) {
 	s := &script{topics: map[string]int{"t": 1}}
 	events := keyed("a", "b", "c")
 	events[1].Topic = "missing"
@@ -217,7 +217,7 @@ func TestOneMissingTopicDoesNotHoldUpTheOthers(t *testing.T) {
 	}
 }
 
-func TestOneFailingPartitionDoesNotHoldUpTheOthers(t *testing.T) {
+func TestPublisher_OneFailingPartitionDoesNotHoldUpTheOthers(t *testing.T) {
 	s := &script{topics: map[string]int{"t": 2}, answer: func(_ context.Context, r request) (produce.ResponsePartition, error) {
 		if r.partition == 1 {
 			return no(kafka.LeaderNotAvailable), nil
@@ -230,7 +230,7 @@ func TestOneFailingPartitionDoesNotHoldUpTheOthers(t *testing.T) {
 	}
 }
 
-func TestLongPagesAreCutIntoBatchesAndSentOneAfterTheOther(t *testing.T) {
+func TestPublisher_LongPagesAreCutIntoBatchesAndSentOneAfterTheOther(t *testing.T) {
 	s := &script{topics: map[string]int{"t": 1}}
 	events := keyed("a", "b", "c", "d", "e")
 	for i := range events {
@@ -249,7 +249,7 @@ func TestLongPagesAreCutIntoBatchesAndSentOneAfterTheOther(t *testing.T) {
 	}
 }
 
-func TestAfterAFailedBatchTheLaterOnesOfItsPartitionAreNotSent(t *testing.T) {
+func TestPublisher_AfterAFailedBatchTheLaterOnesOfItsPartitionAreNotSent(t *testing.T) {
 	s := &script{topics: map[string]int{"t": 1}, answer: refuseWith(kafka.NotEnoughReplicas, "1")}
 	events := keyed("a", "b", "c")
 	for i := range events {
@@ -264,7 +264,7 @@ func TestAfterAFailedBatchTheLaterOnesOfItsPartitionAreNotSent(t *testing.T) {
 	}
 }
 
-func TestABatchLimitOfTheTopicIsLearnedAndKept(t *testing.T) {
+func TestPublisher_ABatchLimitOfTheTopicIsLearnedAndKept(t *testing.T) {
 	const limit = 100 // events
 	s := &script{topics: map[string]int{"t": 1}, answer: func(_ context.Context, r request) (produce.ResponsePartition, error) {
 		if len(r.ids) > limit {
@@ -299,7 +299,7 @@ func TestABatchLimitOfTheTopicIsLearnedAndKept(t *testing.T) {
 	}
 }
 
-func TestPartitionSaysWhereAnEventWouldGoOnceItsTopicIsKnown(t *testing.T) {
+func TestPublisher_PartitionSaysWhereAnEventWouldGoOnceItsTopicIsKnown(t *testing.T) {
 	s := &script{topics: map[string]int{"t": 8}}
 	k := s.publisher(t, PublisherConfig{})
 	e := keyed("a")[0]
@@ -312,7 +312,7 @@ func TestPartitionSaysWhereAnEventWouldGoOnceItsTopicIsKnown(t *testing.T) {
 	}
 }
 
-func TestAPartitionerThatAnswersNonsenseHoldsTheTopic(t *testing.T) {
+func TestPublisher_APartitionerThatAnswersNonsenseHoldsTheTopic(t *testing.T) {
 	s := &script{topics: map[string]int{"t": 2, "u": 2}}
 	k := s.publisher(t, PublisherConfig{Partitioner: func(e holdfast.Event, n int) int {
 		if e.Topic == "t" && e.Key == "b" {
@@ -334,7 +334,7 @@ func TestAPartitionerThatAnswersNonsenseHoldsTheTopic(t *testing.T) {
 	}
 }
 
-func TestATransportThatSendsARequestTwiceSendsTheSameRecordsTwice(t *testing.T) {
+func TestPublisher_ATransportThatSendsARequestTwiceSendsTheSameRecordsTwice(t *testing.T) {
 	r := new(recordReader)
 	r.reset(keyed("a", "b"), []int32{0, 1})
 	for range 2 {

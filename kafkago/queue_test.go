@@ -139,7 +139,7 @@ func (w scenario) batched(t *rapid.T) (log map[partitionName][]string, answers [
 	return log, outline(errs), failed
 }
 
-func TestBatchesWriteAndAnswerAsOneEventAfterTheOtherWould(t *testing.T) {
+func TestQueue_BatchesWriteAndAnswerAsOneEventAfterTheOtherWould(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := drawScenario(t)
 		wantLog, wantAnswers := w.slowly()

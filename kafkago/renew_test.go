@@ -32,7 +32,7 @@ type reader struct{ net.Conn }
 func (r reader) Read(p []byte) (int, error) { return r.Conn.Read(p[:min(len(p), 1)]) }
 
 // The broker ends a connection at the first request after its session, as Kafka does.
-func TestAConnectionOutlivesTheSessionsOfItsBroker(t *testing.T) {
+func TestRenew_AConnectionOutlivesTheSessionsOfItsBroker(t *testing.T) {
 	for _, row := range []struct {
 		name             string
 		session, between time.Duration
@@ -68,7 +68,7 @@ func TestAConnectionOutlivesTheSessionsOfItsBroker(t *testing.T) {
 }
 
 // kafka-go's transport and its dialer keep their connections.
-func TestRequestsAndMembersOutliveSessions(t *testing.T) {
+func TestRenew_RequestsAndMembersOutliveSessions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &doorman{session: 10 * time.Second}
 		c := Connection{Brokers: []string{"kafka-1:9092"}, Dial: d.dial, SASL: saying{name: "SCRAM-SHA-512"}}
@@ -110,7 +110,7 @@ func (answering) SetDeadline(time.Time) error      { return nil }
 func (answering) SetReadDeadline(time.Time) error  { return nil }
 func (answering) SetWriteDeadline(time.Time) error { return nil }
 
-func TestASessionIsRenewedBetweenTwoRequestsOnly(t *testing.T) {
+func TestRenew_ASessionIsRenewedBetweenTwoRequestsOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		renewed := 0
 		conn := renewing(answering{}, 10*time.Second, time.Second, func(context.Context) (time.Duration, error) { renewed++; return 10 * time.Second, nil })
@@ -140,7 +140,7 @@ func TestASessionIsRenewedBetweenTwoRequestsOnly(t *testing.T) {
 }
 
 // The request's own time bounds a renewal, and what was set before holds again after it.
-func TestARenewalLeavesDeadlinesAsTheyWere(t *testing.T) {
+func TestRenew_ARenewalLeavesDeadlinesAsTheyWere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		silent := false
 		d := &doorman{session: 10 * time.Second, mutters: func(string) bool { return silent }}
@@ -180,7 +180,7 @@ func TestARenewalLeavesDeadlinesAsTheyWere(t *testing.T) {
 	})
 }
 
-func TestARenewalHasItsOwnTime(t *testing.T) {
+func TestRenew_ARenewalHasItsOwnTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		silent := false
 		d := &doorman{session: 10 * time.Second, mutters: func(string) bool { return silent }}
@@ -197,7 +197,7 @@ func TestARenewalHasItsOwnTime(t *testing.T) {
 	})
 }
 
-func TestARefusedRenewalIsSaid(t *testing.T) {
+func TestRenew_ARefusedRenewalIsSaid(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		refusal := ""
 		d := &doorman{session: 10 * time.Second, judges: func(string) (string, string) { return "", refusal }}
@@ -213,7 +213,7 @@ func TestARefusedRenewalIsSaid(t *testing.T) {
 	})
 }
 
-func TestASessionIsRenewedAfterMostOfIt(t *testing.T) {
+func TestRenew_ASessionIsRenewedAfterMostOfIt(t *testing.T) {
 	now := time.Now()
 	for chance, want := range map[float64]time.Duration{0: 70 * time.Second, 0.5: 80 * time.Second, 1: 90 * time.Second} {
 		if got := renewAt(now, 100*time.Second, chance).Sub(now).Round(time.Millisecond); got != want {
@@ -222,7 +222,7 @@ func TestASessionIsRenewedAfterMostOfIt(t *testing.T) {
 	}
 }
 
-func TestFramesAreCountedHoweverTheyAreCut(t *testing.T) {
+func TestRenew_FramesAreCountedHoweverTheyAreCut(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var stream []byte
 		ends := map[int]int64{0: 0} // by length of the stream: frames

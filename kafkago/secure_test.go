@@ -21,7 +21,7 @@ import (
 	"github.com/holdfast-go/holdfast/retry"
 )
 
-func TestCredentialsDoNotTravelInPlainText(t *testing.T) {
+func TestSecure_CredentialsDoNotTravelInPlainText(t *testing.T) {
 	brokers := []string{"localhost:9092"}
 	for _, row := range []struct {
 		name       string
@@ -62,7 +62,7 @@ func TestCredentialsDoNotTravelInPlainText(t *testing.T) {
 }
 
 // Whatever a broker leaves unanswered ends the attempt, with an error that says how far it came.
-func TestABrokerThatFallsSilentEndsTheAttemptInTime(t *testing.T) {
+func TestSecure_ABrokerThatFallsSilentEndsTheAttemptInTime(t *testing.T) {
 	for _, row := range []struct{ at, doing string }{
 		{"tls", "start TLS"},
 		{"versions", "ask for its versions"},
@@ -87,7 +87,7 @@ func TestABrokerThatFallsSilentEndsTheAttemptInTime(t *testing.T) {
 	}
 }
 
-func TestAnAttemptEndsWithItsContext(t *testing.T) {
+func TestSecure_AnAttemptEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &doorman{mutters: func(request string) bool { return request == "authenticate" }}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -100,7 +100,7 @@ func TestAnAttemptEndsWithItsContext(t *testing.T) {
 	})
 }
 
-func TestWhatABrokerRefusesIsSaidWithItsRemedy(t *testing.T) {
+func TestSecure_WhatABrokerRefusesIsSaidWithItsRemedy(t *testing.T) {
 	refuses := func(text, code string) func(string) (string, string) {
 		return func(string) (string, string) { return text, code }
 	}
@@ -137,7 +137,7 @@ func TestWhatABrokerRefusesIsSaidWithItsRemedy(t *testing.T) {
 }
 
 // Kafka waits for the client's last message to an answer that says why a token is refused, and logs it then.
-func TestAMechanismThatIsRefusedHasTheLastWord(t *testing.T) {
+func TestSecure_AMechanismThatIsRefusedHasTheLastWord(t *testing.T) {
 	d := &doorman{judges: func(said string) (string, string) {
 		if said == "\x01" {
 			return "", "so be it"
@@ -150,7 +150,7 @@ func TestAMechanismThatIsRefusedHasTheLastWord(t *testing.T) {
 	}
 }
 
-func TestCredentialsAreMadeForEachConnection(t *testing.T) {
+func TestSecure_CredentialsAreMadeForEachConnection(t *testing.T) {
 	d, words := &doorman{}, []string{"one", "two"}
 	m := Rotating("PLAIN", func(ctx context.Context) (sasl.Mechanism, error) {
 		if at := sasl.MetadataFromContext(ctx); at == nil || at.Host != "kafka-1" || at.Port != 9092 {
@@ -168,7 +168,7 @@ func TestCredentialsAreMadeForEachConnection(t *testing.T) {
 	}
 }
 
-func TestWhatTLSRefusesIsSaidWithItsRemedy(t *testing.T) {
+func TestSecure_WhatTLSRefusesIsSaidWithItsRemedy(t *testing.T) {
 	authority, another := certtest.New(t), certtest.New(t)
 	pair := func(i certtest.Issued) []tls.Certificate { return []tls.Certificate{i.Pair(t)} }
 	ours, theirs := pair(authority.Issue(t, "kafka-1", time.Hour, "kafka-1")), pair(another.Issue(t, "kafka-1", time.Hour, "kafka-1"))
@@ -208,7 +208,7 @@ func TestWhatTLSRefusesIsSaidWithItsRemedy(t *testing.T) {
 }
 
 // A port that does not speak TLS ends the connection, or answers with something else.
-func TestAPortWithoutTLSIsNamedAsTheCause(t *testing.T) {
+func TestSecure_APortWithoutTLSIsNamedAsTheCause(t *testing.T) {
 	for name, answer := range map[string]string{"it hangs up": "", "it speaks something else": "HTTP/1.1 400 Bad Request\r\n\r\n"} {
 		t.Run(name, func(t *testing.T) {
 			dial := func(context.Context, string, string) (net.Conn, error) {
@@ -229,7 +229,7 @@ func TestAPortWithoutTLSIsNamedAsTheCause(t *testing.T) {
 }
 
 // kafka-go bounds no SASL in time: with it, Close would wait for a broker that says nothing for ever.
-func TestAGroupClosesWhileABrokerSaysNothing(t *testing.T) {
+func TestSecure_AGroupClosesWhileABrokerSaysNothing(t *testing.T) {
 	for _, at := range []string{"versions", "handshake", "authenticate"} {
 		t.Run(at, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -257,7 +257,7 @@ func TestAGroupClosesWhileABrokerSaysNothing(t *testing.T) {
 }
 
 // A member of a group learns the reason, and so does a publisher.
-func TestAWrongPasswordIsSaidToPublisherAndGroup(t *testing.T) {
+func TestSecure_AWrongPasswordIsSaidToPublisherAndGroup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &doorman{judges: func(string) (string, string) { return "", "no such user" }}
 		c := Connection{Brokers: []string{"kafka-1:9092"}, Dial: d.dial, SASL: saying{name: "SCRAM-SHA-512"}}

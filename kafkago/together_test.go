@@ -28,7 +28,7 @@ func namedByKey(e holdfast.Event, _ int) int {
 	return n
 }
 
-func TestPublishTogether(t *testing.T) {
+func TestTogether_PublishTogether(t *testing.T) {
 	twoLeaders := func(partition int) int { return partition % 2 }
 	for _, test := range []struct {
 		name    string
@@ -106,7 +106,7 @@ func TestPublishTogether(t *testing.T) {
 }
 
 // A partition that does not answer keeps those in its request for half a second, whatever ProduceTimeout is.
-func TestARequestOfManyPartitionsEndsSoon(t *testing.T) {
+func TestTogether_ARequestOfManyPartitionsEndsSoon(t *testing.T) {
 	synctest.Test(t, aRequestOfManyPartitionsEndsSoon)
 }
 
@@ -136,7 +136,7 @@ func aRequestOfManyPartitionsEndsSoon(t *testing.T) {
 	}
 }
 
-func TestManyPartitionsArePublishedTogether(t *testing.T) {
+func TestTogether_ManyPartitionsArePublishedTogether(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		k := clusterPublisher(t, cluster.Brokers, PublisherConfig{Partitioner: namedByKey})
 		const partitions = 40

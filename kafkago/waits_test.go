@@ -20,7 +20,7 @@ import (
 	"github.com/holdfast-go/holdfast/retry"
 )
 
-func TestCancellingWaitsForTheRequestUnderWayAndSendsNoOther(t *testing.T) {
+func TestWaits_CancellingWaitsForTheRequestUnderWayAndSendsNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		s := &script{topics: map[string]int{"t": 1}, answer: func(request context.Context, _ request) (produce.ResponsePartition, error) {
@@ -52,7 +52,7 @@ func silent(ctx context.Context, _ request) (produce.ResponsePartition, error) {
 	return produce.ResponsePartition{}, ctx.Err()
 }
 
-func TestARequestEndsAtProduceTimeoutOrAtTheCallersDeadline(t *testing.T) {
+func TestWaits_ARequestEndsAtProduceTimeoutOrAtTheCallersDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, test := range []struct {
 			caller, want time.Duration
@@ -76,7 +76,7 @@ func TestARequestEndsAtProduceTimeoutOrAtTheCallersDeadline(t *testing.T) {
 func byKey(e holdfast.Event, _ int) int { return int(e.Key[0] - 'a') }
 
 // A leader that gives no answer is told from a cluster that is away by asking another, each time.
-func TestALeaderThatIsAwayIsKnownFromAClusterThatIs(t *testing.T) {
+func TestWaits_ALeaderThatIsAwayIsKnownFromAClusterThatIs(t *testing.T) {
 	reset := func(context.Context, request) (produce.ResponsePartition, error) {
 		return produce.ResponsePartition{}, &net.OpError{Op: "read", Err: syscall.ECONNRESET}
 	}
@@ -128,7 +128,7 @@ func TestALeaderThatIsAwayIsKnownFromAClusterThatIs(t *testing.T) {
 }
 
 // What others acknowledge meanwhile needs no question.
-func TestALeaderAwayWhileOthersAnswerIsAPartitionsTrouble(t *testing.T) {
+func TestWaits_ALeaderAwayWhileOthersAnswerIsAPartitionsTrouble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{topics: map[string]int{"t": 2}, answer: func(ctx context.Context, r request) (produce.ResponsePartition, error) {
 			if r.partition == 1 {
@@ -147,7 +147,7 @@ func TestALeaderAwayWhileOthersAnswerIsAPartitionsTrouble(t *testing.T) {
 	})
 }
 
-func TestManyPartitionsOfASilentClusterAskOnceForEachLeader(t *testing.T) {
+func TestWaits_ManyPartitionsOfASilentClusterAskOnceForEachLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{topics: map[string]int{"t": 20}, leader: func(p int) int { return p % 2 }, answer: silent,
 			question: func(ctx context.Context, _ int) error { <-ctx.Done(); return ctx.Err() }}
@@ -164,7 +164,7 @@ func TestManyPartitionsOfASilentClusterAskOnceForEachLeader(t *testing.T) {
 	})
 }
 
-func TestACallerThatStopsDoesNotWaitForOtherLeaders(t *testing.T) {
+func TestWaits_ACallerThatStopsDoesNotWaitForOtherLeaders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		s := &script{topics: map[string]int{"t": 2}, leader: func(p int) int { return p }, answer: silent}
@@ -195,7 +195,7 @@ func TestACallerThatStopsDoesNotWaitForOtherLeaders(t *testing.T) {
 	})
 }
 
-func TestAQuotaIsWaitedFor(t *testing.T) {
+func TestWaits_AQuotaIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{topics: map[string]int{"t": 1}}
 		k := s.publisher(t, PublisherConfig{})
@@ -216,7 +216,7 @@ func TestAQuotaIsWaitedFor(t *testing.T) {
 	})
 }
 
-func TestMetadataIsKeptForItsTimeAndAskedForAgainAfterAFailure(t *testing.T) {
+func TestWaits_MetadataIsKeptForItsTimeAndAskedForAgainAfterAFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{topics: map[string]int{"t": 1}}
 		k := s.publisher(t, PublisherConfig{MetadataTTL: time.Minute})

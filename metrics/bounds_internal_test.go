@@ -10,7 +10,7 @@ import (
 )
 
 // However many consumers have done a backfill, those that need a person have figures.
-func TestOfManyBackfillsThoseThatAreDoneAreLeftOut(t *testing.T) {
+func TestBounds_OfManyBackfillsThoseThatAreDoneAreLeftOut(t *testing.T) {
 	t.Parallel()
 	var rows []state.Backfill
 	for i := range 3 * maxConsumers {
@@ -38,7 +38,7 @@ func TestOfManyBackfillsThoseThatAreDoneAreLeftOut(t *testing.T) {
 }
 
 // The consumers with the most have figures, and the letters of a relay's lanes are one figure.
-func TestOfManyConsumersThoseWithTheMostHaveFigures(t *testing.T) {
+func TestBounds_OfManyConsumersThoseWithTheMostHaveFigures(t *testing.T) {
 	t.Parallel()
 	var stored []StoredOf
 	for i := range 3 * maxConsumers {

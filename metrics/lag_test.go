@@ -40,7 +40,7 @@ func (a *asked) readings(t *testing.T) map[string]float64 {
 	return got
 }
 
-func TestTheLagIsTheDistanceToTheEndsOfPartitions(t *testing.T) {
+func TestLag_TheLagIsTheDistanceToTheEndsOfPartitions(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
 	pgtest.Exec(t, db, `insert into holdfast.consumer_position (consumer, topic, partition, position) values
@@ -78,7 +78,7 @@ func TestTheLagIsTheDistanceToTheEndsOfPartitions(t *testing.T) {
 	}
 }
 
-func TestTheLagIsNotObservedWithoutItsSources(t *testing.T) {
+func TestLag_TheLagIsNotObservedWithoutItsSources(t *testing.T) {
 	t.Parallel()
 	ends := func(context.Context, []source.TopicPartition) (map[source.TopicPartition]int64, error) {
 		return nil, nil

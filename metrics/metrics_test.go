@@ -19,7 +19,7 @@ import (
 	"github.com/holdfast-go/holdfast/relay"
 )
 
-func TestLabelsOfTopicsAreBoundedAlsoForTopicsInTrouble(t *testing.T) {
+func TestMetrics_LabelsOfTopicsAreBoundedAlsoForTopicsInTrouble(t *testing.T) {
 	t.Parallel()
 	l := newLedger()
 	o, err := metrics.Relay(l)
@@ -44,7 +44,7 @@ func TestLabelsOfTopicsAreBoundedAlsoForTopicsInTrouble(t *testing.T) {
 	}
 }
 
-func TestACallOfTheBrokerIsCountedByItsAnswers(t *testing.T) {
+func TestMetrics_ACallOfTheBrokerIsCountedByItsAnswers(t *testing.T) {
 	t.Parallel()
 	l := newLedger()
 	o, err := metrics.Relay(l)
@@ -73,7 +73,7 @@ func TestACallOfTheBrokerIsCountedByItsAnswers(t *testing.T) {
 	}
 }
 
-func TestNoTwoInstrumentsHaveOneName(t *testing.T) {
+func TestMetrics_NoTwoInstrumentsHaveOneName(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
 	for _, i := range metrics.All() {
@@ -87,7 +87,7 @@ func TestNoTwoInstrumentsHaveOneName(t *testing.T) {
 	}
 }
 
-func TestASampleIsWhatTheDatabaseHolds(t *testing.T) {
+func TestMetrics_ASampleIsWhatTheDatabaseHolds(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
 	write := func(es ...holdfast.Event) {
@@ -167,7 +167,7 @@ func TestASampleIsWhatTheDatabaseHolds(t *testing.T) {
 	}
 }
 
-func TestWhatASamplerIsConfiguredWithIsChecked(t *testing.T) {
+func TestMetrics_WhatASamplerIsConfiguredWithIsChecked(t *testing.T) {
 	t.Parallel()
 	_, err := metrics.NewDatabase(nil, metrics.DatabaseConfig{Schema: "a b", Interval: time.Millisecond, Timeout: -1})
 	if err == nil {

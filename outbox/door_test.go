@@ -81,7 +81,7 @@ func refusedForItself(err error) bool {
 	return errors.As(err, &limit) || errors.As(err, &pgErr) && pgErr.Code == "22023" && strings.HasPrefix(pgErr.Message, "write event: ")
 }
 
-func TestEveryDoorHasTheSameLimits(t *testing.T) {
+func TestDoor_EveryDoorHasTheSameLimits(t *testing.T) {
 	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	db := setup(t)
@@ -181,7 +181,7 @@ func TestEveryDoorHasTheSameLimits(t *testing.T) {
 }
 
 // Go cannot write these: Event.Headers is a map of strings.
-func TestHeadersThatOnlySQLCanWriteAreRefused(t *testing.T) {
+func TestDoor_HeadersThatOnlySQLCanWriteAreRefused(t *testing.T) {
 	t.Parallel()
 	db := setup(t)
 	for name, headers := range map[string]string{
@@ -219,7 +219,7 @@ func TestHeadersThatOnlySQLCanWriteAreRefused(t *testing.T) {
 	}
 }
 
-func TestTheLimitOfPayloadsIsTheInstallations(t *testing.T) {
+func TestDoor_TheLimitOfPayloadsIsTheInstallations(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	limited := func(c holdfast.SchemaConfig) {
@@ -261,7 +261,7 @@ func TestTheLimitOfPayloadsIsTheInstallations(t *testing.T) {
 }
 
 // A writer's own now() is not in the future: the event is written, and once.
-func TestAnEventThatIsDueAtTheTimeOfItsTransactionIsInTheLog(t *testing.T) {
+func TestDoor_AnEventThatIsDueAtTheTimeOfItsTransactionIsInTheLog(t *testing.T) {
 	t.Parallel()
 	db := setup(t)
 	pgtest.Exec(t, db.Pool, "select holdfast.write('orders', 'k', 't', '', not_before => now())")

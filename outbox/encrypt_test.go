@@ -31,7 +31,7 @@ func reversed(e holdfast.Event) (holdfast.Sealed, error) {
 	return holdfast.Sealed{Algorithm: "reversed", Key: "k1", Payload: out}, nil
 }
 
-func TestPayloadsAreWrittenEncrypted(t *testing.T) {
+func TestEncrypt_PayloadsAreWrittenEncrypted(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
 	o, err := outbox.New(outbox.Config{Source: "shop", Encryptor: encryptFunc(func(e holdfast.Event) (holdfast.Sealed, error) {
@@ -84,7 +84,7 @@ func TestPayloadsAreWrittenEncrypted(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeEncryptedIsNotWritten(t *testing.T) {
+func TestEncrypt_WhatCannotBeEncryptedIsNotWritten(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
 	headers := map[string]string{}

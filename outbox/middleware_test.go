@@ -28,7 +28,7 @@ func tenant(name string) func(next outbox.WriteFunc) outbox.WriteFunc {
 	}
 }
 
-func TestTheMiddlewareOfAnOutboxSeesWhatIsWritten(t *testing.T) {
+func TestMiddleware_TheMiddlewareOfAnOutboxSeesWhatIsWritten(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
 	o, err := outbox.New(outbox.Config{Use: []func(outbox.WriteFunc) outbox.WriteFunc{tenant("a"), tenant("b")}})
@@ -53,7 +53,7 @@ func TestTheMiddlewareOfAnOutboxSeesWhatIsWritten(t *testing.T) {
 	}
 }
 
-func TestNoMiddlewareOfAnOutboxLosesEvents(t *testing.T) {
+func TestMiddleware_NoMiddlewareOfAnOutboxLosesEvents(t *testing.T) {
 	t.Parallel()
 	good := holdfast.Event{Topic: "orders", Type: "order.placed"}
 	for name, c := range map[string]struct {

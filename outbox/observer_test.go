@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/outbox"
 )
 
-func TestAnObserverGivesTheEventsOfAWriteTheirTrace(t *testing.T) {
+func TestObserver_AnObserverGivesTheEventsOfAWriteTheirTrace(t *testing.T) {
 	t.Parallel()
 	db := setup(t)
 	var more map[string]string

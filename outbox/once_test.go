@@ -42,7 +42,7 @@ func outboxOf(t *testing.T, c outbox.Config) *outbox.Outbox {
 
 const inLog = "select count(*) from holdfast.event"
 
-func TestADedupeKeyWritesItsEventOnce(t *testing.T) {
+func TestOnce_ADedupeKeyWritesItsEventOnce(t *testing.T) {
 	t.Parallel()
 	db, o := setup(t), outboxOf(t, outbox.Config{Source: "shop"})
 	first, err := once(t, db, o, "invoice 17 is due", good())
@@ -72,7 +72,7 @@ func TestADedupeKeyWritesItsEventOnce(t *testing.T) {
 	}
 }
 
-func TestADedupeKeyIsFreeAgainAfterARollback(t *testing.T) {
+func TestOnce_ADedupeKeyIsFreeAgainAfterARollback(t *testing.T) {
 	t.Parallel()
 	db, o := setup(t), outboxOf(t, outbox.Config{})
 	undone := errors.New("undone")
@@ -95,7 +95,7 @@ func TestADedupeKeyIsFreeAgainAfterARollback(t *testing.T) {
 	}
 }
 
-func TestAnotherEventUnderADedupeKeyIsAConflict(t *testing.T) {
+func TestOnce_AnotherEventUnderADedupeKeyIsAConflict(t *testing.T) {
 	t.Parallel()
 	db, o := setup(t), outboxOf(t, outbox.Config{})
 	if _, err := once(t, db, o, "private key", good()); err != nil {
@@ -124,7 +124,7 @@ func TestAnotherEventUnderADedupeKeyIsAConflict(t *testing.T) {
 }
 
 // The second waits for the first, and then either finds its event or writes its own.
-func TestASecondWriterOfADedupeKeyWaits(t *testing.T) {
+func TestOnce_ASecondWriterOfADedupeKeyWaits(t *testing.T) {
 	t.Parallel()
 	for name, commits := range map[string]bool{"the first commits": true, "the first rolls back": false} {
 		t.Run(name, func(t *testing.T) {
@@ -173,7 +173,7 @@ func TestASecondWriterOfADedupeKeyWaits(t *testing.T) {
 	}
 }
 
-func TestManyWritersOfADedupeKeyWriteOne(t *testing.T) {
+func TestOnce_ManyWritersOfADedupeKeyWriteOne(t *testing.T) {
 	t.Parallel()
 	db, o := setup(t), outboxOf(t, outbox.Config{})
 	var written atomic.Int32
@@ -201,7 +201,7 @@ func TestManyWritersOfADedupeKeyWriteOne(t *testing.T) {
 	}
 }
 
-func TestADedupeKeyNewerThanTheSnapshotIsASerializationFailure(t *testing.T) {
+func TestOnce_ADedupeKeyNewerThanTheSnapshotIsASerializationFailure(t *testing.T) {
 	t.Parallel()
 	db, o := setup(t), outboxOf(t, outbox.Config{})
 	err := pgx.BeginTxFunc(t.Context(), db.Pool, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, func(tx pgx.Tx) error {
@@ -219,7 +219,7 @@ func TestADedupeKeyNewerThanTheSnapshotIsASerializationFailure(t *testing.T) {
 }
 
 // An event that is written again after its key was forgotten has the same id, so that an inbox sees a repeat.
-func TestAForgottenDedupeKeyGivesTheSameID(t *testing.T) {
+func TestOnce_AForgottenDedupeKeyGivesTheSameID(t *testing.T) {
 	t.Parallel()
 	db, o := setup(t), outboxOf(t, outbox.Config{DedupeRetention: time.Hour})
 	first, err := once(t, db, o, "k", good())
@@ -260,7 +260,7 @@ func TestAForgottenDedupeKeyGivesTheSameID(t *testing.T) {
 }
 
 // Every language writes once, and all share the keys.
-func TestSQLWritesOnceToo(t *testing.T) {
+func TestOnce_SQLWritesOnceToo(t *testing.T) {
 	t.Parallel()
 	db, o := setup(t), outboxOf(t, outbox.Config{})
 	const call = `select written, event_id from holdfast.write_once('ä', 'orders', 'k', 'order.placed', '{}', headers => '{"a": "1"}')`
@@ -287,7 +287,7 @@ func TestSQLWritesOnceToo(t *testing.T) {
 	}
 }
 
-func TestWriteOnceRefusesBadInput(t *testing.T) {
+func TestOnce_WriteOnceRefusesBadInput(t *testing.T) {
 	t.Parallel()
 	db, o := setup(t), outboxOf(t, outbox.Config{})
 	bad := good()
@@ -319,7 +319,7 @@ func TestWriteOnceRefusesBadInput(t *testing.T) {
 	}
 }
 
-func TestWriteOnceGoesThroughMiddleware(t *testing.T) {
+func TestOnce_WriteOnceGoesThroughMiddleware(t *testing.T) {
 	t.Parallel()
 	db := setup(t)
 	calls := 0
@@ -349,7 +349,7 @@ func TestWriteOnceGoesThroughMiddleware(t *testing.T) {
 }
 
 // Each encryption of a payload is another text, and a hash of what was encrypted would outlive its erasure.
-func TestEncryptedPayloadsAreNotCompared(t *testing.T) {
+func TestOnce_EncryptedPayloadsAreNotCompared(t *testing.T) {
 	t.Parallel()
 	db := setup(t)
 	n := 0

@@ -38,7 +38,7 @@ func good() holdfast.Event {
 	return holdfast.Event{Topic: "orders", Type: "order.placed", Key: "k", Payload: []byte("{}")}
 }
 
-func TestWriteMakesOneRoundTripHoweverManyEvents(t *testing.T) {
+func TestOutbox_WriteMakesOneRoundTripHoweverManyEvents(t *testing.T) {
 	t.Parallel()
 	db := setup(t)
 	var mu sync.Mutex
@@ -80,7 +80,7 @@ func (f tracer) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData)
 var execModes = []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,
 	pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol}
 
-func TestWriteWorksInEveryExecModeOfPgx(t *testing.T) {
+func TestOutbox_WriteWorksInEveryExecModeOfPgx(t *testing.T) {
 	t.Parallel()
 	db := setup(t)
 	for _, mode := range execModes {
@@ -118,7 +118,7 @@ func TestWriteWorksInEveryExecModeOfPgx(t *testing.T) {
 // problemForm is the one form of every refusal: field, value and rule.
 var problemForm = regexp.MustCompile(`^write events: event \d+: [a-z].* is .*: it must `)
 
-func TestAnEventOutsideTheLimitsIsRefusedWithFieldValueAndRule(t *testing.T) {
+func TestOutbox_AnEventOutsideTheLimitsIsRefusedWithFieldValueAndRule(t *testing.T) {
 	t.Parallel()
 	db := setup(t)
 	change := func(f func(e *holdfast.Event)) holdfast.Event { e := good(); f(&e); return e }
@@ -186,7 +186,7 @@ func TestAnEventOutsideTheLimitsIsRefusedWithFieldValueAndRule(t *testing.T) {
 	}
 }
 
-func TestTheLargestEventWithinTheLimitsIsWritten(t *testing.T) {
+func TestOutbox_TheLargestEventWithinTheLimitsIsWritten(t *testing.T) {
 	t.Parallel()
 	db := setup(t)
 	e := holdfast.Event{ID: strings.Repeat("i", 255), Source: strings.Repeat("s", 255), Type: strings.Repeat("t", 255), Topic: strings.Repeat("t", 249),
@@ -196,7 +196,7 @@ func TestTheLargestEventWithinTheLimitsIsWritten(t *testing.T) {
 	}
 }
 
-func TestNewNamesEveryProblemOfTheConfiguration(t *testing.T) {
+func TestOutbox_NewNamesEveryProblemOfTheConfiguration(t *testing.T) {
 	t.Parallel()
 	_, err := outbox.New(outbox.Config{Schema: "No;", Source: strings.Repeat("x", 256), MaxPayload: -2})
 	for _, want := range []string{`schema is "No;"`, "source is 256 bytes", "max payload is -2"} {
@@ -206,7 +206,7 @@ func TestNewNamesEveryProblemOfTheConfiguration(t *testing.T) {
 	}
 }
 
-func TestWithoutTheSchemaWriteSaysWhatToDo(t *testing.T) {
+func TestOutbox_WithoutTheSchemaWriteSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	err := pgx.BeginFunc(t.Context(), db.Pool, func(tx pgx.Tx) error { return outbox.Write(t.Context(), tx, good()) })
@@ -215,7 +215,7 @@ func TestWithoutTheSchemaWriteSaysWhatToDo(t *testing.T) {
 	}
 }
 
-func TestLockMakesASecondTransactionOfTheKeyWait(t *testing.T) {
+func TestOutbox_LockMakesASecondTransactionOfTheKeyWait(t *testing.T) {
 	t.Parallel()
 	db := setup(t)
 	first, err := db.Begin(t.Context())
@@ -255,7 +255,7 @@ func TestLockMakesASecondTransactionOfTheKeyWait(t *testing.T) {
 	}
 }
 
-func TestTransactionsThatLockTheSameKeysInAnyOrderDoNotDeadlock(t *testing.T) {
+func TestOutbox_TransactionsThatLockTheSameKeysInAnyOrderDoNotDeadlock(t *testing.T) {
 	t.Parallel()
 	db := setup(t)
 	var wg sync.WaitGroup
@@ -275,7 +275,7 @@ func TestTransactionsThatLockTheSameKeysInAnyOrderDoNotDeadlock(t *testing.T) {
 	wg.Wait()
 }
 
-func TestGoAndSQLAgreeOnLanesAndLocks(t *testing.T) {
+func TestOutbox_GoAndSQLAgreeOnLanesAndLocks(t *testing.T) {
 	t.Parallel()
 	db := setup(t)
 	for _, key := range []string{"k", "order-1", "Ünïcödé ☃", strings.Repeat("x", 1024), `\`, `'`} {
@@ -303,7 +303,7 @@ func TestGoAndSQLAgreeOnLanesAndLocks(t *testing.T) {
 	}
 }
 
-func TestTheSQLDoorWritesWithTheSameLimits(t *testing.T) {
+func TestOutbox_TheSQLDoorWritesWithTheSameLimits(t *testing.T) {
 	t.Parallel()
 	db := setup(t)
 	pgtest.Exec(t, db.Pool, `select holdfast.write('orders', 'k', 'order.placed', '{"a": 1}', headers => '{"traceparent": "x"}', source => 'legacy')`)
@@ -331,7 +331,7 @@ func TestTheSQLDoorWritesWithTheSameLimits(t *testing.T) {
 	}
 }
 
-func TestEveryDoorLeadsToTheCurrentSegment(t *testing.T) {
+func TestOutbox_EveryDoorLeadsToTheCurrentSegment(t *testing.T) {
 	t.Parallel()
 	db := setup(t)
 	for segment := range 4 {
@@ -348,7 +348,7 @@ func TestEveryDoorLeadsToTheCurrentSegment(t *testing.T) {
 	}
 }
 
-func TestAWriterCannotChooseItsPlaceInTheLog(t *testing.T) {
+func TestOutbox_AWriterCannotChooseItsPlaceInTheLog(t *testing.T) {
 	t.Parallel()
 	db := setup(t)
 	role := "writer_" + strings.ToLower(rand.Text())
@@ -391,7 +391,7 @@ func TestAWriterCannotChooseItsPlaceInTheLog(t *testing.T) {
 	}
 }
 
-func TestAProducerLinksPgxAndAUUIDLibraryOnly(t *testing.T) {
+func TestOutbox_AProducerLinksPgxAndAUUIDLibraryOnly(t *testing.T) {
 	t.Parallel()
 	out, err := exec.Command("go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", "github.com/holdfast-go/holdfast/outbox").Output()
 	if err != nil {

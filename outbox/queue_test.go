@@ -50,7 +50,7 @@ func thereAre(t *testing.T, db *pgtest.DB, changes, events int64) {
 	}
 }
 
-func TestQueuedEventsAreWrittenInTheirOrderInEveryExecModeOfPgx(t *testing.T) {
+func TestQueue_QueuedEventsAreWrittenInTheirOrderInEveryExecModeOfPgx(t *testing.T) {
 	t.Parallel()
 	for _, mode := range execModes {
 		t.Run(mode.String(), func(t *testing.T) {
@@ -77,7 +77,7 @@ func TestQueuedEventsAreWrittenInTheirOrderInEveryExecModeOfPgx(t *testing.T) {
 	}
 }
 
-func TestABatchThatRollsBackLeavesNoEvent(t *testing.T) {
+func TestQueue_ABatchThatRollsBackLeavesNoEvent(t *testing.T) {
 	t.Parallel()
 	db := setupQueue(t)
 	sentinel := errors.New("no")
@@ -90,7 +90,7 @@ func TestABatchThatRollsBackLeavesNoEvent(t *testing.T) {
 }
 
 // A batch outside of a transaction is one of its own, whichever statement fails.
-func TestABatchThatAPoolSendsIsOneTransaction(t *testing.T) {
+func TestQueue_ABatchThatAPoolSendsIsOneTransaction(t *testing.T) {
 	t.Parallel()
 	db := setupQueue(t)
 	behind := changeWith(t, good())
@@ -112,7 +112,7 @@ func TestABatchThatAPoolSendsIsOneTransaction(t *testing.T) {
 	thereAre(t, db, 1, 1)
 }
 
-func TestAnEventOutsideTheLimitsQueuesNothing(t *testing.T) {
+func TestQueue_AnEventOutsideTheLimitsQueuesNothing(t *testing.T) {
 	t.Parallel()
 	batch := &pgx.Batch{}
 	bad := good()
@@ -134,7 +134,7 @@ func TestAnEventOutsideTheLimitsQueuesNothing(t *testing.T) {
 }
 
 // What the change waits for is one answer of the server, with its events as without.
-func TestQueuedEventsCostNoRoundTrip(t *testing.T) {
+func TestQueue_QueuedEventsCostNoRoundTrip(t *testing.T) {
 	t.Parallel()
 	db := setupQueue(t)
 	config, err := pgx.ParseConfig(db.DSN)
@@ -182,7 +182,7 @@ func (c writesCounted) Write(b []byte) (int, error) {
 }
 
 // The cheapest transaction: one round trip in all.
-func TestABatchWithBeginAndCommitIsATransaction(t *testing.T) {
+func TestQueue_ABatchWithBeginAndCommitIsATransaction(t *testing.T) {
 	t.Parallel()
 	for _, mode := range execModes {
 		t.Run(mode.String(), func(t *testing.T) {

@@ -25,7 +25,7 @@ func wroteTo(t *testing.T, db *pgtest.DB, id string) (segment string) {
 }
 
 // A connection keeps its plans, in which the current segment is a constant: the first transaction after a rotation has new ones.
-func TestAConnectionFollowsARotationWithItsNextTransaction(t *testing.T) {
+func TestSegment_AConnectionFollowsARotationWithItsNextTransaction(t *testing.T) {
 	t.Parallel()
 	db := setup(t)
 	conn, err := db.Acquire(t.Context())
@@ -62,7 +62,7 @@ func TestAConnectionFollowsARotationWithItsNextTransaction(t *testing.T) {
 	}
 }
 
-func TestARotationThatIsRolledBackMovesNobody(t *testing.T) {
+func TestSegment_ARotationThatIsRolledBackMovesNobody(t *testing.T) {
 	t.Parallel()
 	db := setup(t)
 	tx, err := db.Begin(t.Context())
@@ -88,7 +88,7 @@ func TestARotationThatIsRolledBackMovesNobody(t *testing.T) {
 	}
 }
 
-func TestEventsOfOneCallHaveTheOrderOfTheCall(t *testing.T) {
+func TestSegment_EventsOfOneCallHaveTheOrderOfTheCall(t *testing.T) {
 	t.Parallel()
 	db := setup(t)
 	var events []holdfast.Event
@@ -109,7 +109,7 @@ func TestEventsOfOneCallHaveTheOrderOfTheCall(t *testing.T) {
 }
 
 // within_limits decides for most events, and refusal for the rest. What the first lets in, the second does not refuse.
-func TestWhatIsWithinTheLimitsIsNotRefused(t *testing.T) {
+func TestSegment_WhatIsWithinTheLimitsIsNotRefused(t *testing.T) {
 	t.Parallel()
 	db := setup(t)
 	r := rand.New(rand.NewPCG(seed.New(t), 0))

@@ -39,7 +39,7 @@ func ExampleTyped() {
 	// order.placed o-1 {"id":"o-1","cents":1200}
 }
 
-func TestTypedValuesAreWrittenInTheirOrder(t *testing.T) {
+func TestTyped_TypedValuesAreWrittenInTheirOrder(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
 	o, err := outbox.New(outbox.Config{Source: "shop"})
@@ -76,7 +76,7 @@ func (c refusing) Encode(ctx context.Context, e holdfast.Event, v any) (holdfast
 	return c.JSON.Encode(ctx, e, v)
 }
 
-func TestAValueThatItsCodecRefusesWritesNothing(t *testing.T) {
+func TestTyped_AValueThatItsCodecRefusesWritesNothing(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
 	typed := placed
@@ -95,7 +95,7 @@ func TestAValueThatItsCodecRefusesWritesNothing(t *testing.T) {
 	}
 }
 
-func TestANilValueIsNoTombstone(t *testing.T) {
+func TestTyped_ANilValueIsNoTombstone(t *testing.T) {
 	typed := outbox.Typed[*order]{Topic: "orders", Type: "order.placed", KeyFunc: func(o *order) string { return o.ID }}
 	if e, err := typed.Event(t.Context(), nil); err == nil {
 		t.Errorf("it became %+v", e)

@@ -63,7 +63,7 @@ func startRefuses(t *testing.T, pool *pgxpool.Pool, want error) {
 	}
 }
 
-func TestARestoredCopyIsRefusedAndAdoptedWithoutLosingAnEvent(t *testing.T) {
+func TestAdopt_ARestoredCopyIsRefusedAndAdoptedWithoutLosingAnEvent(t *testing.T) {
 	skip.InShort(t, "it takes 12 s beside the others")
 	t.Parallel()
 	ctx := t.Context()
@@ -130,7 +130,7 @@ func TestARestoredCopyIsRefusedAndAdoptedWithoutLosingAnEvent(t *testing.T) {
 	}
 }
 
-func TestTheSameFilesUnderAnotherIdentifierKeepTheirCursors(t *testing.T) {
+func TestAdopt_TheSameFilesUnderAnotherIdentifierKeepTheirCursors(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 2), newBroker()
 	write(t, pool, event("k", "1"))
@@ -152,7 +152,7 @@ func TestTheSameFilesUnderAnotherIdentifierKeepTheirCursors(t *testing.T) {
 }
 
 // A publication FOR ALL TABLES, as CDC tools make it, refuses updates and deletes of a table without a replica identity.
-func TestARestoredCopyWithAPublicationOfAllTablesIsAdopted(t *testing.T) {
+func TestAdopt_ARestoredCopyWithAPublicationOfAllTablesIsAdopted(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	t.Parallel()
 	pool, b := setup(t, 2), newBroker()
@@ -167,14 +167,14 @@ func TestARestoredCopyWithAPublicationOfAllTablesIsAdopted(t *testing.T) {
 	arrives(t, b, "1")
 }
 
-func TestACursorInTheFutureIsRefused(t *testing.T) {
+func TestAdopt_ACursorInTheFutureIsRefused(t *testing.T) {
 	t.Parallel()
 	pool := setup(t, 2)
 	pgtest.Exec(t, pool, "update holdfast.lane set done = '900000000:900000000:' where lane = 1")
 	startRefuses(t, pool, relay.ErrRestored)
 }
 
-func TestAStandbyIsRefusedAndCanBeUsedOnceItIsPromoted(t *testing.T) {
+func TestAdopt_AStandbyIsRefusedAndCanBeUsedOnceItIsPromoted(t *testing.T) {
 	skip.InShort(t, "it takes 11 s beside the others")
 	t.Parallel()
 	primary := pgtest.Own(t, pgtest.Options{Settings: pgtest.NoSync()})
@@ -210,7 +210,7 @@ func TestAStandbyIsRefusedAndCanBeUsedOnceItIsPromoted(t *testing.T) {
 	wantFirsts(t, b, "k", "1", "2", "3")
 }
 
-func TestACrashOfPostgresLosesNothingAndTheRelayGoesOn(t *testing.T) {
+func TestAdopt_ACrashOfPostgresLosesNothingAndTheRelayGoesOn(t *testing.T) {
 	skip.InShort(t, "it takes 13 s beside the others")
 	t.Parallel()
 	server := pgtest.Own(t, pgtest.Options{Settings: pgtest.NoSync()}) // the process crashes, not the machine
@@ -292,7 +292,7 @@ func TestACrashOfPostgresLosesNothingAndTheRelayGoesOn(t *testing.T) {
 }
 
 // A snapshot in memory may call a transaction done that a crash undid, and whose id was given out again.
-func TestAMemoryOfBeforeACrashChangesNothing(t *testing.T) {
+func TestAdopt_AMemoryOfBeforeACrashChangesNothing(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
 	lost := make(chan error, 10)

@@ -12,7 +12,7 @@ import (
 
 // A cursor ahead of the server speaks of transactions that the server has not begun: a copy of the files was put back, or a
 // crash undid them. Rule 1.
-func TestACursorAheadOfTheServerIsNeitherReadNorSaved(t *testing.T) {
+func TestAhead_ACursorAheadOfTheServerIsNeitherReadNorSaved(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	pool, r := openLog(t, 1, 10)
@@ -61,7 +61,7 @@ func TestACursorAheadOfTheServerIsNeitherReadNorSaved(t *testing.T) {
 
 // While a lane is idle its cursor stays what it was, with all transactions that were in flight then. Each is looked up once,
 // and not for every look (8 ms a look with 300 of them, 39 ms with 1,000).
-func TestAnIdleLaneLooksAnEndedTransactionUpOnce(t *testing.T) {
+func TestAhead_AnIdleLaneLooksAnEndedTransactionUpOnce(t *testing.T) {
 	skip.InShort(t, "it takes 7 s beside the others")
 	t.Parallel()
 	pool, r := openLog(t, 1, 10)
@@ -124,7 +124,7 @@ func TestAnIdleLaneLooksAnEndedTransactionUpOnce(t *testing.T) {
 
 // Else each look passes over all rows that the transaction has written so far: 2 s with a million of them. And when it ends, the lane reads
 // it by its own range of the index, in order, and sorts nothing.
-func TestAnIdleLanePassesOverABigTransactionOnce(t *testing.T) {
+func TestAhead_AnIdleLanePassesOverABigTransactionOnce(t *testing.T) {
 	t.Parallel()
 	pool, reader := openLog(t, 1, 10)
 	r := newRelay(pool, nil, Config{Name: "relay", Schema: "holdfast", Lease: time.Minute, Logger: noLog}, reader.sql)

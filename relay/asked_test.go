@@ -12,7 +12,7 @@ import (
 )
 
 // Nothing is published twice, and the other lane goes on.
-func TestALaneThatIsAskedForIsHandedOverAndLeftAlone(t *testing.T) {
+func TestAsked_ALaneThatIsAskedForIsHandedOverAndLeftAlone(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	pool, b := setup(t, 2), newBroker()

@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/relay"
 )
 
-func TestTheBacklogIsWhatIsWrittenAndNotPublished(t *testing.T) {
+func TestBacklog_TheBacklogIsWhatIsWrittenAndNotPublished(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	pool := setup(t, 1)

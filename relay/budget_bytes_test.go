@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-func TestTheBudgetCountsAllOfAnEvent(t *testing.T) {
+func TestBudgetBytes_TheBudgetCountsAllOfAnEvent(t *testing.T) {
 	t.Parallel()
 	e := logEvent{Event: holdfast.Event{Payload: make([]byte, 1000), Key: "key", Headers: map[string]string{"a": "bc", "de": "f"}}}
 	if got, want := eventBytes(&e), 256+1000+3+2*32+6; got != want {
@@ -20,7 +20,7 @@ func TestTheBudgetCountsAllOfAnEvent(t *testing.T) {
 	}
 }
 
-func TestTheBudgetGivesOutEveryByteOnceAndNoMore(t *testing.T) {
+func TestBudgetBytes_TheBudgetGivesOutEveryByteOnceAndNoMore(t *testing.T) {
 	t.Parallel()
 	b := newBudget(10, 100) // a page may take all of it
 	free := func(bytes int64) bool {
@@ -55,7 +55,7 @@ func TestTheBudgetGivesOutEveryByteOnceAndNoMore(t *testing.T) {
 	}
 }
 
-func TestAPageThatIsTooLargeIsCountedAndPaidFirst(t *testing.T) {
+func TestBudgetBytes_APageThatIsTooLargeIsCountedAndPaidFirst(t *testing.T) {
 	t.Parallel()
 	b := newBudget(16, 4)
 	if err := b.take(t.Context()); err != nil {
@@ -85,7 +85,7 @@ func TestAPageThatIsTooLargeIsCountedAndPaidFirst(t *testing.T) {
 	}
 }
 
-func TestALaneRestsByChanceBetweenHalfAndTheWhole(t *testing.T) {
+func TestBudgetBytes_ALaneRestsByChanceBetweenHalfAndTheWhole(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(0, 0)
 	for _, chance := range []float64{0, 0.25, 0.5, 0.999} {

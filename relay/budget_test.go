@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
-func TestAPageWaitsForRoomInTheBudget(t *testing.T) {
+func TestBudget_APageWaitsForRoomInTheBudget(t *testing.T) {
 	t.Parallel()
 	b := newBudget(8<<20, 4<<20)
 	take := func(patience time.Duration) error {
@@ -47,7 +47,7 @@ func TestAPageWaitsForRoomInTheBudget(t *testing.T) {
 
 // Whatever happened to its events, a relay that has ended holds nothing of its budget: published, parked, in a call that
 // does not end, and those that were read and not sent.
-func TestARelayGivesItsWholeBudgetBack(t *testing.T) {
+func TestBudget_ARelayGivesItsWholeBudgetBack(t *testing.T) {
 	skip.InShort(t, "it takes 21 s beside the others")
 	t.Parallel()
 	db := migrated.Lanes(t, 4)
@@ -92,7 +92,7 @@ func TestARelayGivesItsWholeBudgetBack(t *testing.T) {
 	}
 }
 
-func TestParkedEventsOfAllLanesTakeAPartOfTheBudget(t *testing.T) {
+func TestBudget_ParkedEventsOfAllLanesTakeAPartOfTheBudget(t *testing.T) {
 	for _, c := range []struct {
 		budget int64
 		lanes  int

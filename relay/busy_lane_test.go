@@ -10,7 +10,7 @@ import (
 
 // A lane that waits for Postgres takes no answers meanwhile. That is no fault of the partitions, which have answered, while those of
 // other lanes do: none is held, and nothing is parked, which would be more work for the same Postgres.
-func TestALaneThatWaitsForPostgresHoldsNoPartition(t *testing.T) {
+func TestBusyLane_ALaneThatWaitsForPostgresHoldsNoPartition(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		waits time.Duration
@@ -62,7 +62,7 @@ func TestALaneThatWaitsForPostgresHoldsNoPartition(t *testing.T) {
 func hasCalls(s *twelve) bool { return s != nil && s.l.calls > 0 }
 
 // How soon a partition has answered goes by when the answer came, not by when the lane took it.
-func TestAnAnswerIsLateByWhenItCame(t *testing.T) {
+func TestBusyLane_AnAnswerIsLateByWhenItCame(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newTwelve(t, &answering{takes: func(int) time.Duration { return 5 * time.Millisecond }})
 		d := s.l.destinationOf(&logEvent{Event: holdfast.Event{Topic: "orders", Key: "0"}})

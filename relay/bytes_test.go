@@ -14,7 +14,7 @@ var headersOf40KB = map[string]string{
 	"uncompressed": `(select jsonb_object_agg('h' || i, md5(i::text || n::text)) from generate_series(1, 1000) i)`,
 }
 
-func TestScheduledMovesCountHeaders(t *testing.T) {
+func TestBytes_ScheduledMovesCountHeaders(t *testing.T) {
 	t.Parallel()
 	for name, headers := range headersOf40KB {
 		t.Run(name, func(t *testing.T) {
@@ -33,7 +33,7 @@ func TestScheduledMovesCountHeaders(t *testing.T) {
 	}
 }
 
-func TestDrainsCountHeaders(t *testing.T) {
+func TestBytes_DrainsCountHeaders(t *testing.T) {
 	t.Parallel()
 	for name, headers := range headersOf40KB {
 		t.Run(name, func(t *testing.T) {

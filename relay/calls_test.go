@@ -24,7 +24,7 @@ func woken(l *lane) bool {
 	}
 }
 
-func TestLanesTakeTurnsAtTheCallsOfTheirRelay(t *testing.T) {
+func TestCalls_LanesTakeTurnsAtTheCallsOfTheirRelay(t *testing.T) {
 	s := newCallSlots(2)
 	a, b, c := laneOfNothing(), laneOfNothing(), laneOfNothing()
 	first, second := s.take(a), s.take(a)
@@ -64,7 +64,7 @@ func TestLanesTakeTurnsAtTheCallsOfTheirRelay(t *testing.T) {
 }
 
 // A lane that wants no call any more is not in the others' way, whether its turn has come or not.
-func TestALaneThatLeavesHasNoTurn(t *testing.T) {
+func TestCalls_ALaneThatLeavesHasNoTurn(t *testing.T) {
 	s := newCallSlots(1)
 	a, b, c := laneOfNothing(), laneOfNothing(), laneOfNothing()
 	slot := s.take(a)
@@ -120,7 +120,7 @@ func (c *crowd) Publish(ctx context.Context, events []holdfast.Event) []error {
 }
 
 // More partitions than calls wait for their turn: none of them is called slow or held for that, however long it takes.
-func TestAPartitionIsNotHeldForWaitingForItsTurn(t *testing.T) {
+func TestCalls_APartitionIsNotHeldForWaitingForItsTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &crowd{takes: 900 * time.Millisecond, partOf: func(e holdfast.Event) int { n := 0; _, _ = fmt.Sscan(e.Key, &n); return n }}
 		var held atomic.Int64
@@ -146,7 +146,7 @@ func TestAPartitionIsNotHeldForWaitingForItsTurn(t *testing.T) {
 }
 
 // A call that hangs does not keep its turn.
-func TestASlowCallGivesItsTurnToOthers(t *testing.T) {
+func TestCalls_ASlowCallGivesItsTurnToOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &crowd{takes: 10 * time.Millisecond, partOf: func(e holdfast.Event) int { n := 0; _, _ = fmt.Sscan(e.Key, &n); return n }}
 		c.hangs = func(e holdfast.Event) bool { return e.Key == "0" || e.Key == "1" }

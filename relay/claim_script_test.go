@@ -24,7 +24,7 @@ func (s server) reply() reply {
 	return reply{rows: [][]any{{s.token, s.standby, s.isolation, s.identifier, s.adopted, s.born, s.bornXmin, s.doneXmax, s.nowXmax, s.version}}}
 }
 
-func TestAServerWhereARelayMustNotRunIsRefused(t *testing.T) {
+func TestClaimScript_AServerWhereARelayMustNotRunIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		change func(*server)
@@ -58,7 +58,7 @@ func TestAServerWhereARelayMustNotRunIsRefused(t *testing.T) {
 }
 
 // claims counts on a relay that has these lanes, beside so many relays and lanes of which some are free.
-func TestAClaimAsksForWhatItsShareLacks(t *testing.T) {
+func TestClaimScript_AClaimAsksForWhatItsShareLacks(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		owned               int
@@ -112,7 +112,7 @@ func TestAClaimAsksForWhatItsShareLacks(t *testing.T) {
 	}
 }
 
-func TestAClaimLeavesOutWhatRestsOrIsAskedFor(t *testing.T) {
+func TestClaimScript_AClaimLeavesOutWhatRestsOrIsAskedFor(t *testing.T) {
 	t.Parallel()
 	s := new(script).because("server", goodServer().reply()).because("heartbeat", reply{rows: [][]any{{1, 8, 8}}})
 	r, _, _ := savingRelay(s, &logtest.Log{}, "a")
@@ -132,7 +132,7 @@ func TestAClaimLeavesOutWhatRestsOrIsAskedFor(t *testing.T) {
 	}
 }
 
-func TestAClaimThatFailsSaysAtWhat(t *testing.T) {
+func TestClaimScript_AClaimThatFailsSaysAtWhat(t *testing.T) {
 	t.Parallel()
 	boom := errors.New("boom")
 	emptied := goodServer()
@@ -173,7 +173,7 @@ func TestAClaimThatFailsSaysAtWhat(t *testing.T) {
 	}
 }
 
-func TestARelayThatStopsClaimsNothingMore(t *testing.T) {
+func TestClaimScript_ARelayThatStopsClaimsNothingMore(t *testing.T) {
 	t.Parallel()
 	good, beat := goodServer().reply(), reply{rows: [][]any{{1, 8, 8}}}
 	s := new(script).because("server", good, good).because("heartbeat", beat, beat)
@@ -203,7 +203,7 @@ func TestARelayThatStopsClaimsNothingMore(t *testing.T) {
 	}
 }
 
-func TestAClaimStartsEachLaneWhereItWasSaved(t *testing.T) {
+func TestClaimScript_AClaimStartsEachLaneWhereItWasSaved(t *testing.T) {
 	t.Parallel()
 	began, took := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), time.Second // each statement
 	claimed := []reply{{rows: [][]any{{int16(2), int64(9), "5:5:", "8:8:", int64(7)}}}, {rows: [][]any{{int16(4), int64(1), "6:6:", "", int64(0)}}}}
@@ -257,7 +257,7 @@ func TestAClaimStartsEachLaneWhereItWasSaved(t *testing.T) {
 	}
 }
 
-func TestKeysResumeOnAClaimUnlessSomethingHoldsThem(t *testing.T) {
+func TestClaimScript_KeysResumeOnAClaimUnlessSomethingHoldsThem(t *testing.T) {
 	t.Parallel()
 	boom := errors.New("boom")
 	free, letter, topic := queue{"orders", "free"}, queue{"orders", "letter"}, queue{"gone", "k"}

@@ -104,7 +104,7 @@ func (c *cutter) through(t *testing.T, pool *pgxpool.Pool) *pgxpool.Pool {
 	return p
 }
 
-func TestAnUnknownCommitDropsTheLaneAndParksNothingTwice(t *testing.T) {
+func TestCommit_AnUnknownCommitDropsTheLaneAndParksNothingTwice(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name    string
@@ -149,7 +149,7 @@ func TestAnUnknownCommitDropsTheLaneAndParksNothingTwice(t *testing.T) {
 }
 
 // The same moment, at random, many times, under a stress of refusals.
-func TestCommitsThatFailAtRandomLoseAndReorderNothing(t *testing.T) {
+func TestCommit_CommitsThatFailAtRandomLoseAndReorderNothing(t *testing.T) {
 	skip.InShort(t, "it takes 7 s beside the others")
 	t.Parallel()
 	pool, b := setup(t, 2), newBroker()

@@ -15,7 +15,7 @@ import (
 )
 
 // The row of its lane stays locked meanwhile, and no other relay claims the lane.
-func TestARelayCutOffInsideAPipelineFreesItsLane(t *testing.T) {
+func TestCutoff_ARelayCutOffInsideAPipelineFreesItsLane(t *testing.T) {
 	skip.InShort(t, "it takes 10 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)

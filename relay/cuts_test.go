@@ -13,7 +13,7 @@ import (
 
 // Rule 6. Writers of READ COMMITTED and REPEATABLE READ leave cuts, some of them much older than their events. Whenever a
 // reader comes, as often or as rarely as it does, every committed event is read once, and those of a key in their order.
-func TestABacklogReadByCutsOfAnyIsolationIsOrderedAndWhole(t *testing.T) {
+func TestCuts_ABacklogReadByCutsOfAnyIsolationIsOrderedAndWhole(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	windows := 0

@@ -2,7 +2,7 @@ package relay
 
 import "testing"
 
-func TestAnAnswerIsAnAcknowledgementOnlyIfNothingIsWrong(t *testing.T) {
+func TestDecideEdges_AnAnswerIsAnAcknowledgementOnlyIfNothingIsWrong(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		answer
@@ -15,7 +15,7 @@ func TestAnAnswerIsAnAcknowledgementOnlyIfNothingIsWrong(t *testing.T) {
 }
 
 // Events without a key wait for their topic and their partition only.
-func TestAnEventWithoutAKeyWaitsInNoQueue(t *testing.T) {
+func TestDecideEdges_AnEventWithoutAKeyWaitsInNoQueue(t *testing.T) {
 	t.Parallel()
 	yes, no := true, false
 	for _, c := range []struct {
@@ -42,7 +42,7 @@ func TestAnEventWithoutAKeyWaitsInNoQueue(t *testing.T) {
 	}
 }
 
-func TestTheLastAttemptIsTheOneThatTheLimitNames(t *testing.T) {
+func TestDecideEdges_TheLastAttemptIsTheOneThatTheLimitNames(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		attempts, max int
@@ -59,7 +59,7 @@ func TestTheLastAttemptIsTheOneThatTheLimitNames(t *testing.T) {
 	}
 }
 
-func TestTheRingTurnsToTheFirstOfTheSmallest(t *testing.T) {
+func TestDecideEdges_TheRingTurnsToTheFirstOfTheSmallest(t *testing.T) {
 	t.Parallel()
 	none := make([]bool, 4)
 	for name, c := range map[string]struct {

@@ -83,7 +83,7 @@ func (w scene) send(items []item, dispositions []disposition, answers []answer) 
 	return summarize(toSendAgain).trouble.fault
 }
 
-func TestWhatTheAnswersOfACallSayTogether(t *testing.T) {
+func TestDecide_WhatTheAnswersOfACallSayTogether(t *testing.T) {
 	t.Parallel()
 	const ok, rec, top, par, bro = Fault(""), FaultRecord, FaultTopic, FaultPartition, FaultBroker
 	for _, c := range []struct {
@@ -108,7 +108,7 @@ func TestWhatTheAnswersOfACallSayTogether(t *testing.T) {
 	}
 }
 
-func TestDispositionsOfOnePage(t *testing.T) {
+func TestDecide_DispositionsOfOnePage(t *testing.T) {
 	t.Parallel()
 	const ok, rec, top, par, bro = Fault(""), FaultRecord, FaultTopic, FaultPartition, FaultBroker
 	for _, c := range []struct {
@@ -164,7 +164,7 @@ func TestDispositionsOfOnePage(t *testing.T) {
 	}
 }
 
-func TestAReplayGoesInFrontOfItsQueueAndElseItsOwnWay(t *testing.T) {
+func TestDecide_AReplayGoesInFrontOfItsQueueAndElseItsOwnWay(t *testing.T) {
 	t.Parallel()
 	items := itemsOf("a", "b", "a")
 	items[0].replay, items[1].replay = true, true
@@ -179,7 +179,7 @@ func TestAReplayGoesInFrontOfItsQueueAndElseItsOwnWay(t *testing.T) {
 
 // The properties hold whatever the publisher answers, over any number of tries. The model beside decide knows only
 // queues as lists: it plays the dispositions and looks at what a consumer and the table would see.
-func TestNoDispositionBreaksTheOrderOfAKey(t *testing.T) {
+func TestDecide_NoDispositionBreaksTheOrderOfAKey(t *testing.T) {
 	t.Parallel()
 	faults := rapid.SampledFrom([]Fault{"", "", FaultRecord, FaultTopic, FaultPartition, FaultBroker})
 	rapid.Check(t, func(t *rapid.T) {
@@ -278,7 +278,7 @@ func TestNoDispositionBreaksTheOrderOfAKey(t *testing.T) {
 	})
 }
 
-func TestWhatBecomesOfParkedEventsThatWereTried(t *testing.T) {
+func TestDecide_WhatBecomesOfParkedEventsThatWereTried(t *testing.T) {
 	t.Parallel()
 	const ok, rec, top, par, bro = Fault(""), FaultRecord, FaultTopic, FaultPartition, FaultBroker
 	for _, c := range []struct {
@@ -315,7 +315,7 @@ func TestWhatBecomesOfParkedEventsThatWereTried(t *testing.T) {
 	}
 }
 
-func TestSharesOfTheLanesCoverThemAllAndNoneTwice(t *testing.T) {
+func TestDecide_SharesOfTheLanesCoverThemAllAndNoneTwice(t *testing.T) {
 	t.Parallel()
 	for lanes := 1; lanes <= 64; lanes++ {
 		for relays := -1; relays <= 70; relays++ {
@@ -327,7 +327,7 @@ func TestSharesOfTheLanesCoverThemAllAndNoneTwice(t *testing.T) {
 	}
 }
 
-func TestASlowSaveMakesSavesRare(t *testing.T) {
+func TestDecide_ASlowSaveMakesSavesRare(t *testing.T) {
 	t.Parallel()
 	for last, want := range map[time.Duration]time.Duration{0: 50 * time.Millisecond, 400 * time.Microsecond: 50 * time.Millisecond, 4 * time.Millisecond: 400 * time.Millisecond} {
 		if got := saveInterval(last); got != want {
@@ -336,7 +336,7 @@ func TestASlowSaveMakesSavesRare(t *testing.T) {
 	}
 }
 
-func TestTheRingTurnsToAnEmptySegmentAndElseToTheSmallest(t *testing.T) {
+func TestDecide_TheRingTurnsToAnEmptySegmentAndElseToTheSmallest(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name    string

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func TestExpiredDedupeKeysAreRemovedAsFastAsTheyCome(t *testing.T) {
+func TestDedupe_ExpiredDedupeKeysAreRemovedAsFastAsTheyCome(t *testing.T) {
 	for _, c := range []struct {
 		gone       int
 		took, want time.Duration

@@ -12,7 +12,7 @@ import (
 const addKeys = `insert into holdfast.written_once (dedupe_key, topic, type, event_id, source, key, expires_at)
 	select $1 || n, 'orders', 't', n::text, '', '', now() + make_interval(hours => $2::int) from generate_series(1, $3::int) n`
 
-func TestARelayRemovesExpiredDedupeKeys(t *testing.T) {
+func TestDedupe_ARelayRemovesExpiredDedupeKeys(t *testing.T) {
 	t.Parallel()
 	pool := setup(t, 1)
 	pgtest.Exec(t, pool, addKeys, "old", -1, 1500) // more than one call removes
@@ -27,7 +27,7 @@ func TestARelayRemovesExpiredDedupeKeys(t *testing.T) {
 }
 
 // It is a function, so what it reads is counted.
-func TestExpiredDedupeKeysAreRemovedByTheIndex(t *testing.T) {
+func TestDedupe_ExpiredDedupeKeysAreRemovedByTheIndex(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
 	pgtest.Exec(t, db.Pool, addKeys, "new", 1, 20_000)

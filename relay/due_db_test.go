@@ -52,7 +52,7 @@ func (s *slowly) Publish(ctx context.Context, events []holdfast.Event) []error {
 
 // A parked event is due until the answer for it is written, so each look of the poller sees it. A relay that read the parked
 // events for each such look would be the more busy the later its broker answers.
-func TestAParkedEventThatIsSentIsNotLookedForOverAndOver(t *testing.T) {
+func TestDue_AParkedEventThatIsSentIsNotLookedForOverAndOver(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	t.Parallel()
 	plain, b := setup(t, 1), newBroker()

@@ -21,7 +21,7 @@ func (f publishFunc) Publish(_ context.Context, events []holdfast.Event) []error
 
 // Rows that leave their queue one by one make the next one due. Nobody waits for the poller then, also where the lane has counted only
 // some of the queue's rows.
-func TestTheNextOfAQueueIsReadAtOnce(t *testing.T) {
+func TestDue_TheNextOfAQueueIsReadAtOnce(t *testing.T) {
 	t.Parallel()
 	const rows = 6
 	db := migrated.New(t)

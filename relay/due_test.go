@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func TestALaneRestsWhenOnlyWhatItHasInMemoryIsDue(t *testing.T) {
+func TestDue_ALaneRestsWhenOnlyWhatItHasInMemoryIsDue(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1000, 0)
 	for _, c := range []struct {

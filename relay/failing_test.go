@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-func TestALaneThatKeepsFailingRestsLongerEachTime(t *testing.T) {
+func TestFailing_ALaneThatKeepsFailingRestsLongerEachTime(t *testing.T) {
 	t.Parallel()
 	var f failing
 	now := time.Unix(0, 0)
@@ -37,7 +37,7 @@ func TestALaneThatKeepsFailingRestsLongerEachTime(t *testing.T) {
 	}
 }
 
-func TestALaneThatRanForAWhileHasRecovered(t *testing.T) {
+func TestFailing_ALaneThatRanForAWhileHasRecovered(t *testing.T) {
 	t.Parallel()
 	var f failing
 	now := time.Unix(0, 0)
@@ -54,7 +54,7 @@ func TestALaneThatRanForAWhileHasRecovered(t *testing.T) {
 	}
 }
 
-func TestLanesRestWithJitterEachForItself(t *testing.T) {
+func TestFailing_LanesRestWithJitterEachForItself(t *testing.T) {
 	t.Parallel()
 	var f failing
 	now := time.Unix(0, 0)

@@ -9,7 +9,7 @@ import (
 )
 
 // Every statement that changes a lane names its owner, its epoch and the incarnation: late writes touch no row.
-func TestWhoLostALaneTouchesNoRowOfIt(t *testing.T) {
+func TestFence_WhoLostALaneTouchesNoRowOfIt(t *testing.T) {
 	t.Parallel()
 	pool, r := openLog(t, 1, 10)
 	done := "9:9:"
@@ -44,7 +44,7 @@ func TestWhoLostALaneTouchesNoRowOfIt(t *testing.T) {
 
 // A relay gives a save up after a lease, and goes on. What it has sent may be carried out much later: by a server process that
 // stood still, or its link lost packets.
-func TestASaveThatArrivesAfterALaterOneWritesNothing(t *testing.T) {
+func TestFence_ASaveThatArrivesAfterALaterOneWritesNothing(t *testing.T) {
 	t.Parallel()
 	pool, r := openLog(t, 1, 10)
 	pgtest.Exec(t, pool, "update holdfast.lane set owner = 'me', epoch = 2, done = '5:5:', upto = null, pos = 0, lease_until = now() + interval '1 minute'")
@@ -80,7 +80,7 @@ func TestASaveThatArrivesAfterALaterOneWritesNothing(t *testing.T) {
 	}
 }
 
-func TestAClaimTakesWhatIsFreeAndNothingElse(t *testing.T) {
+func TestFence_AClaimTakesWhatIsFreeAndNothingElse(t *testing.T) {
 	t.Parallel()
 	pool, r := openLog(t, 1, 10)
 	for _, c := range []struct {
@@ -117,7 +117,7 @@ func TestAClaimTakesWhatIsFreeAndNothingElse(t *testing.T) {
 }
 
 // Only the first row of a queue may ever be due: two heads would be published side by side.
-func TestTheFirstAndWhatFollowsItAreNotBothHeads(t *testing.T) {
+func TestFence_TheFirstAndWhatFollowsItAreNotBothHeads(t *testing.T) {
 	t.Parallel()
 	q := queue{"orders", "k"}
 	rec := func() *logEvent { return &logEvent{Event: holdfast.Event{Topic: q.topic, Key: q.key}} }

@@ -109,7 +109,7 @@ func writeCrowd(t *testing.T, db *simdb.DB, id string, n int) {
 	}
 }
 
-func TestManyPartitionsShareACall(t *testing.T) {
+func TestGather_ManyPartitionsShareACall(t *testing.T) {
 	for _, c := range []struct {
 		name          string
 		partitions    int
@@ -138,7 +138,7 @@ func TestManyPartitionsShareACall(t *testing.T) {
 }
 
 // What two lanes have for a partition while its call is under way is one batch of the next one.
-func TestLanesShareTheBatchOfAPartition(t *testing.T) {
+func TestGather_LanesShareTheBatchOfAPartition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &wideCrowd{}
 		_, l := wideLane(t, c, 0, 0)
@@ -173,7 +173,7 @@ func TestLanesShareTheBatchOfAPartition(t *testing.T) {
 }
 
 // A partition that failed in a shared call goes alone, until it answers promptly.
-func TestAPartitionThatFailedSharesNoCall(t *testing.T) {
+func TestGather_APartitionThatFailedSharesNoCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &wideCrowd{fails: func(partition int) error {
 			if partition == 3 {
@@ -209,7 +209,7 @@ func TestAPartitionThatFailedSharesNoCall(t *testing.T) {
 }
 
 // Others are sent while a shared call is late.
-func TestALateSharedCallKeepsNoOthers(t *testing.T) {
+func TestGather_ALateSharedCallKeepsNoOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &wideCrowd{}
 		_, l := wideLane(t, c, 0, 0)
@@ -265,7 +265,7 @@ func (o *oneByOne) PublishTogether(_ context.Context, batches [][]holdfast.Event
 }
 
 // What another lane has for a partition waits for the answer of that partition, and not for the others of its call.
-func TestAPortionWaitsForTheAnswerOfItsPartitionOnly(t *testing.T) {
+func TestGather_APortionWaitsForTheAnswerOfItsPartitionOnly(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		takes time.Duration // the partition that both lanes have events for
@@ -299,7 +299,7 @@ func TestAPortionWaitsForTheAnswerOfItsPartitionOnly(t *testing.T) {
 }
 
 // What a lane gave before it was lost is not sent after it.
-func TestNothingOfALostLaneIsSent(t *testing.T) {
+func TestGather_NothingOfALostLaneIsSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &wideCrowd{}
 		_, l := wideLane(t, c, 0, 0)
@@ -323,7 +323,7 @@ func TestNothingOfALostLaneIsSent(t *testing.T) {
 	})
 }
 
-func TestNextGathered(t *testing.T) {
+func TestGather_NextGathered(t *testing.T) {
 	for _, c := range []struct {
 		most int
 		took time.Duration

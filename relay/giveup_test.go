@@ -20,7 +20,7 @@ import (
 )
 
 // What no time will mend ends Run, whatever part of the relay meets it, with the sentence that says what to do.
-func TestRunEndsWhereARightOrAPartOfTheSchemaIsMissing(t *testing.T) {
+func TestGiveUp_RunEndsWhereARightOrAPartOfTheSchemaIsMissing(t *testing.T) {
 	t.Parallel()
 	const noRights, noSchema = "docs/operations.md lists what to grant to a relay", "run holdfast migrate"
 	for _, c := range []struct {
@@ -96,7 +96,7 @@ func TestRunEndsWhereARightOrAPartOfTheSchemaIsMissing(t *testing.T) {
 }
 
 // A lane that fails at every start was claimed again seven times a second, for good: with all that a claim writes.
-func TestALaneThatFailsAtEveryStartIsClaimedMoreAndMoreRarely(t *testing.T) {
+func TestGiveUp_ALaneThatFailsAtEveryStartIsClaimedMoreAndMoreRarely(t *testing.T) {
 	skip.InShort(t, "it judges a rate over seconds")
 	t.Parallel()
 	pool, b := setup(t, 2), newBroker()
@@ -132,7 +132,7 @@ func TestALaneThatFailsAtEveryStartIsClaimedMoreAndMoreRarely(t *testing.T) {
 }
 
 // Somebody locks the row of one lane and takes long. The lanes are saved, and their leases renewed, by one statement.
-func TestALockOnOneLanesRowCostsNoOtherLaneItsLease(t *testing.T) {
+func TestGiveUp_ALockOnOneLanesRowCostsNoOtherLaneItsLease(t *testing.T) {
 	skip.InShort(t, "it takes 14 s beside the others")
 	t.Parallel()
 	const lease = 16 * time.Second // half of it is more than a save takes on a busy machine
@@ -177,7 +177,7 @@ func TestALockOnOneLanesRowCostsNoOtherLaneItsLease(t *testing.T) {
 
 // Behind a pooler in transaction pooling, a role that another service sets and leaves is that of whoever gets the connection
 // next.
-func TestARoleThatOthersLeaveBehindAPoolerEndsNoRelay(t *testing.T) {
+func TestGiveUp_ARoleThatOthersLeaveBehindAPoolerEndsNoRelay(t *testing.T) {
 	skip.InShort(t, "it takes 6 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)

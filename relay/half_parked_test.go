@@ -30,7 +30,7 @@ func (s *twelve) parkedUnderWay(t *testing.T, n int) (d *destination, batch []*p
 
 // Of a call that is under way the first event may be parked and the second not yet. If the first is refused then, the second was not
 // sent, and has its error: it follows, and has spent no attempt.
-func TestWhatFollowsARefusedEventThatWasParkedSpendsNoAttempt(t *testing.T) {
+func TestHalfParked_WhatFollowsARefusedEventThatWasParkedSpendsNoAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newTwelve(t, &answering{})
 		tx := s.db.Begin()
@@ -65,7 +65,7 @@ func TestWhatFollowsARefusedEventThatWasParkedSpendsNoAttempt(t *testing.T) {
 
 // An event that was parked while it was in a call has its share of the budget itself. If the outcomes of its call cannot be written, the
 // lane ends, and gives back what is to be sent again too.
-func TestALaneThatEndsWithACallItCannotSettleGivesItsBudgetBack(t *testing.T) {
+func TestHalfParked_ALaneThatEndsWithACallItCannotSettleGivesItsBudgetBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newTwelve(t, &answering{})
 		away := errors.New("connection reset")
@@ -100,7 +100,7 @@ func TestALaneThatEndsWithACallItCannotSettleGivesItsBudgetBack(t *testing.T) {
 }
 
 // An event that Postgres does not park, while it is in a call, becomes a dead letter. The answer changes nothing of that any more.
-func TestAnAnswerForAnEventThatIsALetterChangesNothing(t *testing.T) {
+func TestHalfParked_AnAnswerForAnEventThatIsALetterChangesNothing(t *testing.T) {
 	for name, answer := range map[string]error{
 		"acknowledged":        nil,
 		"refused":             &PublishError{Topic: "orders", Fault: FaultRecord, Err: errors.New("too large")},

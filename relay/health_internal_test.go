@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-func TestTheHealthOfARelayIsJudgedByWhatItSawLast(t *testing.T) {
+func TestHealth_TheHealthOfARelayIsJudgedByWhatItSawLast(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_000_000, 0)
 	ago := func(d time.Duration) time.Time { return now.Add(-d) }
@@ -45,7 +45,7 @@ func TestTheHealthOfARelayIsJudgedByWhatItSawLast(t *testing.T) {
 }
 
 // The lease of a test may be a millisecond: a turn still takes what the network takes.
-func TestAShortLeaseDoesNotMakeARelayUnhealthy(t *testing.T) {
+func TestHealth_AShortLeaseDoesNotMakeARelayUnhealthy(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_000_000, 0)
 	if h := judgeHealth(seen{begun: true, turnedAt: now.Add(-20 * time.Second), beatAt: now.Add(-2 * time.Second)}, time.Millisecond, now); !h.Ready {
@@ -53,7 +53,7 @@ func TestAShortLeaseDoesNotMakeARelayUnhealthy(t *testing.T) {
 	}
 }
 
-func TestATroubleKeepsItsBeginningAndFitsIntoALine(t *testing.T) {
+func TestHealth_ATroubleKeepsItsBeginningAndFitsIntoALine(t *testing.T) {
 	t.Parallel()
 	var v vitals
 	at := time.Unix(1_000_000, 0)

@@ -27,7 +27,7 @@ func says(r *relay.Relay, reason string) bool {
 }
 
 // Health answers while Postgres is away, while Kafka is, and once they are back, without a restart.
-func TestHealthFollowsOutagesOfPostgresAndKafka(t *testing.T) {
+func TestHealth_HealthFollowsOutagesOfPostgresAndKafka(t *testing.T) {
 	skip.InShort(t, "it takes 14 s beside the others")
 	t.Parallel()
 	pool, b := setup(t, 8), newBroker()
@@ -75,7 +75,7 @@ func TestHealthFollowsOutagesOfPostgresAndKafka(t *testing.T) {
 	}
 }
 
-func TestHealthSaysWhyARelayHasEnded(t *testing.T) {
+func TestHealth_HealthSaysWhyARelayHasEnded(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	r, err := relay.New(db.Pool, newBroker(), relay.Config{Logger: quiet})
@@ -91,7 +91,7 @@ func TestHealthSaysWhyARelayHasEnded(t *testing.T) {
 }
 
 // A database that takes connections and says nothing keeps nobody waiting who asks.
-func TestHealthDoesNotWaitForTheDatabase(t *testing.T) {
+func TestHealth_HealthDoesNotWaitForTheDatabase(t *testing.T) {
 	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	config, err := pgxpool.ParseConfig("postgres://nobody@127.0.0.1:1/none?sslmode=disable")

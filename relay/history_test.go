@@ -224,7 +224,7 @@ func (h *history) complete(b *broker) bool {
 	return true
 }
 
-func TestNothingIsLostWhileWritersCommitOutOfOrder(t *testing.T) {
+func TestHistory_NothingIsLostWhileWritersCommitOutOfOrder(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name      string
@@ -256,7 +256,7 @@ func TestNothingIsLostWhileWritersCommitOutOfOrder(t *testing.T) {
 	}
 }
 
-func TestABacklogWithManyKindsOfTransactionsDrainsInOrder(t *testing.T) {
+func TestHistory_ABacklogWithManyKindsOfTransactionsDrainsInOrder(t *testing.T) {
 	skip.InShort(t, "it takes 6 s beside the others")
 	t.Parallel()
 	pool := setup(t, 4)
@@ -284,7 +284,7 @@ func TestABacklogWithManyKindsOfTransactionsDrainsInOrder(t *testing.T) {
 	}
 }
 
-func TestRelaysThatComeAndGoShareTheLanesAndKeepTheOrder(t *testing.T) {
+func TestHistory_RelaysThatComeAndGoShareTheLanesAndKeepTheOrder(t *testing.T) {
 	skip.InShort(t, "it takes 7 s beside the others")
 	t.Parallel()
 	pool := setup(t, 8)

@@ -32,7 +32,7 @@ func forGood(payloads ...string) func(holdfast.Event) error {
 	}
 }
 
-func TestAHeldKeyWaitsUntilItsLetterIsDecided(t *testing.T) {
+func TestHold_AHeldKeyWaitsUntilItsLetterIsDecided(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name   string
@@ -83,7 +83,7 @@ func TestAHeldKeyWaitsUntilItsLetterIsDecided(t *testing.T) {
 }
 
 // A key is held after an event was given up, also when an event before it in the same round was taken.
-func TestAKeyIsHeldAlthoughTheEventBeforeTheLetterWasTaken(t *testing.T) {
+func TestHold_AKeyIsHeldAlthoughTheEventBeforeTheLetterWasTaken(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
 	var open atomic.Bool
@@ -109,7 +109,7 @@ func TestAKeyIsHeldAlthoughTheEventBeforeTheLetterWasTaken(t *testing.T) {
 	wantFirsts(t, b, "k", "1")
 }
 
-func TestATopicThatComesBackDoesNotResumeAKeyThatALetterHolds(t *testing.T) {
+func TestHold_ATopicThatComesBackDoesNotResumeAKeyThatALetterHolds(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
@@ -130,7 +130,7 @@ func TestATopicThatComesBackDoesNotResumeAKeyThatALetterHolds(t *testing.T) {
 	}
 }
 
-func TestReplaysEnterTheirQueueAtTheHeadInTheirOwnOrder(t *testing.T) {
+func TestHold_ReplaysEnterTheirQueueAtTheHeadInTheirOwnOrder(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
 	b.set(forGood("bad 1", "bad 2"))
@@ -155,7 +155,7 @@ func TestReplaysEnterTheirQueueAtTheHeadInTheirOwnOrder(t *testing.T) {
 	}
 }
 
-func TestReplaysThatArriveInPagesOfTheirOwnKeepTheirOrderToo(t *testing.T) {
+func TestHold_ReplaysThatArriveInPagesOfTheirOwnKeepTheirOrderToo(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
 	b.set(forGood("bad 1", "bad 2"))
@@ -192,7 +192,7 @@ func (b inCall) Publish(ctx context.Context, events []holdfast.Event) []error {
 }
 
 // The head of a queue is refused when a replay has already entered the queue before it.
-func TestAHeadThatAReplayPassesInItsCallWaitsForIt(t *testing.T) {
+func TestHold_AHeadThatAReplayPassesInItsCallWaitsForIt(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
 	b.set(forGood("bad"))
@@ -236,7 +236,7 @@ func TestAHeadThatAReplayPassesInItsCallWaitsForIt(t *testing.T) {
 	wantOnce(t, b)
 }
 
-func TestAMissingTopicIsHeldByItselfAndThenComesInOrder(t *testing.T) {
+func TestHold_AMissingTopicIsHeldByItselfAndThenComesInOrder(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
 	var probes atomic.Int32
@@ -295,7 +295,7 @@ func TestAMissingTopicIsHeldByItselfAndThenComesInOrder(t *testing.T) {
 
 // The oldest events of a topic that comes back may be those of a partition that is down: an event is tried about once a second, and each of
 // them says no more than the first, that the topic is there.
-func TestATopicIsBackThoughThePartitionOfItsOldestEventsIsDown(t *testing.T) {
+func TestHold_ATopicIsBackThoughThePartitionOfItsOldestEventsIsDown(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
 	b.set(func(holdfast.Event) error { return refusal(relay.FaultTopic) })
@@ -327,7 +327,7 @@ func TestATopicIsBackThoughThePartitionOfItsOldestEventsIsDown(t *testing.T) {
 	wantOnce(t, b)
 }
 
-func TestAnUnavailablePartitionDelaysNoOtherAndIsParked(t *testing.T) {
+func TestHold_AnUnavailablePartitionDelaysNoOtherAndIsParked(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
 	down := func(e holdfast.Event) error {
@@ -380,7 +380,7 @@ func TestAnUnavailablePartitionDelaysNoOtherAndIsParked(t *testing.T) {
 }
 
 // Without an answer from anywhere it is the cluster that is away, and then nothing is parked.
-func TestAClusterThatIsAwayParksNothing(t *testing.T) {
+func TestHold_AClusterThatIsAwayParksNothing(t *testing.T) {
 	skip.InShort(t, "it takes 7 s beside the others")
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()

@@ -10,7 +10,7 @@ import (
 )
 
 // Every statement that reads the log asks for the token of the incarnation. A function in its view writes down under which setting.
-func TestNothingThatReadsTheLogIsCompiled(t *testing.T) {
+func TestInterpret_NothingThatReadsTheLogIsCompiled(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
 	b := newBroker()

@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
-func TestWhetherARowIsToBlameForAnError(t *testing.T) {
+func TestIsolate_WhetherARowIsToBlameForAnError(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		err  error
@@ -48,7 +48,7 @@ func TestWhetherARowIsToBlameForAnError(t *testing.T) {
 	}
 }
 
-func TestPagesShrinkToTheRowThatFailsAndGrowAgain(t *testing.T) {
+func TestIsolate_PagesShrinkToTheRowThatFailsAndGrowAgain(t *testing.T) {
 	t.Parallel()
 	var s pageSize
 	var sizes []int
@@ -89,7 +89,7 @@ func (p *picky) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, e
 }
 
 // Whatever the reason for which Postgres cannot read a row, it is found, and the others are read.
-func TestARowThatCannotBeReadIsFoundByHalves(t *testing.T) {
+func TestIsolate_ARowThatCannotBeReadIsFoundByHalves(t *testing.T) {
 	t.Parallel()
 	pool, r := openLog(t, 1, 64)
 	appendMany(t, pool, "k", 200)
@@ -120,7 +120,7 @@ func TestARowThatCannotBeReadIsFoundByHalves(t *testing.T) {
 
 // A transaction that began before the row to blame may be committed between the page that fails and the look at which row it is. Its
 // event is then the first of what is unread. (Found by the simulation, seed 1814229885838899413.)
-func TestAnEventThatIsCommittedMeanwhileIsNotBlamed(t *testing.T) {
+func TestIsolate_AnEventThatIsCommittedMeanwhileIsNotBlamed(t *testing.T) {
 	t.Parallel()
 	pool, r := openLog(t, 1, 64)
 	if _, err := r.next(t.Context()); err != nil { // from here on a page ends now
@@ -157,7 +157,7 @@ func TestAnEventThatIsCommittedMeanwhileIsNotBlamed(t *testing.T) {
 }
 
 // Where the row may not be the reason, or its storage is damaged, nothing is given up: the error says which row it is.
-func TestARowWhoseStorageIsDamagedIsNamed(t *testing.T) {
+func TestIsolate_ARowWhoseStorageIsDamagedIsNamed(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	for _, code := range []string{"XX001", "57014"} {

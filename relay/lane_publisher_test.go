@@ -156,7 +156,7 @@ func writeNumbered(t *testing.T, db *pgtest.DB, from, to int) {
 }
 
 // One event is refused at first, and published as a parked one.
-func TestAProducerOfALaneIsToldWhatIsSaved(t *testing.T) {
+func TestLanePublisher_AProducerOfALaneIsToldWhatIsSaved(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	t.Parallel()
 	db := migrated.Lanes(t, 1)
@@ -212,7 +212,7 @@ func TestAProducerOfALaneIsToldWhatIsSaved(t *testing.T) {
 	}
 }
 
-func TestALaneWhoseProducerIsFencedIsClaimedAnew(t *testing.T) {
+func TestLanePublisher_ALaneWhoseProducerIsFencedIsClaimedAnew(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	db := migrated.Lanes(t, 1)
@@ -240,7 +240,7 @@ func TestALaneWhoseProducerIsFencedIsClaimedAnew(t *testing.T) {
 	}
 }
 
-func TestTenantsAreNotToldApartWhereNothingMayBeRepeated(t *testing.T) {
+func TestLanePublisher_TenantsAreNotToldApartWhereNothingMayBeRepeated(t *testing.T) {
 	t.Parallel()
 	for _, p := range []relay.Publisher{&laneBook{}, relay.Wrap(&laneBook{}, func(next relay.PublishFunc) relay.PublishFunc { return next })} {
 		_, err := relay.New(nil, p, relay.Config{TenantSeparator: "/"})

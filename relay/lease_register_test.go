@@ -77,7 +77,7 @@ var leaseModel = porcupine.Model{
 	DescribeOperation: func(input, output any) string { return fmt.Sprintf("%+v -> %+v", input, output) },
 }
 
-func TestTheLeaseOfALaneIsARegisterThatOnlyItsOwnerWrites(t *testing.T) {
+func TestLeaseRegister_TheLeaseOfALaneIsARegisterThatOnlyItsOwnerWrites(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	t.Parallel()
 	db := migrated.Lanes(t, 1)
@@ -161,7 +161,7 @@ func TestTheLeaseOfALaneIsARegisterThatOnlyItsOwnerWrites(t *testing.T) {
 	t.Logf("%d operations, %d of them saves that were given up, %d of %d forged histories refused", len(history), givenUp, forged, min(lies, 3))
 }
 
-func TestAHistoryInWhichAZombieSavesIsNoRegister(t *testing.T) {
+func TestLeaseRegister_AHistoryInWhichAZombieSavesIsNoRegister(t *testing.T) {
 	history := []porcupine.Operation{
 		{ClientId: 0, Input: leaseInput{op: "claim", relay: "a"}, Output: leaseOutput{ok: true, epoch: 1}, Call: 0, Return: 1},
 		{ClientId: 1, Input: leaseInput{op: "expire", relay: "b"}, Output: leaseOutput{ok: true}, Call: 2, Return: 3},
@@ -178,7 +178,7 @@ func TestAHistoryInWhichAZombieSavesIsNoRegister(t *testing.T) {
 	}
 }
 
-func TestAHistoryInWhichASaveArrivesAfterTheNextIsNoRegister(t *testing.T) {
+func TestLeaseRegister_AHistoryInWhichASaveArrivesAfterTheNextIsNoRegister(t *testing.T) {
 	read := func(pos int64) porcupine.Operation {
 		return porcupine.Operation{ClientId: 2, Input: leaseInput{op: "read"}, Output: leaseOutput{ok: true, owner: "a", epoch: 1, pos: pos}, Call: 7, Return: 8}
 	}

@@ -56,7 +56,7 @@ func (g *gate) open() {
 	}
 }
 
-func TestARelayThatThawsWithoutItsLanesChangesNothing(t *testing.T) {
+func TestLease_ARelayThatThawsWithoutItsLanesChangesNothing(t *testing.T) {
 	skip.InShort(t, "it takes 8 s beside the others")
 	t.Parallel()
 	for _, c := range []struct {
@@ -152,7 +152,7 @@ func (f *freezer) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceB
 func (f *freezer) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
 func (f *freezer) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData)     {}
 
-func TestARelayWhoseSavesFailStopsPublishingAtHalfItsLease(t *testing.T) {
+func TestLease_ARelayWhoseSavesFailStopsPublishingAtHalfItsLease(t *testing.T) {
 	skip.InShort(t, "it takes 13 s beside the others")
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
@@ -189,7 +189,7 @@ func TestARelayWhoseSavesFailStopsPublishingAtHalfItsLease(t *testing.T) {
 	arrives(t, b, "last")
 }
 
-func TestALeaseFarInTheFutureCountsAsRunOut(t *testing.T) {
+func TestLease_ALeaseFarInTheFutureCountsAsRunOut(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 2), newBroker()
 	pgtest.Exec(t, pool, "update holdfast.lane set owner = 'dead', epoch = 7, lease_until = now() + interval '1 hour'")
@@ -198,7 +198,7 @@ func TestALeaseFarInTheFutureCountsAsRunOut(t *testing.T) {
 	arrives(t, b, "1")
 }
 
-func TestALeaseThatRunsIsRespected(t *testing.T) {
+func TestLease_ALeaseThatRunsIsRespected(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
@@ -214,7 +214,7 @@ func TestALeaseThatRunsIsRespected(t *testing.T) {
 
 // A client that hangs in a transaction of ours keeps the lane's row locked: the claim passes over it although the lease
 // ran out. So our transactions tell the server to end them.
-func TestATransactionOfADeadRelayDoesNotKeepALaneForEver(t *testing.T) {
+func TestLease_ATransactionOfADeadRelayDoesNotKeepALaneForEver(t *testing.T) {
 	skip.InShort(t, "it takes 11 s beside the others")
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
@@ -268,7 +268,7 @@ func (f *freezeOnCommit) TraceQueryStart(ctx context.Context, _ *pgx.Conn, d pgx
 }
 func (f *freezeOnCommit) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-func TestRunRefusesToStartWhereItWouldLoseEvents(t *testing.T) {
+func TestLease_RunRefusesToStartWhereItWouldLoseEvents(t *testing.T) {
 	t.Parallel()
 	t.Run("the default isolation is repeatable read", func(t *testing.T) {
 		t.Parallel()

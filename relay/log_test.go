@@ -30,7 +30,7 @@ func pageOf(upto string, seqs ...int64) reply {
 	return a
 }
 
-func TestAReaderAsksTheLogWhatItsStateNeeds(t *testing.T) {
+func TestLog_AReaderAsksTheLogWhatItsStateNeeds(t *testing.T) {
 	t.Parallel()
 	lagged := reading{cursor: cursor{done: "5:5:"}}
 	lives := reading{state: live, cursor: cursor{done: "5:5:"}}
@@ -97,7 +97,7 @@ func TestAReaderAsksTheLogWhatItsStateNeeds(t *testing.T) {
 }
 
 // A lane that is read often enough is never taken for a backlog, however long it lives.
-func TestAReaderIsBehindOnlyAfterAPauseBetweenReads(t *testing.T) {
+func TestLog_AReaderIsBehindOnlyAfterAPauseBetweenReads(t *testing.T) {
 	t.Parallel()
 	s := new(script).because("page", pageOf("6:6:"), pageOf("7:7:"), pageOf("8:8:"), pageOf("9:9:"))
 	r, clock := scriptedReader(s, reading{state: live, cursor: cursor{done: "5:5:"}})
@@ -112,7 +112,7 @@ func TestAReaderIsBehindOnlyAfterAPauseBetweenReads(t *testing.T) {
 	}
 }
 
-func TestAReaderLooksForMoreCutsInALongerWindow(t *testing.T) {
+func TestLog_AReaderLooksForMoreCutsInALongerWindow(t *testing.T) {
 	t.Parallel()
 	for span, want := range map[int64]string{0: "2", 499: "2", 500: "3", 12_800: "27", 1_000_000: "200"} {
 		s := new(script).because("page", pageOf("9:9:"))
@@ -127,7 +127,7 @@ func TestAReaderLooksForMoreCutsInALongerWindow(t *testing.T) {
 	}
 }
 
-func TestAPageIsFullByItsEventsOrByItsBytes(t *testing.T) {
+func TestLog_APageIsFullByItsEventsOrByItsBytes(t *testing.T) {
 	t.Parallel()
 	heavy := func(bytes int64) reply {
 		a := pageOf("8:8:", 7)
@@ -149,7 +149,7 @@ func TestAPageIsFullByItsEventsOrByItsBytes(t *testing.T) {
 
 // Whichever statement it is, and however it fails, the lane's error says which, and holds the cause. The reader stays where it
 // was, so that the same call may be made again.
-func TestAReaderThatFailsSaysAtWhatAndStaysWhereItWas(t *testing.T) {
+func TestLog_AReaderThatFailsSaysAtWhatAndStaysWhereItWas(t *testing.T) {
 	t.Parallel()
 	boom := errors.New("boom")
 	lives := reading{state: live, cursor: cursor{done: "5:5:"}}
@@ -219,7 +219,7 @@ func TestAReaderThatFailsSaysAtWhatAndStaysWhereItWas(t *testing.T) {
 	}
 }
 
-func TestAReaderRefusesRowsThatItCannotRead(t *testing.T) {
+func TestLog_AReaderRefusesRowsThatItCannotRead(t *testing.T) {
 	t.Parallel()
 	open := startReading(cursor{done: "5:5:", upto: "8:8:", pos: 4})
 	bad := func(row int, column int, value any) reply {
@@ -247,7 +247,7 @@ func TestAReaderRefusesRowsThatItCannotRead(t *testing.T) {
 }
 
 // Postgres sends a row as text under the simple protocol, and else in binary.
-func TestARowIsTheSameEventInBothFormats(t *testing.T) {
+func TestLog_ARowIsTheSameEventInBothFormats(t *testing.T) {
 	t.Parallel()
 	number := func(n int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(n)) }
 	at := time.Date(2026, 3, 4, 5, 6, 7, 8000, time.UTC)
@@ -309,7 +309,7 @@ func TestARowIsTheSameEventInBothFormats(t *testing.T) {
 	}
 }
 
-func TestAReaderKeepsAThousandWordsAtMost(t *testing.T) { // not parallel: it counts allocations
+func TestLog_AReaderKeepsAThousandWordsAtMost(t *testing.T) { // not parallel: it counts allocations
 	var r logReader
 	for i := range 2500 {
 		word := fmt.Sprint("type ", i)
@@ -328,7 +328,7 @@ func TestAReaderKeepsAThousandWordsAtMost(t *testing.T) { // not parallel: it co
 	}
 }
 
-func TestAListIsAsLongAsTwoPagesAtLeast(t *testing.T) {
+func TestLog_AListIsAsLongAsTwoPagesAtLeast(t *testing.T) {
 	t.Parallel()
 	for limit, want := range map[int]int{1: 50_000, 2000: 50_000, 25_000: 50_000, 25_001: 50_002, 100_000: 200_000} {
 		if got := ahead(limit); got != want {

@@ -15,7 +15,7 @@ import (
 
 // Nobody has analyzed the table yet, so the planner believes that it is empty. A long queue drains a hundred rows at a time, and
 // none of its other rows may be read for that.
-func TestALongQueueIsNotReadToDrainItsHead(t *testing.T) {
+func TestLongQueue_ALongQueueIsNotReadToDrainItsHead(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
 	pgtest.Exec(t, db.Pool, `insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time, payload)
@@ -56,7 +56,7 @@ func TestALongQueueIsNotReadToDrainItsHead(t *testing.T) {
 
 // An owner is given half of its lease to load a lane, and others load theirs meanwhile: it may not read all that is parked, however
 // the planner thinks of the table.
-func TestALaneWithLongQueuesIsLoadedWithoutReadingThem(t *testing.T) {
+func TestLongQueue_ALaneWithLongQueuesIsLoadedWithoutReadingThem(t *testing.T) {
 	skip.InShort(t, "it takes 17 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)

@@ -24,9 +24,9 @@ import (
 // these loops run as they are, with real goroutines and time-outs, on the simulation's database and under its oracles. The
 // clock is synctest's. A seed decides what happens, but not which goroutine comes first: it does not repeat a history.
 
-var loopsSeed = flag.Uint64("loops.seed", 0, "the one seed for TestTheLoopsOfARelay…")
+var loopsSeed = flag.Uint64("loops.seed", 0, "the one seed for TestLoops_TheLoopsOfARelay…")
 
-func TestTheLoopsOfARelayKeepItsPromises(t *testing.T) {
+func TestLoops_TheLoopsOfARelayKeepItsPromises(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	seeds := []uint64{*loopsSeed}
@@ -45,7 +45,7 @@ func TestTheLoopsOfARelayKeepItsPromises(t *testing.T) {
 		w := newLoops(t, newPlan(seed, simBug{}))
 		synctest.Test(t, func(*testing.T) { w.play() })
 		if t.Failed() {
-			t.Fatalf("to try it again: go test ./relay -run TestTheLoopsOfARelay -loops.seed %d\n%+v", seed, w.s.plan)
+			t.Fatalf("to try it again: go test ./relay -run TestLoops_TheLoopsOfARelay -loops.seed %d\n%+v", seed, w.s.plan)
 		}
 		arrived, duplicates = arrived+len(w.s.oracle.events), duplicates+w.s.oracle.duplicates
 	}

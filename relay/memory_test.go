@@ -89,7 +89,7 @@ func (w *weighing) want(t *testing.T, when string, events int) {
 }
 
 // A page is not in memory as a whole because one of its events is.
-func TestOnlyEventsThatAreNotSettledTakeMemory(t *testing.T) {
+func TestMemory_OnlyEventsThatAreNotSettledTakeMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answer := make(chan struct{})
 		release := sync.OnceFunc(func() { close(answer) })
@@ -124,7 +124,7 @@ func (w *weighing) work(t *testing.T, d time.Duration) {
 }
 
 // A page ends after the event that fills it, which may be larger than all before.
-func TestAnEventLargerThanAPageCountsWhole(t *testing.T) {
+func TestMemory_AnEventLargerThanAPageCountsWhole(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWeighing(t, &answering{})
 		const large = 20 << 20
@@ -146,7 +146,7 @@ func TestAnEventLargerThanAPageCountsWhole(t *testing.T) {
 }
 
 // The lane ends at the first answer that it cannot write down. The others were taken in, too.
-func TestALaneThatEndsAmongAnswersGivesAllBack(t *testing.T) {
+func TestMemory_ALaneThatEndsAmongAnswersGivesAllBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answer := make(chan struct{})
 		w := newWeighing(t, &hanging{answering: &answering{}, partition: 3, until: answer})
@@ -192,7 +192,7 @@ func (h *hanging) Publish(ctx context.Context, events []holdfast.Event) []error 
 }
 
 // A lane that is dropped leaves its calls behind, and is read again at once: both are in memory.
-func TestCallsOfALaneThatHasEndedStayCounted(t *testing.T) {
+func TestMemory_CallsOfALaneThatHasEndedStayCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answer := make(chan struct{})
 		release := sync.OnceFunc(func() { close(answer) })

@@ -8,7 +8,7 @@ import (
 )
 
 // With ParkAfter -1 no partition is held, also not by an event that was parked for its topic.
-func TestAParkedEventHoldsNoPartitionWhereNoneIsHeld(t *testing.T) {
+func TestNeverParked_AParkedEventHoldsNoPartitionWhereNoneIsHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		leaderless := &PublishError{Topic: "orders", Partition: 1, Fault: FaultPartition, Err: errors.New("no leader")}
 		p := &sending{fails: map[string]error{"second": leaderless}}

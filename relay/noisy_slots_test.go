@@ -41,7 +41,7 @@ func noisyCrowd(t *testing.T, c *crowd, calls, partitions int) *lane {
 }
 
 // What is under way cannot be overtaken, so little of a noisy tenant is, and a quiet one's event does not wait for its turn.
-func TestAQuietTenantDoesNotWaitForANoisyOnesCalls(t *testing.T) {
+func TestNoisySlots_AQuietTenantDoesNotWaitForANoisyOnesCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &crowd{takes: 100 * time.Millisecond}
 		l := noisyCrowd(t, c, 2, partitionsOfCrowd/2)
@@ -80,7 +80,7 @@ func TestAQuietTenantDoesNotWaitForANoisyOnesCalls(t *testing.T) {
 }
 
 // The calls of a lane that has ended, that is about to, or that waits for Postgres take as long as they take. Others do not wait for them.
-func TestANoisyCallThatHangsGivesItsTurnToOthers(t *testing.T) {
+func TestNoisySlots_ANoisyCallThatHangsGivesItsTurnToOthers(t *testing.T) {
 	for name, then := range map[string]func(t *testing.T, l *lane){
 		"it waits for something else": func(*testing.T, *lane) {},
 		"it is lost":                  func(_ *testing.T, l *lane) { l.giveBack() },
@@ -117,7 +117,7 @@ func TestANoisyCallThatHangsGivesItsTurnToOthers(t *testing.T) {
 
 // What a lane has sent that lies ahead of its cursor is repeated by its next owner, so what lies before it is sent at once: nothing more
 // will overtake it. With four calls at a time, of all lanes, it would not end in the time that a stop has.
-func TestALaneThatFinishesSendsAllPartitionsAtATime(t *testing.T) {
+func TestNoisySlots_ALaneThatFinishesSendsAllPartitionsAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &crowd{takes: 100 * time.Millisecond}
 		l := noisyCrowd(t, c, 1, 30)
@@ -136,7 +136,7 @@ func TestALaneThatFinishesSendsAllPartitionsAtATime(t *testing.T) {
 }
 
 // A partition that was unavailable for a moment waits for its turn at a backlog's calls like the others. It is not held for that.
-func TestAPartitionThatWasRefusedIsNotHeldForWaitingForANoisyTurn(t *testing.T) {
+func TestNoisySlots_APartitionThatWasRefusedIsNotHeldForWaitingForANoisyTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &crowd{takes: 900 * time.Millisecond}
 		l := noisyCrowd(t, c, 1, 30)

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-func TestAProcessSpeaksOfAPartitionOnceAMinute(t *testing.T) {
+func TestNotices_AProcessSpeaksOfAPartitionOnceAMinute(t *testing.T) {
 	t.Parallel()
 	var n notices
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -81,7 +81,7 @@ func TestAProcessSpeaksOfAPartitionOnceAMinute(t *testing.T) {
 }
 
 // A partition that gives no answer is spoken of before anybody knows why: because the broker refuses our password, say.
-func TestTheCauseIsSaidAsSoonAsItIsKnown(t *testing.T) {
+func TestNotices_TheCauseIsSaidAsSoonAsItIsKnown(t *testing.T) {
 	t.Parallel()
 	var n notices
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)

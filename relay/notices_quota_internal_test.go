@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-func TestAKindOfLineIsLoggedTwentyTimesAMinute(t *testing.T) {
+func TestNoticesQuota_AKindOfLineIsLoggedTwentyTimesAMinute(t *testing.T) {
 	t.Parallel()
 	var q noticeQuota
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -44,7 +44,7 @@ func TestAKindOfLineIsLoggedTwentyTimesAMinute(t *testing.T) {
 }
 
 // Every topic is held by the functions that lanes use. The clock stands, so all of it is within a minute.
-func TestAThousandUnreachableTopicsAreTwentyLines(t *testing.T) {
+func TestNoticesQuota_AThousandUnreachableTopicsAreTwentyLines(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	var logged bytes.Buffer

@@ -26,7 +26,7 @@ func (l *lines) count(part string) (n int) {
 }
 
 // However many lanes try however often, a process says once that a partition takes nothing, and once that it does again.
-func TestAPartitionInTroubleIsLoggedOnceNotPerTryAndLane(t *testing.T) {
+func TestNotices_APartitionInTroubleIsLoggedOnceNotPerTryAndLane(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name, says string

@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/relay"
 )
 
-func TestLooksPagesAndFencedLanesAreObserved(t *testing.T) {
+func TestObserverPolls_LooksPagesAndFencedLanesAreObserved(t *testing.T) {
 	skip.InShort(t, "it takes 7 s beside the others")
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()

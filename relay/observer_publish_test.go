@@ -41,7 +41,7 @@ func (s *seeing) Publish(ctx context.Context, events []holdfast.Event) []error {
 	return errs
 }
 
-func TestEachCallOfThePublisherIsObservedWithItsAttempts(t *testing.T) {
+func TestObserverPublish_EachCallOfThePublisherIsObservedWithItsAttempts(t *testing.T) {
 	t.Parallel()
 	pool := setup(t, 1)
 	var mu sync.Mutex
@@ -103,7 +103,7 @@ func (b *wideBroker) PublishTogether(_ context.Context, batches [][]holdfast.Eve
 	}
 }
 
-func TestSharedCallsAreObservedForEachPartition(t *testing.T) {
+func TestObserverPublish_SharedCallsAreObservedForEachPartition(t *testing.T) {
 	t.Parallel()
 	pool := setup(t, 1)
 	var mu sync.Mutex

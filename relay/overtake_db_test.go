@@ -67,7 +67,7 @@ const (
 )
 
 // One tenant's backlog and another's events are in one lane, so the others would come after all of it.
-func TestEventsOfAQuietTenantOvertakeABacklog(t *testing.T) {
+func TestOvertake_EventsOfAQuietTenantOvertakeABacklog(t *testing.T) {
 	skip.InShort(t, "it takes 9 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)

@@ -19,7 +19,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
-func TestNoisyTenantsAreThoseThatOthersWaitFor(t *testing.T) {
+func TestOvertake_NoisyTenantsAreThoseThatOthersWaitFor(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		met  map[string]int
@@ -43,7 +43,7 @@ func TestNoisyTenantsAreThoseThatOthersWaitFor(t *testing.T) {
 	}
 }
 
-func TestATenantIsWhatAKeySaysBeforeTheSeparator(t *testing.T) {
+func TestOvertake_ATenantIsWhatAKeySaysBeforeTheSeparator(t *testing.T) {
 	t.Parallel()
 	for key, want := range map[string]string{"acme::7": "acme", "acme::7::8": "acme", "acme": "", "": "", "::7": "", "acme:7": ""} {
 		if got := tenantOf(key, "::"); got != want {
@@ -52,7 +52,7 @@ func TestATenantIsWhatAKeySaysBeforeTheSeparator(t *testing.T) {
 	}
 }
 
-func TestReadingAheadTakesAFifthOfTheTime(t *testing.T) {
+func TestOvertake_ReadingAheadTakesAFifthOfTheTime(t *testing.T) {
 	t.Parallel()
 	ended := time.Unix(100, 0)
 	for name, c := range map[string]struct {
@@ -91,7 +91,7 @@ func (n deafLog) Query(ctx context.Context, _ string, _ ...any) (pgx.Rows, error
 }
 
 // The lane's own pages go on, and the next try comes later each time.
-func TestAFailedReadAheadRests(t *testing.T) {
+func TestOvertake_AFailedReadAheadRests(t *testing.T) {
 	t.Parallel()
 	o, now := newOvertaking("/"), time.Unix(1000, 0)
 	var rested []time.Duration
@@ -135,7 +135,7 @@ func TestAFailedReadAheadRests(t *testing.T) {
 }
 
 // Else the page that is read after it would have no time, and the lane would be dropped.
-func TestAReadAheadThatTakesTooLongIsGivenUp(t *testing.T) {
+func TestOvertake_AReadAheadThatTakesTooLongIsGivenUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -159,7 +159,7 @@ func TestAReadAheadThatTakesTooLongIsGivenUp(t *testing.T) {
 }
 
 // A broker that is away for long keeps pages in memory until there is no room. Then all lanes look for it, and find none.
-func TestWithoutRoomInMemoryReadingAheadComesLessAndLessOften(t *testing.T) {
+func TestOvertake_WithoutRoomInMemoryReadingAheadComesLessAndLessOften(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1000, 0)
 	r := &Relay{budget: newBudget(10, 10), env: env{now: func() time.Time { return now }}}
@@ -186,7 +186,7 @@ func queuedEvent(key string, parked bool) *pending {
 	return p
 }
 
-func TestOvertakingPassesEventsOfNoisyTenantsOnly(t *testing.T) {
+func TestOvertake_OvertakingPassesEventsOfNoisyTenantsOnly(t *testing.T) {
 	t.Parallel()
 	l := &lane{r: &Relay{c: Config{TenantSeparator: "/"}}, noisy: []string{"acme", "beta"}}
 	d := &destination{route: &topicRoute{}}
@@ -206,7 +206,7 @@ func TestOvertakingPassesEventsOfNoisyTenantsOnly(t *testing.T) {
 	}
 }
 
-func TestWhatHasOvertakenIsSentAlone(t *testing.T) {
+func TestOvertake_WhatHasOvertakenIsSentAlone(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		queue []string
@@ -260,7 +260,7 @@ func windowOf(log []written, done, upto int, pos int64) (events []logEvent) {
 
 // Writers of many tenants commit in any order, and two readers read: the first in windows that end anywhere, the second ahead of it.
 // Each event is handed out once and each key in order, whatever the turns; and the cursor moves past nothing that was not handed out.
-func TestTwoReadersHandOutEachEventOnceAndEachKeyInOrder(t *testing.T) {
+func TestOvertake_TwoReadersHandOutEachEventOnceAndEachKeyInOrder(t *testing.T) {
 	skip.InShort(t, "it takes 12 s beside the others")
 	t.Parallel()
 	random := rand.New(rand.NewPCG(seed.New(t), 0))

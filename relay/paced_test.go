@@ -52,7 +52,7 @@ func runFor(t *testing.T, d time.Duration, f func(ctx context.Context)) {
 }
 
 // A try to empty a segment delays readers and writes WAL (rule 15).
-func TestSegmentsAreLookedAtEveryFewSecondsAndOftenerUnderLoad(t *testing.T) {
+func TestPaced_SegmentsAreLookedAtEveryFewSecondsAndOftenerUnderLoad(t *testing.T) {
 	for _, c := range []struct {
 		name        string
 		unread      bool // an older segment has events that are not read
@@ -100,7 +100,7 @@ func TestSegmentsAreLookedAtEveryFewSecondsAndOftenerUnderLoad(t *testing.T) {
 }
 
 // A save takes a hundredth of the time at most: rule 18.
-func TestSavesRestForAHundredTimesAsLongAsTheyTake(t *testing.T) {
+func TestPaced_SavesRestForAHundredTimesAsLongAsTheyTake(t *testing.T) {
 	for _, c := range []struct {
 		name        string
 		takes       time.Duration

@@ -15,7 +15,7 @@ import (
 
 // A page of events is in memory, and those of all lanes are. So it ends by its bytes, too: 16,000 events of 100 KB, in pages of
 // 2,000, took 1.6 GiB.
-func TestAPageEndsByItsBytesAndAlwaysHasAnEvent(t *testing.T) {
+func TestPage_APageEndsByItsBytesAndAlwaysHasAnEvent(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name             string
@@ -91,7 +91,7 @@ func (c counting) Query(ctx context.Context, sql string, args ...any) (pgx.Rows,
 }
 
 // Where a backlog has no cuts, every page would sort all of it again. What comes next is listed many pages at a time.
-func TestABacklogWithoutCutsIsListedManyPagesAtATime(t *testing.T) {
+func TestPage_ABacklogWithoutCutsIsListedManyPagesAtATime(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	pool, r := openLog(t, 1, 20)
@@ -131,7 +131,7 @@ func TestABacklogWithoutCutsIsListedManyPagesAtATime(t *testing.T) {
 
 // A cut of a transaction of a higher isolation is older than its event, and than events of others that it never saw. Rule 6:
 // it is a moment that existed all the same.
-func TestWritersOfEveryIsolationLeaveCuts(t *testing.T) {
+func TestPage_WritersOfEveryIsolationLeaveCuts(t *testing.T) {
 	t.Parallel()
 	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
 		t.Run(string(level), func(t *testing.T) {

@@ -27,7 +27,7 @@ func parkRows(t *testing.T, db *pgtest.DB, ids []string, letters ...int64) {
 }
 
 // The log can hold several replays of one letter, and a restored database has all of them read again.
-func TestReplaysAreParkedInTheOrderOfTheirLetters(t *testing.T) {
+func TestParkPlan_ReplaysAreParkedInTheOrderOfTheirLetters(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
 	parkRows(t, db, []string{"a", "5", "b", "5 again", "9", "5 once more"}, 0, 5, 0, 5, 9, 5)
@@ -43,7 +43,7 @@ func TestReplaysAreParkedInTheOrderOfTheirLetters(t *testing.T) {
 
 // A replayed event's place in a long queue is found, not searched for: a replay of many letters of one key would take
 // for ever.
-func TestThePlaceOfAReplayedEventInALongQueueIsFoundByTheKey(t *testing.T) {
+func TestParkPlan_ThePlaceOfAReplayedEventInALongQueueIsFoundByTheKey(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
 	pgtest.Exec(t, db.Pool, `insert into holdfast.parked (lane, place, topic, key, why, id, source, type, time, next_at, letter)

@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/retry"
 )
 
-func TestARefusedRecordHoldsBackItsOwnKeyAndNothingElse(t *testing.T) {
+func TestPark_ARefusedRecordHoldsBackItsOwnKeyAndNothingElse(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
 	b.set(refusing(relay.FaultRecord, "bad"))
@@ -41,7 +41,7 @@ func TestARefusedRecordHoldsBackItsOwnKeyAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestAnEventWithoutAKeyIsParkedAlone(t *testing.T) {
+func TestPark_AnEventWithoutAKeyIsParkedAlone(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
 	b.set(refusing(relay.FaultRecord, "bad 1", "bad 2"))
@@ -55,7 +55,7 @@ func TestAnEventWithoutAKeyIsParkedAlone(t *testing.T) {
 	arrives(t, b, "bad 2") // although one parked before it still fails
 }
 
-func TestTheLastAttemptMakesALetterWithEveryErrorAndTheKeyGoesOn(t *testing.T) {
+func TestPark_TheLastAttemptMakesALetterWithEveryErrorAndTheKeyGoesOn(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
 	var tries atomic.Int32
@@ -83,7 +83,7 @@ func TestTheLastAttemptMakesALetterWithEveryErrorAndTheKeyGoesOn(t *testing.T) {
 	}
 }
 
-func TestAPermanentRefusalIsALetterAfterOneLookFromTheTable(t *testing.T) {
+func TestPark_APermanentRefusalIsALetterAfterOneLookFromTheTable(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
 	b.set(func(e holdfast.Event) error {
@@ -100,7 +100,7 @@ func TestAPermanentRefusalIsALetterAfterOneLookFromTheTable(t *testing.T) {
 	}
 }
 
-func TestChainsOfErrorsStayWithinTwenty(t *testing.T) {
+func TestPark_ChainsOfErrorsStayWithinTwenty(t *testing.T) {
 	skip.InShort(t, "it takes 10 s beside the others")
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
@@ -124,7 +124,7 @@ func TestChainsOfErrorsStayWithinTwenty(t *testing.T) {
 	}
 }
 
-func TestParkedEventsSurviveARestartOfTheRelay(t *testing.T) {
+func TestPark_ParkedEventsSurviveARestartOfTheRelay(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 2), newBroker()
 	b.set(refusing(relay.FaultRecord, "bad"))
@@ -141,7 +141,7 @@ func TestParkedEventsSurviveARestartOfTheRelay(t *testing.T) {
 	wantOnce(t, b)
 }
 
-func TestAnOutageOfTheBrokerSpendsNoAttemptsAndWritesNothing(t *testing.T) {
+func TestPark_AnOutageOfTheBrokerSpendsNoAttemptsAndWritesNothing(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
@@ -189,7 +189,7 @@ func TestAnOutageOfTheBrokerSpendsNoAttemptsAndWritesNothing(t *testing.T) {
 }
 
 // However many events of a topic are parked: other topics flow.
-func TestOtherTopicsFlowBesideAnyNumberOfParkedEvents(t *testing.T) {
+func TestPark_OtherTopicsFlowBesideAnyNumberOfParkedEvents(t *testing.T) {
 	skip.InShort(t, "it takes 12 s beside the others")
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()

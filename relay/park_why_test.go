@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-func TestParkedEventsHaveOneWordInTheTableAndTheObserver(t *testing.T) {
+func TestParkWhy_ParkedEventsHaveOneWordInTheTableAndTheObserver(t *testing.T) {
 	known := regexp.MustCompile(`why_is_known check \(why in \(([^)]*)\)`).FindStringSubmatch(holdfast.SchemaSQL())
 	if known == nil {
 		t.Fatal("schema.sql lists no words for the column why")

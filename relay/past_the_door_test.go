@@ -127,7 +127,7 @@ func strangeRows() (rows []strange) {
 
 // No row of the tables that the relay reads stops a lane, whoever wrote it: it is published or becomes a dead letter, and
 // what was written before and after it is published once, in order. It is so as well when the row has to be parked first.
-func TestARowPastTheDoorStopsNoLane(t *testing.T) {
+func TestPastTheDoor_ARowPastTheDoorStopsNoLane(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeSimpleProtocol} {
 		for _, refuses := range []bool{false, true} {
@@ -144,7 +144,7 @@ func TestARowPastTheDoorStopsNoLane(t *testing.T) {
 	}
 }
 
-func TestALetterOfAMalformedRowHoldsItsKey(t *testing.T) {
+func TestPastTheDoor_ALetterOfAMalformedRowHoldsItsKey(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
 	write(t, pool, event("k", "before"))
@@ -164,7 +164,7 @@ func TestALetterOfAMalformedRowHoldsItsKey(t *testing.T) {
 }
 
 // The letter of a malformed event holds its key also where events before it are parked: what follows it is not published with them.
-func TestALetterHoldsItsKeyBehindParkedEvents(t *testing.T) {
+func TestPastTheDoor_ALetterHoldsItsKeyBehindParkedEvents(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
 	b.set(refusing(relay.FaultRecord, "before"))
@@ -186,7 +186,7 @@ func TestALetterHoldsItsKeyBehindParkedEvents(t *testing.T) {
 	wantOnce(t, b)
 }
 
-func TestAReplayThatIsMalformedOpensItsLetterAgain(t *testing.T) {
+func TestPastTheDoor_AReplayThatIsMalformedOpensItsLetterAgain(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
 	pgtest.Exec(t, pool, strange{table: "event_0", with: map[string]string{"headers": "'[]'"}}.insert("k", "strange"))
@@ -294,7 +294,7 @@ func (l *lines) last(n int) string {
 }
 
 // What Postgres refuses to park, for whatever reason that the relay cannot know, becomes a dead letter alone.
-func TestAnEventThatPostgresDoesNotParkBecomesALetter(t *testing.T) {
+func TestPastTheDoor_AnEventThatPostgresDoesNotParkBecomesALetter(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
 	pgtest.Exec(t, pool, "alter table holdfast.parked add constraint somebodys check (id <> 'strange')")
@@ -315,7 +315,7 @@ func TestAnEventThatPostgresDoesNotParkBecomesALetter(t *testing.T) {
 }
 
 // What cannot be moved into the log becomes a dead letter alone, and the others are moved.
-func TestAScheduledEventThatCannotBeMovedBecomesALetter(t *testing.T) {
+func TestPastTheDoor_AScheduledEventThatCannotBeMovedBecomesALetter(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
 	pgtest.Exec(t, pool, "alter table holdfast.event_0 add constraint somebodys check (id <> 'strange')")

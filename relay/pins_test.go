@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func TestAPinnedSegmentIsNeverTried(t *testing.T) {
+func TestPins_APinnedSegmentIsNeverTried(t *testing.T) {
 	t.Parallel()
 	type look struct {
 		after   time.Duration // since the look before
@@ -47,7 +47,7 @@ func TestAPinnedSegmentIsNeverTried(t *testing.T) {
 
 // Rule 15: each try makes all readers wait for as long as it waits for its lock, and each look makes the lock manager list all
 // locks of the server.
-func TestASegmentIsTriedEveryFewSecondsAndWaitsBriefly(t *testing.T) {
+func TestPins_ASegmentIsTriedEveryFewSecondsAndWaitsBriefly(t *testing.T) {
 	t.Parallel()
 	if tryAgainAfter < 2*time.Second || tryAgainAfter > 10*time.Second || lookAgainAfter < 100*time.Millisecond {
 		t.Errorf("it is tried again after %v, and looked at again after %v", tryAgainAfter, lookAgainAfter)

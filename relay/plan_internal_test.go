@@ -9,7 +9,7 @@ import (
 
 // Postgres plans a prepared statement anew for each of its first five calls, and goes on doing so when the plans made
 // for known values look cheaper than the general one. Planning these costs several times what running them does.
-func TestStatementsOfEveryPollAreNotPlannedAnew(t *testing.T) {
+func TestPlan_StatementsOfEveryPollAreNotPlannedAnew(t *testing.T) {
 	t.Parallel()
 	pool, r := openLog(t, 8, 200)
 	for i := range 40 {

@@ -13,7 +13,7 @@ import (
 
 // Every statement that a relay makes while it works finds its rows by an index, on tables that are large: a log of
 // 200,000 events, 20,000 parked ones in 2,000 queues, 20,000 scheduled ones, 5,000 letters.
-func TestTheStatementsOfTheRelayUseTheirIndexesOnLargeTables(t *testing.T) {
+func TestPlan_TheStatementsOfTheRelayUseTheirIndexesOnLargeTables(t *testing.T) {
 	skip.InShort(t, "it takes 13 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)
@@ -106,15 +106,15 @@ func TestTheStatementsOfTheRelayUseTheirIndexesOnLargeTables(t *testing.T) {
 		"relay.adopt_snapshot": adopts, "relay.adopt_lock": adopts, "relay.adopt_events": adopts, "relay.adopt_lanes": adopts, "relay.adopt_sequence": adopts,
 		"relay.adopt_incarnation": adopts, "relay.adopt_birth_gone": adopts, "relay.adopt_birth": adopts, "relay.replace_cluster": adopts,
 		"relay.publish_letter":      "a function, which reads a letter by its primary key",
-		"relay.expire_written_once": "a function: TestExpiredDedupeKeysAreRemovedByTheIndex counts what it reads",
+		"relay.expire_written_once": "a function: TestDedupe_ExpiredDedupeKeysAreRemovedByTheIndex counts what it reads",
 		"relay.rotate":              "a function over the row of the table segments, and the size of a segment",
-		"relay.reclaim":             "a function: TestASegmentIsReclaimedWithoutReadingItAll counts what it reads",
+		"relay.reclaim":             "a function: TestPlan_ASegmentIsReclaimedWithoutReadingItAll counts what it reads",
 	})
 }
 
 // reclaim keeps everybody from reading the log while it looks for what is unread. Its plans are those of a function, so what
 // they read is counted instead.
-func TestASegmentIsReclaimedWithoutReadingItAll(t *testing.T) {
+func TestPlan_ASegmentIsReclaimedWithoutReadingItAll(t *testing.T) {
 	skip.InShort(t, "it takes 14 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)

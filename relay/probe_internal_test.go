@@ -65,8 +65,8 @@ func times(sent []string) map[string]int {
 
 // While an event is tried for its topic another one is tried for its partition, and its answer says nothing of the topic. The first
 // is still on its way then: if it were read again, it would be published again after it had been acknowledged.
-// (TestTheLoopsOfARelay…, seed 11989637298215886857.)
-func TestAnEventThatIsTriedForItsTopicIsNotReadAgainMeanwhile(t *testing.T) {
+// (TestLoops_TheLoopsOfARelay…, seed 11989637298215886857.)
+func TestProbe_AnEventThatIsTriedForItsTopicIsNotReadAgainMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &sending{takes: map[string]time.Duration{"first": 5 * time.Second}, fails: map[string]error{
 			"second": &PublishError{Topic: "orders", Partition: 1, Fault: FaultPartition, Err: errors.New("no leader")}}}
@@ -82,7 +82,7 @@ func TestAnEventThatIsTriedForItsTopicIsNotReadAgainMeanwhile(t *testing.T) {
 }
 
 // A topic has got other partitions since an event was parked, so it is on its way to another one than the one that it waits for.
-func TestAnEventThatIsInMemoryIsNotTriedForItsPartition(t *testing.T) {
+func TestProbe_AnEventThatIsInMemoryIsNotTriedForItsPartition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := heldTwice(t, &sending{})
 		at := spot{"orders", 1}

@@ -10,7 +10,7 @@ import (
 )
 
 // Each look is for all lanes. Where everything that is due is of one of them, it is read neither for that one nor for the others.
-func TestALookReadsNothingOfWhatIsDueInOneLane(t *testing.T) {
+func TestProbePlan_ALookReadsNothingOfWhatIsDueInOneLane(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)

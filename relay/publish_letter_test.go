@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/relay"
 )
 
-func TestARelaysDeadLetterIsPublishedWithoutPayloadAndOnce(t *testing.T) {
+func TestPublishLetter_ARelaysDeadLetterIsPublishedWithoutPayloadAndOnce(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
 	refuse := forGood("bad")

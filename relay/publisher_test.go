@@ -20,7 +20,7 @@ type faultyError struct{ fault relay.Fault }
 func (e faultyError) Error() string             { return "no" }
 func (e faultyError) PublishFault() relay.Fault { return e.fault }
 
-func TestFaultOfBelievesAnErrorThatSaysItsFault(t *testing.T) {
+func TestPublisher_FaultOfBelievesAnErrorThatSaysItsFault(t *testing.T) {
 	for _, row := range []struct {
 		name string
 		err  error
@@ -40,7 +40,7 @@ func TestFaultOfBelievesAnErrorThatSaysItsFault(t *testing.T) {
 	}
 }
 
-func TestTheClassOfAPublishErrorFitsItsFault(t *testing.T) {
+func TestPublisher_TheClassOfAPublishErrorFitsItsFault(t *testing.T) {
 	refused := syscall.ECONNREFUSED
 	for _, row := range []struct {
 		name string
@@ -62,7 +62,7 @@ func TestTheClassOfAPublishErrorFitsItsFault(t *testing.T) {
 	}
 }
 
-func TestARecordHoldsTheEventInTheCloudEventsBinding(t *testing.T) {
+func TestPublisher_ARecordHoldsTheEventInTheCloudEventsBinding(t *testing.T) {
 	full := relay.RecordOf(holdfast.Event{ID: "1", Source: "shop", Type: "order.placed", Topic: "orders", Key: "k", Payload: []byte("p"),
 		Headers: map[string]string{"tenant": "a", "b": ""}})
 	want := relay.Record{Key: []byte("k"), Value: []byte("p"), Headers: []relay.Header{

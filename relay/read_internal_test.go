@@ -48,7 +48,7 @@ func appendMany(t testing.TB, db pgtest.Querier, name string, n int) {
 		array_agg($1::text), array_agg(now()), null, array_agg('payload'::bytea), null, null) from generate_series(0, $2::int - 1) g`, name, n)
 }
 
-func TestAPageOfOneHugeTransactionCostsWhatItReturns(t *testing.T) {
+func TestRead_APageOfOneHugeTransactionCostsWhatItReturns(t *testing.T) {
 	skip.InShort(t, "it takes 10 s beside the others")
 	t.Parallel()
 	const huge, page = 50_000, 200
@@ -114,7 +114,7 @@ func TestAPageOfOneHugeTransactionCostsWhatItReturns(t *testing.T) {
 	t.Logf("at most %.0f blocks a page of %d rows", most, page)
 }
 
-func TestAReaderStopsWhereItsRowsAreNotTheLogs(t *testing.T) {
+func TestRead_AReaderStopsWhereItsRowsAreNotTheLogs(t *testing.T) {
 	t.Parallel()
 	pool, r := openLog(t, 1, 10)
 	appendMany(t, pool, "k", 1)
@@ -173,7 +173,7 @@ func TestAReaderStopsWhereItsRowsAreNotTheLogs(t *testing.T) {
 
 // A cut may be older than what has been read: the snapshot of a transaction of a higher isolation that has taken its time.
 // Where its end does not lie ahead, a window up to it would move the cursor back (rule 6).
-func TestABacklogIsNeverCutBelowTheCursor(t *testing.T) {
+func TestRead_ABacklogIsNeverCutBelowTheCursor(t *testing.T) {
 	t.Parallel()
 	pool, r := openLog(t, 1, 10)
 	var old string
@@ -201,7 +201,7 @@ func TestABacklogIsNeverCutBelowTheCursor(t *testing.T) {
 	}
 }
 
-func TestAnEventThatNoDoorWouldLetInDoesNotStopItsLane(t *testing.T) {
+func TestRead_AnEventThatNoDoorWouldLetInDoesNotStopItsLane(t *testing.T) {
 	t.Parallel()
 	pool, r := openLog(t, 1, 10)
 	pgtest.Exec(t, pool, `select holdfast.append_unchecked(array['a'], array[''], array['t'], array['orders'], array['k'], null,

@@ -64,7 +64,7 @@ func (p player) commit() {
 
 // The schedules on which other readers lose events or break the order of a key. Each is played before a relay of its
 // own that has read everything before it, and each is played again for a relay that finds it as a backlog.
-func TestSchedulesThatOtherReadersFallFor(t *testing.T) {
+func TestRead_SchedulesThatOtherReadersFallFor(t *testing.T) {
 	t.Parallel()
 	schedules := []struct {
 		name string
@@ -171,7 +171,7 @@ func cutOften(t testing.TB, pool *pgxpool.Pool) {
 }
 
 // A snapshot leaves its own transaction out, so a cut calls the transaction ended whose write it lies beside.
-func TestCutsInsideTheTransactionsTheyCutKeepTheOrder(t *testing.T) {
+func TestRead_CutsInsideTheTransactionsTheyCutKeepTheOrder(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int{5, 50} {
 		t.Run(fmt.Sprintf("pages of %d", size), func(t *testing.T) {
@@ -199,7 +199,7 @@ func TestCutsInsideTheTransactionsTheyCutKeepTheOrder(t *testing.T) {
 	}
 }
 
-func TestALongTransactionHoldsBackItsOwnEventsOnly(t *testing.T) {
+func TestRead_ALongTransactionHoldsBackItsOwnEventsOnly(t *testing.T) {
 	skip.InShort(t, "it takes 6 s beside the others")
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()

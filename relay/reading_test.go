@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/relay/internal/simdb"
 )
 
-func TestAReaderGoesFromStateToState(t *testing.T) {
+func TestReading_AReaderGoesFromStateToState(t *testing.T) {
 	t.Parallel()
 	open := cursor{done: "5:5:", upto: "9:9:", pos: 7}
 	closed := cursor{done: "5:5:"}
@@ -53,7 +53,7 @@ func TestAReaderGoesFromStateToState(t *testing.T) {
 	}
 }
 
-func TestAWindowIsPlannedOnceAfterSomeFullPages(t *testing.T) {
+func TestReading_AWindowIsPlannedOnceAfterSomeFullPages(t *testing.T) {
 	t.Parallel()
 	r := reading{state: live, cursor: cursor{done: "5:5:"}}
 	for page := range 10 {
@@ -67,7 +67,7 @@ func TestAWindowIsPlannedOnceAfterSomeFullPages(t *testing.T) {
 }
 
 // A backlog without an event of the lane: many windows, each of which ends at a cut, and no event in any of them.
-func TestACallOfTheReaderMakesThreeStatementsAtMost(t *testing.T) {
+func TestReading_ACallOfTheReaderMakesThreeStatementsAtMost(t *testing.T) {
 	t.Parallel()
 	at := time.Now()
 	db := simdb.New(2, func() time.Time { return at }, rand.New(rand.NewPCG(1, 1)))

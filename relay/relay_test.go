@@ -155,7 +155,7 @@ func event(key, payload string) holdfast.Event {
 	return holdfast.Event{Topic: "orders", Key: key, Type: "order.placed", Payload: []byte(payload)}
 }
 
-func TestAnEventThatWasCommittedIsPublishedAsItWasWritten(t *testing.T) {
+func TestRelay_AnEventThatWasCommittedIsPublishedAsItWasWritten(t *testing.T) {
 	t.Parallel()
 	pool := setup(t, 8)
 	b := newBroker()
@@ -174,7 +174,7 @@ func TestAnEventThatWasCommittedIsPublishedAsItWasWritten(t *testing.T) {
 	}
 }
 
-func TestAnEventOfARolledBackTransactionIsNeverPublished(t *testing.T) {
+func TestRelay_AnEventOfARolledBackTransactionIsNeverPublished(t *testing.T) {
 	t.Parallel()
 	pool := setup(t, 2)
 	b := newBroker()

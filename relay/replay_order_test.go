@@ -28,7 +28,7 @@ func numbers(from, to int) (all []string) {
 
 // Whoever replays the letters of a key in an order of their own must find room for every one: a lane that finds none
 // stops for ever.
-func TestAHundredReplaysOfOneKeyAreParkedInTheOrderOfTheirLetters(t *testing.T) {
+func TestReplayOrder_AHundredReplaysOfOneKeyAreParkedInTheOrderOfTheirLetters(t *testing.T) {
 	t.Parallel()
 	const n = 100
 	for name, letter := range map[string]func(i int64) int64{ // the i-th to be replayed
@@ -68,7 +68,7 @@ func TestAHundredReplaysOfOneKeyAreParkedInTheOrderOfTheirLetters(t *testing.T) 
 }
 
 // A replay whose key has no queue is refused by itself, or comes after what was refused before it.
-func TestRefusedReplaysGoBeforeTheEventsOfTheirPage(t *testing.T) {
+func TestReplayOrder_RefusedReplaysGoBeforeTheEventsOfTheirPage(t *testing.T) {
 	t.Parallel()
 	for _, fault := range []relay.Fault{relay.FaultRecord, relay.FaultTopic} {
 		t.Run(string(fault), func(t *testing.T) {

@@ -88,7 +88,7 @@ func copyData(t *testing.T, pool *pgxpool.Pool) (copied func(), putBack func()) 
 	}
 }
 
-func TestAColdCopyPutBackUnderARelayLosesNothing(t *testing.T) {
+func TestRestore_AColdCopyPutBackUnderARelayLosesNothing(t *testing.T) {
 	skip.InShort(t, "it takes 19 s beside the others")
 	t.Parallel()
 	server, pool := ownLog(t, 2, nil)
@@ -128,7 +128,7 @@ func wantSettled(t *testing.T, pool *pgxpool.Pool) {
 }
 
 // Amazon documents the unlogged tables of Aurora as crash-safe: there a crash does not empty the table incarnation.
-func TestACrashThatKeepsUnloggedTablesLosesNothing(t *testing.T) {
+func TestRestore_ACrashThatKeepsUnloggedTablesLosesNothing(t *testing.T) {
 	skip.InShort(t, "it takes 8 s beside the others")
 	t.Parallel()
 	for _, c := range []struct {
@@ -277,7 +277,7 @@ func (s *switchboard) through(t *testing.T, dsn string) *pgxpool.Pool {
 }
 
 // A standby that lost the connection to its primary some transactions ago takes over. Its ids begin where it stands.
-func TestAStandbyPromotedBehindLosesNothingThatItHas(t *testing.T) {
+func TestRestore_AStandbyPromotedBehindLosesNothingThatItHas(t *testing.T) {
 	skip.InShort(t, "it takes 14 s beside the others")
 	t.Parallel()
 	primary, direct := ownLog(t, 2, nil)
@@ -320,7 +320,7 @@ func TestAStandbyPromotedBehindLosesNothingThatItHas(t *testing.T) {
 }
 
 // A pooler keeps the connections of a relay while the server behind it starts anew, so that the relay sees no error at all.
-func TestEveryStartOfTheServerIsAnotherIncarnation(t *testing.T) {
+func TestRestore_EveryStartOfTheServerIsAnotherIncarnation(t *testing.T) {
 	skip.InShort(t, "it takes 10 s beside the others")
 	t.Parallel()
 	server, pool := ownLog(t, 1, nil)

@@ -16,7 +16,7 @@ import (
 )
 
 // Two runs of one relay have the same name, so neither is kept from what the other has claimed.
-func TestARelayThatRunsRefusesToRunAgain(t *testing.T) {
+func TestRunTwice_ARelayThatRunsRefusesToRunAgain(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 2), newBroker()
 	r, err := relay.New(pool, b, relay.Config{Name: "billing-1", Lease: 2 * time.Minute, Logger: quiet})
@@ -62,7 +62,7 @@ func (h hanging) Publish(ctx context.Context, events []holdfast.Event) []error {
 }
 
 // No statement can be made any more, so that waiting for the database would last for ever.
-func TestAClosedPoolEndsARelayWithAnErrorThatSaysSo(t *testing.T) {
+func TestRunTwice_AClosedPoolEndsARelayWithAnErrorThatSaysSo(t *testing.T) {
 	t.Parallel()
 	b, h := newBroker(), hanging{make(chan struct{}, 1)}
 	for _, row := range []struct {

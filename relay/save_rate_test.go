@@ -13,7 +13,7 @@ import (
 
 // Rule 18: while something keeps Postgres from pruning, each save is slower than the one before. The saver itself leaves the
 // time in between, however much there is to save.
-func TestTheSaverRestsForAHundredTimesASave(t *testing.T) {
+func TestSaveRate_TheSaverRestsForAHundredTimesASave(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		took        time.Duration

@@ -27,7 +27,7 @@ func savingRelay(s *script, log *logtest.Log, tokens ...string) (r *Relay, lanes
 	return r, lanes, lost
 }
 
-func TestASaveSaysOfEachLaneWhatBecameOfIt(t *testing.T) {
+func TestSaverScript_ASaveSaysOfEachLaneWhatBecameOfIt(t *testing.T) {
 	t.Parallel()
 	var log logtest.Log
 	s := new(script).because("save", reply{rows: [][]any{{0, true}, {1, false}}}, reply{rows: [][]any{{0, true}, {1, false}}}, reply{rows: [][]any{{0, true}, {1, true}}},
@@ -72,7 +72,7 @@ func TestASaveSaysOfEachLaneWhatBecameOfIt(t *testing.T) {
 	}
 }
 
-func TestASaveSendsWhatMovedAndItsNumber(t *testing.T) {
+func TestSaverScript_ASaveSendsWhatMovedAndItsNumber(t *testing.T) {
 	t.Parallel()
 	s := new(script)
 	r, lanes, _ := savingRelay(s, &logtest.Log{}, "b", "a", "b")
@@ -94,7 +94,7 @@ func TestASaveSendsWhatMovedAndItsNumber(t *testing.T) {
 	}
 }
 
-func TestASaveThatFailsIsSaidUnlessTheRelayStops(t *testing.T) {
+func TestSaverScript_ASaveThatFailsIsSaidUnlessTheRelayStops(t *testing.T) {
 	t.Parallel()
 	boom := errors.New("boom")
 	for name, c := range map[string]struct {
@@ -133,7 +133,7 @@ func TestASaveThatFailsIsSaidUnlessTheRelayStops(t *testing.T) {
 	}
 }
 
-func TestASaverRenewsLeasesFiveTimesInEach(t *testing.T) {
+func TestSaverScript_ASaverRenewsLeasesFiveTimesInEach(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		took  time.Duration

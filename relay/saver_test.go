@@ -14,7 +14,7 @@ import (
 
 // All saves wait for the one that is being sent: one that waited for ever, on a connection that is dead or for a table that
 // somebody has locked, would cost the relay all lanes again and again.
-func TestASaveTakesNoLongerThanALease(t *testing.T) {
+func TestSaver_ASaveTakesNoLongerThanALease(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	t.Parallel()
 	db := migrated.Lanes(t, 1)

@@ -63,7 +63,7 @@ func (t interruptedTx) SendBatch(ctx context.Context, batch *pgx.Batch) pgx.Batc
 
 // An event that cannot be moved into the log becomes a dead letter, and never another one that was due before it and is committed
 // while the relay looks for the one to blame.
-func TestAnEventThatIsScheduledMeanwhileIsNotBlamed(t *testing.T) {
+func TestSchedule_AnEventThatIsScheduledMeanwhileIsNotBlamed(t *testing.T) {
 	t.Parallel()
 	const alone = 10 // of the moves by halves: 1,000, 500 … 1
 	schedule := func(db *pgtest.DB, id, due string) {

@@ -21,7 +21,7 @@ func scheduled(key, payload string, at time.Time) holdfast.Event {
 	return e
 }
 
-func TestAScheduledEventTakesItsPlaceWhenItFallsDue(t *testing.T) {
+func TestSchedule_AScheduledEventTakesItsPlaceWhenItFallsDue(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
@@ -57,7 +57,7 @@ func TestAScheduledEventTakesItsPlaceWhenItFallsDue(t *testing.T) {
 	}
 }
 
-func TestManyScheduledEventsAreMovedOnceEach(t *testing.T) {
+func TestSchedule_ManyScheduledEventsAreMovedOnceEach(t *testing.T) {
 	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	pool, b := setup(t, 4), newBroker()
@@ -100,7 +100,7 @@ func TestManyScheduledEventsAreMovedOnceEach(t *testing.T) {
 }
 
 // However much falls due at once, a transaction moves no more of it than a server has memory for.
-func TestLargeScheduledEventsAreMovedAFewAtATime(t *testing.T) {
+func TestSchedule_LargeScheduledEventsAreMovedAFewAtATime(t *testing.T) {
 	skip.InShort(t, "it takes 12 s beside the others")
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()

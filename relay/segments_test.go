@@ -20,7 +20,7 @@ import (
 	"github.com/holdfast-go/holdfast/relay"
 )
 
-func TestTheLogStaysSmallUnderLoadAndNothingIsLost(t *testing.T) {
+func TestSegments_TheLogStaysSmallUnderLoadAndNothingIsLost(t *testing.T) {
 	skip.InShort(t, "it takes 11 s beside the others")
 	t.Parallel()
 	pool, b := setup(t, 8), newBroker()
@@ -90,7 +90,7 @@ func TestTheLogStaysSmallUnderLoadAndNothingIsLost(t *testing.T) {
 
 // The window of a page that was full to the last event stays open. Nobody may have to wait for another event of the lane
 // until its segment can be emptied.
-func TestASegmentIsEmptiedAlthoughTheLastPageWasFull(t *testing.T) {
+func TestSegments_ASegmentIsEmptiedAlthoughTheLastPageWasFull(t *testing.T) {
 	skip.InShort(t, "it takes 7 s beside the others")
 	t.Parallel()
 	pool, b := setup(t, 2), newBroker()
@@ -107,7 +107,7 @@ func TestASegmentIsEmptiedAlthoughTheLastPageWasFull(t *testing.T) {
 	}
 }
 
-func TestWhatIsUnreadIsNeverTruncated(t *testing.T) {
+func TestSegments_WhatIsUnreadIsNeverTruncated(t *testing.T) {
 	t.Parallel()
 	pool := setup(t, 2)
 	token := func() (token string) {
@@ -178,7 +178,7 @@ func TestWhatIsUnreadIsNeverTruncated(t *testing.T) {
 }
 
 // The segment is looked at once more when it is locked: the lock waits for the writer, whose event is unread.
-func TestASegmentIsLookedAtOnceMoreWhenItIsLocked(t *testing.T) {
+func TestSegments_ASegmentIsLookedAtOnceMoreWhenItIsLocked(t *testing.T) {
 	t.Parallel()
 	pool := setup(t, 2)
 	pgtest.Exec(t, pool, "update holdfast.segments set current = 2")
@@ -205,7 +205,7 @@ func TestASegmentIsLookedAtOnceMoreWhenItIsLocked(t *testing.T) {
 }
 
 // A cursor has not read the transaction at which its snapshot ends.
-func TestTheTransactionAtTheEndOfACursorIsUnread(t *testing.T) {
+func TestSegments_TheTransactionAtTheEndOfACursorIsUnread(t *testing.T) {
 	t.Parallel()
 	pool := setup(t, 1)
 	pgtest.Exec(t, pool, "insert into holdfast.event_1 (lane, id, type, topic, key) values (0, 'e', 't', 'orders', 'k')")
@@ -220,7 +220,7 @@ func TestTheTransactionAtTheEndOfACursorIsUnread(t *testing.T) {
 
 // A transaction that writes while the log turns once around has events in every segment, and some in segments that were left: they
 // are published in its order, no segment is emptied before, and each is emptied after.
-func TestATransactionAcrossRotationsIsPublishedInItsOrder(t *testing.T) {
+func TestSegments_ATransactionAcrossRotationsIsPublishedInItsOrder(t *testing.T) {
 	t.Parallel()
 	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead} {
 		t.Run(string(level), func(t *testing.T) {
@@ -266,7 +266,7 @@ func TestATransactionAcrossRotationsIsPublishedInItsOrder(t *testing.T) {
 
 // Postgres keeps a large payload beside its row. It is part of the segment's size all the same: otherwise events of a
 // megabyte would fill the disk long before their rows fill a segment.
-func TestALogOfFewLargeEventsTurnsToItsNextSegmentAndIsEmptied(t *testing.T) {
+func TestSegments_ALogOfFewLargeEventsTurnsToItsNextSegmentAndIsEmptied(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	pool, b := setup(t, 2), newBroker()
@@ -291,7 +291,7 @@ func TestALogOfFewLargeEventsTurnsToItsNextSegmentAndIsEmptied(t *testing.T) {
 }
 
 // Every try that gets the lock costs two transaction ids and a record in the WAL, which standbys replay under the same lock.
-func TestATryThatCannotSucceedTakesNoLockAndNoTransactionId(t *testing.T) {
+func TestSegments_ATryThatCannotSucceedTakesNoLockAndNoTransactionId(t *testing.T) {
 	t.Parallel()
 	pool := setup(t, 2)
 	write(t, pool, event("k", "unread"))
@@ -324,7 +324,7 @@ func TestATryThatCannotSucceedTakesNoLockAndNoTransactionId(t *testing.T) {
 }
 
 // A transaction that stays open pins the segment that it has written to. The relay sees that and asks for no lock.
-func TestAnOpenTransactionKeepsTheRelayFromTrying(t *testing.T) {
+func TestSegments_AnOpenTransactionKeepsTheRelayFromTrying(t *testing.T) {
 	skip.InShort(t, "it takes 10 s beside the others")
 	t.Parallel()
 	pool, b := setup(t, 2), newBroker()

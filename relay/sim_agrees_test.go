@@ -115,7 +115,7 @@ func (w pgWriter) end(t *testing.T, how string) {
 	}
 }
 
-func TestTheFakeAndPostgresAgree(t *testing.T) {
+func TestSimAgrees_TheFakeAndPostgresAgree(t *testing.T) {
 	skip.InShort(t, "it takes 8 s beside the others")
 	t.Parallel()
 	const lanes = 2
@@ -132,7 +132,7 @@ func TestTheFakeAndPostgresAgree(t *testing.T) {
 	if *simSeed != 0 {
 		seed = *simSeed
 	}
-	t.Logf("seed %d: to repeat it, go test ./relay -run TestTheFakeAndPostgresAgree -sim.seed %d; prepared transactions: %v", seed, seed, prepares)
+	t.Logf("seed %d: to repeat it, go test ./relay -run TestSimAgrees_TheFakeAndPostgresAgree -sim.seed %d; prepared transactions: %v", seed, seed, prepares)
 	rng := rand.New(rand.NewPCG(seed, 3))
 	fake := simdb.New(lanes, time.Now, rng)
 

@@ -7,7 +7,7 @@ import (
 )
 
 // The mutation run asks this test (docs/mutation.md): what it finds must not depend on the day, and each mutant costs its time.
-func TestTheFirstSchedulesKeepThePromises(t *testing.T) {
+func TestSimFixed_TheFirstSchedulesKeepThePromises(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	for seed := range uint64(100) {

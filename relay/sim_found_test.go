@@ -17,7 +17,7 @@ import (
 
 // A COMMIT parks an event and moves the cursor, and its answer is lost. Until the lane is dropped the saver must not write
 // the cursor in the lane's memory, which is the older one. (Seed 8775567348376154305.)
-func TestTheSaverDoesNotSaveALaneWhoseCommitWasNotAnswered(t *testing.T) {
+func TestSimFound_TheSaverDoesNotSaveALaneWhoseCommitWasNotAnswered(t *testing.T) {
 	at := time.Now()
 	db := simdb.New(1, func() time.Time { return at }, rand.New(rand.NewPCG(1, 1)))
 	cut := false
@@ -85,7 +85,7 @@ func TestTheSaverDoesNotSaveALaneWhoseCommitWasNotAnswered(t *testing.T) {
 
 // The poller has asked for a lane, and before the answer comes the lane is dropped, claimed again, and has read everything.
 // What the answer says is of the lane that was: the one that is must be asked for again, or nobody ever wakes it.
-func TestALateAnswerToAProbeDoesNotMakeTheNextOwnerDormant(t *testing.T) {
+func TestSimFound_ALateAnswerToAProbeDoesNotMakeTheNextOwnerDormant(t *testing.T) {
 	at := time.Now()
 	db := simdb.New(1, func() time.Time { return at }, rand.New(rand.NewPCG(1, 1)))
 	var meanwhile func()
@@ -164,7 +164,7 @@ func TestALateAnswerToAProbeDoesNotMakeTheNextOwnerDormant(t *testing.T) {
 
 // While a transaction of one lane is open its row is locked. The saves of all others, and with them their leases, must not wait
 // for it; and the lane itself is not lost because a save leaves it out.
-func TestASaveLeavesOutALaneWhoseTransactionIsOpen(t *testing.T) {
+func TestSimFound_ASaveLeavesOutALaneWhoseTransactionIsOpen(t *testing.T) {
 	at := time.Now()
 	db := simdb.New(2, func() time.Time { return at }, rand.New(rand.NewPCG(1, 1)))
 	waited := errors.New("it waits for a row that is locked")
@@ -223,7 +223,7 @@ func (p *learning) Partition(holdfast.Event) (partition, partitions int) { retur
 
 // A page waits until the events before it have left their queue, because its topic has got partitions. If the last of them leaves for
 // the table of dead letters, no answer of the broker comes that would wake the lane. (Seed 8317951343059253755.)
-func TestAPageGoesOnWhenWhatItWaitsForIsGivenUp(t *testing.T) {
+func TestSimFound_APageGoesOnWhenWhatItWaitsForIsGivenUp(t *testing.T) {
 	p := &learning{}
 	db, r, l := pacedRelay(t, p, func(string) {})
 	r.c.Lease, l.leaseUntil = 24*time.Hour, time.Now().Add(24*time.Hour) // nobody saves

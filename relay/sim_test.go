@@ -16,7 +16,7 @@ var (
 	simSeed  = flag.Uint64("sim.seed", 0, "the one schedule to run")
 )
 
-func TestTheLaneProtocolKeepsItsPromisesInEverySchedule(t *testing.T) {
+func TestSim_TheLaneProtocolKeepsItsPromisesInEverySchedule(t *testing.T) {
 	if *simSeed != 0 {
 		if v, steps := runPlan(newPlan(*simSeed, simBug{})); v != nil {
 			t.Errorf("seed %d, %d steps: %v\n%+v", *simSeed, steps, v, newPlan(*simSeed, simBug{}))
@@ -36,7 +36,7 @@ func TestTheLaneProtocolKeepsItsPromisesInEverySchedule(t *testing.T) {
 	for ; more(); schedules++ {
 		v, n := runPlan(newPlan(seed, simBug{}))
 		if v != nil {
-			t.Fatalf("seed %d: %v\n%+v\nto repeat it: go test ./relay -run TestTheLaneProtocol -sim.seed %d", seed, v, newPlan(seed, simBug{}), seed)
+			t.Fatalf("seed %d: %v\n%+v\nto repeat it: go test ./relay -run TestSim_TheLaneProtocol -sim.seed %d", seed, v, newPlan(seed, simBug{}), seed)
 		}
 		steps += n
 		seed++
@@ -46,7 +46,7 @@ func TestTheLaneProtocolKeepsItsPromisesInEverySchedule(t *testing.T) {
 
 // What a seed draws depends on all that has happened: were anything left to the machine's clock or to the order of a map, the
 // numbers that come next would differ.
-func TestASeedMakesTheSameHistoryAgain(t *testing.T) {
+func TestSim_ASeedMakesTheSameHistoryAgain(t *testing.T) {
 	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	shared, overtaken := 0, 0
@@ -71,7 +71,7 @@ func TestASeedMakesTheSameHistoryAgain(t *testing.T) {
 
 // The seeds are fixed: whether a bug is found must not depend on the day. A change of the simulation moves them. The schedule
 // that finds it is run without it too: what is red then was not the bug.
-func TestTheSimulationFindsEveryInjectedBug(t *testing.T) {
+func TestSim_TheSimulationFindsEveryInjectedBug(t *testing.T) {
 	t.Parallel()
 	for _, b := range simBugs {
 		t.Run(b.String(), func(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 
 // A lane's own transaction locks its row for as long as it takes, and the lanes are saved, and their leases renewed, all in
 // one statement. That must not wait for it: else every lane would be lost, and publish again what it had published.
-func TestASlowTransactionOfOneLaneCostsNoOtherItsLease(t *testing.T) {
+func TestSlowLane_ASlowTransactionOfOneLaneCostsNoOtherItsLease(t *testing.T) {
 	skip.InShort(t, "it takes 27 s beside the others")
 	t.Parallel()
 	const lease = 16 * time.Second // half of it is more than a save takes on a busy machine

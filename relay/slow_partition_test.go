@@ -218,7 +218,7 @@ func (s *twelve) check(t *testing.T) {
 }
 
 // One partition hurts only itself, whatever is the matter with it.
-func TestAPartitionInTroubleDelaysNoOther(t *testing.T) {
+func TestSlowPartition_APartitionInTroubleDelaysNoOther(t *testing.T) {
 	skip.InShort(t, "it takes 7 s beside the others")
 	t.Parallel()
 	trouble := 70 * time.Second
@@ -314,7 +314,7 @@ func TestAPartitionInTroubleDelaysNoOther(t *testing.T) {
 
 // A publisher may call what is the matter with one event its partition's trouble. The other keys of that partition go on: each
 // of them has its turn when it is tried.
-func TestAKeyThatIsAlwaysRefusedStopsNoOtherOfItsPartition(t *testing.T) {
+func TestSlowPartition_AKeyThatIsAlwaysRefusedStopsNoOtherOfItsPartition(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -347,7 +347,7 @@ func TestAKeyThatIsAlwaysRefusedStopsNoOtherOfItsPartition(t *testing.T) {
 }
 
 // A broker that has more to do than it can is slow at every partition. To park its events would be more work for it.
-func TestABrokerThatIsSlowAtAllPartitionsHasNoneOfThemHeld(t *testing.T) {
+func TestSlowPartition_ABrokerThatIsSlowAtAllPartitionsHasNoneOfThemHeld(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		a := &answering{}
@@ -364,7 +364,7 @@ func TestABrokerThatIsSlowAtAllPartitionsHasNoneOfThemHeld(t *testing.T) {
 
 // When a broker is back one partition answers first. The others have waited as long as the broker was away, which is no fault of
 // theirs: parking them all would be more work for a broker that has just started.
-func TestTheEndOfAnOutageHoldsNoPartition(t *testing.T) {
+func TestSlowPartition_TheEndOfAnOutageHoldsNoPartition(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -392,7 +392,7 @@ func TestTheEndOfAnOutageHoldsNoPartition(t *testing.T) {
 
 // Replicas that are late let calls time out, whose records arrive all the same. Sent again whole, they time out again: that is as
 // much work as before and for nothing, and it never ends.
-func TestCallsThatTimeOutAreNotSentAgainWhole(t *testing.T) {
+func TestSlowPartition_CallsThatTimeOutAreNotSentAgainWhole(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const bound, each, most = 2 * time.Second, 10 * time.Millisecond, 16

@@ -7,7 +7,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestSnapshotsAreReadAndPrintedAsPostgresDoes(t *testing.T) {
+func TestSnapshot_SnapshotsAreReadAndPrintedAsPostgresDoes(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ name, text, rule string }{
 		{"nothing in flight", "10:10:", ""},
@@ -39,7 +39,7 @@ func TestSnapshotsAreReadAndPrintedAsPostgresDoes(t *testing.T) {
 	}
 }
 
-func TestASnapshotKnowsWhoHadEnded(t *testing.T) {
+func TestSnapshot_ASnapshotKnowsWhoHadEnded(t *testing.T) {
 	t.Parallel()
 	s, err := parseSnapshot("10:20:10,14")
 	if err != nil {
@@ -52,7 +52,7 @@ func TestASnapshotKnowsWhoHadEnded(t *testing.T) {
 	}
 }
 
-func TestWithoutTakesOneTransactionOutAndNothingElse(t *testing.T) {
+func TestSnapshot_WithoutTakesOneTransactionOutAndNothingElse(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name, from string
@@ -106,7 +106,7 @@ func someSnapshot(t *rapid.T) snapshot {
 	return s
 }
 
-func TestWhatIsPrintedIsReadBack(t *testing.T) {
+func TestSnapshot_WhatIsPrintedIsReadBack(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		s := someSnapshot(t)
@@ -141,7 +141,7 @@ func FuzzParseSnapshot(f *testing.F) {
 	})
 }
 
-func TestACursorMovesByPagesAndWindows(t *testing.T) {
+func TestSnapshot_ACursorMovesByPagesAndWindows(t *testing.T) {
 	t.Parallel()
 	start := cursor{done: "1:1:"}
 	inside := start.after("5:5:", true, 42)
@@ -153,7 +153,7 @@ func TestACursorMovesByPagesAndWindows(t *testing.T) {
 	}
 }
 
-func TestAWindowOfABacklogEndsAtTheLastCutWithinItsSpan(t *testing.T) {
+func TestSnapshot_AWindowOfABacklogEndsAtTheLastCutWithinItsSpan(t *testing.T) {
 	t.Parallel()
 	cuts := func(seqs ...int64) (out []cut) {
 		for i, seq := range seqs {
@@ -184,7 +184,7 @@ func TestAWindowOfABacklogEndsAtTheLastCutWithinItsSpan(t *testing.T) {
 
 // A window is read page by page from the list of its places and from its big transactions. Whatever their sizes, every event
 // comes once, in seq order, and the list is read again as soon as a page may need more of it.
-func TestAPlannedWindowIsReadOnceAndInOrder(t *testing.T) {
+func TestSnapshot_APlannedWindowIsReadOnceAndInOrder(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		limit, list := rapid.IntRange(1, 10).Draw(t, "limit"), rapid.IntRange(10, 30).Draw(t, "list")

@@ -24,7 +24,7 @@ import (
 	"github.com/holdfast-go/holdfast/relay"
 )
 
-func TestAStopHandsTheLanesBackAndNothingIsPublishedTwice(t *testing.T) {
+func TestStop_AStopHandsTheLanesBackAndNothingIsPublishedTwice(t *testing.T) {
 	skip.InShort(t, "it takes 7 s beside the others")
 	t.Parallel()
 	pool, b := setup(t, 4), newBroker()
@@ -54,7 +54,7 @@ func TestAStopHandsTheLanesBackAndNothingIsPublishedTwice(t *testing.T) {
 }
 
 // The lanes that a claim took from the table when the stop came between are handed back, too.
-func TestAStopRightAfterTheStartLeavesNoLaneOwned(t *testing.T) {
+func TestStop_AStopRightAfterTheStartLeavesNoLaneOwned(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	pool, b := setup(t, 8), newBroker()
@@ -90,7 +90,7 @@ func (h hung) Publish(ctx context.Context, events []holdfast.Event) []error {
 	return errs
 }
 
-func TestAStopCutsAPublicationThatDoesNotEnd(t *testing.T) {
+func TestStop_AStopCutsAPublicationThatDoesNotEnd(t *testing.T) {
 	skip.InShort(t, "it judges how long something takes")
 	t.Parallel()
 	pool, h := setup(t, 1), hung{make(chan struct{}, 1)}
@@ -117,7 +117,7 @@ func TestAStopCutsAPublicationThatDoesNotEnd(t *testing.T) {
 }
 
 // Not parallel: it counts the goroutines of the whole program.
-func TestNothingOfARelayRunsOnAfterRun(t *testing.T) {
+func TestStop_NothingOfARelayRunsOnAfterRun(t *testing.T) {
 	pool, b := setup(t, 8), newBroker()
 	before := relayGoroutines()
 	for range 3 {
@@ -134,7 +134,7 @@ func relayGoroutines() int {
 	return strings.Count(string(buf[:runtime.Stack(buf, true)]), "holdfast/relay.(*")
 }
 
-func TestWakePublishesAtOnceWhereThePollIsSlow(t *testing.T) {
+func TestStop_WakePublishesAtOnceWhereThePollIsSlow(t *testing.T) {
 	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	pool, b := setup(t, 2), newBroker()
@@ -162,7 +162,7 @@ func TestWakePublishesAtOnceWhereThePollIsSlow(t *testing.T) {
 	}
 }
 
-func TestTheRelayWorksInEveryModeOfPgx(t *testing.T) {
+func TestStop_TheRelayWorksInEveryModeOfPgx(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
 		t.Run(mode.String(), func(t *testing.T) {
@@ -222,7 +222,7 @@ func (c *counter) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQ
 func (c *counter) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 func (c *counter) now() int                                                        { c.mu.Lock(); defer c.mu.Unlock(); return c.n }
 
-func TestAnIdleRelayMakesAtMostFifteenStatementsASecond(t *testing.T) {
+func TestStop_AnIdleRelayMakesAtMostFifteenStatementsASecond(t *testing.T) {
 	skip.InShort(t, "it judges a rate over seconds")
 	t.Parallel()
 	pool, b := setup(t, 8), newBroker()
@@ -256,7 +256,7 @@ func TestAnIdleRelayMakesAtMostFifteenStatementsASecond(t *testing.T) {
 	}
 }
 
-func TestNewNamesEveryProblemOfItsConfiguration(t *testing.T) {
+func TestStop_NewNamesEveryProblemOfItsConfiguration(t *testing.T) {
 	t.Parallel()
 	_, err := relay.New(nil, nil, relay.Config{Lease: time.Millisecond, BatchSize: -1, ParkAfter: -2, SegmentBytes: 1, StopTimeout: -1, Schema: "No!"})
 	if err == nil {

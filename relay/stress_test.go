@@ -17,7 +17,7 @@ import (
 
 // Everything at once: a broker that refuses at random for every reason there is, writers that commit out of order,
 // relays that come and go, small pages and a small cap.
-func TestABrokerThatRefusesAtRandomLosesAndReordersNothing(t *testing.T) {
+func TestStress_ABrokerThatRefusesAtRandomLosesAndReordersNothing(t *testing.T) {
 	skip.InShort(t, "it takes 10 s beside the others")
 	t.Parallel()
 	pool, b := setup(t, 4), newBroker()

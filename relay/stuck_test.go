@@ -67,7 +67,7 @@ func wantOneLetterOfStrange(t *testing.T, pool *pgxpool.Pool) {
 
 // A parked row that was refused, and whose attempts cannot be written, becomes a dead letter alone: also if a trigger refuses
 // it, which might refuse all.
-func TestAParkedRowThatCannotBeChangedBecomesALetter(t *testing.T) {
+func TestStuck_AParkedRowThatCannotBeChangedBecomesALetter(t *testing.T) {
 	t.Parallel()
 	for _, code := range []string{"23514", "P0001"} {
 		t.Run(code, func(t *testing.T) {
@@ -93,7 +93,7 @@ func TestAParkedRowThatCannotBeChangedBecomesALetter(t *testing.T) {
 }
 
 // A row that cannot be deleted after it was published is named, and holds back nothing but its key. It is not published again.
-func TestAParkedRowThatCannotBeDeletedHoldsItsKeyOnly(t *testing.T) {
+func TestStuck_AParkedRowThatCannotBeDeletedHoldsItsKeyOnly(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
@@ -128,7 +128,7 @@ func TestAParkedRowThatCannotBeDeletedHoldsItsKeyOnly(t *testing.T) {
 }
 
 // A row that cannot be made due, when the one before it in its queue has left, becomes a dead letter; the next one is due.
-func TestAParkedRowThatCannotBeMadeDueBecomesALetter(t *testing.T) {
+func TestStuck_AParkedRowThatCannotBeMadeDueBecomesALetter(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
@@ -148,7 +148,7 @@ func TestAParkedRowThatCannotBeMadeDueBecomesALetter(t *testing.T) {
 }
 
 // When a partition is back, a row that cannot be resumed becomes a dead letter, and all others flow.
-func TestAParkedRowThatCannotBeResumedBecomesALetter(t *testing.T) {
+func TestStuck_AParkedRowThatCannotBeResumedBecomesALetter(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
@@ -162,7 +162,7 @@ func TestAParkedRowThatCannotBeResumedBecomesALetter(t *testing.T) {
 }
 
 // A row whose storage is damaged cannot be read, nor made a dead letter. It is named, and the others are published.
-func TestADamagedParkedRowHoldsItsKeyOnly(t *testing.T) {
+func TestStuck_ADamagedParkedRowHoldsItsKeyOnly(t *testing.T) {
 	t.Parallel()
 	for _, waits := range []map[string]string{nil, {"partition": "-1", "why": "'partition'", "next_at": "'infinity'"}} {
 		t.Run(fmt.Sprint(waits["why"]), func(t *testing.T) {

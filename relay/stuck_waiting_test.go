@@ -35,7 +35,7 @@ func (p *refusing) Publish(_ context.Context, events []holdfast.Event) []error {
 
 // A parked row that cannot be made due when its partition comes back, because a trigger raises an exception then, is made due
 // when that is over: an event without a key has nobody before it whose end would wake it. (Seed 3203666940892501731.)
-func TestARowThatCouldNotBeMadeDueIsMadeDueLater(t *testing.T) {
+func TestStuckWaiting_ARowThatCouldNotBeMadeDueIsMadeDueLater(t *testing.T) {
 	for _, key := range []string{"", "k"} {
 		t.Run("key "+key, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

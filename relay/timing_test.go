@@ -7,7 +7,7 @@ import (
 )
 
 // A timer in the past would make a lane turn without a pause until something else happens.
-func TestTheTimerIsNeverInThePastForWhatCannotBeSent(t *testing.T) {
+func TestTiming_TheTimerIsNeverInThePastForWhatCannotBeSent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		now := time.Now()
@@ -44,7 +44,7 @@ func TestTheTimerIsNeverInThePastForWhatCannotBeSent(t *testing.T) {
 	})
 }
 
-func TestCallsThatEndLateWithoutAnAnswerGetSmaller(t *testing.T) {
+func TestTiming_CallsThatEndLateWithoutAnAnswerGetSmaller(t *testing.T) {
 	trouble, well := summary{trouble: answer{fault: FaultPartition}}, summary{answers: true}
 	for _, c := range []struct {
 		most, sent int

@@ -28,7 +28,7 @@ func tracked(sizes ...[]int) (t *tracker, events []*pending) {
 	return t, events
 }
 
-func TestACursorMovesToTheFirstEventThatIsNotSettled(t *testing.T) {
+func TestTracker_ACursorMovesToTheFirstEventThatIsNotSettled(t *testing.T) {
 	t.Parallel()
 	tr, es := tracked([]int{0, 0, 0}, nil, []int{0})
 	for i, e := range es {
@@ -61,7 +61,7 @@ func TestACursorMovesToTheFirstEventThatIsNotSettled(t *testing.T) {
 	}
 }
 
-func TestDeparturesEndBeforeTheFirstEventThatIsQueued(t *testing.T) {
+func TestTracker_DeparturesEndBeforeTheFirstEventThatIsQueued(t *testing.T) {
 	t.Parallel()
 	const one = 256 + 1 // of an event of no payload: its key
 	all := func(n int) []pendingState { return slices.Repeat([]pendingState{leaving}, n) }
@@ -105,7 +105,7 @@ func TestDeparturesEndBeforeTheFirstEventThatIsQueued(t *testing.T) {
 	}
 }
 
-func TestOnlyWhatWasNeverSentMayBeReadAgain(t *testing.T) {
+func TestTracker_OnlyWhatWasNeverSentMayBeReadAgain(t *testing.T) {
 	t.Parallel()
 	tr, es := tracked([]int{0, 0}, []int{0, 0})
 	want := func(untouched int64, before string) {
@@ -132,7 +132,7 @@ func TestOnlyWhatWasNeverSentMayBeReadAgain(t *testing.T) {
 	want(1, "")
 }
 
-func TestADestinationGivesOutByEventsAndByBytes(t *testing.T) {
+func TestTracker_ADestinationGivesOutByEventsAndByBytes(t *testing.T) {
 	t.Parallel()
 	const one = 256 + 1
 	for name, c := range map[string]struct{ events, bytes, want int }{
@@ -155,7 +155,7 @@ func TestADestinationGivesOutByEventsAndByBytes(t *testing.T) {
 	}
 }
 
-func TestADestinationCountsWhatItsTopicHasQueued(t *testing.T) {
+func TestTracker_ADestinationCountsWhatItsTopicHasQueued(t *testing.T) {
 	t.Parallel()
 	_, es := tracked([]int{0, 0, 0})
 	es[2].row = &parkedRow{}

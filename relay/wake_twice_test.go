@@ -9,7 +9,7 @@ import (
 
 // A look that finds another incarnation wakes all lanes, also one that is reading. That one reads once more when it is idle, while the
 // poller takes it for idle and wakes it again: what it says is older than what has been read by then.
-func TestALaneThatIsWokenWhileItReadsDoesNotGoBack(t *testing.T) {
+func TestWakeTwice_ALaneThatIsWokenWhileItReadsDoesNotGoBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db, r, l := pacedRelay(t, nil, func(string) {})
 		l.reader.limit = 10

@@ -19,7 +19,7 @@ func ofAKey(n int) []holdfast.Event {
 	return events
 }
 
-func TestTheOrderOfALongKeyIsCheckedInOneWalk(t *testing.T) {
+func TestWrapOrder_TheOrderOfALongKeyIsCheckedInOneWalk(t *testing.T) {
 	const n = 2000
 	events := ofAKey(n)
 	for name, parts := range map[string]int{"in one call": 1, "in two calls": 2, "one by one": n} {
@@ -42,7 +42,7 @@ func TestTheOrderOfALongKeyIsCheckedInOneWalk(t *testing.T) {
 	}
 }
 
-func TestTheOrderOfKeysIsThatOfALookAtAllBefore(t *testing.T) {
+func TestWrapOrder_TheOrderOfKeysIsThatOfALookAtAllBefore(t *testing.T) {
 	r := rand.New(rand.NewPCG(seed.New(t), 0))
 	for range 2000 {
 		events := make([]holdfast.Event, 1+r.IntN(7))

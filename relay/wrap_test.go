@@ -63,7 +63,7 @@ func (named) System() string { return "pigeons" }
 
 func (pinger) Ping(context.Context) error { return errors.New("pinged") }
 
-func TestAWrappedPublisherHasTheMethodsOfTheOneInside(t *testing.T) {
+func TestWrap_AWrappedPublisherHasTheMethodsOfTheOneInside(t *testing.T) {
 	b := &togetherBroker{Memory: memory()}
 	for name, c := range map[string]struct {
 		p                          relay.Publisher
@@ -94,7 +94,7 @@ func TestAWrappedPublisherHasTheMethodsOfTheOneInside(t *testing.T) {
 	}
 }
 
-func TestAWrappedPublisherIsOfTheSystemOfTheOneInside(t *testing.T) {
+func TestWrap_AWrappedPublisherIsOfTheSystemOfTheOneInside(t *testing.T) {
 	for want, p := range map[string]relay.Publisher{"pigeons": named{memory()}, "kafka": memory()} {
 		w, ok := relay.Wrap(relay.Wrap(p), func(next relay.PublishFunc) relay.PublishFunc { return next }).(relay.Named)
 		if !ok || w.System() != want {
@@ -103,7 +103,7 @@ func TestAWrappedPublisherIsOfTheSystemOfTheOneInside(t *testing.T) {
 	}
 }
 
-func TestThePublishersFirstMiddlewareIsOutermost(t *testing.T) {
+func TestWrap_ThePublishersFirstMiddlewareIsOutermost(t *testing.T) {
 	var calls []string
 	around := func(name string) func(relay.PublishFunc) relay.PublishFunc {
 		return func(next relay.PublishFunc) relay.PublishFunc {
@@ -129,7 +129,7 @@ func numbered(n int) []holdfast.Event {
 	return events
 }
 
-func TestNoPublishMiddlewareLosesAnEventOrBreaksAnOrder(t *testing.T) {
+func TestWrap_NoPublishMiddlewareLosesAnEventOrBreaksAnOrder(t *testing.T) {
 	for name, c := range map[string]struct {
 		middleware func(ctx context.Context, events []holdfast.Event, next relay.PublishFunc) []error
 		published  string // ids, in their order
@@ -237,7 +237,7 @@ func TestNoPublishMiddlewareLosesAnEventOrBreaksAnOrder(t *testing.T) {
 	}
 }
 
-func TestWhatFollowsARefusedEventHasItsAnswer(t *testing.T) {
+func TestWrap_WhatFollowsARefusedEventHasItsAnswer(t *testing.T) {
 	mine := errors.New("mine")
 	for name, c := range map[string]struct {
 		refusal error
@@ -267,7 +267,7 @@ func TestWhatFollowsARefusedEventHasItsAnswer(t *testing.T) {
 	}
 }
 
-func TestAnIDThatIsWrittenTwiceIsPublishedTwice(t *testing.T) {
+func TestWrap_AnIDThatIsWrittenTwiceIsPublishedTwice(t *testing.T) {
 	m := memory()
 	events := numbered(3)
 	events[2].ID = events[0].ID
@@ -277,7 +277,7 @@ func TestAnIDThatIsWrittenTwiceIsPublishedTwice(t *testing.T) {
 	}
 }
 
-func TestTheMiddlewareOfManyPartitionsIsOneCall(t *testing.T) {
+func TestWrap_TheMiddlewareOfManyPartitionsIsOneCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // so that no batch is late
 		b := &togetherBroker{Memory: memory()}
 		var mu sync.Mutex
@@ -323,7 +323,7 @@ func TestTheMiddlewareOfManyPartitionsIsOneCall(t *testing.T) {
 	})
 }
 
-func TestAWrappedPublisherKeepsThePromises(t *testing.T) {
+func TestWrap_AWrappedPublisherKeepsThePromises(t *testing.T) {
 	b := &togetherBroker{Memory: &publishertest.Memory{Refuse: func(e holdfast.Event) bool { return string(e.Payload) == "refuse me" }}}
 	var mu sync.Mutex
 	made := 0

@@ -26,7 +26,7 @@ func (e classified) RetryClass() Class { return e.class }
 
 func pg(code string) error { return &pgconn.PgError{Code: code} }
 
-func TestClassifyByItsTable(t *testing.T) {
+func TestClass_ClassifyByItsTable(t *testing.T) {
 	t.Parallel()
 	_, badConfig := pgconn.ParseConfig("postgres://host:notaport/db")
 	for _, row := range []struct {
@@ -143,7 +143,7 @@ func TestClassifyByItsTable(t *testing.T) {
 }
 
 // The error is the one that pgconn really returns, from a port that nobody listens on.
-func TestARealRefusedConnectionToPostgresIsUnavailable(t *testing.T) {
+func TestClass_ARealRefusedConnectionToPostgresIsUnavailable(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -163,7 +163,7 @@ func TestARealRefusedConnectionToPostgresIsUnavailable(t *testing.T) {
 	}
 }
 
-func TestTheClassesThatAreRetryableAreThoseOfTheTaxonomy(t *testing.T) {
+func TestClass_TheClassesThatAreRetryableAreThoseOfTheTaxonomy(t *testing.T) {
 	t.Parallel()
 	want := map[Class]bool{
 		"VALIDATION": false, "AUTH": false, "CONFLICT": false, "RATE_LIMIT": true, "DEPENDENCY.timeout": true,
@@ -181,7 +181,7 @@ func TestTheClassesThatAreRetryableAreThoseOfTheTaxonomy(t *testing.T) {
 	}
 }
 
-func TestEverySQLStateHasAClassAndWrappingNeverChangesIt(t *testing.T) {
+func TestClass_EverySQLStateHasAClassAndWrappingNeverChangesIt(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		err := pg(rapid.StringMatching(`[0-9A-Z]{5}`).Draw(t, "code"))
@@ -197,7 +197,7 @@ func TestEverySQLStateHasAClassAndWrappingNeverChangesIt(t *testing.T) {
 	})
 }
 
-func TestAnHTTPStatusHasTheClassOfItsMeaning(t *testing.T) {
+func TestClass_AnHTTPStatusHasTheClassOfItsMeaning(t *testing.T) {
 	t.Parallel()
 	for status, want := range map[int]Class{
 		400: Validation, 401: Auth, 403: Auth, 404: Validation, 408: Timeout, 409: Conflict, 412: Conflict, 422: Validation,

@@ -71,7 +71,7 @@ func post(t *testing.T, c *http.Client, url, body string, header ...string) *htt
 }
 
 // R34.
-func TestAClientSendsOneKeyOverAllAttempts(t *testing.T) {
+func TestClient_AClientSendsOneKeyOverAllAttempts(t *testing.T) {
 	t.Parallel()
 	var h heard
 	s, _, _ := realServer(t, h.note(status(503, "busy")), h.note(status(503, "busy")), h.note(status(201, "made")), h.note(status(422, "no")))
@@ -96,7 +96,7 @@ func TestAClientSendsOneKeyOverAllAttempts(t *testing.T) {
 	}
 }
 
-func TestAClientMakesKeysForUnsafeMethodsAndKeepsTheCallersOwn(t *testing.T) {
+func TestClient_AClientMakesKeysForUnsafeMethodsAndKeepsTheCallersOwn(t *testing.T) {
 	t.Parallel()
 	for method, want := range map[string]bool{
 		"": false, "GET": false, "HEAD": false, "OPTIONS": false, "TRACE": false, "POST": true, "PATCH": true, "PUT": true, "DELETE": true, "PURGE": true,
@@ -113,7 +113,7 @@ func TestAClientMakesKeysForUnsafeMethodsAndKeepsTheCallersOwn(t *testing.T) {
 	}
 }
 
-func TestARedirectGoesOnUnderTheSameKey(t *testing.T) {
+func TestClient_ARedirectGoesOnUnderTheSameKey(t *testing.T) {
 	t.Parallel()
 	var h heard
 	moved := func(code int) http.HandlerFunc {
@@ -140,7 +140,7 @@ func TestARedirectGoesOnUnderTheSameKey(t *testing.T) {
 	}
 }
 
-func TestARedirectGoesOnWithinTheSameBudget(t *testing.T) {
+func TestClient_ARedirectGoesOnWithinTheSameBudget(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := serve(func(req *http.Request) (*http.Response, error) {
@@ -156,7 +156,7 @@ func TestARedirectGoesOnWithinTheSameBudget(t *testing.T) {
 	})
 }
 
-func TestARedirectThatComesWithTheEndOfTheBudgetIsNotFollowed(t *testing.T) {
+func TestClient_ARedirectThatComesWithTheEndOfTheBudgetIsNotFollowed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := serve(func(req *http.Request) (*http.Response, error) {
@@ -174,7 +174,7 @@ func TestARedirectThatComesWithTheEndOfTheBudgetIsNotFollowed(t *testing.T) {
 	})
 }
 
-func TestAnAttemptThatHangsLeavesTimeForAnother(t *testing.T) {
+func TestClient_AnAttemptThatHangsLeavesTimeForAnother(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := serve(hang, answer(201))
@@ -188,7 +188,7 @@ func TestAnAttemptThatHangsLeavesTimeForAnother(t *testing.T) {
 	})
 }
 
-func TestAnAttemptThatIsTheOnlyOneHasTheWholeBudget(t *testing.T) {
+func TestClient_AnAttemptThatIsTheOnlyOneHasTheWholeBudget(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
 		policy Policy
@@ -210,7 +210,7 @@ func TestAnAttemptThatIsTheOnlyOneHasTheWholeBudget(t *testing.T) {
 	}
 }
 
-func TestEachAttemptSaysHowLongItWillBeWaitedFor(t *testing.T) {
+func TestClient_EachAttemptSaysHowLongItWillBeWaitedFor(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		name      string
@@ -258,7 +258,7 @@ func TestEachAttemptSaysHowLongItWillBeWaitedFor(t *testing.T) {
 	}
 }
 
-func TestATimeOutIsWrittenInMillisecondsAndNeverAsNothing(t *testing.T) {
+func TestClient_ATimeOutIsWrittenInMillisecondsAndNeverAsNothing(t *testing.T) {
 	t.Parallel()
 	for d, want := range map[time.Duration]string{
 		1: "0.001", time.Millisecond: "0.001", 1999 * time.Microsecond: "0.001", 10 * time.Second: "10", 9999999 * time.Microsecond: "9.999", 24 * time.Hour: "86400",
@@ -269,7 +269,7 @@ func TestATimeOutIsWrittenInMillisecondsAndNeverAsNothing(t *testing.T) {
 	}
 }
 
-func TestAnInvalidAttemptTimeoutIsRefusedWithTheOtherProblems(t *testing.T) {
+func TestClient_AnInvalidAttemptTimeoutIsRefusedWithTheOtherProblems(t *testing.T) {
 	t.Parallel()
 	_, err := Client(Transport{AttemptTimeout: -2, Policy: Policy{Attempts: -7}}).Do(request(t, http.MethodGet, nil))
 	for _, want := range []string{"attempt timeout is -2ns: it must be", "policy attempts is -7: it must be"} {
@@ -279,7 +279,7 @@ func TestAnInvalidAttemptTimeoutIsRefusedWithTheOtherProblems(t *testing.T) {
 	}
 }
 
-func TestAClientWithoutABudgetLimitsNoAttempt(t *testing.T) {
+func TestClient_AClientWithoutABudgetLimitsNoAttempt(t *testing.T) {
 	t.Parallel()
 	if got := Client(Transport{Policy: Policy{Budget: -1}}).Transport.(*Transport).AttemptTimeout; got != noLimit {
 		t.Errorf("an attempt may take %s, want no limit", got)
@@ -292,7 +292,7 @@ func TestAClientWithoutABudgetLimitsNoAttempt(t *testing.T) {
 	}
 }
 
-func TestTheCallersContextEndsAClientsRequestOnARealConnection(t *testing.T) {
+func TestClient_TheCallersContextEndsAClientsRequestOnARealConnection(t *testing.T) {
 	t.Parallel()
 	release, ctx := make(chan struct{}), t.Context()
 	ctx, cancel := context.WithCancel(ctx)

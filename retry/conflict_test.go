@@ -22,7 +22,7 @@ const (
 	runs        = `{"type":"urn:holdfast:idempotency.in_progress","status":409,"code":"idempotency.in_progress","retryable":true}`
 )
 
-func TestOnlyThe409ThatSaysTheOperationRunsIsTriedAgain(t *testing.T) {
+func TestConflict_OnlyThe409ThatSaysTheOperationRunsIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		name, kind, body string
@@ -62,7 +62,7 @@ func TestOnlyThe409ThatSaysTheOperationRunsIsTriedAgain(t *testing.T) {
 	}
 }
 
-func TestNoOther4xxIsTriedAgainWhateverItSays(t *testing.T) {
+func TestConflict_NoOther4xxIsTriedAgainWhateverItSays(t *testing.T) {
 	t.Parallel()
 	for status := 400; status < 500; status++ {
 		if got, want := worthRepeating(status, "", ""), status == 429; got != want {
@@ -79,7 +79,7 @@ type brokenBody struct{ io.Reader }
 
 func (b brokenBody) Close() error { return nil }
 
-func TestA409WhoseConnectionIsLostIsTriedAgain(t *testing.T) {
+func TestConflict_A409WhoseConnectionIsLostIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		lost := func(*http.Request) (*http.Response, error) {
@@ -102,7 +102,7 @@ type readError struct{ err error }
 
 func (r readError) Read([]byte) (int, error) { return 0, r.err }
 
-func TestA409ThatTricklesEndsWithTheBudget(t *testing.T) {
+func TestConflict_A409ThatTricklesEndsWithTheBudget(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := serve(func(req *http.Request) (*http.Response, error) {

@@ -18,7 +18,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
-func TestThePlaybooksRetryLogComesOutOfARealServerFieldByField(t *testing.T) {
+func TestCSVLog_ThePlaybooksRetryLogComesOutOfARealServerFieldByField(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	release := make(chan struct{})
@@ -46,7 +46,7 @@ func TestThePlaybooksRetryLogComesOutOfARealServerFieldByField(t *testing.T) {
 	}
 }
 
-func TestThePlaybooksWaitsAreTheUpperHalfOfFullJitterFrom200ms(t *testing.T) {
+func TestCSVLog_ThePlaybooksWaitsAreTheUpperHalfOfFullJitterFrom200ms(t *testing.T) {
 	t.Parallel()
 	table := []struct{ least, most time.Duration }{{100, 200}, {200, 400}, {400, 800}, {800, 1600}}
 	for i, row := range table {
@@ -70,7 +70,7 @@ func TestThePlaybooksWaitsAreTheUpperHalfOfFullJitterFrom200ms(t *testing.T) {
 	}
 }
 
-func TestALineOfTheRetryLogSaysWhatKindOfEndAnAttemptHad(t *testing.T) {
+func TestCSVLog_ALineOfTheRetryLogSaysWhatKindOfEndAnAttemptHad(t *testing.T) {
 	t.Parallel()
 	for want, a := range map[string]Attempt{
 		"1,0,timeout,,initial timeout":        {Number: 1, Err: os.ErrDeadlineExceeded},
@@ -92,7 +92,7 @@ func TestALineOfTheRetryLogSaysWhatKindOfEndAnAttemptHad(t *testing.T) {
 	}
 }
 
-func TestARetryLogTellsWhatCouldNotBeWritten(t *testing.T) {
+func TestCSVLog_ARetryLogTellsWhatCouldNotBeWritten(t *testing.T) {
 	t.Parallel()
 	full := errors.New("disk is full")
 	log := NewCSVLog(writerFunc(func([]byte) (int, error) { return 0, full }))
@@ -106,7 +106,7 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
-func TestLinesOfARetryLogStayWholeWhenManyWrite(t *testing.T) {
+func TestCSVLog_LinesOfARetryLogStayWholeWhenManyWrite(t *testing.T) {
 	t.Parallel()
 	var written bytes.Buffer
 	log := NewCSVLog(&written)
@@ -121,7 +121,7 @@ func TestLinesOfARetryLogStayWholeWhenManyWrite(t *testing.T) {
 	}
 }
 
-func TestAnObserverIsNotifiedOfEveryAttempt(t *testing.T) {
+func TestCSVLog_AnObserverIsNotifiedOfEveryAttempt(t *testing.T) {
 	t.Parallel()
 	var reported []Attempt
 	s, _, connections := realServer(t, reset, status(503, ""), func(w http.ResponseWriter, _ *http.Request) {

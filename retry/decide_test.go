@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestTheDecisionAfterAFailedAttempt(t *testing.T) {
+func TestDecide_TheDecisionAfterAFailedAttempt(t *testing.T) {
 	t.Parallel()
 	second := time.Second
 	policy := Policy{Attempts: 3, Base: second, Cap: 4 * second, Budget: 10 * second}
@@ -53,7 +53,7 @@ func TestTheDecisionAfterAFailedAttempt(t *testing.T) {
 	}
 }
 
-func TestAWaitAlwaysEndsBeforeTheBudgetAndTheDeadline(t *testing.T) {
+func TestDecide_AWaitAlwaysEndsBeforeTheBudgetAndTheDeadline(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		duration := rapid.Int64Range(0, math.MaxInt64)

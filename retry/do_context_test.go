@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestAContextThatEndedBeforeMeansNoAttempt(t *testing.T) {
+func TestDoContext_AContextThatEndedBeforeMeansNoAttempt(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -26,7 +26,7 @@ func TestAContextThatEndedBeforeMeansNoAttempt(t *testing.T) {
 	}
 }
 
-func TestAContextThatEndsDuringAWaitEndsItAndTheCauseIsKept(t *testing.T) {
+func TestDoContext_AContextThatEndsDuringAWaitEndsItAndTheCauseIsKept(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -56,7 +56,7 @@ func TestAContextThatEndsDuringAWaitEndsItAndTheCauseIsKept(t *testing.T) {
 	})
 }
 
-func TestNoAttemptFollowsOneDuringWhichTheContextEnded(t *testing.T) {
+func TestDoContext_NoAttemptFollowsOneDuringWhichTheContextEnded(t *testing.T) {
 	t.Parallel()
 	// With no wait the timer and the context are ready at once, and backoff.Retry picks either: many rounds see both.
 	for range 100 {
@@ -76,7 +76,7 @@ func TestNoAttemptFollowsOneDuringWhichTheContextEnded(t *testing.T) {
 	}
 }
 
-func TestNoAttemptBeginsWhenTheContextEndsAfterTheDecision(t *testing.T) {
+func TestDoContext_NoAttemptBeginsWhenTheContextEndsAfterTheDecision(t *testing.T) {
 	t.Parallel()
 	for range 100 {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -88,7 +88,7 @@ func TestNoAttemptBeginsWhenTheContextEndsAfterTheDecision(t *testing.T) {
 	}
 }
 
-func TestAWaitThatWouldPassTheDeadlineIsNotBegun(t *testing.T) {
+func TestDoContext_AWaitThatWouldPassTheDeadlineIsNotBegun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 400*time.Millisecond)

@@ -41,7 +41,7 @@ func ms(n ...int) []time.Duration {
 	return ds
 }
 
-func TestTheScheduleOfAttempts(t *testing.T) {
+func TestDo_TheScheduleOfAttempts(t *testing.T) {
 	t.Parallel()
 	odd := errors.New("odd")
 	for _, row := range []struct {
@@ -108,7 +108,7 @@ func (emptyPermanent) As(target any) bool {
 	return ok
 }
 
-func TestDoHandsOverTheContextAndSucceeds(t *testing.T) {
+func TestDo_DoHandsOverTheContextAndSucceeds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		type key struct{}
@@ -132,7 +132,7 @@ func TestDoHandsOverTheContextAndSucceeds(t *testing.T) {
 	})
 }
 
-func TestDoRefusesAPolicyThatMakesNoSense(t *testing.T) {
+func TestDo_DoRefusesAPolicyThatMakesNoSense(t *testing.T) {
 	t.Parallel()
 	err := Do(t.Context(), Policy{Attempts: -2}, func(context.Context) error {
 		t.Error("fn was called")
@@ -144,7 +144,7 @@ func TestDoRefusesAPolicyThatMakesNoSense(t *testing.T) {
 	}
 }
 
-func TestTheTimeAttemptsTakeCountsAgainstTheBudget(t *testing.T) {
+func TestDo_TheTimeAttemptsTakeCountsAgainstTheBudget(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		attempts := 0
@@ -160,7 +160,7 @@ func TestTheTimeAttemptsTakeCountsAgainstTheBudget(t *testing.T) {
 	})
 }
 
-func TestWhatHappensBeforeAWaitIsPartOfIt(t *testing.T) {
+func TestDo_WhatHappensBeforeAWaitIsPartOfIt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
@@ -177,7 +177,7 @@ func TestWhatHappensBeforeAWaitIsPartOfIt(t *testing.T) {
 	})
 }
 
-func TestAPanicPassesThrough(t *testing.T) {
+func TestDo_APanicPassesThrough(t *testing.T) {
 	t.Parallel()
 	defer func() {
 		if got := recover(); got != "ours" {
@@ -187,7 +187,7 @@ func TestAPanicPassesThrough(t *testing.T) {
 	_ = Do(t.Context(), Policy{}, func(context.Context) error { panic("ours") })
 }
 
-func TestGivingUpSaysHowOftenAndWhy(t *testing.T) {
+func TestDo_GivingUpSaysHowOftenAndWhy(t *testing.T) {
 	t.Parallel()
 	err := error(&GaveUpError{Attempts: 5, Reason: attemptsSpent, Err: fmt.Errorf("ask: %w", context.DeadlineExceeded)})
 	if want := "gave up after 5 attempts, attempts spent: ask: context deadline exceeded"; err.Error() != want {

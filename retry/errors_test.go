@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-func TestMarksKeepTheCauseAndItsText(t *testing.T) {
+func TestErrors_MarksKeepTheCauseAndItsText(t *testing.T) {
 	t.Parallel()
 	pg := &pgconn.PgError{Code: "23505", Message: "duplicate key"}
 	cause := fmt.Errorf("insert order: %w", errors.Join(pg, io.EOF))
@@ -36,7 +36,7 @@ func TestMarksKeepTheCauseAndItsText(t *testing.T) {
 	}
 }
 
-func TestNoErrorStaysNoErrorWhenMarked(t *testing.T) {
+func TestErrors_NoErrorStaysNoErrorWhenMarked(t *testing.T) {
 	t.Parallel()
 	if err := Permanent(nil); err != nil {
 		t.Errorf("Permanent(nil) = %v", err)
@@ -52,7 +52,7 @@ func TestNoErrorStaysNoErrorWhenMarked(t *testing.T) {
 	}
 }
 
-func TestAMarkIsFoundThroughWrapping(t *testing.T) {
+func TestErrors_AMarkIsFoundThroughWrapping(t *testing.T) {
 	t.Parallel()
 	if err := fmt.Errorf("handle: %w", Permanent(io.EOF)); !IsPermanent(err) {
 		t.Error("the wrapped mark of Permanent isn't found")
@@ -77,14 +77,14 @@ func TestAMarkIsFoundThroughWrapping(t *testing.T) {
 	}
 }
 
-func TestANegativeWaitCountsAsNone(t *testing.T) {
+func TestErrors_ANegativeWaitCountsAsNone(t *testing.T) {
 	t.Parallel()
 	if d, ok := AfterOf(After(io.EOF, math.MinInt64)); d != 0 || !ok {
 		t.Errorf("AfterOf = %s, %t, want 0s, true", d, ok)
 	}
 }
 
-func TestTheMoreExplicitWordDecidesWhatIsRetryable(t *testing.T) {
+func TestErrors_TheMoreExplicitWordDecidesWhatIsRetryable(t *testing.T) {
 	t.Parallel()
 	broken := fmt.Errorf("dial: %w", io.EOF)
 	clash := &pgconn.PgError{Code: "23505"}

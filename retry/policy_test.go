@@ -17,7 +17,7 @@ var _ = seed.Properties()
 
 const almostOne = 1 - 1.0/(1<<53) // the largest float64 below 1
 
-func TestADelayIsAFractionOfACeilingThatDoublesUpToTheCap(t *testing.T) {
+func TestPolicy_ADelayIsAFractionOfACeilingThatDoublesUpToTheCap(t *testing.T) {
 	t.Parallel()
 	standard := Policy{Base: 100 * time.Millisecond, Cap: 2 * time.Second}
 	for _, row := range []struct {
@@ -74,7 +74,7 @@ func drawPolicy(t *rapid.T) Policy {
 	return Policy{Base: time.Duration(rapid.Int64Range(1, limit).Draw(t, "base")), Cap: time.Duration(limit)}
 }
 
-func TestADelayIsNeverNegativeNorAboveTheCapWhateverIsAsked(t *testing.T) {
+func TestPolicy_ADelayIsNeverNegativeNorAboveTheCapWhateverIsAsked(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		p := Policy{
@@ -88,7 +88,7 @@ func TestADelayIsNeverNegativeNorAboveTheCapWhateverIsAsked(t *testing.T) {
 	})
 }
 
-func TestADelayAgreesWithDoublingStepByStep(t *testing.T) {
+func TestPolicy_ADelayAgreesWithDoublingStepByStep(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		p, attempt := drawPolicy(t), rapid.IntRange(1, 200).Draw(t, "attempt")
@@ -101,7 +101,7 @@ func TestADelayAgreesWithDoublingStepByStep(t *testing.T) {
 	})
 }
 
-func TestDelaysCoverTheWholeRangeFromNothingToTheCeiling(t *testing.T) {
+func TestPolicy_DelaysCoverTheWholeRangeFromNothingToTheCeiling(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		p, attempt := drawPolicy(t), rapid.IntRange(1, 200).Draw(t, "attempt")
@@ -113,7 +113,7 @@ func TestDelaysCoverTheWholeRangeFromNothingToTheCeiling(t *testing.T) {
 	})
 }
 
-func TestALargerRandomOrALaterAttemptNeverShortensADelay(t *testing.T) {
+func TestPolicy_ALargerRandomOrALaterAttemptNeverShortensADelay(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		p, attempt := drawPolicy(t), rapid.IntRange(1, 200).Draw(t, "attempt")
@@ -128,7 +128,7 @@ func TestALargerRandomOrALaterAttemptNeverShortensADelay(t *testing.T) {
 	})
 }
 
-func TestOrFillsZeroFieldsOnlyAndDefaultsGiveWay(t *testing.T) {
+func TestPolicy_OrFillsZeroFieldsOnlyAndDefaultsGiveWay(t *testing.T) {
 	t.Parallel()
 	place := Policy{Attempts: 7, Base: time.Second, Cap: time.Minute, Budget: time.Hour}
 	for _, row := range []struct {
@@ -151,7 +151,7 @@ func TestOrFillsZeroFieldsOnlyAndDefaultsGiveWay(t *testing.T) {
 	}
 }
 
-func TestAPolicyThatPassesStillPassesOnceFilled(t *testing.T) {
+func TestPolicy_APolicyThatPassesStillPassesOnceFilled(t *testing.T) {
 	t.Parallel()
 	passing := rapid.Custom(func(t *rapid.T) Policy {
 		return Policy{
@@ -173,7 +173,7 @@ func TestAPolicyThatPassesStillPassesOnceFilled(t *testing.T) {
 	})
 }
 
-func TestValidateNamesEveryFieldValueAndRule(t *testing.T) {
+func TestPolicy_ValidateNamesEveryFieldValueAndRule(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		name   string
@@ -208,7 +208,7 @@ func TestValidateNamesEveryFieldValueAndRule(t *testing.T) {
 	}
 }
 
-func TestTheLastAttemptIsTheOneAttemptsNames(t *testing.T) {
+func TestPolicy_TheLastAttemptIsTheOneAttemptsNames(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		name     string

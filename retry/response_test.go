@@ -32,7 +32,7 @@ func (b *slowBody) Read(p []byte) (int, error) {
 
 func (b *slowBody) Close() error { return nil }
 
-func TestReadingTheAnswerMayOutlastTheBudget(t *testing.T) {
+func TestResponse_ReadingTheAnswerMayOutlastTheBudget(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var body *slowBody
@@ -58,7 +58,7 @@ func TestReadingTheAnswerMayOutlastTheBudget(t *testing.T) {
 	})
 }
 
-func TestABodyThatTricklesIsDrainedForAShortTimeOnly(t *testing.T) {
+func TestResponse_ABodyThatTricklesIsDrainedForAShortTimeOnly(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var body *slowBody
@@ -84,7 +84,7 @@ type endlessBody struct{ read int }
 func (b *endlessBody) Read(p []byte) (int, error) { b.read += len(p); return len(p), nil }
 func (b *endlessBody) Close() error               { return nil }
 
-func TestABodyWithoutEndIsDrainedOfALittleOnly(t *testing.T) {
+func TestResponse_ABodyWithoutEndIsDrainedOfALittleOnly(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		body := &endlessBody{}
@@ -100,7 +100,7 @@ func TestABodyWithoutEndIsDrainedOfALittleOnly(t *testing.T) {
 	})
 }
 
-func TestAnAnswerWithoutABodyIsReadAsEmpty(t *testing.T) {
+func TestResponse_AnAnswerWithoutABodyIsReadAsEmpty(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := serve(func(*http.Request) (*http.Response, error) { return &http.Response{StatusCode: 503}, nil })
@@ -114,7 +114,7 @@ func TestAnAnswerWithoutABodyIsReadAsEmpty(t *testing.T) {
 	})
 }
 
-func TestRetryAfterInBothItsForms(t *testing.T) {
+func TestResponse_RetryAfterInBothItsForms(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)
 	for _, row := range []struct {

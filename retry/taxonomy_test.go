@@ -9,7 +9,7 @@ import (
 )
 
 // The table of document 004, row by row. "*" stands for what comes after a class.
-func TestTheTaxonomyIsTheDocuments(t *testing.T) {
+func TestTaxonomy_TheTaxonomyIsTheDocuments(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		code  string
@@ -49,7 +49,7 @@ func TestTheTaxonomyIsTheDocuments(t *testing.T) {
 	}
 }
 
-func TestAnAnswerIsAnErrorOfItsCodeOrItsStatus(t *testing.T) {
+func TestTaxonomy_AnAnswerIsAnErrorOfItsCodeOrItsStatus(t *testing.T) {
 	t.Parallel()
 	for _, row := range []struct {
 		status int
@@ -92,7 +92,7 @@ func TestAnAnswerIsAnErrorOfItsCodeOrItsStatus(t *testing.T) {
 }
 
 // A provider that says that a request was carried out before is not asked again, whatever its status.
-func TestWhatWasDoneAlreadyIsNotTriedAgain(t *testing.T) {
+func TestTaxonomy_WhatWasDoneAlreadyIsNotTriedAgain(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{409, 429, 500, 503} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {

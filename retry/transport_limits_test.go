@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-func TestAnAttemptThatHangsEndsWithTheBudget(t *testing.T) {
+func TestTransportLimits_AnAttemptThatHangsEndsWithTheBudget(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, start := serve(answer(503), hang), time.Now()
@@ -31,7 +31,7 @@ func TestAnAttemptThatHangsEndsWithTheBudget(t *testing.T) {
 	})
 }
 
-func TestWithoutABudgetAnAttemptMayTakeAsLongAsItLikes(t *testing.T) {
+func TestTransportLimits_WithoutABudgetAnAttemptMayTakeAsLongAsItLikes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := serve(func(*http.Request) (*http.Response, error) {
@@ -45,7 +45,7 @@ func TestWithoutABudgetAnAttemptMayTakeAsLongAsItLikes(t *testing.T) {
 	})
 }
 
-func TestACallersContextEndsARequestInEveryPhase(t *testing.T) {
+func TestTransportLimits_ACallersContextEndsARequestInEveryPhase(t *testing.T) {
 	t.Parallel()
 	for name, first := range map[string]roundTripFunc{
 		"while an attempt hangs":     hang,
@@ -77,7 +77,7 @@ type closeRecorder struct {
 
 func (c *closeRecorder) Close() error { c.closed = true; return nil }
 
-func TestARequestThatIsNeverSentHasItsBodyClosed(t *testing.T) {
+func TestTransportLimits_ARequestThatIsNeverSentHasItsBodyClosed(t *testing.T) {
 	t.Parallel()
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -100,7 +100,7 @@ func TestARequestThatIsNeverSentHasItsBodyClosed(t *testing.T) {
 	}
 }
 
-func TestABodyThatCannotBeHadAgainAfterAllIsAnError(t *testing.T) {
+func TestTransportLimits_ABodyThatCannotBeHadAgainAfterAllIsAnError(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, gone := serve(answer(503)), errors.New("file is gone")
@@ -113,7 +113,7 @@ func TestABodyThatCannotBeHadAgainAfterAllIsAnError(t *testing.T) {
 	})
 }
 
-func TestOneTransportServesManyRequestsAtOnce(t *testing.T) {
+func TestTransportLimits_OneTransportServesManyRequestsAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var sent sync.Map // of key: attempts

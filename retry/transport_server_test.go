@@ -53,7 +53,7 @@ func reset(w http.ResponseWriter, _ *http.Request) {
 	_ = conn.Close()
 }
 
-func TestAPOSTSurvivesResetsAnd503AndReusesConnections(t *testing.T) {
+func TestTransportServer_APOSTSurvivesResetsAnd503AndReusesConnections(t *testing.T) {
 	t.Parallel()
 	s, attempts, connections := realServer(t, status(503, strings.Repeat("busy ", 1000)), reset,
 		status(500, "oops"), func(w http.ResponseWriter, r *http.Request) {
@@ -79,7 +79,7 @@ func TestAPOSTSurvivesResetsAnd503AndReusesConnections(t *testing.T) {
 	}
 }
 
-func TestATimeOutOfTheBaseIsTriedAgain(t *testing.T) {
+func TestTransportServer_ATimeOutOfTheBaseIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	release := make(chan struct{})
 	s, attempts, _ := realServer(t, func(http.ResponseWriter, *http.Request) { <-release }, status(200, "there"))
@@ -98,7 +98,7 @@ func TestATimeOutOfTheBaseIsTriedAgain(t *testing.T) {
 	}
 }
 
-func TestARealHangEndsWithTheBudgetAndTheClientCallsItATimeOut(t *testing.T) {
+func TestTransportServer_ARealHangEndsWithTheBudgetAndTheClientCallsItATimeOut(t *testing.T) {
 	t.Parallel()
 	release := make(chan struct{})
 	s, _, _ := realServer(t, func(http.ResponseWriter, *http.Request) { <-release })
@@ -113,7 +113,7 @@ func TestARealHangEndsWithTheBudgetAndTheClientCallsItATimeOut(t *testing.T) {
 	}
 }
 
-func TestARefusedConnectionIsTriedAgainAndTheCauseIsKept(t *testing.T) {
+func TestTransportServer_ARefusedConnectionIsTriedAgainAndTheCauseIsKept(t *testing.T) {
 	t.Parallel()
 	s, _, _ := realServer(t, status(200, ""))
 	s.Close()
@@ -126,7 +126,7 @@ func TestARefusedConnectionIsTriedAgainAndTheCauseIsKept(t *testing.T) {
 	}
 }
 
-func TestACertificateThatDoesNotVerifyIsNotTriedAgain(t *testing.T) {
+func TestTransportServer_ACertificateThatDoesNotVerifyIsNotTriedAgain(t *testing.T) {
 	t.Parallel()
 	s := httptest.NewUnstartedServer(status(200, ""))
 	s.Config.ErrorLog = nil
@@ -144,7 +144,7 @@ func TestACertificateThatDoesNotVerifyIsNotTriedAgain(t *testing.T) {
 	}
 }
 
-func TestAProtocolSwitchedByA101CanBeWrittenTo(t *testing.T) {
+func TestTransportServer_AProtocolSwitchedByA101CanBeWrittenTo(t *testing.T) {
 	t.Parallel()
 	s, _, _ := realServer(t, func(w http.ResponseWriter, _ *http.Request) {
 		conn, rw, err := http.NewResponseController(w).Hijack()

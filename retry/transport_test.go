@@ -112,7 +112,7 @@ func request(t *testing.T, method string, body io.Reader) *http.Request {
 	return req
 }
 
-func TestTheScheduleOfRequests(t *testing.T) {
+func TestTransport_TheScheduleOfRequests(t *testing.T) {
 	t.Parallel()
 	date := func(afterStart time.Duration) string {
 		// The virtual clock of a synctest bubble starts at midnight UTC, 2000-01-01.
@@ -180,7 +180,7 @@ func TestTheScheduleOfRequests(t *testing.T) {
 	}
 }
 
-func TestOneKeyAndOneBodyOverAllAttempts(t *testing.T) {
+func TestTransport_OneKeyAndOneBodyOverAllAttempts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, made := serve(answer(503), fail(syscall.ECONNRESET), answer(201)), 0
@@ -208,7 +208,7 @@ func TestOneKeyAndOneBodyOverAllAttempts(t *testing.T) {
 	})
 }
 
-func TestTheRequestsOwnKeyGoesBeforeTheTransports(t *testing.T) {
+func TestTransport_TheRequestsOwnKeyGoesBeforeTheTransports(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := serve(answer(503), answer(201))
@@ -227,7 +227,7 @@ func TestTheRequestsOwnKeyGoesBeforeTheTransports(t *testing.T) {
 	})
 }
 
-func TestWhatMayNotArriveTwiceIsSentOnce(t *testing.T) {
+func TestTransport_WhatMayNotArriveTwiceIsSentOnce(t *testing.T) {
 	t.Parallel()
 	oneWay := func() io.Reader { return io.MultiReader(strings.NewReader("x")) } // no GetBody
 	replayed := func() io.Reader { return bytes.NewReader([]byte("x")) }

@@ -46,7 +46,7 @@ func (p *published) count() int {
 
 // A relay publishes and a service writes while a tenant is erased: the other tenant's events all come, as they were and in order, and
 // of the erased one as many as there were.
-func TestATenantIsErasedWhileEventsFlow(t *testing.T) {
+func TestLoad_ATenantIsErasedWhileEventsFlow(t *testing.T) {
 	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)

@@ -151,7 +151,7 @@ func tables(t *testing.T, db *pgtest.DB) []string {
 }
 
 // A new table must be in one of the two lists before this test passes.
-func TestEveryTableIsOfTenantsOrOfNobody(t *testing.T) {
+func TestTenant_EveryTableIsOfTenantsOrOfNobody(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
 	var known []string
@@ -168,7 +168,7 @@ func TestEveryTableIsOfTenantsOrOfNobody(t *testing.T) {
 	}
 }
 
-func TestExportHasAllOfATenantAndNothingElse(t *testing.T) {
+func TestTenant_ExportHasAllOfATenantAndNothingElse(t *testing.T) {
 	t.Parallel()
 	_, tenants := setup(t)
 	lines, report := exported(t, tenants, "acme")
@@ -193,7 +193,7 @@ func TestExportHasAllOfATenantAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestAnExportStopsAtTheFirstErrorOfItsReader(t *testing.T) {
+func TestTenant_AnExportStopsAtTheFirstErrorOfItsReader(t *testing.T) {
 	t.Parallel()
 	_, tenants := setup(t)
 	full, read := errors.New("the disk is full"), 0
@@ -203,7 +203,7 @@ func TestAnExportStopsAtTheFirstErrorOfItsReader(t *testing.T) {
 	}
 }
 
-func TestEraseTakesAllOfATenantAndNothingElse(t *testing.T) {
+func TestTenant_EraseTakesAllOfATenantAndNothingElse(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	db, tenants := setup(t)
@@ -259,7 +259,7 @@ func TestEraseTakesAllOfATenantAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestRowsThatRecogniseRepeatsStayUnlessAsked(t *testing.T) {
+func TestTenant_RowsThatRecogniseRepeatsStayUnlessAsked(t *testing.T) {
 	t.Parallel()
 	_, tenants := setup(t)
 	report, err := tenants.Erase(t.Context(), "acme", EraseOptions{By: "ann", Reason: "the contract ended"})
@@ -272,7 +272,7 @@ func TestRowsThatRecogniseRepeatsStayUnlessAsked(t *testing.T) {
 }
 
 // Each call is cut off at its first transaction that erased something, and the next one goes on.
-func TestAnErasureThatIsInterruptedGoesOn(t *testing.T) {
+func TestTenant_AnErasureThatIsInterruptedGoesOn(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	t.Parallel()
 	db, tenants := setup(t)
@@ -306,7 +306,7 @@ func TestAnErasureThatIsInterruptedGoesOn(t *testing.T) {
 }
 
 // A row that somebody works on is passed over, and said.
-func TestAnErasurePassesOverWhatIsLocked(t *testing.T) {
+func TestTenant_AnErasurePassesOverWhatIsLocked(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	db, tenants := setup(t)
@@ -330,7 +330,7 @@ func TestAnErasurePassesOverWhatIsLocked(t *testing.T) {
 	}
 }
 
-func TestWhoMayNotSeeAllIsToldSo(t *testing.T) {
+func TestTenant_WhoMayNotSeeAllIsToldSo(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	db, _ := setup(t)
@@ -349,7 +349,7 @@ func TestWhoMayNotSeeAllIsToldSo(t *testing.T) {
 	}
 }
 
-func TestWhatIsWrongIsSaidAtOnce(t *testing.T) {
+func TestTenant_WhatIsWrongIsSaidAtOnce(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)
@@ -374,7 +374,7 @@ func TestWhatIsWrongIsSaidAtOnce(t *testing.T) {
 	}
 }
 
-func TestPartsCoverATable(t *testing.T) {
+func TestTenant_PartsCoverATable(t *testing.T) {
 	t.Parallel()
 	for blocks, want := range map[int64][]part{
 		0: nil, 1: {{"(0,0)", "(4294967295,0)"}}, partBlocks: {{"(0,0)", "(4294967295,0)"}},
@@ -387,7 +387,7 @@ func TestPartsCoverATable(t *testing.T) {
 }
 
 // Each part is found by a range of places, and a row that is to be erased by its place: no statement reads a large table for a part.
-func TestEachStatementReadsOnePartOfItsTable(t *testing.T) {
+func TestTenant_EachStatementReadsOnePartOfItsTable(t *testing.T) {
 	skip.InShort(t, "it takes 18 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)
@@ -431,7 +431,7 @@ insert into holdfast.idempotency_expired (scope, operation, key, fingerprint, cr
 }
 
 // Claims go on from the last one (inbox/claim_mark.go). They would overlook a head that fell due while its key was paused.
-func TestAKeyWhosePauseIsErasedGoesOn(t *testing.T) {
+func TestTenant_AKeyWhosePauseIsErasedGoesOn(t *testing.T) {
 	t.Parallel()
 	db, tenants := setup(t)
 	write(t, db, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, next_at) values
@@ -460,7 +460,7 @@ func TestAKeyWhosePauseIsErasedGoesOn(t *testing.T) {
 }
 
 // A part larger than one transaction is read to its end.
-func TestALargeLogIsErasedInParts(t *testing.T) {
+func TestTenant_ALargeLogIsErasedInParts(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	db, tenants := setup(t)
@@ -482,7 +482,7 @@ func TestALargeLogIsErasedInParts(t *testing.T) {
 	}
 }
 
-func TestARecordSaysItsBytesAsTextIfItCan(t *testing.T) {
+func TestTenant_ARecordSaysItsBytesAsTextIfItCan(t *testing.T) {
 	t.Parallel()
 	for want, r := range map[string]Record{
 		`{"place":"p","row":{"a":1}}`:                 {Place: "p", Row: json.RawMessage(`{"a":1}`)},

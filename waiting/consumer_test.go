@@ -28,7 +28,7 @@ func ids(events []waiting.Event) string {
 	return strings.Join(all, " ")
 }
 
-func TestStoredEventsAreListedByAFilter(t *testing.T) {
+func TestConsumer_StoredEventsAreListedByAFilter(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.stored(t, "k1", "head", "order.split", "now")
@@ -77,7 +77,7 @@ func TestStoredEventsAreListedByAFilter(t *testing.T) {
 }
 
 // A deploy brought a type and was rolled back: its events block their keys, and no node will handle them.
-func TestSkippingAStoredEventLetsItsKeyGoOn(t *testing.T) {
+func TestConsumer_SkippingAStoredEventLetsItsKeyGoOn(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
 		act           func(*waiting.Room, context.Context, waiting.Filter, waiting.Options) (int, error)
@@ -129,7 +129,7 @@ func TestSkippingAStoredEventLetsItsKeyGoOn(t *testing.T) {
 	}
 }
 
-func TestReleasingStoredEventsMakesHeadsDueOnly(t *testing.T) {
+func TestConsumer_ReleasingStoredEventsMakesHeadsDueOnly(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.stored(t, "k", "head", "order.placed", "2100-01-01")
@@ -160,7 +160,7 @@ func TestReleasingStoredEventsMakesHeadsDueOnly(t *testing.T) {
 }
 
 // The event after a head that was discarded is a head by then, and nobody meant it.
-func TestHeadsAreThoseOfTheBeginning(t *testing.T) {
+func TestConsumer_HeadsAreThoseOfTheBeginning(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	for name, f := range map[string]waiting.Filter{"heads": {Heads: true}, "failed": {Why: waiting.Failed}, "behind letters": {Why: waiting.BehindLetter}} {
@@ -189,7 +189,7 @@ func TestHeadsAreThoseOfTheBeginning(t *testing.T) {
 }
 
 // A person gave up what no node handles, while a node that does was starting.
-func TestWhatWaitsOtherwiseByThenIsLeft(t *testing.T) {
+func TestConsumer_WhatWaitsOtherwiseByThenIsLeft(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.stored(t, "k", "e", "order.split", "now")
@@ -220,7 +220,7 @@ func TestWhatWaitsOtherwiseByThenIsLeft(t *testing.T) {
 }
 
 // What a worker has is left to it, also if it took the event after the list was read.
-func TestAStoredEventThatRunsIsNotSkipped(t *testing.T) {
+func TestConsumer_AStoredEventThatRunsIsNotSkipped(t *testing.T) {
 	skip.InShort(t, "it takes 12 s beside the others")
 	t.Parallel()
 	b := setup(t)
@@ -242,7 +242,7 @@ func TestAStoredEventThatRunsIsNotSkipped(t *testing.T) {
 }
 
 // A replay that is dead-lettered again is the same letter.
-func TestAReplayThatIsGivenUpIsItsLetterAgain(t *testing.T) {
+func TestConsumer_AReplayThatIsGivenUpIsItsLetterAgain(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	id := b.letter(t, "billing", "k", "e1")
@@ -261,7 +261,7 @@ func TestAReplayThatIsGivenUpIsItsLetterAgain(t *testing.T) {
 }
 
 // Somebody removed the letter by hand. The event is given up all the same, and not lost.
-func TestAReplayWithoutItsLetterIsGivenUp(t *testing.T) {
+func TestConsumer_AReplayWithoutItsLetterIsGivenUp(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.stored(t, "k", "e1", "order.split", "now")
@@ -274,7 +274,7 @@ func TestAReplayWithoutItsLetterIsGivenUp(t *testing.T) {
 	}
 }
 
-func TestAStoredEventIsShownWithItsErrors(t *testing.T) {
+func TestConsumer_AStoredEventIsShownWithItsErrors(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.stored(t, "k", "e1", "order.split", "2100-01-01")

@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
-func TestALaneThatIsNotHandedOverIsNamedWithItsOwner(t *testing.T) {
+func TestLanes_ALaneThatIsNotHandedOverIsNamedWithItsOwner(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)
@@ -57,7 +57,7 @@ func TestALaneThatIsNotHandedOverIsNamedWithItsOwner(t *testing.T) {
 	}
 }
 
-func TestALaneIsAwayFromItsRelayForAMoment(t *testing.T) {
+func TestLanes_ALaneIsAwayFromItsRelayForAMoment(t *testing.T) {
 	for _, c := range []struct {
 		rows int
 		took time.Duration

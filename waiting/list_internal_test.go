@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
-func TestARowIsListedOnceThoughItsStatementRunsAgain(t *testing.T) {
+func TestList_ARowIsListedOnceThoughItsStatementRunsAgain(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
 	// The lock is the session's, so it stays when the transaction fails.

@@ -47,7 +47,7 @@ func (b bundle) heeded(t testing.TB, all *[]holdfast.Event) {
 }
 
 // What shows that nothing of the topic is published is an event of another one, which is written later and passes.
-func TestAPausedTopicIsParkedInOrderAndOthersPass(t *testing.T) {
+func TestPause_APausedTopicIsParkedInOrderAndOthersPass(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	b, p := setup(t), &topics{}
@@ -96,7 +96,7 @@ func TestAPausedTopicIsParkedInOrderAndOthersPass(t *testing.T) {
 }
 
 // The topic was missing before it was paused, and is when it is resumed.
-func TestAPausedTopicThatIsMissingIsHeldWhenItIsResumed(t *testing.T) {
+func TestPause_APausedTopicThatIsMissingIsHeldWhenItIsResumed(t *testing.T) {
 	skip.InShort(t, "it takes 7 s beside the others")
 	t.Parallel()
 	b, p := setup(t), &topics{missing: []string{"orders"}}
@@ -124,7 +124,7 @@ func TestAPausedTopicThatIsMissingIsHeldWhenItIsResumed(t *testing.T) {
 	wantKeys(t, p.published("orders"), written...)
 }
 
-func TestAPauseIsKeptUntilItIsResumedAndSigned(t *testing.T) {
+func TestPause_APauseIsKeptUntilItIsResumedAndSigned(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	key := waiting.Pausable{Consumer: "billing", Topic: "orders", Key: "k"}
@@ -201,7 +201,7 @@ func (b bundle) consumer(t testing.TB, h *handled) *inbox.Inbox {
 	return in
 }
 
-func TestAPausedKeyWaitsAndOtherKeysGoOn(t *testing.T) {
+func TestPause_APausedKeyWaitsAndOtherKeysGoOn(t *testing.T) {
 	t.Parallel()
 	b, h := setup(t), &handled{}
 	key := waiting.Pausable{Consumer: "billing", Topic: "orders", Key: "k"}
@@ -238,7 +238,7 @@ func TestAPausedKeyWaitsAndOtherKeysGoOn(t *testing.T) {
 	receive("5", "k", inbox.Handled)
 }
 
-func TestParkedEventsAreRetriedAtOnce(t *testing.T) {
+func TestPause_ParkedEventsAreRetriedAtOnce(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	b, p := setup(t), &topics{missing: []string{"gone"}}

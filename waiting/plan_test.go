@@ -13,7 +13,7 @@ import (
 
 // What is done about one event, or a batch of a lane, is found by an index, on tables that are large: 10,000 events in consumers, 20,000 in
 // relays, and 22,000 letters. A page of a list reads no more than it has.
-func TestWhatWaitsIsFoundByIndexes(t *testing.T) {
+func TestPlan_WhatWaitsIsFoundByIndexes(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)
@@ -93,7 +93,7 @@ func TestWhatWaitsIsFoundByIndexes(t *testing.T) {
 }
 
 // Every reason has a place where an event can wait for it, and what a filter names nowhere reads nothing.
-func TestWhereTheEventsOfAFilterCanWait(t *testing.T) {
+func TestPlan_WhereTheEventsOfAFilterCanWait(t *testing.T) {
 	two := 2
 	for name, row := range map[string]struct {
 		filter Filter

@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
-func TestEveryStatementIsPreparedAgainstTheSchema(t *testing.T) {
+func TestQueries_EveryStatementIsPreparedAgainstTheSchema(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{Schema: "other"}); err != nil {

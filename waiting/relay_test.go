@@ -38,7 +38,7 @@ func (b bundle) lettersByKey(t testing.TB, topic, state string) map[string][]str
 	return all
 }
 
-func TestWhatWaitsIsSummedUpByPlaceTopicAndReason(t *testing.T) {
+func TestRelay_WhatWaitsIsSummedUpByPlaceTopicAndReason(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	if groups, err := b.w.Groups(t.Context(), waiting.Filter{}); len(groups) != 0 || err != nil {
@@ -91,7 +91,7 @@ func TestWhatWaitsIsSummedUpByPlaceTopicAndReason(t *testing.T) {
 }
 
 // A page ends where the limit is, wherever that is, and the next one goes on there.
-func TestOneListHasAllThatWaits(t *testing.T) {
+func TestRelay_OneListHasAllThatWaits(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.park(t, "gone", "a", 1, "p1", 0)
@@ -121,7 +121,7 @@ func TestOneListHasAllThatWaits(t *testing.T) {
 }
 
 // Each row is as a relay or an inbox leaves it, or time does.
-func TestTheReasonForWhichAnEventWaits(t *testing.T) {
+func TestRelay_TheReasonForWhichAnEventWaits(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	relayRow := func(id, key string, place int, why, nextAt string, attempts int, partition any, letter any) {
@@ -202,7 +202,7 @@ func TestTheReasonForWhichAnEventWaits(t *testing.T) {
 }
 
 // A relay publishes another topic all the time. Its events wait a moment, and are published once and in order.
-func TestParkedEventsAreGivenUpBesideARelay(t *testing.T) {
+func TestRelay_ParkedEventsAreGivenUpBesideARelay(t *testing.T) {
 	skip.InShort(t, "it takes 13 s beside the others")
 	t.Parallel()
 	b := setup(t)
@@ -274,7 +274,7 @@ func TestParkedEventsAreGivenUpBesideARelay(t *testing.T) {
 }
 
 // The other topic has parked events of the same keys, which come first, and gets new ones, which come last.
-func TestParkedEventsAreRedirectedInTheOrderOfTheirKeys(t *testing.T) {
+func TestRelay_ParkedEventsAreRedirectedInTheOrderOfTheirKeys(t *testing.T) {
 	skip.InShort(t, "it takes 12 s beside the others")
 	t.Parallel()
 	b := setup(t)
@@ -303,7 +303,7 @@ func TestParkedEventsAreRedirectedInTheOrderOfTheirKeys(t *testing.T) {
 }
 
 // The topic takes events just now: what is in a call is published there, once, and everything else is redirected.
-func TestAnEventInACallIsNeitherLostNorPublishedTwice(t *testing.T) {
+func TestRelay_AnEventInACallIsNeitherLostNorPublishedTwice(t *testing.T) {
 	t.Parallel()
 	for name, act := range map[string]func(w *waiting.Room) (int, error){
 		"given up": func(w *waiting.Room) (int, error) {
@@ -374,7 +374,7 @@ func ended(c chan struct{}) bool {
 	}
 }
 
-func TestAnInterruptedChangeOfParkedEventsGoesOn(t *testing.T) {
+func TestRelay_AnInterruptedChangeOfParkedEventsGoesOn(t *testing.T) {
 	skip.InShort(t, "it takes 8 s beside the others")
 	t.Parallel()
 	b := setup(t)
@@ -429,7 +429,7 @@ func (b bundle) relayLetter(t testing.TB, topic, key, id, state string, holds bo
 		values ('relay', 'refused', $1, 's', 't', $2, $3, now(), '{}', '', 0, $4, $5, 5) returning id`, id, topic, key, state, holds)
 }
 
-func TestAParkedReplayBelongsToItsLetter(t *testing.T) {
+func TestRelay_AParkedReplayBelongsToItsLetter(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
 		act         func(ctx context.Context, w *waiting.Room) (int, error)
@@ -482,7 +482,7 @@ func TestAParkedReplayBelongsToItsLetter(t *testing.T) {
 }
 
 // A person has to decide about the dead letter first: what comes after it would lose its place.
-func TestAKeyThatALetterHoldsIsNotRedirected(t *testing.T) {
+func TestRelay_AKeyThatALetterHoldsIsNotRedirected(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	held := b.relayLetter(t, "gone", "held", "bad", "open", true)
@@ -515,7 +515,7 @@ func TestAKeyThatALetterHoldsIsNotRedirected(t *testing.T) {
 	}
 }
 
-func TestEventsThatADeadLetterHoldsAreGivenUp(t *testing.T) {
+func TestRelay_EventsThatADeadLetterHoldsAreGivenUp(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	held := b.relayLetter(t, "gone", "held", "bad", "open", true)
@@ -538,7 +538,7 @@ func TestEventsThatADeadLetterHoldsAreGivenUp(t *testing.T) {
 }
 
 // What is left of a key has a head, whatever became of the one that it had.
-func TestWhatComesAfterAGivenUpBatchIsDue(t *testing.T) {
+func TestRelay_WhatComesAfterAGivenUpBatchIsDue(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.park(t, "gone", "k", 1, "first", 0)
@@ -552,7 +552,7 @@ func TestWhatComesAfterAGivenUpBatchIsDue(t *testing.T) {
 	}
 }
 
-func TestATransactionChangesFewBytesOfParkedEvents(t *testing.T) {
+func TestRelay_ATransactionChangesFewBytesOfParkedEvents(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	t.Parallel()
 	b := setup(t)
@@ -575,7 +575,7 @@ func TestATransactionChangesFewBytesOfParkedEvents(t *testing.T) {
 }
 
 // A key has more events than a transaction changes. They keep their order, and only the first is due after each.
-func TestATransactionChangesFewParkedEvents(t *testing.T) {
+func TestRelay_ATransactionChangesFewParkedEvents(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	b := setup(t)
@@ -606,7 +606,7 @@ func TestATransactionChangesFewParkedEvents(t *testing.T) {
 	}
 }
 
-func TestWhatIsWrongWithAChangeOfParkedEvents(t *testing.T) {
+func TestRelay_WhatIsWrongWithAChangeOfParkedEvents(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.park(t, "gone", "k", 1, "first", 0)
@@ -653,7 +653,7 @@ func TestWhatIsWrongWithAChangeOfParkedEvents(t *testing.T) {
 	}
 }
 
-func TestWhatWaitsForOnePartitionIsRetried(t *testing.T) {
+func TestRelay_WhatWaitsForOnePartitionIsRetried(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	pgtest.Exec(t, b.Pool, `insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time, partition)

@@ -28,7 +28,7 @@ func reminders(n int) (events []holdfast.Event) {
 	return events
 }
 
-func TestScheduledEventsAreListedByTheirTime(t *testing.T) {
+func TestScheduled_ScheduledEventsAreListedByTheirTime(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	all := reminders(25)
@@ -77,7 +77,7 @@ func TestScheduledEventsAreListedByTheirTime(t *testing.T) {
 	}
 }
 
-func TestACancelledEventIsADiscardedDeadLetter(t *testing.T) {
+func TestScheduled_ACancelledEventIsADiscardedDeadLetter(t *testing.T) {
 	t.Parallel()
 	b, p := setup(t), &topics{}
 	b.write(t, reminders(250)...)
@@ -115,7 +115,7 @@ func TestACancelledEventIsADiscardedDeadLetter(t *testing.T) {
 }
 
 // The error says where the event is.
-func TestACancelThatCameTooLateSaysSo(t *testing.T) {
+func TestScheduled_ACancelThatCameTooLateSaysSo(t *testing.T) {
 	t.Parallel()
 	b, p := setup(t), &topics{missing: []string{"gone"}}
 	b.relays(t, p, relay.Config{})

@@ -13,7 +13,7 @@ import (
 )
 
 // W13.
-func TestADeliveryThatComesAgainIsAcknowledgedAndHandledOnce(t *testing.T) {
+func TestCopies_ADeliveryThatComesAgainIsAcknowledgedAndHandledOnce(t *testing.T) {
 	b := setup(t)
 	s := b.shop()
 	h, body := order("1")
@@ -38,7 +38,7 @@ func TestADeliveryThatComesAgainIsAcknowledgedAndHandledOnce(t *testing.T) {
 func must2(h http.Header, _ string) http.Header { return h }
 
 // W13, W14.
-func TestFiftyCopiesAtOnceAreHandledOnceAndThenAcknowledged(t *testing.T) {
+func TestCopies_FiftyCopiesAtOnceAreHandledOnceAndThenAcknowledged(t *testing.T) {
 	b := setup(t)
 	for _, mode := range []Mode{Inline, StoreFirst} {
 		s := b.shop(func(c *Config) { c.Mode = mode })
@@ -79,7 +79,7 @@ func TestFiftyCopiesAtOnceAreHandledOnceAndThenAcknowledged(t *testing.T) {
 }
 
 // W14.
-func TestACopyOfADeliveryInProgressMustComeAgain(t *testing.T) {
+func TestCopies_ACopyOfADeliveryInProgressMustComeAgain(t *testing.T) {
 	b := setup(t)
 	s := b.shop()
 	open := b.gate("1")
@@ -106,7 +106,7 @@ func TestACopyOfADeliveryInProgressMustComeAgain(t *testing.T) {
 }
 
 // W14.
-func TestCopiesOfASlowDeliveryLeaveConnectionsForTheOthers(t *testing.T) {
+func TestCopies_CopiesOfASlowDeliveryLeaveConnectionsForTheOthers(t *testing.T) {
 	b := setup(t)
 	small, err := inbox.New(b.db.PoolOf(t, 2), b.in.Config())
 	if err != nil {
@@ -135,7 +135,7 @@ func TestCopiesOfASlowDeliveryLeaveConnectionsForTheOthers(t *testing.T) {
 }
 
 // W15.
-func TestAnIdThatComesWithOtherBytesIsAConflictAndALetter(t *testing.T) {
+func TestCopies_AnIdThatComesWithOtherBytesIsAConflictAndALetter(t *testing.T) {
 	b := setup(t)
 	for _, mode := range []Mode{Inline, StoreFirst} {
 		s := b.shop(func(c *Config) { c.Mode = mode })
@@ -159,7 +159,7 @@ func TestAnIdThatComesWithOtherBytesIsAConflictAndALetter(t *testing.T) {
 }
 
 // W16.
-func TestWithAnUnsignedIdARepeatIsRecognisedByItsBody(t *testing.T) {
+func TestCopies_WithAnUnsignedIdARepeatIsRecognisedByItsBody(t *testing.T) {
 	b := setup(t)
 	github := func(id, body string) (http.Header, string) {
 		h, err := SignGitHub(id, "push", []byte(body), githubSecret)
@@ -222,7 +222,7 @@ func TestWithAnUnsignedIdARepeatIsRecognisedByItsBody(t *testing.T) {
 }
 
 // W23.
-func TestARowOfTheInboxSaysWhatBecameOfADelivery(t *testing.T) {
+func TestCopies_ARowOfTheInboxSaysWhatBecameOfADelivery(t *testing.T) {
 	b := setup(t)
 	s := b.shop(func(c *Config) { c.KeyFunc = func(_ Delivery, body []byte) string { return "k" } })
 	h, body := order("1")
@@ -248,7 +248,7 @@ func TestARowOfTheInboxSaysWhatBecameOfADelivery(t *testing.T) {
 }
 
 // W25.
-func TestADeliveryAndAnEventOfAnotherWayAreOne(t *testing.T) {
+func TestCopies_ADeliveryAndAnEventOfAnotherWayAreOne(t *testing.T) {
 	b := setup(t)
 	h, body := order("1")
 	b.want(200, b.shop(), h, body)

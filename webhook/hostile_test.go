@@ -18,7 +18,7 @@ import (
 // What a sender that is not the provider may send, and what an operator may write, that nobody thought of.
 
 // W12.
-func TestATopicThatTheInboxWouldRefuseIsRefusedAtTheStart(t *testing.T) {
+func TestHostile_ATopicThatTheInboxWouldRefuseIsRefusedAtTheStart(t *testing.T) {
 	b := setup(t)
 	for _, topic := range []string{".", ".."} {
 		if _, err := New(b.in, "shop", must(Standard(macSecret)), Config{Topic: topic}); err == nil || !strings.Contains(err.Error(), "topic is") {
@@ -28,7 +28,7 @@ func TestATopicThatTheInboxWouldRefuseIsRefusedAtTheStart(t *testing.T) {
 }
 
 // W1.
-func TestARequestThatNoServerHasReadIsRefusedAndNotAPanic(t *testing.T) {
+func TestHostile_ARequestThatNoServerHasReadIsRefusedAndNotAPanic(t *testing.T) {
 	b := setup(t)
 	h, err := New(b.in, "shop", must(Standard(macSecret)), Config{})
 	if err != nil {
@@ -45,7 +45,7 @@ func TestARequestThatNoServerHasReadIsRefusedAndNotAPanic(t *testing.T) {
 }
 
 // W13.
-func TestWhatIsSignedIsTakenInWhateverItsBytesAre(t *testing.T) {
+func TestHostile_WhatIsSignedIsTakenInWhateverItsBytesAre(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	s := b.shop(func(c *Config) {
@@ -71,7 +71,7 @@ func TestWhatIsSignedIsTakenInWhateverItsBytesAre(t *testing.T) {
 }
 
 // W3, W4.
-func TestHeadersThatAreAlmostRightAreRefused(t *testing.T) {
+func TestHostile_HeadersThatAreAlmostRightAreRefused(t *testing.T) {
 	v := must(Standard(macSecret))
 	body := []byte(`{"type":"a"}`)
 	good, err := SignStandard("msg_1", now, body, macSecret)
@@ -121,7 +121,7 @@ func TestHeadersThatAreAlmostRightAreRefused(t *testing.T) {
 
 // A sender that is turned away at once must not find the turn taken by those that wait.
 // W14.
-func TestWaitingDeliveriesGiveUpWhenTheirTimeIsOver(t *testing.T) {
+func TestHostile_WaitingDeliveriesGiveUpWhenTheirTimeIsOver(t *testing.T) {
 	b := setup(t, func(c *inbox.Config) { c.Timeout = time.Minute })
 	s := b.shop(func(c *Config) { c.Workers, c.Wait = 1, -1 })
 	open := b.gate("slow")
@@ -147,7 +147,7 @@ func TestWaitingDeliveriesGiveUpWhenTheirTimeIsOver(t *testing.T) {
 }
 
 // An id of one tenant's account would hide the same id of another's.
-func TestTwoEndpointsOfOneInboxDoNotShareASource(t *testing.T) {
+func TestHostile_TwoEndpointsOfOneInboxDoNotShareASource(t *testing.T) {
 	b := setup(t)
 	other := b.inbox()
 	endpoint := func(in *inbox.Inbox, source string, shared bool) error {

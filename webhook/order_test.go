@@ -23,7 +23,7 @@ import (
 )
 
 // W19.
-func TestAStateDoesNotGoBackWhenDeliveriesOvertakeEachOther(t *testing.T) {
+func TestOrder_AStateDoesNotGoBackWhenDeliveriesOvertakeEachOther(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	pgtest.Exec(t, b.db, "create table subscription (id text primary key, state text, n int default 1)")
@@ -72,7 +72,7 @@ func TestAStateDoesNotGoBackWhenDeliveriesOvertakeEachOther(t *testing.T) {
 }
 
 // W19.
-func TestTheTimeOfAnEventIsThatOfWhatHappenedWhereItIsSaid(t *testing.T) {
+func TestOrder_TheTimeOfAnEventIsThatOfWhatHappenedWhereItIsSaid(t *testing.T) {
 	signed, happened := now.Add(-time.Minute), now.Add(-time.Hour)
 	for _, c := range []struct {
 		d    Delivery
@@ -88,7 +88,7 @@ func TestTheTimeOfAnEventIsThatOfWhatHappenedWhereItIsSaid(t *testing.T) {
 }
 
 // W16.
-func TestTheEventOfADeliveryKeepsTheIdThatItIsNotKnownBy(t *testing.T) {
+func TestOrder_TheEventOfADeliveryKeepsTheIdThatItIsNotKnownBy(t *testing.T) {
 	config := Config{Headers: []string{"Content-Type", "X-Long", "X-Twice"}}.withDefaults("github", inbox.Config{})
 	h := headers("Content-Type", "application/json", "X-Long", strings.Repeat("x", maxHeader+1), "X-Twice", "a", "X-Twice", "b", "Cookie", "hush")
 	e, err := config.event("github", Delivery{ID: "d-1", Type: "push"}, h, []byte("{}"), now)

@@ -17,7 +17,7 @@ import (
 )
 
 // W17.
-func TestADeliveryThatIsStoredIsAcknowledgedBeforeItsHandlerEnds(t *testing.T) {
+func TestOutcomes_ADeliveryThatIsStoredIsAcknowledgedBeforeItsHandlerEnds(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	b := setup(t)
 	s := b.shop(func(c *Config) { c.Mode = StoreFirst })
@@ -39,7 +39,7 @@ func TestADeliveryThatIsStoredIsAcknowledgedBeforeItsHandlerEnds(t *testing.T) {
 }
 
 // W18.
-func TestWhatKeepsFailingBecomesALetterAndCanBeReplayed(t *testing.T) { // the rest is shown by package inbox
+func TestOutcomes_WhatKeepsFailingBecomesALetterAndCanBeReplayed(t *testing.T) { // the rest is shown by package inbox
 	for _, mode := range []Mode{Inline, StoreFirst} {
 		t.Run(string(mode), func(t *testing.T) {
 			b := setup(t)
@@ -64,7 +64,7 @@ func TestWhatKeepsFailingBecomesALetterAndCanBeReplayed(t *testing.T) { // the r
 }
 
 // W20.
-func TestATypeThatNobodyHandlesIsAcknowledgedAndCounted(t *testing.T) {
+func TestOutcomes_ATypeThatNobodyHandlesIsAcknowledgedAndCounted(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	for _, mode := range []Mode{Inline, StoreFirst} {
@@ -93,7 +93,7 @@ func TestATypeThatNobodyHandlesIsAcknowledgedAndCounted(t *testing.T) {
 }
 
 // W21.
-func TestAHandlersFailureIsTheInboxesToFixAndNotTheSenders(t *testing.T) {
+func TestOutcomes_AHandlersFailureIsTheInboxesToFixAndNotTheSenders(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	b := setup(t)
 	s := b.shop()
@@ -117,7 +117,7 @@ func TestAHandlersFailureIsTheInboxesToFixAndNotTheSenders(t *testing.T) {
 }
 
 // W21.
-func TestWhatNothingWasDecidedOnIsToComeAgain(t *testing.T) {
+func TestOutcomes_WhatNothingWasDecidedOnIsToComeAgain(t *testing.T) {
 	t.Run("the queue is full", func(t *testing.T) {
 		b := setup(t, func(c *inbox.Config) { c.MaxStoredKey = 1 })
 		s := b.shop(func(c *Config) {
@@ -168,7 +168,7 @@ func TestWhatNothingWasDecidedOnIsToComeAgain(t *testing.T) {
 }
 
 // W17.
-func TestASenderThatGoesAwayLeavesItsDeliveryToBeHandled(t *testing.T) { // one that never waits for as long as that
+func TestOutcomes_ASenderThatGoesAwayLeavesItsDeliveryToBeHandled(t *testing.T) { // one that never waits for as long as that
 	b := setup(t)
 	s := b.shop()
 	open := b.gate("1")
@@ -192,7 +192,7 @@ func TestASenderThatGoesAwayLeavesItsDeliveryToBeHandled(t *testing.T) { // one 
 	}
 }
 
-func TestTheAnswerToEachOutcome(t *testing.T) {
+func TestOutcomes_TheAnswerToEachOutcome(t *testing.T) {
 	for out, want := range map[inbox.Outcome]int{inbox.Handled: 200, inbox.Duplicate: 200, inbox.Skipped: 200, inbox.Dead: 200,
 		inbox.Stored: 202, inbox.Retrying: 202, inbox.Conflict: 409} {
 		if got := statusOf(out, nil); got != want {

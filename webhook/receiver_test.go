@@ -19,7 +19,7 @@ import (
 )
 
 // W1.
-func TestOnlyAPostOfPlainBytesThatAreNotTooManyIsADelivery(t *testing.T) {
+func TestReceiver_OnlyAPostOfPlainBytesThatAreNotTooManyIsADelivery(t *testing.T) {
 	b := setup(t)
 	s := b.shop(func(c *Config) { c.MaxBody = 100 })
 	h, body := order("1")
@@ -65,7 +65,7 @@ func TestOnlyAPostOfPlainBytesThatAreNotTooManyIsADelivery(t *testing.T) {
 }
 
 // W1.
-func TestABodyThatEndsEarlyIsNoDelivery(t *testing.T) {
+func TestReceiver_ABodyThatEndsEarlyIsNoDelivery(t *testing.T) {
 	b := setup(t)
 	h, _ := order("1")
 	rec, req := recorder(), request(h, io.MultiReader(strings.NewReader("{"), errReader{}))
@@ -79,7 +79,7 @@ func TestABodyThatEndsEarlyIsNoDelivery(t *testing.T) {
 }
 
 // W2.
-func TestAForgeryIsRefusedBeforeTheDatabaseWithoutAReason(t *testing.T) {
+func TestReceiver_AForgeryIsRefusedBeforeTheDatabaseWithoutAReason(t *testing.T) {
 	b := setup(t)
 	gone, err := pgxpool.NewWithConfig(t.Context(), b.db.Config())
 	if err != nil {
@@ -127,7 +127,7 @@ func TestAForgeryIsRefusedBeforeTheDatabaseWithoutAReason(t *testing.T) {
 }
 
 // W2.
-func TestNothingThatIsSecretIsLoggedOrStored(t *testing.T) {
+func TestReceiver_NothingThatIsSecretIsLoggedOrStored(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
 	s := b.shop(func(c *Config) { c.Headers = []string{"Content-Type", "X-Request-Id"} })
@@ -156,7 +156,7 @@ func TestNothingThatIsSecretIsLoggedOrStored(t *testing.T) {
 }
 
 // W9.
-func TestTheHandshakeIsAnsweredOnlyOnceItsSignatureWasFoundGood(t *testing.T) {
+func TestReceiver_TheHandshakeIsAnsweredOnlyOnceItsSignatureWasFoundGood(t *testing.T) {
 	b := setup(t)
 	s := b.receiver("slack", must(Slack(slackSecret)))
 	const body = `{"type":"url_verification","token":"t","challenge":"3eZbrw1aBm2rZgRNFdxV2595E9CY3gmdALWMmHkvFXO7tYXAYM8P<b>"}`
@@ -187,7 +187,7 @@ func TestTheHandshakeIsAnsweredOnlyOnceItsSignatureWasFoundGood(t *testing.T) {
 }
 
 // W12.
-func TestEachTenantsSecretIsGoodAtItsOwnEndpointOnly(t *testing.T) { // the URL chooses, never the body
+func TestReceiver_EachTenantsSecretIsGoodAtItsOwnEndpointOnly(t *testing.T) { // the URL chooses, never the body
 	b := setup(t)
 	secrets := map[string]string{"acme": macSecret, "umbrella": "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"}
 	mux := http.NewServeMux()
@@ -219,7 +219,7 @@ func TestEachTenantsSecretIsGoodAtItsOwnEndpointOnly(t *testing.T) { // the URL 
 	}
 }
 
-func TestWhatIsSignedButMakesNoEventIsRefused(t *testing.T) {
+func TestReceiver_WhatIsSignedButMakesNoEventIsRefused(t *testing.T) {
 	b := setup(t)
 	for name, c := range map[string]func(*Config){
 		"a type that is too long": func(c *Config) { c.TypeFunc = func(Delivery, []byte) string { return strings.Repeat("t", 256) } },
@@ -243,7 +243,7 @@ func TestWhatIsSignedButMakesNoEventIsRefused(t *testing.T) {
 var problemForm = regexp.MustCompile(`^[a-z][a-z0-9 ]* is [^:]*: it must `)
 
 // W12, W22.
-func TestEveryProblemOfTheConfigurationIsNamedAtOnce(t *testing.T) {
+func TestReceiver_EveryProblemOfTheConfigurationIsNamedAtOnce(t *testing.T) {
 	b := setup(t)
 	_, err := New(b.in, "shop/orders", nil, Config{
 		Mode: "later", Unsigned: "luck", Headers: []string{"Authorization", "X-Hub-Signature-256", "ce_id", "a b", ""},

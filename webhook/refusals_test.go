@@ -15,7 +15,7 @@ import (
 )
 
 // Whoever finds the address of an endpoint could otherwise fill the disk with log.
-func TestManyRefusedRequestsAreOneLineACauseAMinute(t *testing.T) {
+func TestRefusals_ManyRefusedRequestsAreOneLineACauseAMinute(t *testing.T) {
 	t.Parallel()
 	var log logtest.Log
 	synctest.Test(t, func(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 )
 
 // W6.
-func TestSecretsTakeEachOthersPlaceWithoutALoss(t *testing.T) {
+func TestSecret_SecretsTakeEachOthersPlaceWithoutALoss(t *testing.T) {
 	const other = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"
 	body := []byte("x")
 	byOld, _ := SignStandard("msg_1", now, body, macSecret)
@@ -54,7 +54,7 @@ func TestSecretsTakeEachOthersPlaceWithoutALoss(t *testing.T) {
 }
 
 // W6.
-func TestSecretsAreLoadedWhileTheProcessRuns(t *testing.T) {
+func TestSecret_SecretsAreLoadedWhileTheProcessRuns(t *testing.T) {
 	var current atomic.Pointer[Verifier]
 	v := VerifierFunc(func(h http.Header, body []byte, now time.Time) (Delivery, error) {
 		return (*current.Load()).Verify(h, body, now)
@@ -70,7 +70,7 @@ func TestSecretsAreLoadedWhileTheProcessRuns(t *testing.T) {
 }
 
 // W12.
-func TestASecretThatIsNoneIsRefusedByItsRuleAndNeverShown(t *testing.T) {
+func TestSecret_ASecretThatIsNoneIsRefusedByItsRuleAndNeverShown(t *testing.T) {
 	short := "whsec_" + base64.StdEncoding.EncodeToString([]byte("only 23 bytes of secret"))
 	for _, c := range []struct {
 		name    string

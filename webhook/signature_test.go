@@ -13,7 +13,7 @@ import (
 )
 
 // W7.
-func TestStripesHeaderIsReadStrictly(t *testing.T) {
+func TestSignature_StripesHeaderIsReadStrictly(t *testing.T) {
 	v := must(Stripe(stripeSecret))
 	signed, err := SignStripe(now, []byte(`{"id":"evt_1"}`), stripeSecret)
 	if err != nil {
@@ -64,7 +64,7 @@ func TestStripesHeaderIsReadStrictly(t *testing.T) {
 }
 
 // W9.
-func TestSlacksRequestsAreToldApart(t *testing.T) {
+func TestSignature_SlacksRequestsAreToldApart(t *testing.T) {
 	v := must(Slack(slackSecret))
 	for body, want := range map[string]Delivery{
 		`{"type":"event_callback","event_id":"Ev1","event_time":1700000000,"event":{"type":"app_mention"}}`: {ID: "Ev1", IDSigned: true, Type: "app_mention", OccurredAt: time.Unix(1700000000, 0).UTC()},
@@ -92,7 +92,7 @@ func TestSlacksRequestsAreToldApart(t *testing.T) {
 }
 
 // W8, W9, W10.
-func TestASignatureThatIsNotWrittenAsItsProviderDoesIsRefused(t *testing.T) {
+func TestSignature_ASignatureThatIsNotWrittenAsItsProviderDoesIsRefused(t *testing.T) {
 	for name, key := range map[string]string{"github": githubHeader, "slack": slackSignature, "shopify": shopifyHeader} {
 		h, err := schemes[name].sign(now, []byte(`{"id":"1"}`))
 		if err != nil {
@@ -118,7 +118,7 @@ func TestASignatureThatIsNotWrittenAsItsProviderDoesIsRefused(t *testing.T) {
 }
 
 // W11.
-func TestSixteenSignaturesAreExaminedAndNoMore(t *testing.T) {
+func TestSignature_SixteenSignaturesAreExaminedAndNoMore(t *testing.T) {
 	h, _ := SignStandard("msg_1", now, []byte("x"), macSecret)
 	good := h.Get("webhook-signature")
 	s, _ := SignStripe(now, []byte(`{"id":"1"}`), stripeSecret)
@@ -157,7 +157,7 @@ func TestSixteenSignaturesAreExaminedAndNoMore(t *testing.T) {
 }
 
 // W11.
-func TestPublicKeysAreTriedSixteenTimesInAll(t *testing.T) { // each costs a pass over the body
+func TestSignature_PublicKeysAreTriedSixteenTimesInAll(t *testing.T) { // each costs a pass over the body
 	var secrets []string
 	for n := range maxSecrets {
 		private := ed25519.NewKeyFromSeed(slices.Repeat([]byte{byte(n)}, ed25519.SeedSize))
@@ -180,7 +180,7 @@ func TestPublicKeysAreTriedSixteenTimesInAll(t *testing.T) { // each costs a pas
 }
 
 // W12.
-func TestAnIdThatMakesTheSignedTextAmbiguousIsRefused(t *testing.T) {
+func TestSignature_AnIdThatMakesTheSignedTextAmbiguousIsRefused(t *testing.T) {
 	for id, want := range map[string]Reason{
 		"a.1": ReasonMalformed, "a 1": ReasonMalformed, "a\t1": ReasonMalformed, "ä": ReasonMalformed, strings.Repeat("a", 129): ReasonMalformed,
 		"": ReasonMissing, strings.Repeat("a", 128): "", "msg_~!1": "",

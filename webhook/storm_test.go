@@ -26,7 +26,7 @@ import (
 // A provider sends until it is told 2xx, and often once more; handlers fail, connections die, two nodes share the work in
 // both modes. What was acknowledged has one effect in the end, and what was not was never left half done.
 // W13, W14, W17, W18, W21.
-func TestInAStormOfFaultsEveryDeliveryHasOneEffect(t *testing.T) {
+func TestStorm_InAStormOfFaultsEveryDeliveryHasOneEffect(t *testing.T) {
 	skip.InShort(t, "it takes 8 s beside the others")
 	b := setup(t)
 	seed := seed.New(t)

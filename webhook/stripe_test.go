@@ -24,7 +24,7 @@ func stripeOrder(id string, pending, cents int) (http.Header, string) {
 }
 
 // W15.
-func TestWhatStripeCountsInAnEventMakesItNoOther(t *testing.T) {
+func TestStripe_WhatStripeCountsInAnEventMakesItNoOther(t *testing.T) {
 	for _, mode := range []Mode{Inline, StoreFirst} {
 		t.Run(string(mode), func(t *testing.T) {
 			b := setup(t)
@@ -60,7 +60,7 @@ func TestWhatStripeCountsInAnEventMakesItNoOther(t *testing.T) {
 }
 
 // While its API version is upgraded, Stripe sends each event to two endpoints, in two versions: to one address, with two secrets.
-func TestTwoVersionsOfStripesApiAreOneEvent(t *testing.T) {
+func TestStripe_TwoVersionsOfStripesApiAreOneEvent(t *testing.T) {
 	const other = "whsec_the-endpoint-of-the-new-version"
 	for _, mode := range []Mode{Inline, StoreFirst} {
 		t.Run(string(mode), func(t *testing.T) {
@@ -103,7 +103,7 @@ func TestTwoVersionsOfStripesApiAreOneEvent(t *testing.T) {
 }
 
 // A row of before versions were compared knows its own version again.
-func TestARowWithoutAVersionOfStripesIsKnownAgain(t *testing.T) {
+func TestStripe_ARowWithoutAVersionOfStripesIsKnownAgain(t *testing.T) {
 	b := setup(t)
 	s := b.receiver("stripe", must(Stripe(stripeSecret)))
 	body := `{"id": "evt_1", "api_version": "2024-06-20", "pending_webhooks": 2, "type": "order.placed"}`
@@ -122,7 +122,7 @@ func TestARowWithoutAVersionOfStripesIsKnownAgain(t *testing.T) {
 }
 
 // W15.
-func TestALetterOfStripesIsKnownByItsFirstPayloadAfterAnEdit(t *testing.T) {
+func TestStripe_ALetterOfStripesIsKnownByItsFirstPayloadAfterAnEdit(t *testing.T) {
 	for _, mode := range []Mode{Inline, StoreFirst} {
 		t.Run(string(mode), func(t *testing.T) {
 			b := setup(t)
@@ -162,7 +162,7 @@ func TestALetterOfStripesIsKnownByItsFirstPayloadAfterAnEdit(t *testing.T) {
 	}
 }
 
-func TestWhatIsTheSameOfAnEventAtEachTryOfStripes(t *testing.T) {
+func TestStripe_WhatIsTheSameOfAnEventAtEachTryOfStripes(t *testing.T) {
 	const body = `{"id": "evt_1", "data": {"pending_webhooks": 7}, "pending_webhooks": 2, "type": "a"}`
 	for _, c := range []struct {
 		name, body string

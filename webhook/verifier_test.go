@@ -89,7 +89,7 @@ func vectors() []vector {
 }
 
 // W3, W7, W8, W9.
-func TestThePublishedVectorsAreAccepted(t *testing.T) {
+func TestVerifier_ThePublishedVectorsAreAccepted(t *testing.T) {
 	for _, c := range vectors() {
 		got, err := c.v.Verify(c.h, []byte(c.body), time.Unix(c.at, 0))
 		if err != nil || fmt.Sprint(got) != fmt.Sprint(c.want) {
@@ -99,7 +99,7 @@ func TestThePublishedVectorsAreAccepted(t *testing.T) {
 }
 
 // W2.
-func TestABodyThatDiffersInOneByteIsNotTheOneThatWasSigned(t *testing.T) {
+func TestVerifier_ABodyThatDiffersInOneByteIsNotTheOneThatWasSigned(t *testing.T) {
 	for _, c := range vectors() {
 		for _, body := range []string{c.body + "\n", " " + c.body, strings.Replace(c.body, "e", "E", 1), ""} {
 			if _, err := c.v.Verify(c.h, []byte(body), time.Unix(c.at, 0)); reasonOf(err) != ReasonMismatch {
@@ -143,7 +143,7 @@ var schemes = map[string]struct {
 var now = time.Unix(1_800_000_000, 999_999_999)
 
 // W10, W24.
-func TestWhatIsSignedHereIsAcceptedAndFromNobodyElse(t *testing.T) {
+func TestVerifier_WhatIsSignedHereIsAcceptedAndFromNobodyElse(t *testing.T) {
 	body := []byte(`{"id":"evt_1","event_id":"Ev1","type":"a"}`)
 	for name, s := range schemes {
 		h, err := s.sign(now, body)
@@ -169,7 +169,7 @@ func TestWhatIsSignedHereIsAcceptedAndFromNobodyElse(t *testing.T) {
 }
 
 // W24.
-func TestARetryKeepsItsIdAndIsSignedAnew(t *testing.T) {
+func TestVerifier_ARetryKeepsItsIdAndIsSignedAnew(t *testing.T) {
 	seed := base64.StdEncoding.EncodeToString(slices.Repeat([]byte{7}, ed25519.SeedSize))
 	private := ed25519.NewKeyFromSeed(slices.Repeat([]byte{7}, ed25519.SeedSize))
 	public := "whpk_" + base64.StdEncoding.EncodeToString(private.Public().(ed25519.PublicKey))
@@ -203,7 +203,7 @@ func TestARetryKeepsItsIdAndIsSignedAnew(t *testing.T) {
 }
 
 // W4.
-func TestATimeIsFiveMinutesOffAtMostToEitherSide(t *testing.T) {
+func TestVerifier_ATimeIsFiveMinutesOffAtMostToEitherSide(t *testing.T) {
 	body := []byte(`{"id":"evt_1"}`)
 	for name, s := range schemes {
 		for _, c := range []struct {
@@ -230,7 +230,7 @@ func TestATimeIsFiveMinutesOffAtMostToEitherSide(t *testing.T) {
 }
 
 // W4.
-func TestATimeThatIsNoneIsRefusedWithoutAnOverflow(t *testing.T) {
+func TestVerifier_ATimeThatIsNoneIsRefusedWithoutAnOverflow(t *testing.T) {
 	for text, want := range map[string]Reason{
 		strconv.FormatInt(1<<62, 10): ReasonTooNew, strconv.FormatInt(1<<63-1, 10): ReasonTooNew, "9223372036854775808": ReasonMalformed,
 		"-1": ReasonMalformed, "+1800000000": ReasonMalformed, "1800000000.5": ReasonMalformed, "1800000000 ": ReasonMalformed, "0x6b49d200": ReasonMalformed,
@@ -246,7 +246,7 @@ func TestATimeThatIsNoneIsRefusedWithoutAnOverflow(t *testing.T) {
 }
 
 // W5.
-func TestAKeyIsTriedOnSignaturesOfItsKindOnly(t *testing.T) {
+func TestVerifier_AKeyIsTriedOnSignaturesOfItsKindOnly(t *testing.T) {
 	// The public key is known to all: its bytes must not do as the key of an HMAC, nor a signature change its version.
 	public := strings.TrimPrefix(publicKey, "whpk_")
 	forged, err := SignStandard("msg_1", now, []byte("x"), "whsec_"+public)

@@ -30,7 +30,7 @@ type deliveryLine struct {
 }
 
 // Document 004 asks for event_id, from_state and to_state, and correlation_id.
-func TestALineAboutADeliverySaysWhatBecameOfIt(t *testing.T) {
+func TestVisible_ALineAboutADeliverySaysWhatBecameOfIt(t *testing.T) {
 	b := setup(t, func(c *inbox.Config) { c.CorrelationHeader = "x-request-id" })
 	log := &logtest.Log{}
 	shop := b.shop(func(c *Config) {
@@ -89,7 +89,7 @@ func TestALineAboutADeliverySaysWhatBecameOfIt(t *testing.T) {
 	}
 }
 
-func TestAnObserverOfDeliveriesHasTheContextOfTheRequest(t *testing.T) {
+func TestVisible_AnObserverOfDeliveriesHasTheContextOfTheRequest(t *testing.T) {
 	b := setup(t)
 	var answered, refused, handled any
 	in := b.inbox(func(c *inbox.Config) {
@@ -117,7 +117,7 @@ func TestAnObserverOfDeliveriesHasTheContextOfTheRequest(t *testing.T) {
 	}
 }
 
-func TestAnObserverGivesAWebhooksEventItsTrace(t *testing.T) {
+func TestVisible_AnObserverGivesAWebhooksEventItsTrace(t *testing.T) {
 	b := setup(t)
 	var handled map[string]string
 	in := b.inbox(func(c *inbox.Config) {

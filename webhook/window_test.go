@@ -11,7 +11,7 @@ import (
 )
 
 // W22.
-func TestAShortWindowForWebhooksWithoutASignedTimeIsWarnedOfOnce(t *testing.T) {
+func TestWindow_AShortWindowForWebhooksWithoutASignedTimeIsWarnedOfOnce(t *testing.T) {
 	b := setup(t)
 	gh, timed := must(GitHub(githubSecret)), must(Standard(macSecret))
 	hidden := func(v Verifier) Verifier { return VerifierFunc(v.Verify) } // does not say what it is
@@ -62,7 +62,7 @@ func TestAShortWindowForWebhooksWithoutASignedTimeIsWarnedOfOnce(t *testing.T) {
 
 // Stripe's events can be sent again by hand for 30 days.
 // W22.
-func TestAWindowShorterThanPeopleSendEventsAgainIsWarnedOf(t *testing.T) {
+func TestWindow_AWindowShorterThanPeopleSendEventsAgainIsWarnedOf(t *testing.T) {
 	b := setup(t)
 	s, timed := must(Stripe(stripeSecret)), must(Standard(macSecret))
 	const month = 30 * 24 * time.Hour

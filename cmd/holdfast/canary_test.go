@@ -16,7 +16,7 @@ import (
 )
 
 // What nobody asks for is not shown: payloads, header values, passwords.
-func TestNoCommandShowsAPayloadUnasked(t *testing.T) {
+func TestCanary_NoCommandShowsAPayloadUnasked(t *testing.T) {
 	skip.InShort(t, "it takes 7 s beside the others")
 	db := installed(t)
 	pgtest.Exec(t, db.Pool, `insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time, headers, payload) values (0, 'orders', 'k', 1, 'topic', now(), 'p', 's', 't', now(), '{"h": "CANARY-header"}', 'CANARY-payload')`)
@@ -40,7 +40,7 @@ func TestNoCommandShowsAPayloadUnasked(t *testing.T) {
 	wantStatus(t, 0, "CANARY-payload", "dlq", "show", "1", "--payload") // so that the search finds what is there
 }
 
-func TestNoErrorOfAConnectionShowsAPassword(t *testing.T) {
+func TestCanary_NoErrorOfAConnectionShowsAPassword(t *testing.T) {
 	t.Setenv("KAFKA_USER", "u")
 	t.Setenv("KAFKA_PASSWORD", "CANARY-kafka")
 	for _, url := range []string{"postgres://u:CANARY-dsn@127.0.0.1:1/x", "postgres://u:CANARY-dsn@127.0.0.1:port/x", "host=127.0.0.1 port=1 user=u password=CANARY-dsn dbname=x", "host=127.0.0.1 password=CANARY-dsn sslmode=nonsense"} {

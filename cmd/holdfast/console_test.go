@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
-func TestTheConsoleIsServedOnLoopbackOnly(t *testing.T) {
+func TestConsole_TheConsoleIsServedOnLoopbackOnly(t *testing.T) {
 	db := migrated.New(t)
 	t.Setenv("DATABASE_URL", db.DSN)
 	for _, address := range []string{"0.0.0.0:0", ":7413", "[::]:0", "10.0.0.1:80", "example.com:80"} {
@@ -103,7 +103,7 @@ func (o *openConsole) send(method, at, host string, form url.Values) (int, strin
 }
 
 // Every user of the machine reaches a loopback address: without the key that was printed nothing is read and nothing is changed.
-func TestTheConsoleAnswersOnlyWhoHasItsKey(t *testing.T) {
+func TestConsole_TheConsoleAnswersOnlyWhoHasItsKey(t *testing.T) {
 	db := migrated.New(t)
 	t.Setenv("DATABASE_URL", db.DSN)
 	o := opened(t, db.DSN, consoleCmd{Change: true, Payloads: true})
@@ -177,7 +177,7 @@ func TestTheConsoleAnswersOnlyWhoHasItsKey(t *testing.T) {
 	paused(1)
 }
 
-func TestTheConsoleChangesNothingUnlessAsked(t *testing.T) {
+func TestConsole_TheConsoleChangesNothingUnlessAsked(t *testing.T) {
 	db := migrated.New(t)
 	t.Setenv("DATABASE_URL", db.DSN)
 	for name, c := range map[string]consoleCmd{"by default": {}, "read only": {ReadOnly: true}, "both": {ReadOnly: true, Change: true}} {

@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
-func TestAPasswordOnTheCommandLineIsRefusedAndNotRepeated(t *testing.T) {
+func TestDatabase_APasswordOnTheCommandLineIsRefusedAndNotRepeated(t *testing.T) {
 	t.Setenv("DATABASE_URL", "")
 	for _, dsn := range []string{"postgres://u:hunter2@127.0.0.1:1/x", "postgresql://u:hunter2@127.0.0.1:1/x", "postgres://u@127.0.0.1:1/x?password=hunter2",
 		"postgres://u@127.0.0.1:1/x?sslpassword=hunter2", "host=127.0.0.1 port=1 password=hunter2", "password = hunter2", "postgres://u:hunter2@[::bad"} {
@@ -35,7 +35,7 @@ func TestAPasswordOnTheCommandLineIsRefusedAndNotRepeated(t *testing.T) {
 	}
 }
 
-func TestTheConnectionStringComesFromWhereItIsSaid(t *testing.T) {
+func TestDatabase_TheConnectionStringComesFromWhereItIsSaid(t *testing.T) {
 	db := pgtest.New(t)
 	migrate(t, db)
 	const away = "postgres://u@127.0.0.1:1/x"

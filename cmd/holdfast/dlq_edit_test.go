@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
-func TestAnEditOfJSONMustBeJSON(t *testing.T) {
+func TestDLQEdit_AnEditOfJSONMustBeJSON(t *testing.T) {
 	db := installed(t)
 	pgtest.Exec(t, db.Pool, `insert into holdfast.letter (origin, consumer, reason, event_id, source, type, topic, key, time, payload, hash, headers)
 		values ('inbox', 'billing', 'r', 'e1', 's', 't', 'orders', 'k', now(), '{}', '', '{"content-type": "application/json"}')`)

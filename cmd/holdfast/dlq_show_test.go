@@ -7,7 +7,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
-func TestShowSaysWhatBecameOfADeadLetter(t *testing.T) {
+func TestDLQShow_ShowSaysWhatBecameOfADeadLetter(t *testing.T) {
 	db := installed(t)
 	pgtest.Exec(t, db.Pool, `insert into holdfast.letter (origin, consumer, reason, state, event_id, source, type, topic, key, time, hash) values
 		('inbox', 'billing', 'r', 'open', 'e1', 's', 't', 'orders', 'k', now(), ''), ('inbox', 'billing', 'r', 'replaying', 'e2', 's', 't', 'orders', 'k', now(), ''),

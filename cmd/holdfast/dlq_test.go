@@ -33,7 +33,7 @@ func letters(t *testing.T, db *pgtest.DB, consumer, fingerprint string, n int) {
 		select 'inbox', $1, $2, $2, $2 || n, 's', 'order.placed', 'orders', 'k' || n, now(), 'the secret', sha256('the secret') from generate_series(1, $3::int) n`, consumer, fingerprint, n)
 }
 
-func TestEveryFlagOfAFilterChoosesByItself(t *testing.T) {
+func TestDLQ_EveryFlagOfAFilterChoosesByItself(t *testing.T) {
 	skip.InShort(t, "it takes 5 s beside the others")
 	db := installed(t)
 	pgtest.Exec(t, db.Pool, `insert into holdfast.letter (origin, consumer, reason, fingerprint, event_id, source, type, topic, key, time, hash, last_at) values
@@ -59,7 +59,7 @@ func TestEveryFlagOfAFilterChoosesByItself(t *testing.T) {
 	}
 }
 
-func TestNothingIsReplayedOrDiscardedBecauseAFilterWasForgotten(t *testing.T) {
+func TestDLQ_NothingIsReplayedOrDiscardedBecauseAFilterWasForgotten(t *testing.T) {
 	db := installed(t)
 	letters(t, db, "billing", "f", 3)
 	for _, command := range []string{"replay", "discard"} {
@@ -76,7 +76,7 @@ func TestNothingIsReplayedOrDiscardedBecauseAFilterWasForgotten(t *testing.T) {
 	wantStatus(t, 0, "1 dead letter is discarded", "dlq", "discard", "--all", "--reason", "r")
 }
 
-func TestALetterThatDoesNotExistIsNamedAndNothingIsChanged(t *testing.T) {
+func TestDLQ_ALetterThatDoesNotExistIsNamedAndNothingIsChanged(t *testing.T) {
 	db := installed(t)
 	letters(t, db, "billing", "f", 2)
 	for _, command := range []string{"dlq replay --id 1 --id 77 --id 78 --id 77", "dlq replay --dry-run --id 77 --id 78", "dlq discard --id 78 --id 1 --id 77", "dlq discard 1 77 78"} {
@@ -96,7 +96,7 @@ func TestALetterThatDoesNotExistIsNamedAndNothingIsChanged(t *testing.T) {
 	wantStatus(t, 0, "1 dead letter is "+shows+" --state any shows", "dlq", "replay", "--all", "--reason", "r")
 }
 
-func TestADryRunShowsWhichLettersAreMeant(t *testing.T) {
+func TestDLQ_ADryRunShowsWhichLettersAreMeant(t *testing.T) {
 	db := installed(t)
 	letters(t, db, "billing", "it's broken", 25)
 	letters(t, db, "mail", "f", 1)
@@ -109,7 +109,7 @@ func TestADryRunShowsWhichLettersAreMeant(t *testing.T) {
 	}
 }
 
-func TestAListThatEndsEarlySaysHowToGoOn(t *testing.T) {
+func TestDLQ_AListThatEndsEarlySaysHowToGoOn(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	db := installed(t)
 	letters(t, db, "billing", "f", 30)
@@ -123,7 +123,7 @@ func TestAListThatEndsEarlySaysHowToGoOn(t *testing.T) {
 	wantStatus(t, 0, "there are more: add --after 26", "dlq", "list", "--limit", "30") // its bytes end the page
 }
 
-func TestGroupsShowWhatToLookAtFirst(t *testing.T) {
+func TestDLQ_GroupsShowWhatToLookAtFirst(t *testing.T) {
 	db := installed(t)
 	letters(t, db, "billing", "rare", 1)
 	letters(t, db, "billing", "often", 4)
@@ -141,7 +141,7 @@ func TestGroupsShowWhatToLookAtFirst(t *testing.T) {
 	}
 }
 
-func TestTheVersionsOfALetterCanBeReadBack(t *testing.T) {
+func TestDLQ_TheVersionsOfALetterCanBeReadBack(t *testing.T) {
 	db := installed(t)
 	letters(t, db, "billing", "f", 1)
 	for _, payload := range []string{"second", "third"} {
@@ -172,7 +172,7 @@ func TestTheVersionsOfALetterCanBeReadBack(t *testing.T) {
 }
 
 // The process gets a signal to stop, is killed, and runs to the end: the same command each time.
-func TestAReplayThatWasInterruptedGoesOnWithTheSameCommand(t *testing.T) {
+func TestDLQ_AReplayThatWasInterruptedGoesOnWithTheSameCommand(t *testing.T) {
 	skip.InShort(t, "it takes 6 s beside the others")
 	db := installed(t)
 	letters(t, db, "billing", "f", 60)
@@ -235,7 +235,7 @@ func TestAReplayThatWasInterruptedGoesOnWithTheSameCommand(t *testing.T) {
 	wantStatus(t, 0, "60 dead letters are being re-delivered", command...)
 }
 
-func TestAnInterruptedReplayCanBeLeftForAnother(t *testing.T) {
+func TestDLQ_AnInterruptedReplayCanBeLeftForAnother(t *testing.T) {
 	db := installed(t)
 	letters(t, db, "billing", "f", 4)
 	pgtest.Exec(t, db.Pool, `insert into holdfast.letter_replay (name, filter, upto, by, reason) values ('holdfast dlq replay --consumer billing', '{"Consumer": "billing"}', 1, 'bob', '')`)
@@ -248,7 +248,7 @@ func TestAnInterruptedReplayCanBeLeftForAnother(t *testing.T) {
 	}
 }
 
-func TestAPurgeIsOfClosedLettersAndSaysSo(t *testing.T) {
+func TestDLQ_APurgeIsOfClosedLettersAndSaysSo(t *testing.T) {
 	db := installed(t)
 	letters(t, db, "billing", "f", 3)
 	pgtest.Exec(t, db.Pool, "update holdfast.letter set state = 'replayed', last_at = now() - interval '31 days' where id = 1")
@@ -263,7 +263,7 @@ func TestAPurgeIsOfClosedLettersAndSaysSo(t *testing.T) {
 	}
 }
 
-func TestStatusIsAnObjectForMachines(t *testing.T) {
+func TestDLQ_StatusIsAnObjectForMachines(t *testing.T) {
 	db := installed(t)
 	letters(t, db, "billing", "f", 2)
 	pgtest.Exec(t, db.Pool, "insert into holdfast.consumer_position (consumer, topic, partition, position, owner) values ('billing', 'orders', 5, 77, 'node 1')")

@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
-func TestDoctorNoticesTwoRelaysOfOneName(t *testing.T) {
+func TestDoctor_DoctorNoticesTwoRelaysOfOneName(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	db := installed(t)
 	one := startSidecar(t, db, nil, "--brokers", "127.0.0.1:1", "--lease", "1s")
@@ -30,7 +30,7 @@ func TestDoctorNoticesTwoRelaysOfOneName(t *testing.T) {
 	_, _ = one.Process.Kill(), two.Process.Kill()
 }
 
-func TestDoctorPrintsEachCheckAndItsCommand(t *testing.T) {
+func TestDoctor_DoctorPrintsEachCheckAndItsCommand(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	db := installed(t)
 	out := wantStatus(t, 0, "the schema has the hash of this build", "doctor", "--pause", "1ms", "--workers", "2", "--pool-size", "5")
@@ -56,7 +56,7 @@ func TestDoctorPrintsEachCheckAndItsCommand(t *testing.T) {
 }
 
 // A user who may not read what needs a person is told so, and not that nothing does.
-func TestDoctorDoesNotSayThatNothingNeedsAPersonUnread(t *testing.T) {
+func TestDoctor_DoctorDoesNotSayThatNothingNeedsAPersonUnread(t *testing.T) {
 	t.Parallel()
 	for _, asJSON := range []bool{false, true} {
 		var out bytes.Buffer

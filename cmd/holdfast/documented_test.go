@@ -24,7 +24,7 @@ func documented(t *testing.T, page string) string {
 	return string(text)
 }
 
-func TestEverythingThatStatusSaysIsDocumented(t *testing.T) {
+func TestDocumented_EverythingThatStatusSaysIsDocumented(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	db := installed(t)
 	letters(t, db, "billing", "f", 1)
@@ -78,7 +78,7 @@ func TestEverythingThatStatusSaysIsDocumented(t *testing.T) {
 	}
 }
 
-func TestEveryFlagOfTheRelayIsDocumented(t *testing.T) {
+func TestDocumented_EveryFlagOfTheRelayIsDocumented(t *testing.T) {
 	section := documented(t, "docs/guides/run-a-relay.md")
 	help := wantStatus(t, 0, "--brokers", "relay", "--help")
 	flags := regexp.MustCompile(`--[a-z][a-z-]*|KAFKA_[A-Z]+|\$[A-Z_]+`).FindAllString(help, -1)
@@ -94,7 +94,7 @@ func TestEveryFlagOfTheRelayIsDocumented(t *testing.T) {
 
 var rewrite = flag.Bool("rewrite", false, "write docs/reference/cli.md")
 
-func TestThePageOfTheCommandLineIsThatOfTheHelp(t *testing.T) {
+func TestDocumented_ThePageOfTheCommandLineIsThatOfTheHelp(t *testing.T) {
 	var page strings.Builder
 	page.WriteString(`# Command line
 

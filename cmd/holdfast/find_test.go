@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/outbox"
 )
 
-func TestFindAndStatusAgreeOnATypeThatNobodyHandles(t *testing.T) {
+func TestFind_FindAndStatusAgreeOnATypeThatNobodyHandles(t *testing.T) {
 	db := installed(t)
 	pgtest.Exec(t, db.Pool, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, next_at)
 		values ('billing', 'orders', 'k', 1, 's', 'e1', 'order.placed', now(), '', now())`)
@@ -34,7 +34,7 @@ func TestFindAndStatusAgreeOnATypeThatNobodyHandles(t *testing.T) {
 	}
 }
 
-func TestAnEventIsFoundByItsID(t *testing.T) {
+func TestFind_AnEventIsFoundByItsID(t *testing.T) {
 	db := migrated.New(t)
 	t.Setenv("DATABASE_URL", db.DSN)
 	if err := pgx.BeginFunc(t.Context(), db.Pool, func(tx pgx.Tx) error {
@@ -66,7 +66,7 @@ func TestAnEventIsFoundByItsID(t *testing.T) {
 	wantStatus(t, 1, "not searched to its end: letter", "find", "e2", "--within", "200ms")
 }
 
-func TestAnIdempotencyKeyIsFound(t *testing.T) {
+func TestFind_AnIdempotencyKeyIsFound(t *testing.T) {
 	db := migrated.New(t)
 	t.Setenv("DATABASE_URL", db.DSN)
 	pgtest.Exec(t, db.Pool, `insert into holdfast.idempotency (scope, operation, key, fingerprint, fingerprint_version, state, status, headers, body, body_hash, result_ref, owner, expires_at)

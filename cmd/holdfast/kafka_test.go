@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/certtest"
 )
 
-func TestWrongFlagsOfTheConnectionToKafkaAreSaidAllAtOnce(t *testing.T) {
+func TestKafka_WrongFlagsOfTheConnectionToKafkaAreSaidAllAtOnce(t *testing.T) {
 	t.Setenv("DATABASE_URL", "postgres://u@127.0.0.1:1/x")
 	client := certtest.New(t).Issue(t, "a client", time.Hour)
 	cert, key := certtest.File(t, "cert.pem", client.Certificate), certtest.File(t, "key.pem", client.Key)
@@ -62,13 +62,13 @@ func TestWrongFlagsOfTheConnectionToKafkaAreSaidAllAtOnce(t *testing.T) {
 
 func noEnv(string) string { return "" }
 
-func TestNoFlagTakesAPasswordOrAToken(t *testing.T) {
+func TestKafka_NoFlagTakesAPasswordOrAToken(t *testing.T) {
 	for _, flag := range []string{"--sasl-password", "--sasl-token"} {
 		wantStatus(t, 2, "unknown flag "+flag, "relay", "--brokers", "b:9092", flag+"=hunter2")
 	}
 }
 
-func TestACertificateIsReadForEachConnection(t *testing.T) {
+func TestKafka_ACertificateIsReadForEachConnection(t *testing.T) {
 	authority := certtest.New(t)
 	first, second := authority.Issue(t, "first", time.Hour), authority.Issue(t, "second", time.Hour)
 	cert, key := certtest.File(t, "cert.pem", first.Certificate), certtest.File(t, "key.pem", first.Key)
@@ -89,7 +89,7 @@ func TestACertificateIsReadForEachConnection(t *testing.T) {
 	}
 }
 
-func TestSecretsAreReadForEachConnection(t *testing.T) {
+func TestKafka_SecretsAreReadForEachConnection(t *testing.T) {
 	for _, row := range []struct {
 		flags kafkaFlags
 		want  string
@@ -128,7 +128,7 @@ func TestSecretsAreReadForEachConnection(t *testing.T) {
 	}
 }
 
-func TestSecretsComeFromTheEnvironmentToo(t *testing.T) {
+func TestKafka_SecretsComeFromTheEnvironmentToo(t *testing.T) {
 	env := func(name string) string {
 		return map[string]string{"KAFKA_PASSWORD": "hunter2", "KAFKA_TOKEN": "hunter3"}[name]
 	}

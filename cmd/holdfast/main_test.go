@@ -38,7 +38,7 @@ func wantStatus(t *testing.T, want int, says string, args ...string) string {
 	return out
 }
 
-func TestAnOperatorsDay(t *testing.T) {
+func TestCommand_AnOperatorsDay(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	db := pgtest.New(t)
 	t.Setenv("DATABASE_URL", db.DSN)
@@ -90,7 +90,7 @@ func TestAnOperatorsDay(t *testing.T) {
 	wantStatus(t, 0, "nothing to adopt", "adopt", "--yes")
 }
 
-func TestThePrintedMigrationMakesAWholeSchema(t *testing.T) {
+func TestCommand_ThePrintedMigrationMakesAWholeSchema(t *testing.T) {
 	db := pgtest.New(t)
 	script := wantStatus(t, 0, "create table", "migrate", "--print", "--schema", "printed")
 	conn, err := db.Acquire(t.Context())
@@ -105,7 +105,7 @@ func TestThePrintedMigrationMakesAWholeSchema(t *testing.T) {
 	wantStatus(t, 0, "complete", "check", "--schema", "printed")
 }
 
-func TestAWrongCommandLineSaysWhatToDo(t *testing.T) {
+func TestCommand_AWrongCommandLineSaysWhatToDo(t *testing.T) {
 	t.Setenv("DATABASE_URL", "")
 	wantStatus(t, 2, "unknown flag --nonsense", "status", "--nonsense")
 	wantStatus(t, 1, "set DATABASE_URL, PGHOST or PGSERVICE, or pass --database-url-file or --database-url", "status")
@@ -118,7 +118,7 @@ func TestAWrongCommandLineSaysWhatToDo(t *testing.T) {
 	}
 }
 
-func TestStatusSaysWhatNeedsAPersonAndWhatToDo(t *testing.T) {
+func TestCommand_StatusSaysWhatNeedsAPersonAndWhatToDo(t *testing.T) {
 	skip.InShort(t, "it takes 7 s beside the others")
 	db := pgtest.New(t)
 	t.Setenv("DATABASE_URL", db.DSN)
@@ -167,7 +167,7 @@ func TestStatusSaysWhatNeedsAPersonAndWhatToDo(t *testing.T) {
 	wantStatus(t, 0, "node 1", "status")
 }
 
-func TestStatusListsTheKeysThatWaitLongest(t *testing.T) {
+func TestCommand_StatusListsTheKeysThatWaitLongest(t *testing.T) {
 	db := installed(t)
 	pgtest.Exec(t, db.Pool, "insert into holdfast.consumer_type (consumer, type, node, seen_until) values ('billing', 'order.placed', 'n', now() + interval '1 hour')")
 	pgtest.Exec(t, db.Pool, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, next_at, first_at, attempts, errors)

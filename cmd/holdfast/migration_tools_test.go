@@ -7,7 +7,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
-func TestAScriptForAToolLeavesTheTransactionToIt(t *testing.T) {
+func TestMigrationTools_AScriptForAToolLeavesTheTransactionToIt(t *testing.T) {
 	for _, from := range [][]string{nil, {"--from", "1"}} {
 		own := wantStatus(t, 0, "begin;\n", append([]string{"migrate", "--print"}, from...)...)
 		for _, tool := range []string{"goose", "tern", "atlas", "flyway"} {
@@ -32,7 +32,7 @@ func TestAScriptForAToolLeavesTheTransactionToIt(t *testing.T) {
 }
 
 // What Flyway and Atlas do: they run the statements one by one, in a transaction, and know dollar quotes.
-func TestAScriptForAToolMakesAWholeSchema(t *testing.T) {
+func TestMigrationTools_AScriptForAToolMakesAWholeSchema(t *testing.T) {
 	db := pgtest.New(t)
 	t.Setenv("DATABASE_URL", db.DSN)
 	tx, err := db.Begin(t.Context())

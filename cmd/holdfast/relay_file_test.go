@@ -35,7 +35,7 @@ func problemsOf(t *testing.T, args ...string) []string {
 	return lines[:len(lines)-1]
 }
 
-func TestAllProblemsOfAFileAreSaidAtOnce(t *testing.T) {
+func TestRelayFile_AllProblemsOfAFileAreSaidAtOnce(t *testing.T) {
 	t.Setenv("DATABASE_URL", "postgres://u@127.0.0.1:1/x")
 	const head = "brokers: b:9092\n"
 	for _, c := range []struct {
@@ -81,7 +81,7 @@ func TestAllProblemsOfAFileAreSaidAtOnce(t *testing.T) {
 	}
 }
 
-func TestProblemsOfFileFlagsAndDatabasesAreSaidTogether(t *testing.T) {
+func TestRelayFile_ProblemsOfFileFlagsAndDatabasesAreSaidTogether(t *testing.T) {
 	t.Setenv("DATABASE_URL", "")
 	os.Unsetenv("DATABASE_URL")
 	file := config(t, "lease: 1ms\nbatch-size: 0x\nsasl-mechanism: plain\ntls: true\ndatabases:\n- {name: a, url-file: missing, lease: 2ms}\n- {name: b, url-env: NOBODY_SETS_IT}\n- {name: c, url: 'postgres://u@h/x', batch-size: -1}\n")
@@ -112,7 +112,7 @@ func printed(t *testing.T, args ...string) map[string]string {
 	return of
 }
 
-func TestAFlagGoesBeforeItsVariableAndThatBeforeTheFile(t *testing.T) {
+func TestRelayFile_AFlagGoesBeforeItsVariableAndThatBeforeTheFile(t *testing.T) {
 	t.Setenv("DATABASE_URL", "postgres://u@127.0.0.1:1/x")
 	t.Setenv("HOLDFAST_LEASE", "7s")
 	t.Setenv("HOLDFAST_BATCH_SIZE", "70")
@@ -133,7 +133,7 @@ func TestAFlagGoesBeforeItsVariableAndThatBeforeTheFile(t *testing.T) {
 	}
 }
 
-func TestADatabasesOwnSettingGoesBeforeThatOfTheFile(t *testing.T) {
+func TestRelayFile_ADatabasesOwnSettingGoesBeforeThatOfTheFile(t *testing.T) {
 	file := config(t, "brokers: a:1\nlease: 8s\nschema: events\ndatabases:\n- {name: shop, url: 'postgres://u@h/x', lease: 9s, schema: other}\n")
 	if got := printed(t, "--config", file); got["lease"] != "9s # "+file || got["schema"] != "other # "+file {
 		t.Errorf("got %q", got)
@@ -147,7 +147,7 @@ func TestADatabasesOwnSettingGoesBeforeThatOfTheFile(t *testing.T) {
 	}
 }
 
-func TestThePrintedSettingsAreAFileAndShowNoSecret(t *testing.T) {
+func TestRelayFile_ThePrintedSettingsAreAFileAndShowNoSecret(t *testing.T) {
 	t.Setenv("DATABASE_URL", "postgres://u:hunter2@127.0.0.1:1/x")
 	t.Setenv("KAFKA_PASSWORD", "hunter2")
 	args := []string{"--brokers", "a:1", "--tls", "--sasl-mechanism", "plain", "--sasl-user", "relay", "--listen", ":0", "--name", "007", "--dead-letter-topic", "*.dlq"}
@@ -161,7 +161,7 @@ func TestThePrintedSettingsAreAFileAndShowNoSecret(t *testing.T) {
 	}
 }
 
-func TestTheExampleOfAFileIsOne(t *testing.T) {
+func TestRelayFile_TheExampleOfAFileIsOne(t *testing.T) {
 	t.Setenv("DATABASE_URL", "postgres://u@127.0.0.1:1/x")
 	text := documented(t, "deploy/relay.example.yaml")
 	secret := certtest.File(t, "secret", []byte("postgres://u@h/x"))
@@ -179,7 +179,7 @@ func TestTheExampleOfAFileIsOne(t *testing.T) {
 	}
 }
 
-func TestTheSidecarLogsJSONFromALevelOn(t *testing.T) {
+func TestRelayFile_TheSidecarLogsJSONFromALevelOn(t *testing.T) {
 	skip.InShort(t, "it takes 13 s beside the others")
 	db := migrated.New(t)
 	for format, want := range map[string]string{"json": `"msg":"relay started"`, "text": `msg="relay started"`} {

@@ -97,7 +97,7 @@ func migrate(t *testing.T, db *pgtest.DB) {
 
 const claimedLanes = "select count(*) from holdfast.lane where owner = 'the sidecar'"
 
-func TestTheSidecarRunsUntilItHasToStop(t *testing.T) {
+func TestRelay_TheSidecarRunsUntilItHasToStop(t *testing.T) {
 	db := pgtest.New(t)
 	migrate(t, db)
 	s := startSidecar(t, db, nil, "--brokers", "127.0.0.1:1")
@@ -106,7 +106,7 @@ func TestTheSidecarRunsUntilItHasToStop(t *testing.T) {
 }
 
 // A broker that takes requests and never answers keeps a stop waiting for the publisher's own bound.
-func TestASecondSignalEndsTheSidecarAtOnce(t *testing.T) {
+func TestRelay_ASecondSignalEndsTheSidecarAtOnce(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	db := pgtest.New(t)
 	migrate(t, db)
@@ -151,7 +151,7 @@ func TestASecondSignalEndsTheSidecarAtOnce(t *testing.T) {
 }
 
 // The password's file is wrong at first, and then right: the relay goes on trying, says why, and needs no restart.
-func TestTheSidecarPublishesToABrokerThatAsksForTLSAndAPassword(t *testing.T) {
+func TestRelay_TheSidecarPublishesToABrokerThatAsksForTLSAndAPassword(t *testing.T) {
 	skip.InShort(t, "it takes 12 s beside the others")
 	authority := certtest.New(t)
 	server, ca := authority.Issue(t, "a broker", time.Hour, "127.0.0.1"), certtest.File(t, "ca.pem", authority.PEM)

@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/roletest"
 )
 
-func TestRolesAreMadeAndPrinted(t *testing.T) {
+func TestRoles_RolesAreMadeAndPrinted(t *testing.T) {
 	db := pgtest.New(t)
 	prefix := fmt.Sprintf("cli%d", time.Now().UnixNano())
 	roletest.DropAtEnd(t, db, prefix)
@@ -40,7 +40,7 @@ func TestRolesAreMadeAndPrinted(t *testing.T) {
 	wantStatus(t, 0, "schema holdfast is at version", "migrate")
 }
 
-func TestCheckNamesWhatAUserLacks(t *testing.T) {
+func TestRoles_CheckNamesWhatAUserLacks(t *testing.T) {
 	db := pgtest.New(t)
 	t.Setenv("DATABASE_URL", db.DSN)
 	wantStatus(t, 0, "", "migrate")

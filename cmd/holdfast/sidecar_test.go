@@ -108,7 +108,7 @@ func of(families map[string]*dto.MetricFamily, name, database string, labels ...
 	return 0, false
 }
 
-func TestProbesAndMetricsOfTheSidecarFollowTheDatabase(t *testing.T) {
+func TestSidecar_ProbesAndMetricsOfTheSidecarFollowTheDatabase(t *testing.T) {
 	skip.InShort(t, "it takes 7 s beside the others")
 	server := pgtest.Own(t, pgtest.Options{Settings: pgtest.NoSync()})
 	db := pgtest.On(t, server.DSN)
@@ -176,7 +176,7 @@ func TestProbesAndMetricsOfTheSidecarFollowTheDatabase(t *testing.T) {
 
 // A broker that never answers makes a stop last: until the publisher's own bound. That may be near when the signal comes: a stop that is over
 // before all was asked shows nothing.
-func TestAStopFailsReadinessFirstAndClosesTheListenerLast(t *testing.T) {
+func TestSidecar_AStopFailsReadinessFirstAndClosesTheListenerLast(t *testing.T) {
 	db := migrated.New(t)
 	mute, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -237,7 +237,7 @@ func stopIsAsked(t *testing.T, db *pgtest.DB, broker string, asked <-chan net.Co
 	return failed && live != 0 && measured != 0
 }
 
-func TestAnAddressThatCannotBeHadEndsTheSidecarAtItsStart(t *testing.T) {
+func TestSidecar_AnAddressThatCannotBeHadEndsTheSidecarAtItsStart(t *testing.T) {
 	db := migrated.New(t)
 	t.Setenv("DATABASE_URL", db.DSN)
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
@@ -253,7 +253,7 @@ func TestAnAddressThatCannotBeHadEndsTheSidecarAtItsStart(t *testing.T) {
 	wantStatus(t, 2, "--pprof is set: it must be with --listen", "relay", "--brokers", "127.0.0.1:1", "--pprof")
 }
 
-func TestProfilesAreServedWhenAskedFor(t *testing.T) {
+func TestSidecar_ProfilesAreServedWhenAskedFor(t *testing.T) {
 	db := migrated.New(t)
 	s := startSidecar(t, db, []string{"HOLDFAST_LISTEN=127.0.0.1:0"}, "--brokers", "127.0.0.1:1", "--pprof")
 	address := s.address(t)
@@ -276,7 +276,7 @@ func TestProfilesAreServedWhenAskedFor(t *testing.T) {
 }
 
 // One server is taken away, and one database has no schema yet. Neither costs the third anything.
-func TestADatabaseThatFailsDoesNotStopTheOthers(t *testing.T) {
+func TestSidecar_ADatabaseThatFailsDoesNotStopTheOthers(t *testing.T) {
 	skip.InShort(t, "it takes 7 s beside the others")
 	server := pgtest.Own(t, pgtest.Options{Settings: pgtest.NoSync()})
 	shop, billing, late := migrated.New(t), pgtest.On(t, server.DSN), pgtest.New(t)

@@ -19,7 +19,7 @@ import (
 )
 
 // With Kafka away and 500 events waiting for 75 s, and with an hour of stored events, status said that nothing needs a person.
-func TestStatusNeverSaysAllIsWellWhileEventsWait(t *testing.T) {
+func TestStatusAges_StatusNeverSaysAllIsWellWhileEventsWait(t *testing.T) {
 	skip.InShort(t, "it takes 7 s beside the others")
 	db := installed(t)
 	const write = `select holdfast.write('orders', 'k' || n, 'order.placed', '{}', "time" => now() - interval '%s') from generate_series(1, 500) n`
@@ -56,7 +56,7 @@ func TestStatusNeverSaysAllIsWellWhileEventsWait(t *testing.T) {
 	}
 }
 
-func TestStatusSaysWhatAnOutageOfKafkaHolds(t *testing.T) {
+func TestStatusAges_StatusSaysWhatAnOutageOfKafkaHolds(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	db := installed(t)
 	pgtest.Exec(t, db.Pool, `select holdfast.write('orders', 'k' || n, 'order.placed', '{}', "time" => now() - interval '75 seconds') from generate_series(1, 500) n`)
@@ -72,7 +72,7 @@ func TestStatusSaysWhatAnOutageOfKafkaHolds(t *testing.T) {
 	s.stop(t, db)
 }
 
-func TestStatusShowsTheLagOfConsumers(t *testing.T) {
+func TestStatusAges_StatusShowsTheLagOfConsumers(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	db := installed(t)
 	cluster := kafkatest.Imitate(t, kafkatest.Imitation{Topics: map[string]int{"orders": 2}})
@@ -113,7 +113,7 @@ func produce(t *testing.T, brokers []string, topic string, partition, n int) {
 }
 
 // doctor and the console go by the same limits as status without flags.
-func TestTheLimitsOfStatusAreTheDefaults(t *testing.T) {
+func TestStatusAges_TheLimitsOfStatusAreTheDefaults(t *testing.T) {
 	t.Parallel()
 	var c cli
 	parser, err := kong.New(&c)

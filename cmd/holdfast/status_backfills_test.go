@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
-func TestStatusShowsABackfill(t *testing.T) {
+func TestStatusBackfills_StatusShowsABackfill(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	db := migrated.New(t)
 	t.Setenv("DATABASE_URL", db.DSN)

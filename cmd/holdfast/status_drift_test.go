@@ -10,7 +10,7 @@ import (
 )
 
 // A column that somebody added stops no statement of status; a table that is gone stops one of its parts.
-func TestStatusShowsWhatItCanOfASchemaThatDrifted(t *testing.T) {
+func TestStatusDrift_StatusShowsWhatItCanOfASchemaThatDrifted(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	db := installed(t)
 	pgtest.Exec(t, db.Pool, `insert into holdfast.consumer_position (consumer, topic, partition, position, owner) values ('billing', 'orders', 5, 77, 'node 1');
@@ -34,7 +34,7 @@ func TestStatusShowsWhatItCanOfASchemaThatDrifted(t *testing.T) {
 	}
 }
 
-func TestStatusRefusesASchemaOfWhichItReadsNothing(t *testing.T) {
+func TestStatusDrift_StatusRefusesASchemaOfWhichItReadsNothing(t *testing.T) {
 	db := installed(t)
 	pgtest.Exec(t, db.Pool, "update holdfast.installation set version = 1")
 	if out := wantStatus(t, 1, "run holdfast migrate", "status"); strings.Contains(out, "LANE") {

@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
-func TestStatusNoticesTwoRelaysOfOneName(t *testing.T) {
+func TestStatusNames_StatusNoticesTwoRelaysOfOneName(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	db := installed(t)
 	pgtest.Exec(t, db.Pool, "update holdfast.lane set owner = 'twin', lease_until = now() + interval '1 hour'")

@@ -9,7 +9,7 @@ import (
 )
 
 // A consumer that nobody runs takes no events, and nothing else in the database says so.
-func TestStatusAndDoctorMissTheNodesOfAConsumer(t *testing.T) {
+func TestStatusNodes_StatusAndDoctorMissTheNodesOfAConsumer(t *testing.T) {
 	db := migrated.New(t)
 	t.Setenv("DATABASE_URL", db.DSN)
 	announced := func(consumer, heard string) {

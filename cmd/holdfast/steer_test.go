@@ -18,7 +18,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
-func TestATopicAConsumerAndAKeyArePausedAndResumed(t *testing.T) {
+func TestSteer_ATopicAConsumerAndAKeyArePausedAndResumed(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	db := installed(t)
 	wantStatus(t, 2, "missing flags: --topic=TOPIC or --consumer=NAME", "pause", "--reason", "r")
@@ -66,7 +66,7 @@ func TestATopicAConsumerAndAKeyArePausedAndResumed(t *testing.T) {
 	}
 }
 
-func TestScheduledEventsAreListedAndCancelled(t *testing.T) {
+func TestSteer_ScheduledEventsAreListedAndCancelled(t *testing.T) {
 	db := installed(t)
 	pgtest.Exec(t, db, `insert into holdfast.scheduled (lane, due_at, id, source, type, topic, key, time, payload)
 		select holdfast.lane_of('k' || n % 3, '', 8), '2100-01-01'::timestamptz + n * interval '1 minute', 'r' || n, 'shop', 'reminder', 'reminders', 'k' || n % 3, now(), 'the secret'
@@ -93,7 +93,7 @@ func TestScheduledEventsAreListedAndCancelled(t *testing.T) {
 	wantStatus(t, 1, "nothing like that waits", "waiting", "cancel", "--all", "--reason", "r")
 }
 
-func TestAStoredEventIsShown(t *testing.T) {
+func TestSteer_AStoredEventIsShown(t *testing.T) {
 	db := installed(t)
 	pgtest.Exec(t, db, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, headers, payload, hash, attempts, errors, next_at)
 		values ('billing', 'orders', 'k', 1, 'shop', 'e1', 'order.split', now(), '{"h": "CANARY"}', 'CANARY', '', 2, '{first,second}', '2100-01-01')`)
@@ -114,14 +114,14 @@ func TestAStoredEventIsShown(t *testing.T) {
 	wantStatus(t, 0, "paused", "waiting", "list", "--consumer", "billing")
 }
 
-func TestTheVersionNeedsNoCommand(t *testing.T) {
+func TestSteer_TheVersionNeedsNoCommand(t *testing.T) {
 	flag := wantStatus(t, 0, "schema version 2", "--version")
 	if command := wantStatus(t, 0, "holdfast ", "version"); command != flag {
 		t.Errorf("%q, and the command says %q", flag, command)
 	}
 }
 
-func TestEveryCommandHasAnExampleAndItsExitCodes(t *testing.T) {
+func TestSteer_EveryCommandHasAnExampleAndItsExitCodes(t *testing.T) {
 	var c cli
 	parser, err := kong.New(&c, kong.Name("holdfast"))
 	if err != nil {
@@ -145,7 +145,7 @@ func TestEveryCommandHasAnExampleAndItsExitCodes(t *testing.T) {
 	}
 }
 
-func TestProgressHasARateAndTheTimeThatIsLeft(t *testing.T) {
+func TestSteer_ProgressHasARateAndTheTimeThatIsLeft(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		done, total, some int
@@ -166,7 +166,7 @@ func TestProgressHasARateAndTheTimeThatIsLeft(t *testing.T) {
 	}
 }
 
-func TestTheLogHasAFormatAndALevel(t *testing.T) {
+func TestSteer_TheLogHasAFormatAndALevel(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		args []string
@@ -200,7 +200,7 @@ func TestTheLogHasAFormatAndALevel(t *testing.T) {
 	wantStatus(t, 2, "--log-level", "relay", "--brokers", "b:1", "--log-level", "loud")
 }
 
-func TestACommandAsksOnATerminalOnly(t *testing.T) {
+func TestSteer_ACommandAsksOnATerminalOnly(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name   string
@@ -240,7 +240,7 @@ type broken struct{}
 
 func (broken) Read([]byte) (int, error) { return 0, errors.New("it is gone") }
 
-func TestACommandLineIsCompleted(t *testing.T) {
+func TestSteer_ACommandLineIsCompleted(t *testing.T) {
 	t.Parallel()
 	var c cli
 	parser, err := kong.New(&c, kong.Name("holdfast"))
@@ -278,7 +278,7 @@ func TestACommandLineIsCompleted(t *testing.T) {
 }
 
 // The scripts are tried in the shells that this machine has; bash is everywhere.
-func TestShellsTakeTheCompletionScripts(t *testing.T) {
+func TestSteer_ShellsTakeTheCompletionScripts(t *testing.T) {
 	built, err := binary()
 	if err != nil {
 		t.Fatal(err)

@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/outbox"
 )
 
-func TestATenantIsExportedAndErased(t *testing.T) {
+func TestTenant_ATenantIsExportedAndErased(t *testing.T) {
 	db := migrated.New(t)
 	t.Setenv("DATABASE_URL", db.DSN)
 	if err := pgx.BeginFunc(t.Context(), db.Pool, func(tx pgx.Tx) error {
@@ -68,7 +68,7 @@ func TestATenantIsExportedAndErased(t *testing.T) {
 	wantStatus(t, 0, `{"place":"event","found":1,`, "tenant", "erase", "o", "--header", "who", "--separator", "-", "--dry-run", "--json")
 }
 
-func TestATenantIsErasedOnlyByAPersonWhoSaysYes(t *testing.T) {
+func TestTenant_ATenantIsErasedOnlyByAPersonWhoSaysYes(t *testing.T) {
 	db := migrated.New(t)
 	t.Setenv("DATABASE_URL", db.DSN)
 	pgtest.Exec(t, db.Pool, "select holdfast.write('orders', 'acme/1', 'placed', 'of acme')")

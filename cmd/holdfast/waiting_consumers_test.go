@@ -9,7 +9,7 @@ import (
 )
 
 // A deploy brought the type order.split and was rolled back, while a partner's service was down.
-func TestEventsAfterADeployThatWasRolledBack(t *testing.T) {
+func TestWaitingConsumers_EventsAfterADeployThatWasRolledBack(t *testing.T) {
 	db := migrated.New(t)
 	t.Setenv("DATABASE_URL", db.DSN)
 	for _, sql := range []string{
@@ -53,7 +53,7 @@ func TestEventsAfterADeployThatWasRolledBack(t *testing.T) {
 	}
 }
 
-func TestStatusShowsHeldPartitionsAndSkippedTypes(t *testing.T) {
+func TestWaitingConsumers_StatusShowsHeldPartitionsAndSkippedTypes(t *testing.T) {
 	db := migrated.New(t)
 	t.Setenv("DATABASE_URL", db.DSN)
 	pgtest.Exec(t, db, "insert into holdfast.consumer_skip (consumer, topic, type, events) values ('billing', 'orders', 'order.payed', 50), ('billing', '', '', 7)")

@@ -9,7 +9,7 @@ import (
 )
 
 // A topic was retired, and another one was misspelt.
-func TestEventsOfTopicsThatDoNotComeBack(t *testing.T) {
+func TestWaitingRelays_EventsOfTopicsThatDoNotComeBack(t *testing.T) {
 	db := migrated.New(t)
 	t.Setenv("DATABASE_URL", db.DSN)
 	wantStatus(t, 0, "TOPIC", "waiting", "groups")
@@ -56,7 +56,7 @@ func TestEventsOfTopicsThatDoNotComeBack(t *testing.T) {
 }
 
 // A person, or a script, that knows an earlier build's name of a command is told today's.
-func TestACommandOfAnEarlierBuildSaysWhatItIsCalledNow(t *testing.T) {
+func TestWaitingRelays_ACommandOfAnEarlierBuildSaysWhatItIsCalledNow(t *testing.T) {
 	for says, args := range map[string][]string{
 		"holdfast parked list has a new name: holdfast waiting groups --origin relay":         {"parked", "list", "--json"},
 		"holdfast parked give-up has a new name: holdfast waiting give-up --origin relay, or": {"parked", "give-up", "--topic", "orders", "--discard", "--reason", "r"},

@@ -17,7 +17,7 @@ import (
 )
 
 // What watching returns is what the last look said, whatever those before it said.
-func TestWatchingEndsWithWhatItSawLast(t *testing.T) {
+func TestWatch_WatchingEndsWithWhatItSawLast(t *testing.T) {
 	t.Parallel()
 	type look struct {
 		needy bool
@@ -58,7 +58,7 @@ func TestWatchingEndsWithWhatItSawLast(t *testing.T) {
 	}
 }
 
-func TestAFrameReplacesTheOneBeforeOnATerminalOnly(t *testing.T) {
+func TestWatch_AFrameReplacesTheOneBeforeOnATerminalOnly(t *testing.T) {
 	t.Parallel()
 	if got, want := string(frame("now", []byte("a\nb\n"), true)), "\x1b[Hnow\x1b[K\na\x1b[K\nb\x1b[K\n\x1b[J"; got != want {
 		t.Errorf("on a terminal: %q, want %q", got, want)
@@ -72,7 +72,7 @@ func TestAFrameReplacesTheOneBeforeOnATerminalOnly(t *testing.T) {
 }
 
 // SIGINT ends it, with 1 while something needs a person and with 0 once that is over.
-func TestASignalEndsWatchingWithItsLastState(t *testing.T) {
+func TestWatch_ASignalEndsWatchingWithItsLastState(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	db := installed(t)
 	path, err := binary()

@@ -38,7 +38,7 @@ func transact(t *testing.T, client *kgo.Client, topic string, from, to int, comm
 }
 
 // The last offsets of the log are a marker, and a transaction that was aborted: no record has the last offset. Partition 1 is empty.
-func TestABackfillEndsAtTransactionMarkers(t *testing.T) {
+func TestBackfill_ABackfillEndsAtTransactionMarkers(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		topic := cluster.Topic(t, 2)
 		client, err := kgo.NewClient(kgo.SeedBrokers(cluster.Brokers...), kgo.TransactionalID("tx-"+topic), kgo.RecordPartitioner(kgo.ManualPartitioner()))

@@ -40,7 +40,7 @@ func promisesOf(cluster *kafkatest.Cluster, k, unreachable relay.Publisher, read
 	}
 }
 
-func TestThePublisherKeepsThePromises(t *testing.T) {
+func TestConformance_ThePublisherKeepsThePromises(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		k := publisherOn(t, clientOf(t, cluster.Brokers, kgo.ProducerBatchCompression(kgo.NoCompression())), PublisherConfig{MetadataTTL: 100 * time.Millisecond})
 		away := publisherOn(t, clientOf(t, []string{"127.0.0.1:1"}), PublisherConfig{ProduceTimeout: 2 * time.Second})
@@ -52,7 +52,7 @@ func TestThePublisherKeepsThePromises(t *testing.T) {
 	})
 }
 
-func TestTheGroupKeepsThePromises(t *testing.T) {
+func TestConformance_TheGroupKeepsThePromises(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		sourcetest.Run(t, sourcetest.Options{
 			Source: func(t testing.TB, group string, topics ...string) inbox.Source {
@@ -111,7 +111,7 @@ func produceRecords(t testing.TB, cluster *kafkatest.Cluster, topic string, part
 	}
 }
 
-func TestABinaryKeyGoesWhereItsBytesGo(t *testing.T) {
+func TestConformance_ABinaryKeyGoesWhereItsBytesGo(t *testing.T) {
 	e := holdfast.Event{ID: "1", Key: "data:;base64,AAAAAAAAACo="}
 	if got, want := Murmur2(e, 7), murmur2.Partition("\x00\x00\x00\x00\x00\x00\x00\x2a", 7); got != want {
 		t.Errorf("partition %d, want %d", got, want)

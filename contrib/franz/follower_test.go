@@ -22,15 +22,15 @@ func watcher(cluster *kafkatest.Cluster, group string, topics ...string) inbox.S
 	return g
 }
 
-func TestAGroupReadsNewPartitionsThatItsLeaderDoesNotRead(t *testing.T) {
+func TestFollower_AGroupReadsNewPartitionsThatItsLeaderDoesNotRead(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) { grouptest.ReadsNewPartitions(t, cluster, watcher) })
 }
 
-func TestAGroupCreatesNoTopic(t *testing.T) {
+func TestFollower_AGroupCreatesNoTopic(t *testing.T) {
 	kafkatest.EachDefault(t, func(t *testing.T, cluster *kafkatest.Cluster) { grouptest.CreatesNoTopic(t, cluster, watcher) })
 }
 
-func TestAPublisherCreatesNoTopic(t *testing.T) {
+func TestFollower_APublisherCreatesNoTopic(t *testing.T) {
 	kafkatest.EachDefault(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		k := publisherOn(t, clientOf(t, cluster.Brokers), PublisherConfig{})
 		answers := k.Publish(t.Context(), []holdfast.Event{{ID: "1", Type: "t", Topic: "missing", Key: "k"}})

@@ -82,7 +82,7 @@ func (m *member) change() source.Change {
 	return source.Change{}
 }
 
-func TestOnlyThePartitionsThatMoveAreTaken(t *testing.T) {
+func TestGroup_OnlyThePartitionsThatMoveAreTaken(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		topic := cluster.Topic(t, 4)
 		for p := range 4 {
@@ -161,7 +161,7 @@ func TestOnlyThePartitionsThatMoveAreTaken(t *testing.T) {
 	})
 }
 
-func TestAStaticMemberHasItsPartitionsAgain(t *testing.T) {
+func TestGroup_AStaticMemberHasItsPartitionsAgain(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		topic := cluster.Topic(t, 2)
 		config := GroupConfig{GroupID: "group-" + topic, Topics: []string{topic}, InstanceID: "node-1"}
@@ -202,7 +202,7 @@ func TestAStaticMemberHasItsPartitionsAgain(t *testing.T) {
 	})
 }
 
-func TestASessionTimeoutThatTheBrokerRefusesEndsConsume(t *testing.T) {
+func TestGroup_ASessionTimeoutThatTheBrokerRefusesEndsConsume(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		topic := cluster.Topic(t, 1)
 		session, err := groupOn(t, cluster, GroupConfig{GroupID: "group-" + topic, Topics: []string{topic}, SessionTimeout: 10 * time.Hour, RebalanceTimeout: time.Minute}).Open(t.Context(), 0)
@@ -218,7 +218,7 @@ func TestASessionTimeoutThatTheBrokerRefusesEndsConsume(t *testing.T) {
 	})
 }
 
-func TestABatchThatUnpacksToTooMuchIsRefused(t *testing.T) {
+func TestGroup_ABatchThatUnpacksToTooMuchIsRefused(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		for _, codec := range []kafka.Compression{kafka.Gzip, kafka.Snappy, kafka.Lz4} {
 			topic := cluster.Topic(t, 1)
@@ -257,7 +257,7 @@ func TestABatchThatUnpacksToTooMuchIsRefused(t *testing.T) {
 	})
 }
 
-func TestATopicMadeAgainEndsTheGeneration(t *testing.T) {
+func TestGroup_ATopicMadeAgainEndsTheGeneration(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		topic := cluster.Topic(t, 1)
 		produceRecords(t, cluster, topic, 0, []source.Record{{Value: []byte("a")}, {Value: []byte("b")}})
@@ -303,7 +303,7 @@ func (n *node) note(of map[int]int, partition int) {
 	of[partition]++
 }
 
-func TestMembersComeAndGoUnderLoad(t *testing.T) {
+func TestGroup_MembersComeAndGoUnderLoad(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		const partitions, keys, each = 6, 40, 75
 		topic := cluster.Topic(t, partitions)
@@ -407,7 +407,7 @@ func TestMembersComeAndGoUnderLoad(t *testing.T) {
 	})
 }
 
-func TestTheOptionsOfAGroupAreChecked(t *testing.T) {
+func TestGroup_TheOptionsOfAGroupAreChecked(t *testing.T) {
 	_, err := NewGroup([]kgo.Opt{kgo.ConsumerGroup("other"), kgo.ConsumeTopics("t"), kgo.InstanceID("me"), kgo.AllowAutoTopicCreation()},
 		GroupConfig{Topics: []string{"a topic", "x", "x"}, SessionTimeout: time.Millisecond, HeartbeatInterval: time.Minute, RebalanceTimeout: -1, WatchInterval: 1, InstanceID: "a b"})
 	for _, want := range []string{`the options name the consumer group "other"`, "the options create topics automatically", `the options have the instance id "me"`,

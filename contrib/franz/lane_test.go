@@ -57,7 +57,7 @@ func committedIDs(t *testing.T, cluster *kafkatest.Cluster, topic string) (ids [
 	return ids
 }
 
-func TestTheNextOwnerOfALanePublishesOnlyWhatIsNotCommitted(t *testing.T) {
+func TestLane_TheNextOwnerOfALanePublishesOnlyWhatIsNotCommitted(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		topic := cluster.Topic(t, 1)
 		k := transactional(t, cluster, TransactionalConfig{TransactionalID: newID(), MarksTopic: marksTopic(t, cluster)})
@@ -88,7 +88,7 @@ func TestTheNextOwnerOfALanePublishesOnlyWhatIsNotCommitted(t *testing.T) {
 }
 
 // A relay whose claim is old comes last to the broker. Kafka alone would take it for the owner, and what it has not saved is in no mark.
-func TestAnOldClaimPublishesNothing(t *testing.T) {
+func TestLane_AnOldClaimPublishesNothing(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		topic := cluster.Topic(t, 1)
 		k := transactional(t, cluster, TransactionalConfig{TransactionalID: newID(), MarksTopic: marksTopic(t, cluster)})
@@ -154,7 +154,7 @@ func (c *commitConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-func TestACommitWithoutAnAnswerIsFoundOut(t *testing.T) {
+func TestLane_ACommitWithoutAnAnswerIsFoundOut(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		for _, before := range []bool{false, true} {
 			t.Run(fmt.Sprint("lost before it arrives: ", before), func(t *testing.T) {
@@ -195,7 +195,7 @@ func TestACommitWithoutAnAnswerIsFoundOut(t *testing.T) {
 	})
 }
 
-func TestWrongOptionsOfATransactionalPublisherAreNamedAtOnce(t *testing.T) {
+func TestLane_WrongOptionsOfATransactionalPublisherAreNamedAtOnce(t *testing.T) {
 	t.Parallel()
 	_, err := NewTransactionalPublisher([]kgo.Opt{kgo.SeedBrokers("127.0.0.1:1"), kgo.AllowAutoTopicCreation(), kgo.TransactionalID("mine")},
 		TransactionalConfig{ProduceTimeout: time.Millisecond, TransactionTimeout: time.Microsecond, Linger: time.Minute})

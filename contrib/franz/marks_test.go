@@ -21,7 +21,7 @@ func hashes(from, to int) (all []eventHash) {
 	return all
 }
 
-func TestTheLastMarkIsReadAsWritten(t *testing.T) {
+func TestMarks_TheLastMarkIsReadAsWritten(t *testing.T) {
 	skip.InShort(t, "it takes 13 s beside the others")
 	t.Parallel()
 	for _, n := range []int{0, 1, partMost, partMost + 1, 3*partMost - 1} {
@@ -46,7 +46,7 @@ func TestTheLastMarkIsReadAsWritten(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoMarkIsRefused(t *testing.T) {
+func TestMarks_WhatIsNoMarkIsRefused(t *testing.T) {
 	t.Parallel()
 	good := mark{epoch: 1, number: 1, events: hashes(0, 2)}.records()[0]
 	newer := append([]byte{2}, good[1:]...)
@@ -61,7 +61,7 @@ func TestWhatIsNoMarkIsRefused(t *testing.T) {
 	}
 }
 
-func TestALedgerFollowsWhatKafkaAndPostgresKnow(t *testing.T) {
+func TestMarks_ALedgerFollowsWhatKafkaAndPostgresKnow(t *testing.T) {
 	t.Parallel()
 	at := time.Unix(1000, 0)
 	names := func(from, to int) (all []relay.EventName) {
@@ -158,7 +158,7 @@ func TestALedgerFollowsWhatKafkaAndPostgresKnow(t *testing.T) {
 
 // Owners take a lane from each other at every moment, also frozen ones that come back. Each event that they mean to publish is committed
 // once, in the order of the log.
-func TestOwnersOfALaneCommitEachEventOnce(t *testing.T) {
+func TestMarks_OwnersOfALaneCommitEachEventOnce(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(seed.New(t), 1))
 	for range 60 {

@@ -15,7 +15,7 @@ import (
 )
 
 // The end is after what is not committed: a mark of a lane may come after an open transaction of another database.
-func TestTheBoundsOfAPartitionAreThoseOfAllItsRecords(t *testing.T) {
+func TestOffsets_TheBoundsOfAPartitionAreThoseOfAllItsRecords(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		topic := cluster.Topic(t, 2)
 		k := publisherOn(t, clientOf(t, cluster.Brokers), PublisherConfig{Partitioner: func(holdfast.Event, int) int { return 0 }})
@@ -50,7 +50,7 @@ func TestTheBoundsOfAPartitionAreThoseOfAllItsRecords(t *testing.T) {
 	})
 }
 
-func TestAnAnswerWithoutAllOffsetsIsAnError(t *testing.T) {
+func TestOffsets_AnAnswerWithoutAllOffsetsIsAnError(t *testing.T) {
 	t.Parallel()
 	offset := func(partition int32, offset int64, code *kerr.Error) (p kmsg.ListOffsetsResponseTopicPartition) {
 		p.Partition, p.Offset = partition, offset

@@ -84,7 +84,7 @@ func (c *cutConn) Read(b []byte) (int, error) {
 }
 
 // The next call asks what became of the batch, whatever it publishes itself.
-func TestABatchWhoseAnswerWasLostIsWrittenOnce(t *testing.T) {
+func TestPublisher_ABatchWhoseAnswerWasLostIsWrittenOnce(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		for _, again := range []struct {
 			name  string
@@ -123,7 +123,7 @@ func TestABatchWhoseAnswerWasLostIsWrittenOnce(t *testing.T) {
 }
 
 // Every request to a partition is lost, one after the other, while several lanes publish to it.
-func TestManyLostAnswersWriteNothingTwiceAndLoseNothing(t *testing.T) {
+func TestPublisher_ManyLostAnswersWriteNothingTwiceAndLoseNothing(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		const lanes, pages, page = 4, 12, 20
 		topic := cluster.Topic(t, 2)
@@ -204,7 +204,7 @@ func lateReplicas(on *atomic.Bool, next asker) asker {
 	}
 }
 
-func TestAPartitionWithLateReplicasDelaysNoOther(t *testing.T) {
+func TestPublisher_APartitionWithLateReplicasDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	cluster := kafkatest.InProcess(t)
 	topic := cluster.Topic(t, 4)
@@ -258,7 +258,7 @@ func refuseOnce(k *Publisher, topic string, code *kerr.Error) {
 	}
 }
 
-func TestABrokerThatForgotTheProducerIsGivenAnother(t *testing.T) {
+func TestPublisher_ABrokerThatForgotTheProducerIsGivenAnother(t *testing.T) {
 	t.Parallel()
 	cluster := kafkatest.InProcess(t)
 	topic := cluster.Topic(t, 1)
@@ -283,7 +283,7 @@ func TestABrokerThatForgotTheProducerIsGivenAnother(t *testing.T) {
 
 // A leader that loses its partition has written the batch, and so has the next one. Another batch of the same size must not take its
 // numbers: the broker would take that for the one that it has.
-func TestABatchIsAskedForAgainAfterItsLeaderHasMoved(t *testing.T) {
+func TestPublisher_ABatchIsAskedForAgainAfterItsLeaderHasMoved(t *testing.T) {
 	t.Parallel()
 	for _, code := range []*kerr.Error{kerr.NotLeaderForPartition, kerr.LeaderNotAvailable, kerr.FencedLeaderEpoch, kerr.UnknownLeaderEpoch} {
 		cluster := kafkatest.InProcess(t)
@@ -310,7 +310,7 @@ func TestABatchIsAskedForAgainAfterItsLeaderHasMoved(t *testing.T) {
 	}
 }
 
-func TestSequenceNumbersGoOnFromZero(t *testing.T) {
+func TestPublisher_SequenceNumbersGoOnFromZero(t *testing.T) {
 	for _, c := range []struct {
 		from int32
 		n    int
@@ -322,7 +322,7 @@ func TestSequenceNumbersGoOnFromZero(t *testing.T) {
 	}
 }
 
-func TestEveryCompressionArrives(t *testing.T) {
+func TestPublisher_EveryCompressionArrives(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		for name, codec := range map[string]kgo.CompressionCodec{"none": kgo.NoCompression(), "gzip": kgo.GzipCompression(), "snappy": kgo.SnappyCompression(), "lz4": kgo.Lz4Compression()} {
 			topic := cluster.Topic(t, 1)
@@ -335,7 +335,7 @@ func TestEveryCompressionArrives(t *testing.T) {
 	})
 }
 
-func TestACompactedTopicRefusesOnlyTheEventsWithoutAKey(t *testing.T) {
+func TestPublisher_ACompactedTopicRefusesOnlyTheEventsWithoutAKey(t *testing.T) {
 	cluster := kafkatest.Container(t) // the imitation does not look at keys
 	topic := cluster.Topic(t, 1, "cleanup.policy", "compact")
 	k := publisherOn(t, clientOf(t, cluster.Brokers), PublisherConfig{})
@@ -354,7 +354,7 @@ func TestACompactedTopicRefusesOnlyTheEventsWithoutAKey(t *testing.T) {
 }
 
 // A relay treats the errors of both clients alike.
-func TestEveryCodeMeansWhatItMeansToKafkaGo(t *testing.T) {
+func TestPublisher_EveryCodeMeansWhatItMeansToKafkaGo(t *testing.T) {
 	for code := int16(-1); code <= 133; code++ {
 		if code == 0 {
 			continue
@@ -367,7 +367,7 @@ func TestEveryCodeMeansWhatItMeansToKafkaGo(t *testing.T) {
 	}
 }
 
-func TestAllWrongOptionsAreNamedAtOnce(t *testing.T) {
+func TestPublisher_AllWrongOptionsAreNamedAtOnce(t *testing.T) {
 	client := clientOf(t, []string{"127.0.0.1:1"}, kgo.RequiredAcks(kgo.LeaderAck()), kgo.DisableIdempotentWrite(), kgo.AllowAutoTopicCreation())
 	_, err := NewPublisher(client, PublisherConfig{ProduceTimeout: time.Millisecond, MaxRequestBytes: 1, MetadataTTL: time.Hour, Slow: client})
 	for _, want := range []string{"client: required acks", "client: idempotent writes are disabled", "client: topics are created automatically", "slow: required acks",
@@ -403,7 +403,7 @@ func (h *onceHook) OnNewClient(*kgo.Client) {
 	h.used = true
 }
 
-func TestAnAnswerSaysWhatKindOfErrorItIs(t *testing.T) {
+func TestPublisher_AnAnswerSaysWhatKindOfErrorItIs(t *testing.T) {
 	t.Parallel()
 	cluster := kafkatest.Imitate(t, kafkatest.Imitation{Nodes: 2, Topics: map[string]int{"spread": 4}})
 	var mu sync.Mutex

@@ -19,7 +19,7 @@ import (
 )
 
 // A relay's answers are lost again and again, and while its process lives no event is in the log twice.
-func TestARelayWhoseAnswersAreLostRepeatsNothing(t *testing.T) {
+func TestRelay_ARelayWhoseAnswersAreLostRepeatsNothing(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		const keys, each = 20, 60
 		topic := cluster.Topic(t, 4)

@@ -18,7 +18,7 @@ import (
 )
 
 // Lanes that publish to a partition at the same time wait for one request, not one after the other for theirs.
-func TestCallsForAPartitionShareABatch(t *testing.T) {
+func TestSequence_CallsForAPartitionShareABatch(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		for _, c := range []struct {
 			name     string

@@ -58,7 +58,7 @@ func anEvent(topic string, partition, n int) []holdfast.Event {
 func byKey(e holdfast.Event, _ int) int { return int(e.Key[0] - '0') }
 
 // A call that asked first, and waited, would take ProduceTimeout each time.
-func TestAPartitionIsPublishedToWhileNoBrokerSaysWhereItIs(t *testing.T) {
+func TestTopics_APartitionIsPublishedToWhileNoBrokerSaysWhereItIs(t *testing.T) {
 	t.Parallel()
 	cluster := kafkatest.InProcess(t)
 	topic := cluster.Topic(t, 2)
@@ -108,7 +108,7 @@ func held(t *testing.T, k *Publisher) (asked func() int, release func()) {
 	return asked, sync.OnceFunc(func() { close(gate) })
 }
 
-func TestWhoWaitsForWhereATopicIs(t *testing.T) {
+func TestTopics_WhoWaitsForWhereATopicIs(t *testing.T) {
 	t.Parallel()
 	cluster := kafkatest.InProcess(t)
 	known, unknown := cluster.Topic(t, 2), cluster.Topic(t, 2)
@@ -159,7 +159,7 @@ func TestWhoWaitsForWhereATopicIs(t *testing.T) {
 }
 
 // The event may belong to another partition now.
-func TestAPartitionThatFailedIsNotUsedOnceThereAreMore(t *testing.T) {
+func TestTopics_APartitionThatFailedIsNotUsedOnceThereAreMore(t *testing.T) {
 	t.Parallel()
 	cluster := kafkatest.InProcess(t)
 	topic := cluster.Topic(t, 1)
@@ -189,7 +189,7 @@ func TestAPartitionThatFailedIsNotUsedOnceThereAreMore(t *testing.T) {
 }
 
 // A partition whose broker has forgotten us asks for an identity of its own. The others have theirs.
-func TestAPartitionThatWaitsForAnIdentityDelaysNoOther(t *testing.T) {
+func TestTopics_APartitionThatWaitsForAnIdentityDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	cluster := kafkatest.InProcess(t)
 	topic := cluster.Topic(t, 2)

@@ -87,7 +87,7 @@ type fault struct {
 }
 
 // The broker goes away while transactions are open, and comes back: before they have timed out, and after.
-func TestABrokerThatComesBackRepeatsNothing(t *testing.T) {
+func TestTransactionalBroker_ABrokerThatComesBackRepeatsNothing(t *testing.T) {
 	skip.InShort(t, "a real Kafka takes ten seconds to start, and is started three times")
 	cluster := kafkatest.Own(t)
 	meetFaults(t, cluster, fault{name: "killed", away: cluster.Server.KillBroker, back: cluster.Server.StartBroker},

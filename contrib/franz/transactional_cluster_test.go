@@ -10,7 +10,7 @@ import (
 )
 
 // Each broker goes away in turn, with the partitions that it leads and the transactions that it coordinates: others take them over.
-func TestLeadersAndCoordinatorsThatMoveRepeatNothing(t *testing.T) {
+func TestTransactionalCluster_LeadersAndCoordinatorsThatMoveRepeatNothing(t *testing.T) {
 	cluster := kafkatest.OwnThree(t, "KAFKA_HEAP_OPTS", "-Xmx300m -Xms100m")
 	var faults []fault
 	for n := 1; n <= 3; n++ {

@@ -92,7 +92,7 @@ func committed(t testing.TB, cluster *kafkatest.Cluster, topic string) (records 
 	return records
 }
 
-func TestLanesOfTransactionsKeepThePromisesOfAPublisher(t *testing.T) {
+func TestTransactional_LanesOfTransactionsKeepThePromisesOfAPublisher(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		marks := marksTopic(t, cluster)
 		k := transactional(t, cluster, TransactionalConfig{TransactionalID: newID(), MarksTopic: marks, MetadataTTL: 100 * time.Millisecond})
@@ -196,7 +196,7 @@ func (s *shop) check(t *testing.T) {
 }
 
 // A relay is killed at each step, and another takes its lanes.
-func TestAKilledRelayRepeatsNothingForReadersOfCommittedRecords(t *testing.T) {
+func TestTransactional_AKilledRelayRepeatsNothingForReadersOfCommittedRecords(t *testing.T) {
 	for _, step := range []struct {
 		name string
 		turn int64
@@ -215,7 +215,7 @@ func TestAKilledRelayRepeatsNothingForReadersOfCommittedRecords(t *testing.T) {
 }
 
 // A relay freezes at a step for longer than its lease, and goes on when another has its lanes and has published.
-func TestAFrozenRelayThatGoesOnIsFenced(t *testing.T) {
+func TestTransactional_AFrozenRelayThatGoesOnIsFenced(t *testing.T) {
 	for _, step := range []struct {
 		name string
 		turn int64
@@ -243,7 +243,7 @@ func TestAFrozenRelayThatGoesOnIsFenced(t *testing.T) {
 }
 
 // Relays come, go in order and are killed while events are written.
-func TestRelaysThatExchangeLanesRepeatNothing(t *testing.T) {
+func TestTransactional_RelaysThatExchangeLanesRepeatNothing(t *testing.T) {
 	s := newShop(t)
 	s.write(t, 10)
 	relays := []*process{s.relay(t, "", 0, false)}

@@ -15,7 +15,7 @@ import (
 )
 
 // Behind an open transaction of another producer a partition gives nothing out, and says how much there is.
-func TestAPageSaysWhatAnOpenTransactionWithholds(t *testing.T) {
+func TestWithheld_APageSaysWhatAnOpenTransactionWithholds(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		topic := cluster.Topic(t, 1)
 		tp := source.TopicPartition{Topic: topic}

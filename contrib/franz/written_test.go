@@ -69,7 +69,7 @@ func countsOf(t *testing.T, cluster *kafkatest.Cluster, topic string, name func(
 	return counts
 }
 
-func TestAnotherEventUnderTheIDOfALateOneIsSent(t *testing.T) {
+func TestWritten_AnotherEventUnderTheIDOfALateOneIsSent(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 		for way := range late {
@@ -112,7 +112,7 @@ func TestAnotherEventUnderTheIDOfALateOneIsSent(t *testing.T) {
 	})
 }
 
-func TestATopicMadeAgainGetsABackfillWhole(t *testing.T) {
+func TestWritten_ATopicMadeAgainGetsABackfillWhole(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		for way := range late {
 			for _, ttl := range []time.Duration{10 * time.Millisecond, time.Minute} {
@@ -163,7 +163,7 @@ func makeAgain(t *testing.T, cluster *kafkatest.Cluster, topic string) {
 }
 
 // A number that the broker knows and we have not used is somebody else's record.
-func TestABatchWhoseNumbersAreTakenIsSentUnderOthers(t *testing.T) {
+func TestWritten_ABatchWhoseNumbersAreTakenIsSentUnderOthers(t *testing.T) {
 	t.Parallel()
 	cluster := kafkatest.InProcess(t)
 	topic := cluster.Topic(t, 1)
@@ -180,7 +180,7 @@ func TestABatchWhoseNumbersAreTakenIsSentUnderOthers(t *testing.T) {
 	}
 }
 
-func TestWhatIsRememberedOfAPartitionIsBounded(t *testing.T) {
+func TestWritten_WhatIsRememberedOfAPartitionIsBounded(t *testing.T) {
 	hash := func(i int) recordHash { return recordHash{byte(i), byte(i >> 8), byte(i >> 16)} }
 	hashes := func(from, n int) (all []recordHash) {
 		for i := range n {
@@ -215,7 +215,7 @@ func TestWhatIsRememberedOfAPartitionIsBounded(t *testing.T) {
 }
 
 // What is removed has used numbers of the shared identity. Its partition must not use them again.
-func TestAPartitionThatNobodyPublishesToIsForgotten(t *testing.T) {
+func TestWritten_APartitionThatNobodyPublishesToIsForgotten(t *testing.T) {
 	t.Parallel()
 	cluster := kafkatest.InProcess(t)
 	topic, other := cluster.Topic(t, 1), cluster.Topic(t, 1)
@@ -250,7 +250,7 @@ func TestAPartitionThatNobodyPublishesToIsForgotten(t *testing.T) {
 	}
 }
 
-func TestAnAnswerThatIsNoneOfAProduceRequestAcknowledgesNothing(t *testing.T) {
+func TestWritten_AnAnswerThatIsNoneOfAProduceRequestAcknowledgesNothing(t *testing.T) {
 	b := &load{place: place{"orders", 0}, answered: make(chan answer, 1), deadline: time.Now().Add(time.Minute)}
 	l := &line{ask: func(context.Context, int32, *kmsg.ProduceRequest) (kmsg.Response, error) {
 		return kmsg.NewPtrMetadataResponse(), nil

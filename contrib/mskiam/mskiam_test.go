@@ -56,7 +56,7 @@ func urlOf(t *testing.T, region string, credentials aws.CredentialsProvider) *ur
 	return u
 }
 
-func TestATokenIsAPresignedURLForTheRegion(t *testing.T) {
+func TestMSKIAM_ATokenIsAPresignedURLForTheRegion(t *testing.T) {
 	for _, session := range []string{"", "a session/token+of=STS"} {
 		before := time.Now().Add(-time.Second)
 		u := urlOf(t, "eu-west-1", fixed(session))
@@ -100,7 +100,7 @@ func signature(u *url.URL, day, region string) string {
 	return hex.EncodeToString(key)
 }
 
-func TestEachConnectionAsksForCredentials(t *testing.T) {
+func TestMSKIAM_EachConnectionAsksForCredentials(t *testing.T) {
 	asked := 0
 	m, err := New("eu-west-1", aws.CredentialsProviderFunc(func(ctx context.Context) (aws.Credentials, error) {
 		asked++
@@ -119,7 +119,7 @@ func TestEachConnectionAsksForCredentials(t *testing.T) {
 	}
 }
 
-func TestAFailureSaysWhatFailed(t *testing.T) {
+func TestMSKIAM_AFailureSaysWhatFailed(t *testing.T) {
 	away := errors.New("no role")
 	for want, provider := range map[string]aws.CredentialsProviderFunc{
 		"sign for region eu-west-1: failed to load credentials: no role": func(context.Context) (aws.Credentials, error) { return aws.Credentials{}, away },
@@ -135,7 +135,7 @@ func TestAFailureSaysWhatFailed(t *testing.T) {
 	}
 }
 
-func TestWhatCannotWorkIsRefusedWithEveryProblem(t *testing.T) {
+func TestMSKIAM_WhatCannotWorkIsRefusedWithEveryProblem(t *testing.T) {
 	for _, name := range []string{"", "eu", "eu-west-1.evil.example/", "EU-WEST-1"} {
 		_, err := New(name, nil)
 		if err == nil || !strings.Contains(err.Error(), `region is "`+name+`": it must be`) || !strings.Contains(err.Error(), "credentials is nil: it must be") {

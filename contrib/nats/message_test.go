@@ -68,7 +68,7 @@ func FuzzARecordComesBackFromAMessage(f *testing.F) {
 }
 
 // What the server would drop as a repeat must be one for the inbox.
-func TestOnlyARepeatHasTheSameMessageID(t *testing.T) {
+func TestMessage_OnlyARepeatHasTheSameMessageID(t *testing.T) {
 	e := holdfast.Event{ID: "1", Source: "shop", Type: "t", Key: "k", Payload: []byte("p")}
 	seen := map[string]holdfast.Event{}
 	for _, change := range []func(e *holdfast.Event){
@@ -93,7 +93,7 @@ func TestOnlyARepeatHasTheSameMessageID(t *testing.T) {
 	}
 }
 
-func TestABinaryKeyGoesWhereItsBytesGo(t *testing.T) {
+func TestMessage_ABinaryKeyGoesWhereItsBytesGo(t *testing.T) {
 	e := holdfast.Event{ID: "1", Key: "data:;base64,AAAAAAAAACo="}
 	if got, want := partitionOf(e, 7), murmur2.Partition("\x00\x00\x00\x00\x00\x00\x00\x2a", 7); got != want {
 		t.Errorf("partition %d, want %d", got, want)

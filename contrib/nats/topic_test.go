@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/retry"
 )
 
-func TestATopicIsASubject(t *testing.T) {
+func TestTopic_ATopicIsASubject(t *testing.T) {
 	for _, topic := range []string{"orders", "orders.v1", "a-b_c.D9"} {
 		if err := CheckTopic(topic); err != nil {
 			t.Errorf("%s: %v", topic, err)
@@ -30,7 +30,7 @@ func TestATopicIsASubject(t *testing.T) {
 	}
 }
 
-func TestAStreamOfStreamConfigCanBeUsed(t *testing.T) {
+func TestTopic_AStreamOfStreamConfigCanBeUsed(t *testing.T) {
 	for topic, partitions := range map[string]int{"orders": 1, "orders.v1": 12, "a": MaxPartitions} {
 		c, err := StreamConfig(topic, partitions)
 		if err != nil {
@@ -45,7 +45,7 @@ func TestAStreamOfStreamConfigCanBeUsed(t *testing.T) {
 	}
 }
 
-func TestSubjectsAreMatchedAsTheServerDoes(t *testing.T) {
+func TestTopic_SubjectsAreMatchedAsTheServerDoes(t *testing.T) {
 	for _, row := range []struct {
 		pattern, subject string
 		want             bool
@@ -59,7 +59,7 @@ func TestSubjectsAreMatchedAsTheServerDoes(t *testing.T) {
 	}
 }
 
-func TestWhatIsWrongWithAGroupIsSaidAtOnce(t *testing.T) {
+func TestTopic_WhatIsWrongWithAGroupIsSaidAtOnce(t *testing.T) {
 	_, err := NewGroup(nil, GroupConfig{GroupID: "a.b", Topics: []string{"a.b", "a_b", "c", "c", "d."}, Bucket: "x y", SessionTimeout: 1, WatchInterval: 1})
 	for _, want := range []string{"group id is", "both would be the stream a_b", `topics has "c" twice`, `topic is "d."`, "bucket is", "session timeout is", "heartbeat interval is", "watch interval is", "jetstream is nil"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -74,7 +74,7 @@ func TestWhatIsWrongWithAGroupIsSaidAtOnce(t *testing.T) {
 	}
 }
 
-func TestPartitionsAreSharedFairlyAndByAllAlike(t *testing.T) {
+func TestTopic_PartitionsAreSharedFairlyAndByAllAlike(t *testing.T) {
 	for members := 1; members <= 5; members++ {
 		for partitions := 1; partitions <= 9; partitions++ {
 			all := map[string][]string{}
@@ -101,7 +101,7 @@ func TestPartitionsAreSharedFairlyAndByAllAlike(t *testing.T) {
 	}
 }
 
-func TestACodeOfJetStreamMeansTheSameEverywhere(t *testing.T) {
+func TestTopic_ACodeOfJetStreamMeansTheSameEverywhere(t *testing.T) {
 	for code, want := range codes {
 		err := error(&jetstream.APIError{ErrorCode: code, Description: "d"})
 		if got := meaningOf(err); got != want {

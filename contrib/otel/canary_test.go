@@ -108,7 +108,7 @@ func private(id, topic string) holdfast.Event {
 	return holdfast.Event{ID: id, Source: "shop", Type: "order.placed", Topic: topic, Key: inKey, Payload: []byte(inPayload), Headers: map[string]string{"x-private": inHeader, "traceparent": producersSpan}}
 }
 
-func TestWhatARelaySaysHasNoCanary(t *testing.T) {
+func TestCanary_WhatARelaySaysHasNoCanary(t *testing.T) {
 	skip.InShort(t, "it takes 6 s beside the others")
 	t.Parallel()
 	s, db := listen(), migrated.New(t)
@@ -178,7 +178,7 @@ func TestWhatARelaySaysHasNoCanary(t *testing.T) {
 	leaks(t, "a published dead letter", published)
 }
 
-func TestWhatAnInboxSaysHasNoCanary(t *testing.T) {
+func TestCanary_WhatAnInboxSaysHasNoCanary(t *testing.T) {
 	t.Parallel()
 	s, db := listen(), migrated.New(t)
 	meter := s.meters.Meter("test")
@@ -272,7 +272,7 @@ func exec(tx pgx.Tx, sql string, args ...any) error {
 	return err
 }
 
-func TestWhatAGuardSaysHasNoCanary(t *testing.T) {
+func TestCanary_WhatAGuardSaysHasNoCanary(t *testing.T) {
 	t.Parallel()
 	s, db := listen(), migrated.New(t)
 	observer, err := holdfastotel.Idempotency(s.meters.Meter("test"))
@@ -356,7 +356,7 @@ func TestWhatAGuardSaysHasNoCanary(t *testing.T) {
 	s.check(t, "idempotent request")
 }
 
-func TestWhatAWebhookSaysHasNoCanary(t *testing.T) {
+func TestCanary_WhatAWebhookSaysHasNoCanary(t *testing.T) {
 	t.Parallel()
 	s, db := listen(), migrated.New(t)
 	meter := s.meters.Meter("test")

@@ -157,7 +157,7 @@ var (
 )
 
 // R49.
-func TestTheDashboardShowsWhatIsReallyMeasured(t *testing.T) {
+func TestDashboard_TheDashboardShowsWhatIsReallyMeasured(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/dashboards/idempotency.json")
 	if err != nil {
@@ -231,7 +231,7 @@ func TestTheDashboardShowsWhatIsReallyMeasured(t *testing.T) {
 // row is a metric of docs/reference/metrics.md: its name in Prometheus and in OpenTelemetry, what it is, and its labels.
 var row = regexp.MustCompile("(?m)^\\| `(\\w+)` \\| `([\\w.]+)` \\| (\\w+), `[^`]+` \\| ([^|]*) \\|")
 
-func TestEveryMetricOfThePageIsThereUnderItsName(t *testing.T) {
+func TestDashboard_EveryMetricOfThePageIsThereUnderItsName(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../docs/reference/metrics.md")
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 )
 
 // R33.
-func TestRequestsAreCountedByResultAndOperation(t *testing.T) {
+func TestIdempotency_RequestsAreCountedByResultAndOperation(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
 	reader := metric.NewManualReader()
@@ -96,7 +96,7 @@ func TestRequestsAreCountedByResultAndOperation(t *testing.T) {
 }
 
 // R33.
-func TestTheSpanOfARequestSaysWhatBecameOfIt(t *testing.T) {
+func TestIdempotency_TheSpanOfARequestSaysWhatBecameOfIt(t *testing.T) {
 	t.Parallel()
 	spans := tracetest.NewInMemoryExporter()
 	tracer := sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans)).Tracer("test")
@@ -142,7 +142,7 @@ func TestTheSpanOfARequestSaysWhatBecameOfIt(t *testing.T) {
 }
 
 // R33.
-func TestManyOperationsShareALabelInTheEnd(t *testing.T) {
+func TestIdempotency_ManyOperationsShareALabelInTheEnd(t *testing.T) {
 	t.Parallel()
 	reader := metric.NewManualReader()
 	observer, err := holdfastotel.Idempotency(metric.NewMeterProvider(metric.WithReader(reader)).Meter("test"))

@@ -18,7 +18,7 @@ import (
 	"github.com/holdfast-go/holdfast/webhook"
 )
 
-func TestEventsAndDeliveriesAreCountedByOutcome(t *testing.T) {
+func TestInbox_EventsAndDeliveriesAreCountedByOutcome(t *testing.T) {
 	t.Parallel()
 	reader := metric.NewManualReader()
 	meter := metric.NewMeterProvider(metric.WithReader(reader)).Meter("test")

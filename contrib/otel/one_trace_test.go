@@ -96,7 +96,7 @@ func consuming(t *testing.T, db *pgtest.DB, cluster *kafkatest.Cluster, tracer t
 	running(t, consumer, func(ctx context.Context) error { return in.Consume(ctx, group) })
 }
 
-func TestOneTraceFromTheRequestToTheLastConsumer(t *testing.T) {
+func TestOneTrace_OneTraceFromTheRequestToTheLastConsumer(t *testing.T) {
 	skip.InShort(t, "it takes 6 s beside the others")
 	t.Parallel()
 	db, cluster := migrated.New(t), kafkatest.New(t)
@@ -241,7 +241,7 @@ func TestOneTraceFromTheRequestToTheLastConsumer(t *testing.T) {
 	}
 }
 
-func TestAWebhooksSpanIsAboveItsHandlersAlsoLater(t *testing.T) {
+func TestOneTrace_AWebhooksSpanIsAboveItsHandlersAlsoLater(t *testing.T) {
 	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	spans, tracer := traced()

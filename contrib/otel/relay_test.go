@@ -46,7 +46,7 @@ func relayOf(t *testing.T, db *pgtest.DB, observer relay.Observer) *relay.Relay 
 	return r
 }
 
-func TestWhatARelayDoesAndWhatItHasNotDoneAreMeasured(t *testing.T) {
+func TestRelay_WhatARelayDoesAndWhatItHasNotDoneAreMeasured(t *testing.T) {
 	skip.InShort(t, "it takes 7 s beside the others")
 	t.Parallel()
 	reader := metric.NewManualReader()
@@ -101,7 +101,7 @@ func TestWhatARelayDoesAndWhatItHasNotDoneAreMeasured(t *testing.T) {
 	}
 }
 
-func TestWhatWaitsForAConsumerIsMeasured(t *testing.T) {
+func TestRelay_WhatWaitsForAConsumerIsMeasured(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	reader := metric.NewManualReader()
@@ -132,7 +132,7 @@ func TestWhatWaitsForAConsumerIsMeasured(t *testing.T) {
 }
 
 // Whoever may write events can name any number of topics that do not exist.
-func TestTopicsThatDoNotExistLeaveTheOthersTheirLabels(t *testing.T) {
+func TestRelay_TopicsThatDoNotExistLeaveTheOthersTheirLabels(t *testing.T) {
 	t.Parallel()
 	reader := metric.NewManualReader()
 	observer, err := holdfastotel.Relay(metric.NewMeterProvider(metric.WithReader(reader)).Meter("test"))

@@ -15,7 +15,7 @@ import (
 )
 
 // R33.
-func TestAttemptsAreCountedByWhatTheyMetAndTheirDelaysRecorded(t *testing.T) {
+func TestRetry_AttemptsAreCountedByWhatTheyMetAndTheirDelaysRecorded(t *testing.T) {
 	t.Parallel()
 	answers := []int{http.StatusServiceUnavailable, http.StatusTooManyRequests, http.StatusCreated}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -24,7 +24,7 @@ import (
 const producersSpan = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 // Document 004 asks for traces of consumers.
-func TestEachRunOfAHandlerIsASpanLinkedToItsProducer(t *testing.T) {
+func TestSpans_EachRunOfAHandlerIsASpanLinkedToItsProducer(t *testing.T) {
 	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	spans := tracetest.NewInMemoryExporter()
@@ -100,7 +100,7 @@ func TestEachRunOfAHandlerIsASpanLinkedToItsProducer(t *testing.T) {
 	}
 }
 
-func TestABatchIsOneSpanWithTheLinksOfItsEvents(t *testing.T) {
+func TestSpans_ABatchIsOneSpanWithTheLinksOfItsEvents(t *testing.T) {
 	t.Parallel()
 	spans := tracetest.NewInMemoryExporter()
 	tracer := sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans)).Tracer("test")

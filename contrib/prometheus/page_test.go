@@ -100,7 +100,7 @@ func tellAll(t *testing.T, c *holdfastprometheus.Collector) {
 	need[func() error](t)(c.Pool("main", db.Pool))
 }
 
-func TestEveryMetricIsThereWithItsTypeUnitAndLabels(t *testing.T) {
+func TestPage_EveryMetricIsThereWithItsTypeUnitAndLabels(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	c, registry := registered(t)
@@ -145,7 +145,7 @@ func TestEveryMetricIsThereWithItsTypeUnitAndLabels(t *testing.T) {
 	}
 }
 
-func TestThePageListsEveryMetric(t *testing.T) {
+func TestPage_ThePageListsEveryMetric(t *testing.T) {
 	const page, begin, end = "../../docs/reference/metrics.md", "<!-- made of the code -->\n", "<!-- end -->\n"
 	text, err := os.ReadFile(page)
 	if err != nil {
@@ -206,7 +206,7 @@ func listed() string {
 	return b.String()
 }
 
-func TestWhatCannotBeReadLeavesTheRest(t *testing.T) {
+func TestPage_WhatCannotBeReadLeavesTheRest(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	c, registry := registered(t)

@@ -43,7 +43,7 @@ func running(t *testing.T, what string, f func(context.Context) error) (stop fun
 	}
 }
 
-func TestWhatIsDoneOnRealServersIsMeasured(t *testing.T) {
+func TestWork_WhatIsDoneOnRealServersIsMeasured(t *testing.T) {
 	skip.InShort(t, "it takes 6 s beside the others")
 	t.Parallel()
 	db, cluster := migrated.New(t), kafkatest.New(t)

@@ -7,7 +7,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-func TestNewReportsEveryProblemAtOnce(t *testing.T) {
+func TestConfig_NewReportsEveryProblemAtOnce(t *testing.T) {
 	t.Parallel()
 	ring := redis.NewRing(&redis.RingOptions{})
 	t.Cleanup(func() { _ = ring.Close() })
@@ -32,7 +32,7 @@ func TestNewReportsEveryProblemAtOnce(t *testing.T) {
 	}
 }
 
-func TestTheCheckSaysByWhatARedisMayForgetKeys(t *testing.T) {
+func TestConfig_TheCheckSaysByWhatARedisMayForgetKeys(t *testing.T) {
 	b := setup(t, "--maxmemory-policy", "allkeys-lru")
 	err := b.store.Check(t.Context())
 	for _, want := range []string{"redis evicts keys when its memory is full, by maxmemory-policy allkeys-lru: set noeviction", "set appendonly yes"} {
@@ -54,7 +54,7 @@ func TestTheCheckSaysByWhatARedisMayForgetKeys(t *testing.T) {
 	}
 }
 
-func TestAReplicaIsNoPlaceForKeys(t *testing.T) {
+func TestConfig_AReplicaIsNoPlaceForKeys(t *testing.T) {
 	t.Parallel()
 	if got := forgets(fieldsOf("# Replication\r\nrole:slave\r\n")); len(got) != 1 || got[0] != "is a slave: connect to its master" {
 		t.Errorf("got %q", got)

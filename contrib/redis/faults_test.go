@@ -23,7 +23,7 @@ import (
 // impatient is a client that waits a second for an answer, which a busy Redis may need, and sends nothing again.
 func impatient(o *redis.Options) { o.ReadTimeout, o.MaxRetries = time.Second, -1 }
 
-func TestAClaimWhoseAnswerIsLostIsSentAgainAndIsStillMine(t *testing.T) {
+func TestFaults_AClaimWhoseAnswerIsLostIsSentAgainAndIsStillMine(t *testing.T) {
 	b := setup(t)
 	proxy := redistest.NewProxy(t, b.server.Addr)
 	b.store = storeOn(t, b.server.Client(func(o *redis.Options) { o.Addr = proxy.Addr }))
@@ -50,7 +50,7 @@ func TestAClaimWhoseAnswerIsLostIsSentAgainAndIsStillMine(t *testing.T) {
 	}
 }
 
-func TestAClaimThatEndsInAnErrorIsFreeAgainWhenItsLeaseRunsOut(t *testing.T) {
+func TestFaults_AClaimThatEndsInAnErrorIsFreeAgainWhenItsLeaseRunsOut(t *testing.T) {
 	b := setup(t)
 	proxy := redistest.NewProxy(t, b.server.Addr)
 	lossy := storeOn(t, b.server.Client(impatient, func(o *redis.Options) { o.Addr = proxy.Addr }))
@@ -70,7 +70,7 @@ func TestAClaimThatEndsInAnErrorIsFreeAgainWhenItsLeaseRunsOut(t *testing.T) {
 	}
 }
 
-func TestAClaimThatArrivesAgainHasItsWholeLease(t *testing.T) {
+func TestFaults_AClaimThatArrivesAgainHasItsWholeLease(t *testing.T) {
 	b := setup(t)
 	c, err := b.store.Claim(t.Context(), one, asked, time.Minute, time.Minute)
 	if err != nil {
@@ -87,7 +87,7 @@ func TestAClaimThatArrivesAgainHasItsWholeLease(t *testing.T) {
 	}
 }
 
-func TestAReleasedClaimThatArrivesAgainStaysReleased(t *testing.T) {
+func TestFaults_AReleasedClaimThatArrivesAgainStaysReleased(t *testing.T) {
 	b := setup(t)
 	c := b.mine(one, asked)
 	token := b.kept(one)["token"]
@@ -103,7 +103,7 @@ func TestAReleasedClaimThatArrivesAgainStaysReleased(t *testing.T) {
 	b.mine(one, asked)
 }
 
-func TestConnectionsThatAreKilledCostNoClaimTwiceAndNoneAtAll(t *testing.T) {
+func TestFaults_ConnectionsThatAreKilledCostNoClaimTwiceAndNoneAtAll(t *testing.T) {
 	b := setup(t)
 	stores := []*Store{storeOn(t, b.server.Client()), storeOn(t, b.server.Client())}
 	var mine, unknown, ended, killed atomic.Int64
@@ -136,7 +136,7 @@ func TestConnectionsThatAreKilledCostNoClaimTwiceAndNoneAtAll(t *testing.T) {
 	t.Logf("%d connections were killed: %d claims are mine and %d unknown, of %d keys", killed.Load(), mine.Load(), unknown.Load(), keys)
 }
 
-func TestARedisSlowerThanItsClientGivesAKeyToNobodyTwice(t *testing.T) {
+func TestFaults_ARedisSlowerThanItsClientGivesAKeyToNobodyTwice(t *testing.T) {
 	skip.InShort(t, "it takes 5 s beside the others")
 	b := setup(t)
 	admin := b.server.Client()
@@ -192,7 +192,7 @@ func TestARedisSlowerThanItsClientGivesAKeyToNobodyTwice(t *testing.T) {
 	}
 }
 
-func TestARedisWithAnAppendOnlyFileRemembersAClaimOverACrash(t *testing.T) {
+func TestFaults_ARedisWithAnAppendOnlyFileRemembersAClaimOverACrash(t *testing.T) {
 	b := setup(t, "--appendonly", "yes", "--appendfsync", "always")
 	c := b.mine(one, asked)
 	answered := idempotency.StoreKey{Key: "answered"}
@@ -205,7 +205,7 @@ func TestARedisWithAnAppendOnlyFileRemembersAClaimOverACrash(t *testing.T) {
 }
 
 // This is the promise that is weaker: what Redis forgets is new.
-func TestARedisWithoutAnAppendOnlyFileForgetsKeysInACrash(t *testing.T) {
+func TestFaults_ARedisWithoutAnAppendOnlyFileForgetsKeysInACrash(t *testing.T) {
 	b := setup(t)
 	c := b.mine(one, asked)
 	answered := idempotency.StoreKey{Key: "answered"}
@@ -219,7 +219,7 @@ func TestARedisWithoutAnAppendOnlyFileForgetsKeysInACrash(t *testing.T) {
 	b.mine(answered, asked)
 }
 
-func TestARedisThatIsAwayIsAnErrorAndNoClaim(t *testing.T) {
+func TestFaults_ARedisThatIsAwayIsAnErrorAndNoClaim(t *testing.T) {
 	b := setup(t, "--appendonly", "yes", "--appendfsync", "always")
 	fence := b.mine(one, asked).Fence
 	b.server.Kill()
@@ -238,7 +238,7 @@ func TestARedisThatIsAwayIsAnErrorAndNoClaim(t *testing.T) {
 	b.is(true)(b.finish(one, fence, answerOf("x")))
 }
 
-func TestAPoolWithoutAFreeConnectionIsAnErrorInTime(t *testing.T) {
+func TestFaults_APoolWithoutAFreeConnectionIsAnErrorInTime(t *testing.T) {
 	b := setup(t)
 	client := b.server.Client(func(o *redis.Options) { o.PoolSize, o.PoolTimeout = 1, 20*time.Millisecond })
 	store, held := storeOn(t, client), client.Conn()
@@ -256,7 +256,7 @@ func TestAPoolWithoutAFreeConnectionIsAnErrorInTime(t *testing.T) {
 	}
 }
 
-func TestClaimsLeaveRoomForThoseWhoHaveAKey(t *testing.T) {
+func TestFaults_ClaimsLeaveRoomForThoseWhoHaveAKey(t *testing.T) {
 	b := setup(t)
 	client := b.server.Client(func(o *redis.Options) { o.PoolSize, o.PoolTimeout = 4, 20*time.Millisecond })
 	b.store = storeOn(t, client)
@@ -280,7 +280,7 @@ func TestClaimsLeaveRoomForThoseWhoHaveAKey(t *testing.T) {
 	b.is(true)(b.finish(one, fence, answerOf("x")))
 }
 
-func TestAClaimThatEndsGivesItsRoomBack(t *testing.T) {
+func TestFaults_AClaimThatEndsGivesItsRoomBack(t *testing.T) {
 	b := setup(t)
 	b.store = storeOn(t, b.server.Client(func(o *redis.Options) { o.PoolSize, o.PoolTimeout = 2, time.Minute }))
 	for i := range 10 {
@@ -295,7 +295,7 @@ func TestAClaimThatEndsGivesItsRoomBack(t *testing.T) {
 	}
 }
 
-func TestEveryClientHasRoomForAClaim(t *testing.T) {
+func TestFaults_EveryClientHasRoomForAClaim(t *testing.T) {
 	t.Parallel()
 	single, cluster := redis.NewClient(&redis.Options{PoolSize: 1}), redis.NewClusterClient(&redis.ClusterOptions{})
 	t.Cleanup(func() { _, _ = single.Close(), cluster.Close() })
@@ -307,7 +307,7 @@ func TestEveryClientHasRoomForAClaim(t *testing.T) {
 	}
 }
 
-func TestAContextThatEndsEndsAClaim(t *testing.T) {
+func TestFaults_AContextThatEndsEndsAClaim(t *testing.T) {
 	b := setup(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -317,7 +317,7 @@ func TestAContextThatEndsEndsAClaim(t *testing.T) {
 	b.mine(one, asked)
 }
 
-func TestScriptsThatWereFlushedAreSentAgain(t *testing.T) {
+func TestFaults_ScriptsThatWereFlushedAreSentAgain(t *testing.T) {
 	b := setup(t)
 	flush := func() {
 		if err := b.client.ScriptFlush(t.Context()).Err(); err != nil {
@@ -338,7 +338,7 @@ func TestScriptsThatWereFlushedAreSentAgain(t *testing.T) {
 	b.is(true)(b.finish(one, c.Fence, answerOf("x")))
 }
 
-func TestARedisWithoutMemoryRefusesClaimsAndEvictsNone(t *testing.T) {
+func TestFaults_ARedisWithoutMemoryRefusesClaimsAndEvictsNone(t *testing.T) {
 	b := setup(t)
 	b.mine(one, asked)
 	if err := b.client.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
@@ -355,7 +355,7 @@ func TestARedisWithoutMemoryRefusesClaimsAndEvictsNone(t *testing.T) {
 	b.mine(two, asked)
 }
 
-func TestAReplicaAndAMasterWithoutReplicasRefuseClaims(t *testing.T) {
+func TestFaults_AReplicaAndAMasterWithoutReplicasRefuseClaims(t *testing.T) {
 	b := setup(t, "--min-replicas-to-write", "1", "--repl-diskless-sync-delay", "0")
 	if c, err := b.store.Claim(t.Context(), one, asked, long, day); !redis.IsNoReplicasError(err) || c.Mine {
 		t.Errorf("claimed %+v, %v", c, err)
@@ -385,7 +385,7 @@ func TestAReplicaAndAMasterWithoutReplicasRefuseClaims(t *testing.T) {
 	}
 }
 
-func TestAClusterNeedsNothingSpecial(t *testing.T) {
+func TestFaults_AClusterNeedsNothingSpecial(t *testing.T) {
 	b := setup(t, "--cluster-enabled", "yes")
 	if err := b.client.ClusterAddSlotsRange(t.Context(), 0, 16383).Err(); err != nil {
 		t.Fatal(err)

@@ -99,7 +99,7 @@ func (b *bundle) name() string {
 }
 
 // R5.
-func TestOnRedisARepeatGetsTheFirstAnswerByteForByte(t *testing.T) {
+func TestMiddleware_OnRedisARepeatGetsTheFirstAnswerByteForByte(t *testing.T) {
 	b := setup(t)
 	h := guardedBy(t, b.store, charging(b.client))
 	first := send(t.Context(), h, "k1", "10")
@@ -122,7 +122,7 @@ func TestOnRedisARepeatGetsTheFirstAnswerByteForByte(t *testing.T) {
 }
 
 // R6.
-func TestOnRedisAMismatchRunsNothingAndChangesNothing(t *testing.T) {
+func TestMiddleware_OnRedisAMismatchRunsNothingAndChangesNothing(t *testing.T) {
 	b := setup(t)
 	h := guardedBy(t, b.store, charging(b.client))
 	b.answers(send(t.Context(), h, "k1", "10"), 201, "stored")
@@ -134,7 +134,7 @@ func TestOnRedisAMismatchRunsNothingAndChangesNothing(t *testing.T) {
 }
 
 // R11.
-func TestOnRedisARepeatOfARunningRequestIsAConflict(t *testing.T) {
+func TestMiddleware_OnRedisARepeatOfARunningRequestIsAConflict(t *testing.T) {
 	b := setup(t)
 	entered, leave := make(chan struct{}), make(chan struct{})
 	charge := charging(b.client)
@@ -157,7 +157,7 @@ func TestOnRedisARepeatOfARunningRequestIsAConflict(t *testing.T) {
 }
 
 // R20.
-func TestOnRedisA5xxIsForgottenAndItsKeyFreeAtOnce(t *testing.T) {
+func TestMiddleware_OnRedisA5xxIsForgottenAndItsKeyFreeAtOnce(t *testing.T) {
 	b := setup(t)
 	charge, fails := charging(b.client), true
 	h := guardedBy(t, b.store, func(w http.ResponseWriter, r *http.Request) {
@@ -175,7 +175,7 @@ func TestOnRedisA5xxIsForgottenAndItsKeyFreeAtOnce(t *testing.T) {
 }
 
 // R27.
-func TestOnRedisThatIsAwayNothingRuns(t *testing.T) {
+func TestMiddleware_OnRedisThatIsAwayNothingRuns(t *testing.T) {
 	b := setup(t)
 	var runs atomic.Int32
 	h := guardedBy(t, b.store, func(w http.ResponseWriter, r *http.Request) {
@@ -194,7 +194,7 @@ func TestOnRedisThatIsAwayNothingRuns(t *testing.T) {
 }
 
 // R28.
-func TestARedisLostWhileAHandlerRunsMakesTheOutcomeUnknown(t *testing.T) {
+func TestMiddleware_ARedisLostWhileAHandlerRunsMakesTheOutcomeUnknown(t *testing.T) {
 	skip.InShort(t, "it takes 5 s beside the others")
 	b := setup(t, "--appendonly", "yes", "--appendfsync", "always")
 	var runs atomic.Int32
@@ -214,7 +214,7 @@ func TestARedisLostWhileAHandlerRunsMakesTheOutcomeUnknown(t *testing.T) {
 }
 
 // R42.
-func TestOnRedisAnAnswerThatIsNotAsItWasIsNeitherSentNorRunAgain(t *testing.T) {
+func TestMiddleware_OnRedisAnAnswerThatIsNotAsItWasIsNeitherSentNorRunAgain(t *testing.T) {
 	b := setup(t)
 	h := guardedBy(t, b.store, charging(b.client))
 	b.answers(send(t.Context(), h, "k1", "10"), 201, "stored")
@@ -232,7 +232,7 @@ func TestOnRedisAnAnswerThatIsNotAsItWasIsNeitherSentNorRunAgain(t *testing.T) {
 }
 
 // R30.
-func TestOnRedisALongAnswerIsNotKeptAndNotMadeAgain(t *testing.T) {
+func TestMiddleware_OnRedisALongAnswerIsNotKeptAndNotMadeAgain(t *testing.T) {
 	b := setup(t)
 	var runs atomic.Int32
 	h := guardedBy(t, b.store, func(w http.ResponseWriter, _ *http.Request) {
@@ -250,7 +250,7 @@ func TestOnRedisALongAnswerIsNotKeptAndNotMadeAgain(t *testing.T) {
 }
 
 // R11.
-func TestOnRedis10000RepeatsAtOnceHaveOneEffect(t *testing.T) {
+func TestMiddleware_OnRedis10000RepeatsAtOnceHaveOneEffect(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	b := setup(t)
 	handlers := make([]http.Handler, 4) // as many processes
@@ -310,7 +310,7 @@ const crashed = 42
 
 // This is the promise that is weaker: on Postgres there is one effect.
 // R21.
-func TestOnRedisACrashBeforeTheAnswerRunsAgainAfterTheLease(t *testing.T) {
+func TestMiddleware_OnRedisACrashBeforeTheAnswerRunsAgainAfterTheLease(t *testing.T) {
 	b := setup(t)
 	child := exec.CommandContext(t.Context(), os.Args[0])
 	child.Env = append(os.Environ(), crashing+"="+b.server.Addr)

@@ -62,7 +62,7 @@ func (w *model) release(fence int64) {
 	}
 }
 
-func TestARedisAgreesWithItsTwinWhateverIsDoneInWhichOrder(t *testing.T) {
+func TestModel_ARedisAgreesWithItsTwinWhateverIsDoneInWhichOrder(t *testing.T) {
 	b := setup(t)
 	histories := 0
 	rapid.Check(t, func(r *rapid.T) {

@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
-func TestOfFiftyClaimsAtOnceOneIsMine(t *testing.T) {
+func TestStore_OfFiftyClaimsAtOnceOneIsMine(t *testing.T) {
 	b := setup(t)
 	stores := make([]*Store, 5) // as many processes
 	for i := range stores {
@@ -45,7 +45,7 @@ func TestOfFiftyClaimsAtOnceOneIsMine(t *testing.T) {
 	}
 }
 
-func TestAClaimFinishedIsAnsweredByteForByte(t *testing.T) {
+func TestStore_AClaimFinishedIsAnsweredByteForByte(t *testing.T) {
 	every := make([]byte, 256)
 	for i := range every {
 		every[i] = byte(i)
@@ -75,7 +75,7 @@ func TestAClaimFinishedIsAnsweredByteForByte(t *testing.T) {
 	}
 }
 
-func TestAnAnswerComesWithTheFingerprintThatHasIt(t *testing.T) {
+func TestStore_AnAnswerComesWithTheFingerprintThatHasIt(t *testing.T) {
 	b := setup(t)
 	b.is(true)(b.finish(one, b.mine(one, asked).Fence, answerOf("x")))
 	if c := b.claim(one, other); string(c.Fingerprint) != string(asked) || c.Mine || c.Answer == nil {
@@ -83,7 +83,7 @@ func TestAnAnswerComesWithTheFingerprintThatHasIt(t *testing.T) {
 	}
 }
 
-func TestAKeyInUseComesWithTheFingerprintThatHasIt(t *testing.T) {
+func TestStore_AKeyInUseComesWithTheFingerprintThatHasIt(t *testing.T) {
 	b := setup(t)
 	b.mine(one, asked)
 	b.unchanged(one, func() {
@@ -92,7 +92,7 @@ func TestAKeyInUseComesWithTheFingerprintThatHasIt(t *testing.T) {
 	})
 }
 
-func TestALeaseThatRanOutIsTakenOverUnderAHigherFence(t *testing.T) {
+func TestStore_ALeaseThatRanOutIsTakenOverUnderAHigherFence(t *testing.T) {
 	b := setup(t)
 	first, err := b.store.Claim(t.Context(), one, asked, 50*time.Millisecond, day)
 	if err != nil || !first.Mine {
@@ -128,7 +128,7 @@ func (b *bundle) late(k idempotency.StoreKey, fence int64) {
 	})
 }
 
-func TestUnderAnOldFenceNothingChanges(t *testing.T) {
+func TestStore_UnderAnOldFenceNothingChanges(t *testing.T) {
 	b := setup(t)
 	old := b.mine(one, asked).Fence
 	b.runOut(one)
@@ -141,7 +141,7 @@ func TestUnderAnOldFenceNothingChanges(t *testing.T) {
 	b.answered(one, answerOf("in time"))
 }
 
-func TestWhatIsFinishedStaysAsItIsUnderItsOwnFence(t *testing.T) {
+func TestStore_WhatIsFinishedStaysAsItIsUnderItsOwnFence(t *testing.T) {
 	b := setup(t)
 	fence := b.mine(one, asked).Fence
 	b.is(true)(b.finish(one, fence, answerOf("once")))
@@ -155,7 +155,7 @@ func TestWhatIsFinishedStaysAsItIsUnderItsOwnFence(t *testing.T) {
 	b.answered(one, answerOf("once"))
 }
 
-func TestALeaseThatRanOutIsStillItsOwnersWhileNobodyElseClaims(t *testing.T) {
+func TestStore_ALeaseThatRanOutIsStillItsOwnersWhileNobodyElseClaims(t *testing.T) {
 	b := setup(t)
 	fence := b.mine(one, asked).Fence
 	b.runOut(one)
@@ -166,7 +166,7 @@ func TestALeaseThatRanOutIsStillItsOwnersWhileNobodyElseClaims(t *testing.T) {
 	b.answered(one, answerOf("x"))
 }
 
-func TestARenewedLeaseKeepsAKeyThatWouldHaveExpired(t *testing.T) {
+func TestStore_ARenewedLeaseKeepsAKeyThatWouldHaveExpired(t *testing.T) {
 	b := setup(t)
 	c, err := b.store.Claim(t.Context(), one, asked, time.Minute, time.Minute)
 	if err != nil {
@@ -188,7 +188,7 @@ func (b *bundle) unchangedExpiry(k idempotency.StoreKey, f func()) {
 	}
 }
 
-func TestALeaseLongerThanTheTTLKeepsItsKey(t *testing.T) {
+func TestStore_ALeaseLongerThanTheTTLKeepsItsKey(t *testing.T) {
 	b := setup(t)
 	if _, err := b.store.Claim(t.Context(), one, asked, time.Hour, time.Second); err != nil {
 		t.Fatal(err)
@@ -198,7 +198,7 @@ func TestALeaseLongerThanTheTTLKeepsItsKey(t *testing.T) {
 	}
 }
 
-func TestAReleasedKeyIsFreeForItsOwnRequestOnly(t *testing.T) {
+func TestStore_AReleasedKeyIsFreeForItsOwnRequestOnly(t *testing.T) {
 	b := setup(t)
 	first := b.mine(one, asked)
 	if err := b.store.Release(t.Context(), one, first.Fence); err != nil {
@@ -214,7 +214,7 @@ func TestAReleasedKeyIsFreeForItsOwnRequestOnly(t *testing.T) {
 	}
 }
 
-func TestAfterItsTimeAKeyIsNewForAnyRequestAndItsFencesStillRise(t *testing.T) {
+func TestStore_AfterItsTimeAKeyIsNewForAnyRequestAndItsFencesStillRise(t *testing.T) {
 	b := setup(t)
 	first := b.mine(one, asked)
 	if until, mine, err := b.store.Finish(t.Context(), one, first.Fence, answerOf("x"), time.Millisecond); !mine || err != nil || time.Until(until).Abs() > time.Minute {
@@ -232,7 +232,7 @@ func TestAfterItsTimeAKeyIsNewForAnyRequestAndItsFencesStillRise(t *testing.T) {
 	b.busy(one, other, other)
 }
 
-func TestAFenceRisesAlsoWhereTheClockHasGoneBack(t *testing.T) {
+func TestStore_AFenceRisesAlsoWhereTheClockHasGoneBack(t *testing.T) {
 	b := setup(t)
 	b.mine(one, asked)
 	const ahead = 4_000_000_000_000_000 // the year 2096
@@ -244,7 +244,7 @@ func TestAFenceRisesAlsoWhereTheClockHasGoneBack(t *testing.T) {
 	b.is(true)(b.finish(one, ahead+1, answerOf("x")))
 }
 
-func TestWhatCannotBeReadIsNeitherRunNorReplayed(t *testing.T) {
+func TestStore_WhatCannotBeReadIsNeitherRunNorReplayed(t *testing.T) {
 	b := setup(t)
 	fence := b.mine(one, asked).Fence
 	b.is(true)(b.finish(one, fence, answerOf("x")))
@@ -292,7 +292,7 @@ func TestWhatCannotBeReadIsNeitherRunNorReplayed(t *testing.T) {
 	}
 }
 
-func TestKeysOfAnyBytesAreToldApart(t *testing.T) {
+func TestStore_KeysOfAnyBytesAreToldApart(t *testing.T) {
 	b := setup(t)
 	var keys []idempotency.StoreKey
 	for c := range 256 {
@@ -309,7 +309,7 @@ func TestKeysOfAnyBytesAreToldApart(t *testing.T) {
 	}
 }
 
-func TestANameShowsTheOperationAndNothingThatMeansSomething(t *testing.T) {
+func TestStore_ANameShowsTheOperationAndNothingThatMeansSomething(t *testing.T) {
 	t.Parallel()
 	got := nameOf(DefaultPrefix, idempotency.StoreKey{Scope: "principal:a", Operation: "POST /charges/{id}/refunds:*\n", Key: "k1"})
 	if head, tail := got[:len(got)-64], got[len(got)-64:]; head != "idempotency:POST_/charges/_id_/refunds___:" || strings.Trim(tail, "0123456789abcdef") != "" {
@@ -328,7 +328,7 @@ func TestANameShowsTheOperationAndNothingThatMeansSomething(t *testing.T) {
 	}
 }
 
-func TestSeveralServicesShareARedisByPrefixes(t *testing.T) {
+func TestStore_SeveralServicesShareARedisByPrefixes(t *testing.T) {
 	b := setup(t)
 	shop, err := New(b.client, Config{Prefix: "shop:"})
 	if err != nil {
@@ -344,7 +344,7 @@ func TestSeveralServicesShareARedisByPrefixes(t *testing.T) {
 	}
 }
 
-func TestAnAnswerThatIsStoredAgainKeepsItsTime(t *testing.T) {
+func TestStore_AnAnswerThatIsStoredAgainKeepsItsTime(t *testing.T) {
 	b := setup(t)
 	first := b.mine(one, asked)
 	until, mine, err := b.store.Finish(t.Context(), one, first.Fence, answerOf("x"), time.Hour)

@@ -46,7 +46,7 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-func TestPayloadsHaveConfluentsWireFormat(t *testing.T) {
+func TestCodec_PayloadsHaveConfluentsWireFormat(t *testing.T) {
 	im := imitate(t)
 	for range 258 { // so that the next id takes two bytes
 		im.add("filler", registered{Schema: fmt.Sprint(len(im.schemas)), Type: "JSON"})
@@ -85,7 +85,7 @@ func TestPayloadsHaveConfluentsWireFormat(t *testing.T) {
 	}
 }
 
-func TestWhatIsEncodedIsDecoded(t *testing.T) {
+func TestCodec_WhatIsEncodedIsDecoded(t *testing.T) {
 	im := imitate(t)
 	writer, reader := registryOf(t, im), registryOf(t, im)
 	e := must(must(writer.Avro(AvroConfig{Schema: orderV2, Register: true})).Encode(t.Context(), holdfast.Event{Topic: "orders"}, order{"a", 9}))
@@ -110,7 +110,7 @@ func TestWhatIsEncodedIsDecoded(t *testing.T) {
 	}
 }
 
-func TestAReaderTakesWhatWasWrittenWithAnotherSchema(t *testing.T) {
+func TestCodec_AReaderTakesWhatWasWrittenWithAnotherSchema(t *testing.T) {
 	im := imitate(t)
 	id := im.add("orders-value", registered{Schema: orderV1})
 	r := registryOf(t, im)
@@ -127,7 +127,7 @@ func TestAReaderTakesWhatWasWrittenWithAnotherSchema(t *testing.T) {
 	}
 }
 
-func TestASchemaMayReferToOthers(t *testing.T) {
+func TestCodec_ASchemaMayReferToOthers(t *testing.T) {
 	im := imitate(t)
 	im.add("money", registered{Schema: `{"type":"record","name":"Money","fields":[{"name":"cents","type":"long"}]}`})
 	id := im.add("bill", registered{Schema: `{"type":"record","name":"Bill","fields":[{"name":"total","type":"Money"}]}`,
@@ -160,7 +160,7 @@ func final(t *testing.T, name string, err error, reason string) {
 	}
 }
 
-func TestAPayloadThatDoesNotFitIsFinal(t *testing.T) {
+func TestCodec_APayloadThatDoesNotFitIsFinal(t *testing.T) {
 	im := imitate(t)
 	av, pb, js := im.add("a", registered{Schema: orderV2}), im.add("p", registered{Schema: "x.proto", Type: "PROTOBUF"}), im.add("j", registered{Schema: "{}", Type: "JSON"})
 	broken := im.add("b", registered{Schema: `{"type":"SECRET"}`})
@@ -197,7 +197,7 @@ func TestAPayloadThatDoesNotFitIsFinal(t *testing.T) {
 	}
 }
 
-func TestARegistryThatDoesNotAnswerIsNoEventsFault(t *testing.T) {
+func TestCodec_ARegistryThatDoesNotAnswerIsNoEventsFault(t *testing.T) {
 	im := imitate(t)
 	id := im.add("a", registered{Schema: orderV2})
 	payload := must(framed(id, nil, []byte{2, 'a', 2}))
@@ -233,7 +233,7 @@ func TestARegistryThatDoesNotAnswerIsNoEventsFault(t *testing.T) {
 	}
 }
 
-func TestASchemaIsRegisteredOnlyIfAskedFor(t *testing.T) {
+func TestCodec_ASchemaIsRegisteredOnlyIfAskedFor(t *testing.T) {
 	im := imitate(t)
 	r := registryOf(t, im)
 	_, err := must(r.Avro(AvroConfig{Schema: orderV2})).Encode(t.Context(), holdfast.Event{Topic: "orders"}, order{})
@@ -249,7 +249,7 @@ func TestASchemaIsRegisteredOnlyIfAskedFor(t *testing.T) {
 	}
 }
 
-func TestCredentialsAreSent(t *testing.T) {
+func TestCodec_CredentialsAreSent(t *testing.T) {
 	im := imitate(t)
 	im.add("orders-value", registered{Schema: orderV2})
 	for want, c := range map[string]Config{"me": {User: "me", Password: "x"}, "Bearer tok": {Token: "tok"}, "": {}} {
@@ -262,7 +262,7 @@ func TestCredentialsAreSent(t *testing.T) {
 	}
 }
 
-func TestAllProblemsOfAConfigurationAreSaidAtOnce(t *testing.T) {
+func TestCodec_AllProblemsOfAConfigurationAreSaidAtOnce(t *testing.T) {
 	_, err := New(Config{URLs: []string{"registry:8081", "https://me:SECRET@registry"}, User: "me", Token: "SECRET", Timeout: -1})
 	for _, want := range []string{"urls has an address that is not like", "token and user are both set", "timeout is -1ns"} {
 		if err == nil || !strings.Contains(err.Error(), want) {

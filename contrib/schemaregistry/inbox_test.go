@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 
-func TestAnOutageOfTheRegistryCostsNoEvent(t *testing.T) {
+func TestInbox_AnOutageOfTheRegistryCostsNoEvent(t *testing.T) {
 	skip.InShort(t, "it takes 6 s beside the others")
 	db, im := migrated.New(t), imitate(t)
 	id := im.add("orders-value", registered{Schema: orderV2})

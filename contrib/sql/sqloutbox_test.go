@@ -29,7 +29,7 @@ type begun struct{ *asked }
 func (begun) Commit() error   { panic("Write commits") }
 func (begun) Rollback() error { panic("Write rolls back") }
 
-func TestEveryArgumentIsTextBytesOrNull(t *testing.T) {
+func TestSQLOutbox_EveryArgumentIsTextBytesOrNull(t *testing.T) {
 	t.Parallel()
 	var a asked
 	e := holdfast.Event{ID: "1", Source: "s", Topic: "o", Type: "t", Key: `k"\`, Payload: []byte{0, 255}, Headers: map[string]string{"h": "v"},
@@ -57,7 +57,7 @@ func TestEveryArgumentIsTextBytesOrNull(t *testing.T) {
 	}
 }
 
-func TestNothingIsSentWhereThereIsNothingToDo(t *testing.T) {
+func TestSQLOutbox_NothingIsSentWhereThereIsNothingToDo(t *testing.T) {
 	t.Parallel()
 	var a asked
 	if err := Write(t.Context(), begun{&a}); err != nil {
@@ -71,7 +71,7 @@ func TestNothingIsSentWhereThereIsNothingToDo(t *testing.T) {
 	}
 }
 
-func TestFromTakesTransactionsAlone(t *testing.T) {
+func TestSQLOutbox_FromTakesTransactionsAlone(t *testing.T) {
 	t.Parallel()
 	var a asked
 	if tx, err := From(begun{&a}); err != nil || tx != (begun{&a}) {
@@ -89,7 +89,7 @@ func TestFromTakesTransactionsAlone(t *testing.T) {
 	}
 }
 
-func TestANilTransactionIsAnError(t *testing.T) {
+func TestSQLOutbox_ANilTransactionIsAnError(t *testing.T) {
 	t.Parallel()
 	for _, tx := range []Tx{nil, (*sql.Tx)(nil)} {
 		if err := Write(t.Context(), tx, holdfast.Event{Topic: "o", Type: "t"}); err == nil || !strings.HasPrefix(err.Error(), "write events: tx is nil: it must be") {
@@ -107,14 +107,14 @@ func TestANilTransactionIsAnError(t *testing.T) {
 	}
 }
 
-func TestWriteOnceNeedsATransactionThatAnswers(t *testing.T) {
+func TestSQLOutbox_WriteOnceNeedsATransactionThatAnswers(t *testing.T) {
 	t.Parallel()
 	if _, err := WriteOnce(t.Context(), begun{&asked{}}, "k", holdfast.Event{Topic: "o", Type: "t"}); err == nil || !strings.Contains(err.Error(), "sqloutbox.begun has no QueryContext") {
 		t.Errorf("got %v", err)
 	}
 }
 
-func TestMiddlewareIsRefused(t *testing.T) {
+func TestSQLOutbox_MiddlewareIsRefused(t *testing.T) {
 	t.Parallel()
 	around := func(next outbox.WriteFunc) outbox.WriteFunc { return next }
 	if _, err := New(outbox.Config{Use: []func(outbox.WriteFunc) outbox.WriteFunc{around}}); err == nil || !strings.Contains(err.Error(), "use has middleware") {

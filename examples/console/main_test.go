@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-func TestOnlyWhoLogsInReachesTheConsole(t *testing.T) {
+func TestConsole_OnlyWhoLogsInReachesTheConsole(t *testing.T) {
 	// No database answers there: who is let in gets the console's own error, and nobody else gets as far.
 	pool, err := pgxpool.New(t.Context(), "postgres://nobody@127.0.0.1:1/none?connect_timeout=1")
 	if err != nil {

@@ -31,7 +31,7 @@ import (
 
 func TestMain(m *testing.M) { exampletest.Main(m, main) }
 
-func TestWithoutAnyServerTheDemoRunsToItsEnd(t *testing.T) {
+func TestEmbedded_WithoutAnyServerTheDemoRunsToItsEnd(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	text, err := exampletest.Told(t, func(ctx context.Context, out io.Writer) error { return run(ctx, out, config{Demo: true}) })
@@ -49,7 +49,7 @@ func TestWithoutAnyServerTheDemoRunsToItsEnd(t *testing.T) {
 	}
 }
 
-func TestTheDemoLeavesServersThatAreNamedAsTheyWere(t *testing.T) {
+func TestEmbedded_TheDemoLeavesServersThatAreNamedAsTheyWere(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	if err := run(t.Context(), io.Discard, config{Demo: true, DatabaseURL: db.DSN, Brokers: strings.Join(exampletest.Cluster(t).Brokers, ",")}); err != nil {
@@ -223,7 +223,7 @@ func (s *site) wantAllPublished() {
 	}
 }
 
-func TestARequestInHandEndsWellWhileTheServiceStops(t *testing.T) {
+func TestEmbedded_ARequestInHandEndsWellWhileTheServiceStops(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, exampletest.Cluster(t).Server.Cluster)
 	r := s.start()
@@ -271,7 +271,7 @@ func TestARequestInHandEndsWellWhileTheServiceStops(t *testing.T) {
 	s.wantEnd(next, "")
 }
 
-func TestARequestThatDoesNotEndIsCutOffAndRolledBack(t *testing.T) {
+func TestEmbedded_ARequestThatDoesNotEndIsCutOffAndRolledBack(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, exampletest.Cluster(t).Server.Cluster)
 	r := s.start(func(v *service) { v.drain = 200 * time.Millisecond })
@@ -309,7 +309,7 @@ func TestARequestThatDoesNotEndIsCutOffAndRolledBack(t *testing.T) {
 	}
 }
 
-func TestOrdersTakenWhileKafkaIsAwayArePublishedByTheNextStart(t *testing.T) {
+func TestEmbedded_OrdersTakenWhileKafkaIsAwayArePublishedByTheNextStart(t *testing.T) {
 	t.Parallel()
 	k, err := kafkaserver.InProcess()
 	if err != nil {
@@ -351,7 +351,7 @@ func TestOrdersTakenWhileKafkaIsAwayArePublishedByTheNextStart(t *testing.T) {
 	s.wantEnd(next, "")
 }
 
-func TestHealthFailsWhenTheRelayOrTheDatabaseDoes(t *testing.T) {
+func TestEmbedded_HealthFailsWhenTheRelayOrTheDatabaseDoes(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, exampletest.Cluster(t).Server.Cluster)
 	var v *service

@@ -67,7 +67,7 @@ func (s *site) terminate(c *child) {
 	}
 }
 
-func TestSIGTERMDuringRequestsLosesNothing(t *testing.T) {
+func TestSignal_SIGTERMDuringRequestsLosesNothing(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, exampletest.Cluster(t).Server.Cluster)
 	c := s.command()

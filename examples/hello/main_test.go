@@ -16,7 +16,7 @@ import (
 func TestMain(m *testing.M) { exampletest.Main(m, main) }
 
 // With no setting at all it starts what it needs, as on a bare machine.
-func TestItGreetsWithoutAnySetting(t *testing.T) {
+func TestHello_ItGreetsWithoutAnySetting(t *testing.T) {
 	out, err := exampletest.Command([]string{"DATABASE_URL=", "KAFKA_BROKERS="}).CombinedOutput()
 	if bytes.Contains(out, []byte(pgserver.ErrNoServer.Error())) {
 		skip.Without(t, "PostgreSQL", "install it", pgserver.ErrNoServer)
@@ -27,7 +27,7 @@ func TestItGreetsWithoutAnySetting(t *testing.T) {
 }
 
 // Twice, because the second run finds the schema, the topic, the group and its offsets.
-func TestItGreetsEachTimeOnServersOfTheUser(t *testing.T) {
+func TestHello_ItGreetsEachTimeOnServersOfTheUser(t *testing.T) {
 	db, cluster := pgtest.New(t), kafkatest.InProcess(t)
 	for range 2 {
 		out, err := exampletest.Command([]string{"DATABASE_URL=" + db.DSN, "KAFKA_BROKERS=" + strings.Join(cluster.Brokers, ",")}).CombinedOutput()
@@ -41,7 +41,7 @@ func TestItGreetsEachTimeOnServersOfTheUser(t *testing.T) {
 }
 
 // It is the first program that people see: it must fit on a page.
-func TestItHasAtMostEightyLines(t *testing.T) {
+func TestHello_ItHasAtMostEightyLines(t *testing.T) {
 	code, err := os.ReadFile("main.go")
 	if err != nil {
 		t.Fatal(err)

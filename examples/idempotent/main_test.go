@@ -12,7 +12,7 @@ import (
 
 func TestMain(m *testing.M) { exampletest.Main(m, main) }
 
-func TestARefundIsPaidBackOnceHoweverOftenItIsAskedFor(t *testing.T) {
+func TestIdempotent_ARefundIsPaidBackOnceHoweverOftenItIsAskedFor(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	text, err := exampletest.Told(t, func(ctx context.Context, out io.Writer) error { return run(ctx, out, db.DSN) })

@@ -26,7 +26,7 @@ func telling(c config) exampletest.Story {
 	return func(ctx context.Context, out io.Writer) error { return run(ctx, out, c) }
 }
 
-func TestWithoutAnyServerTheStoryIsToldToItsEnd(t *testing.T) {
+func TestOrders_WithoutAnyServerTheStoryIsToldToItsEnd(t *testing.T) {
 	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	text := exampletest.ToItsEnd(t, telling(config{}), 4,
@@ -44,7 +44,7 @@ func TestWithoutAnyServerTheStoryIsToldToItsEnd(t *testing.T) {
 	}
 }
 
-func TestServersThatAreNamedAreUsedAndLeftAsTheyWere(t *testing.T) {
+func TestOrders_ServersThatAreNamedAreUsedAndLeftAsTheyWere(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	db, kafka := pgtest.New(t), exampletest.Cluster(t)
@@ -55,7 +55,7 @@ func TestServersThatAreNamedAreUsedAndLeftAsTheyWere(t *testing.T) {
 	wantNoTopic(t, kafka, text)
 }
 
-func TestAnInterruptEndsItAndCleansUp(t *testing.T) {
+func TestOrders_AnInterruptEndsItAndCleansUp(t *testing.T) {
 	t.Parallel()
 	for _, at := range []string{" 2. ", " 3. ", " 4. ", " 6. "} {
 		t.Run("in step"+at, func(t *testing.T) {
@@ -107,7 +107,7 @@ func wantNoTopic(t *testing.T, c *kafkatest.Cluster, text string) {
 	})
 }
 
-func TestABrokenPromiseIsFound(t *testing.T) {
+func TestOrders_ABrokenPromiseIsFound(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ sql, want string }{
 		"an order with two invoices": {
@@ -140,7 +140,7 @@ func TestABrokenPromiseIsFound(t *testing.T) {
 	}
 }
 
-func TestWhatIsWrongWithTheServersIsSaidInASentence(t *testing.T) {
+func TestOrders_WhatIsWrongWithTheServersIsSaidInASentence(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		env  []string

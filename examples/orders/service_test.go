@@ -43,7 +43,7 @@ func startShop(t *testing.T) (*servers.Servers, *shop) {
 	return on, s
 }
 
-func TestAnOrderIsWrittenWithItsEventAndOneThatIsDeclinedWithNone(t *testing.T) {
+func TestService_AnOrderIsWrittenWithItsEventAndOneThatIsDeclinedWithNone(t *testing.T) {
 	on, shop := startShop(t)
 	log := holdfasttest.Log{Schema: on.Schema}
 	start := log.Now(t, on.Pool)
@@ -68,7 +68,7 @@ func TestAnOrderIsWrittenWithItsEventAndOneThatIsDeclinedWithNone(t *testing.T) 
 	}
 }
 
-func TestEveryOrderHasItsInvoiceByTheTimeAllIsIdle(t *testing.T) {
+func TestService_EveryOrderHasItsInvoiceByTheTimeAllIsIdle(t *testing.T) {
 	on, shop := startShop(t)
 	ctx, stop := context.WithCancel(t.Context())
 	quiet := slog.New(slog.DiscardHandler)

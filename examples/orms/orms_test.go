@@ -141,7 +141,7 @@ func placed(id string) holdfast.Event {
 	return holdfast.Event{Topic: "orders", Type: "order.placed", Key: id, Payload: []byte(`{"cents": 1200}`)}
 }
 
-func TestAnOrderAndItsEventCommitTogetherOrNotAtAll(t *testing.T) {
+func TestORMs_AnOrderAndItsEventCommitTogetherOrNotAtAll(t *testing.T) {
 	t.Parallel()
 	for driver, open := range drivers {
 		for name, shop := range shops {
@@ -178,7 +178,7 @@ func TestAnOrderAndItsEventCommitTogetherOrNotAtAll(t *testing.T) {
 }
 
 // What is no transaction is found out before anything is written.
-func TestWithoutATransactionNothingIsWritten(t *testing.T) {
+func TestORMs_WithoutATransactionNothingIsWritten(t *testing.T) {
 	t.Parallel()
 	own := setup(t)
 	db := drivers["pgx"](t, own.DSN)
@@ -202,7 +202,7 @@ func TestWithoutATransactionNothingIsWritten(t *testing.T) {
 }
 
 // Bun's own transaction puts arguments into the text, in the place of question marks. The error says what to pass.
-func TestATransactionOfBunIsTakenByItsSQLTx(t *testing.T) {
+func TestORMs_ATransactionOfBunIsTakenByItsSQLTx(t *testing.T) {
 	t.Parallel()
 	own := setup(t)
 	db := bun.NewDB(drivers["pgx"](t, own.DSN), pgdialect.New())
@@ -263,7 +263,7 @@ var bunDB = func() *bun.DB {
 	return bun.NewDB(nowhere, pgdialect.New())
 }()
 
-func TestAHandlerWorksThroughAnORM(t *testing.T) {
+func TestORMs_AHandlerWorksThroughAnORM(t *testing.T) {
 	t.Parallel()
 	for name, insert := range inHandler {
 		t.Run(name, func(t *testing.T) {

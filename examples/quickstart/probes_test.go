@@ -14,7 +14,7 @@ import (
 )
 
 // Before Run the process is live, and not ready.
-func TestProbesSayWhyTheProcessIsNotReady(t *testing.T) {
+func TestProbes_ProbesSayWhyTheProcessIsNotReady(t *testing.T) {
 	pool, err := pgxpool.New(t.Context(), "postgres://nobody@127.0.0.1:1/none?sslmode=disable")
 	if err != nil {
 		t.Fatal(err)

@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 
-func TestEveryOrderGetsOneInvoice(t *testing.T) {
+func TestQuickstart_EveryOrderGetsOneInvoice(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
@@ -58,7 +58,7 @@ func TestEveryOrderGetsOneInvoice(t *testing.T) {
 	}
 }
 
-func TestARefundThatIsSentTwiceIsMadeOnce(t *testing.T) {
+func TestQuickstart_ARefundThatIsSentTwiceIsMadeOnce(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
@@ -84,7 +84,7 @@ func TestARefundThatIsSentTwiceIsMadeOnce(t *testing.T) {
 }
 
 // The blocks of Go in the README, one after the other, are a package that compiles: no name comes out of nowhere.
-func TestTheCodeOfTheREADMECompilesAsItStands(t *testing.T) {
+func TestQuickstart_TheCodeOfTheREADMECompilesAsItStands(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../README.md")
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
-func TestAPurchaseEndsDoneOrGivesBackWhatItTook(t *testing.T) {
+func TestSaga_APurchaseEndsDoneOrGivesBackWhatItTook(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
@@ -57,7 +57,7 @@ func TestAPurchaseEndsDoneOrGivesBackWhatItTook(t *testing.T) {
 }
 
 // What sarama chooses; rig/bench/peers asks sarama itself.
-func TestSaramaHashPutsKeysWhereSaramaDid(t *testing.T) {
+func TestSaga_SaramaHashPutsKeysWhereSaramaDid(t *testing.T) {
 	t.Parallel()
 	for key, want := range map[string][3]int{"customer-17": {2, 8, 26}, "a": {0, 0, 26}, "order/4711": {2, 11, 5}, "ключ": {2, 11, 33}} {
 		for i, partitions := range []int{3, 12, 50} {

@@ -10,7 +10,7 @@ import (
 )
 
 // The code of docs/guides/testing.md.
-func TestAnOrderIsWritten(t *testing.T) {
+func TestWritten_AnOrderIsWritten(t *testing.T) {
 	pool := migrated.New(t).Pool
 	pgtest.Exec(t, pool, "create table orders (id bigint generated always as identity, customer text, cents bigint)")
 	// snippet: written

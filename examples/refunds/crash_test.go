@@ -22,7 +22,7 @@ func (b *bundle) dying() *node {
 }
 
 // R40.
-func TestAProcessThatEndsBetweenPayoutAndRecordPaysOnce(t *testing.T) {
+func TestCrash_AProcessThatEndsBetweenPayoutAndRecordPaysOnce(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	b := setup(t)
 	n := b.dying()
@@ -41,7 +41,7 @@ func TestAProcessThatEndsBetweenPayoutAndRecordPaysOnce(t *testing.T) {
 }
 
 // R40.
-func TestWhatNoClientComesBackForTheCompleterFinishes(t *testing.T) {
+func TestCrash_WhatNoClientComesBackForTheCompleterFinishes(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	b := setup(t)
 	n := b.dying()
@@ -80,7 +80,7 @@ func (b *bundle) failing(at place) {
 }
 
 // R40.
-func TestWhereverATryFailsTheNextOneGoesOnAfterWhatIsDone(t *testing.T) {
+func TestCrash_WhereverATryFailsTheNextOneGoesOnAfterWhatIsDone(t *testing.T) {
 	for _, c := range []struct {
 		at        place
 		troubles  []trouble
@@ -114,7 +114,7 @@ func TestWhereverATryFailsTheNextOneGoesOnAfterWhatIsDone(t *testing.T) {
 }
 
 // R40.
-func TestAnUntouchedRequestIsCompletedForTheAccountThatAsked(t *testing.T) {
+func TestCrash_AnUntouchedRequestIsCompletedForTheAccountThatAsked(t *testing.T) {
 	b := setup(t)
 	b.failing(onArrival)
 	if a, err := b.client("teashop", once).post(t.Context(), "/refunds", "refund:ch_paid:1000:6f6c0001", refund{Charge: b.charge, Cents: 1000}); err == nil {

@@ -18,7 +18,7 @@ func telling(c config) exampletest.Story {
 	return func(ctx context.Context, out io.Writer) error { return run(ctx, out, c) }
 }
 
-func TestWithoutAnyServerTheStoryOfTheRefundsIsToldToItsEnd(t *testing.T) {
+func TestRefunds_WithoutAnyServerTheStoryOfTheRefundsIsToldToItsEnd(t *testing.T) {
 	skip.InShort(t, "it takes 15 s beside the others")
 	t.Parallel()
 	text := exampletest.ToItsEnd(t, telling(config{}), len(promises),
@@ -31,20 +31,20 @@ func TestWithoutAnyServerTheStoryOfTheRefundsIsToldToItsEnd(t *testing.T) {
 	}
 }
 
-func TestADatabaseThatIsNamedIsUsedAndLeftAsItWas(t *testing.T) {
+func TestRefunds_ADatabaseThatIsNamedIsUsedAndLeftAsItWas(t *testing.T) {
 	skip.InShort(t, "it takes 10 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
 	exampletest.OnNamedServer(t, db, "refunds", telling(config{DatabaseURL: db.DSN}))
 }
 
-func TestAServiceThatForgetsKeysBreaksThePromises(t *testing.T) {
+func TestRefunds_AServiceThatForgetsKeysBreaksThePromises(t *testing.T) {
 	t.Parallel()
 	exampletest.Breaks(t, telling(config{DatabaseURL: pgtest.New(t).DSN, forgetful: true}), "what is asked for once more is answered")
 }
 
 // Each promise is broken by hand, one at a time, in what a story has left.
-func TestEveryPromiseIsFoundWhenItIsBroken(t *testing.T) {
+func TestRefunds_EveryPromiseIsFoundWhenItIsBroken(t *testing.T) {
 	t.Parallel()
 	s := &story{Story: stories.Story{Out: io.Discard}, config: config{DatabaseURL: pgtest.New(t).DSN, self: self}}
 	defer func() {
@@ -91,7 +91,7 @@ func TestEveryPromiseIsFoundWhenItIsBroken(t *testing.T) {
 	}
 }
 
-func TestTheCommandExitsWithStatusOneWhereItHasNoServer(t *testing.T) {
+func TestRefunds_TheCommandExitsWithStatusOneWhereItHasNoServer(t *testing.T) {
 	t.Parallel()
 	exampletest.WithoutServer(t, "refunds")
 }

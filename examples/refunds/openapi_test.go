@@ -75,7 +75,7 @@ func (d described) hold(r *http.Request, got *httptest.ResponseRecorder) {
 }
 
 // R35.
-func TestEveryRouteOfTheServiceIsDescribed(t *testing.T) {
+func TestOpenAPI_EveryRouteOfTheServiceIsDescribed(t *testing.T) {
 	b := setup(t)
 	want := []string{"POST /hooks/gateway"}
 	for _, route := range b.service.guard.Routes() {
@@ -98,7 +98,7 @@ func TestEveryRouteOfTheServiceIsDescribed(t *testing.T) {
 }
 
 // An answer that differs from the description in a header, the body or the status is found.
-func TestAnAnswerOtherThanDescribedIsFound(t *testing.T) {
+func TestOpenAPI_AnAnswerOtherThanDescribedIsFound(t *testing.T) {
 	t.Parallel()
 	good := http.Header{"Content-Type": {"application/problem+json"}, "Error-Code": {"CONFLICT.payment_state"}}
 	const body = `{"title":"Conflict","status":409,"code":"CONFLICT.payment_state","error_code":"CONFLICT.payment_state","detail":"the payment is voided"}`

@@ -14,7 +14,7 @@ import (
 // Four refunds, each looked at from all sides: the database, the gateway, logs, metrics and traces.
 
 // R5.
-func TestTheSameKeyTwiceIsTheSameRefundAndOneLedgerEntry(t *testing.T) {
+func TestRefunds_TheSameKeyTwiceIsTheSameRefundAndOneLedgerEntry(t *testing.T) {
 	b := setup(t)
 	const key = "refund:ch_paid:1000:6f6c0001"
 	first := b.refund(b.shop, key, 1000)
@@ -36,7 +36,7 @@ func TestTheSameKeyTwiceIsTheSameRefundAndOneLedgerEntry(t *testing.T) {
 }
 
 // R13.
-func TestAnotherKeyWithTheSamePayloadIsANewRefund(t *testing.T) {
+func TestRefunds_AnotherKeyWithTheSamePayloadIsANewRefund(t *testing.T) {
 	b := setup(t)
 	first := b.refund(b.shop, "refund:ch_paid:6000:6f6c0001", 6000)
 	b.is(first, 201, "")
@@ -71,7 +71,7 @@ func TestAnotherKeyWithTheSamePayloadIsANewRefund(t *testing.T) {
 }
 
 // R48.
-func TestAGatewayTimeoutAndARetryWithTheSameKeyIsOnePayout(t *testing.T) {
+func TestRefunds_AGatewayTimeoutAndARetryWithTheSameKeyIsOnePayout(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		troubles []trouble
@@ -123,7 +123,7 @@ func TestAGatewayTimeoutAndARetryWithTheSameKeyIsOnePayout(t *testing.T) {
 // The same by a client that tries again by itself, and numbers its attempts.
 //
 // R34.
-func TestTheShopTriesAgainUnderOneKeyUntilTheGatewayAnswers(t *testing.T) {
+func TestRefunds_TheShopTriesAgainUnderOneKeyUntilTheGatewayAnswers(t *testing.T) {
 	skip.InShort(t, "it takes 6 s beside the others")
 	b := setup(t)
 	b.expect(hangsAfter, away, hangsBefore)
@@ -148,7 +148,7 @@ func TestTheShopTriesAgainUnderOneKeyUntilTheGatewayAnswers(t *testing.T) {
 }
 
 // W13.
-func TestADuplicateWebhookRefundSucceededIsOneLedgerEntry(t *testing.T) {
+func TestRefunds_ADuplicateWebhookRefundSucceededIsOneLedgerEntry(t *testing.T) {
 	t.Run("one after the other", func(t *testing.T) {
 		b := setup(t)
 		first := b.refund(b.shop, "refund:ch_paid:1000:6f6c0001", 1000)

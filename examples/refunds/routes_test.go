@@ -13,7 +13,7 @@ import (
 )
 
 // R6.
-func TestAnotherAmountUnderTheSameKeyIsAPayloadMismatch(t *testing.T) {
+func TestRoutes_AnotherAmountUnderTheSameKeyIsAPayloadMismatch(t *testing.T) {
 	b := setup(t)
 	const key = "refund:ch_paid:1000:6f6c0001"
 	first := b.refund(b.shop, key, 1000)
@@ -27,7 +27,7 @@ func TestAnotherAmountUnderTheSameKeyIsAPayloadMismatch(t *testing.T) {
 }
 
 // R1.
-func TestEveryRouteThatMovesMoneyNeedsAKeyOfItsForm(t *testing.T) {
+func TestRoutes_EveryRouteThatMovesMoneyNeedsAKeyOfItsForm(t *testing.T) {
 	b := setup(t)
 	for path, body := range map[string]any{
 		"/payments": payment{Cents: 1000}, "/refunds": refund{Charge: b.charge, Cents: 1000}, "/payments/ch_paid/void": nil,
@@ -42,7 +42,7 @@ func TestEveryRouteThatMovesMoneyNeedsAKeyOfItsForm(t *testing.T) {
 }
 
 // R11.
-func TestFiftyCopiesAtOnceAreOnePayout(t *testing.T) {
+func TestRoutes_FiftyCopiesAtOnceAreOnePayout(t *testing.T) {
 	b := setup(t)
 	answers, errs := make([]answer, copies), make([]error, copies)
 	var all sync.WaitGroup
@@ -74,7 +74,7 @@ func TestFiftyCopiesAtOnceAreOnePayout(t *testing.T) {
 }
 
 // R13.
-func TestRefundsAtOnceAreNeverMoreThanWasPaid(t *testing.T) {
+func TestRoutes_RefundsAtOnceAreNeverMoreThanWasPaid(t *testing.T) {
 	b := setup(t)
 	answers, errs := make([]answer, 4), make([]error, 4)
 	// All of them are let go at one moment: each waits for a lock on the payment.
@@ -110,7 +110,7 @@ func TestRefundsAtOnceAreNeverMoreThanWasPaid(t *testing.T) {
 }
 
 // R14.
-func TestAnAccountHasItsKeysForItself(t *testing.T) {
+func TestRoutes_AnAccountHasItsKeysForItself(t *testing.T) {
 	b := setup(t)
 	pgtest.Exec(t, b.db, "insert into payments (id, account, cents, state) values ('ch_other', 'bookshop', 10000, 'captured')")
 	const key = "refund:6f6c0001"
@@ -127,7 +127,7 @@ func TestAnAccountHasItsKeysForItself(t *testing.T) {
 }
 
 // R15.
-func TestARevokedTokenDoesNotGetTheStoredAnswer(t *testing.T) {
+func TestRoutes_ARevokedTokenDoesNotGetTheStoredAnswer(t *testing.T) {
 	b := setup(t)
 	const key = "refund:ch_paid:1000:6f6c0001"
 	b.is(b.refund(b.shop, key, 1000), 201, "")
@@ -136,7 +136,7 @@ func TestARevokedTokenDoesNotGetTheStoredAnswer(t *testing.T) {
 }
 
 // R22.
-func TestARefundThatTheGatewayDeclinesStaysSo(t *testing.T) {
+func TestRoutes_ARefundThatTheGatewayDeclinesStaysSo(t *testing.T) {
 	b := setup(t)
 	b.expect(declines)
 	const key = "refund:ch_paid:10000:6f6c0001"
@@ -152,7 +152,7 @@ func TestARefundThatTheGatewayDeclinesStaysSo(t *testing.T) {
 }
 
 // R22.
-func TestAVoidThatTheGatewayDeclinesLeavesThePayment(t *testing.T) {
+func TestRoutes_AVoidThatTheGatewayDeclinesLeavesThePayment(t *testing.T) {
 	b := setup(t)
 	b.expect(declines)
 	first := b.post(b.shop, "/payments/ch_paid/void", "void:6f6c0001", nil)
@@ -164,7 +164,7 @@ func TestAVoidThatTheGatewayDeclinesLeavesThePayment(t *testing.T) {
 }
 
 // R17.
-func TestToCreateAndToReverseAreIdempotentAlike(t *testing.T) {
+func TestRoutes_ToCreateAndToReverseAreIdempotentAlike(t *testing.T) {
 	skip.InShort(t, "it takes 5 s beside the others")
 	b := setup(t)
 	b.expect(hangsAfter)
@@ -191,7 +191,7 @@ func TestToCreateAndToReverseAreIdempotentAlike(t *testing.T) {
 }
 
 // W19.
-func TestAWebhookBeforeThePayoutIsRecordedIsNotLost(t *testing.T) {
+func TestRoutes_AWebhookBeforeThePayoutIsRecordedIsNotLost(t *testing.T) {
 	b := setup(t)
 	early := make(chan int, 1)
 	b.service.at = func(where place, reference string) {
@@ -213,7 +213,7 @@ func TestAWebhookBeforeThePayoutIsRecordedIsNotLost(t *testing.T) {
 }
 
 // W21.
-func TestAWebhookOfAnUncommittedRefundIsKeptUntilItIsThere(t *testing.T) {
+func TestRoutes_AWebhookOfAnUncommittedRefundIsKeptUntilItIsThere(t *testing.T) {
 	b := setup(t)
 	tx, err := b.db.Begin(t.Context())
 	if err != nil {
@@ -237,7 +237,7 @@ func TestAWebhookOfAnUncommittedRefundIsKeptUntilItIsThere(t *testing.T) {
 }
 
 // Document 004: RATE_LIMIT.exceeded is to be waited for, as long as Retry-After says.
-func TestALimitOfTheGatewayIsWaitedFor(t *testing.T) {
+func TestRoutes_ALimitOfTheGatewayIsWaitedFor(t *testing.T) {
 	b := setup(t)
 	b.expect(limits)
 	const key = "refund:ch_paid:1000:6f6c0001"
@@ -256,7 +256,7 @@ func TestALimitOfTheGatewayIsWaitedFor(t *testing.T) {
 }
 
 // Document 004: of PROVIDER.duplicate the existing result is shown.
-func TestWhatTheGatewayHasDoneAlreadyIsShown(t *testing.T) {
+func TestRoutes_WhatTheGatewayHasDoneAlreadyIsShown(t *testing.T) {
 	b := setup(t)
 	b.expect(hangsAfter)
 	const key = "refund:ch_paid:1000:6f6c0001"

@@ -140,7 +140,7 @@ func each(guard *idempotency.Guard) map[string]http.Handler {
 	}
 }
 
-func TestEveryRouterKeepsWhatIsAnsweredAndNothingElse(t *testing.T) {
+func TestRouters_EveryRouterKeepsWhatIsAnsweredAndNothingElse(t *testing.T) {
 	skip.InShort(t, "it takes 15 s beside the others")
 	db := shop.New(t)
 	guard, err := idempotency.New(db.Pool, idempotency.Config{

@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { exampletest.Main(m, main) }
 
-func TestAnOrderIsPlacedPaidAndSent(t *testing.T) {
+func TestShop_AnOrderIsPlacedPaidAndSent(t *testing.T) {
 	db, cluster := pgtest.New(t), kafkatest.InProcess(t)
 	if _, err := cluster.Client.CreateTopics(t.Context(), &kafka.CreateTopicsRequest{Topics: []kafka.TopicConfig{{Topic: "shop", NumPartitions: 2, ReplicationFactor: 1}}}); err != nil {
 		t.Fatal(err)

@@ -7,7 +7,7 @@ import (
 )
 
 // The whole service with its test, without blank lines and comments, and without this file.
-func TestTheServiceHasAtMost200Lines(t *testing.T) {
+func TestSize_TheServiceHasAtMost200Lines(t *testing.T) {
 	lines := 0
 	for _, name := range []string{"main.go", "shop.go", "shop_test.go"} {
 		text, err := os.ReadFile(name)

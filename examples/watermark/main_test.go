@@ -18,7 +18,7 @@ func telling(c config) exampletest.Story {
 	return func(ctx context.Context, out io.Writer) error { return run(ctx, out, c) }
 }
 
-func TestWithoutAnyServerTheStoryIsToldToItsEnd(t *testing.T) {
+func TestWatermark_WithoutAnyServerTheStoryIsToldToItsEnd(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	exampletest.ToItsEnd(t, telling(config{}), len(promises),
@@ -27,13 +27,13 @@ func TestWithoutAnyServerTheStoryIsToldToItsEnd(t *testing.T) {
 		"of them and ends at version 100")
 }
 
-func TestAServerThatIsNamedIsUsedAndLeftAsItWas(t *testing.T) {
+func TestWatermark_AServerThatIsNamedIsUsedAndLeftAsItWas(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	exampletest.OnNamedServer(t, db, "watermark", telling(config{DatabaseURL: db.DSN}))
 }
 
-func TestAShopThatDoesNotAskBreaksThePromises(t *testing.T) {
+func TestWatermark_AShopThatDoesNotAskBreaksThePromises(t *testing.T) {
 	t.Parallel()
 	text := exampletest.Breaks(t, telling(config{DatabaseURL: pgtest.New(t).DSN, careless: true}),
 		"each price is that of the highest version", "no price ever went back")
@@ -42,7 +42,7 @@ func TestAShopThatDoesNotAskBreaksThePromises(t *testing.T) {
 	}
 }
 
-func TestTheCommandExitsWithStatusOneWhereItCannotTellTheStory(t *testing.T) {
+func TestWatermark_TheCommandExitsWithStatusOneWhereItCannotTellTheStory(t *testing.T) {
 	t.Parallel()
 	exampletest.WithoutServer(t, "watermark")
 }

@@ -30,7 +30,7 @@ func setup(t *testing.T) (*pgxpool.Pool, *inbox.Inbox) {
 	return db, shop
 }
 
-func TestAPriceIsShownAndPublishedOnceAndAnOlderOneIsNot(t *testing.T) {
+func TestPrices_APriceIsShownAndPublishedOnceAndAnOlderOneIsNot(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	db, shop := setup(t)
 	// snippet: test
@@ -55,7 +55,7 @@ func TestAPriceIsShownAndPublishedOnceAndAnOlderOneIsNot(t *testing.T) {
 	}
 }
 
-func TestAPriceThatCannotBeIsALetterAtOnceAndLeavesNothing(t *testing.T) {
+func TestPrices_APriceThatCannotBeIsALetterAtOnceAndLeavesNothing(t *testing.T) {
 	db, shop := setup(t)
 	for _, payload := range []string{`{"sku": "teapot", "version": 1, "cents": -1}`, `not JSON`} {
 		tx := holdfasttest.Begin(t, db)
@@ -68,7 +68,7 @@ func TestAPriceThatCannotBeIsALetterAtOnceAndLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestPricesThatAreStoredAreShownByTheTimeTheConsumerIsIdle(t *testing.T) {
+func TestPrices_PricesThatAreStoredAreShownByTheTimeTheConsumerIsIdle(t *testing.T) {
 	db, shop := setup(t)
 	ctx, stop := context.WithCancel(t.Context())
 	stopped := make(chan error, 1)

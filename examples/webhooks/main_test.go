@@ -18,7 +18,7 @@ func telling(c config) exampletest.Story {
 	return func(ctx context.Context, out io.Writer) error { return run(ctx, out, c) }
 }
 
-func TestWithoutAnyServerTheStoryOfTheWebhooksIsToldToItsEnd(t *testing.T) {
+func TestWebhooks_WithoutAnyServerTheStoryOfTheWebhooksIsToldToItsEnd(t *testing.T) {
 	t.Parallel()
 	exampletest.ToItsEnd(t, telling(config{}), len(promises),
 		"200  a payment of the bank's, once more", "200  the push as another delivery",
@@ -26,18 +26,18 @@ func TestWithoutAnyServerTheStoryOfTheWebhooksIsToldToItsEnd(t *testing.T) {
 		"202  the payment", "booked by Run")
 }
 
-func TestADatabaseThatIsNamedIsUsedAndLeftAsItWas(t *testing.T) {
+func TestWebhooks_ADatabaseThatIsNamedIsUsedAndLeftAsItWas(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	exampletest.OnNamedServer(t, db, "webhooks", telling(config{DatabaseURL: db.DSN}))
 }
 
-func TestAServiceThatBelievesAnyoneBreaksThePromises(t *testing.T) {
+func TestWebhooks_AServiceThatBelievesAnyoneBreaksThePromises(t *testing.T) {
 	t.Parallel()
 	exampletest.Breaks(t, telling(config{DatabaseURL: pgtest.New(t).DSN, trusting: true}), "a payment that is not signed is answered 200, not 401")
 }
 
-func TestAPaymentThatIsBookedTwiceIsFound(t *testing.T) {
+func TestWebhooks_APaymentThatIsBookedTwiceIsFound(t *testing.T) {
 	t.Parallel()
 	s := &story{Story: stories.Story{Out: io.Discard}, config: config{DatabaseURL: pgtest.New(t).DSN}}
 	defer func() {
@@ -56,7 +56,7 @@ func TestAPaymentThatIsBookedTwiceIsFound(t *testing.T) {
 	}
 }
 
-func TestTheCommandExitsWithStatusOneWhereItHasNoServer(t *testing.T) {
+func TestWebhooks_TheCommandExitsWithStatusOneWhereItHasNoServer(t *testing.T) {
 	t.Parallel()
 	exampletest.WithoutServer(t, "webhooks")
 }

@@ -16,7 +16,7 @@ import (
 )
 
 // No constructor asks the database for anything.
-func TestPartsMadeByHandSayAllThatIsWrong(t *testing.T) {
+func TestByHand_PartsMadeByHandSayAllThatIsWrong(t *testing.T) {
 	t.Parallel()
 	pool, err := pgxpool.New(t.Context(), "postgres://nobody@127.0.0.1:1/nowhere")
 	if err != nil {

@@ -74,7 +74,7 @@ func (p parts) passes(t *testing.T) {
 	holdfasttest.RequireEvents(t, holdfasttest.WrittenSince(t, p.pool, start), holdfast.Event{Type: "order.seen", Key: "k"})
 }
 
-func TestAnErrgroupEndsWithItsContextOrAPart(t *testing.T) {
+func TestWiring_AnErrgroupEndsWithItsContextOrAPart(t *testing.T) {
 	t.Parallel()
 	p := setup(t, migrated.New(t).Pool)
 	r, err := relay.New(p.pool, p.kafka, p.relay)
@@ -115,7 +115,7 @@ func (p parts) options() fx.Option {
 	)
 }
 
-func TestAnApplicationOfFxStartsAndStopsTheParts(t *testing.T) {
+func TestWiring_AnApplicationOfFxStartsAndStopsTheParts(t *testing.T) {
 	t.Parallel()
 	p := setup(t, migrated.New(t).Pool)
 	app := fxtest.New(t, p.options())
@@ -127,7 +127,7 @@ func TestAnApplicationOfFxStartsAndStopsTheParts(t *testing.T) {
 	}
 }
 
-func TestAPartThatFailsStopsTheApplication(t *testing.T) {
+func TestWiring_APartThatFailsStopsTheApplication(t *testing.T) {
 	t.Parallel()
 	app := fx.New(setup(t, pgtest.New(t).Pool).options())
 	if err := app.Start(t.Context()); err != nil {

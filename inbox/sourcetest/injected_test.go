@@ -145,7 +145,7 @@ func eachRecord(change func(r *source.Record)) bug {
 	}}
 }
 
-func TestEveryInjectedBugIsReported(t *testing.T) {
+func TestInjected_EveryInjectedBugIsReported(t *testing.T) {
 	never := make(chan struct{})
 	closed := make(chan struct{})
 	close(closed)
@@ -377,7 +377,7 @@ func TestEveryInjectedBugIsReported(t *testing.T) {
 }
 
 // Every check reports some injected bug: one that reports none would show nothing.
-func TestNoCheckIsThereForNothing(t *testing.T) {
+func TestInjected_NoCheckIsThereForNothing(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	o := inMemory()
 	o.StepTimeout = 200 * time.Millisecond

@@ -27,9 +27,9 @@ func inMemory() Options {
 	}
 }
 
-func TestMemoryKeepsThePromises(t *testing.T) { Run(t, inMemory()) }
+func TestSourceTest_MemoryKeepsThePromises(t *testing.T) { Run(t, inMemory()) }
 
-func TestWhatTheOptionsLackIsLeftOut(t *testing.T) {
+func TestSourceTest_WhatTheOptionsLackIsLeftOut(t *testing.T) {
 	o := inMemory()
 	o.Delete = nil
 	Run(t, o)

@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 
-func TestTheStateOfABackfill(t *testing.T) {
+func TestBackfill_TheStateOfABackfill(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name                   string
@@ -37,7 +37,7 @@ func TestTheStateOfABackfill(t *testing.T) {
 	}
 }
 
-func TestTheTimeThatABackfillHasLeft(t *testing.T) {
+func TestBackfill_TheTimeThatABackfillHasLeft(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name    string
@@ -60,7 +60,7 @@ func TestTheTimeThatABackfillHasLeft(t *testing.T) {
 }
 
 // Whoever reads it has a row for each consumer, in their order.
-func TestRowsAreWhatNodesHaveToldOf(t *testing.T) {
+func TestBackfill_RowsAreWhatNodesHaveToldOf(t *testing.T) {
 	skip.InShort(t, "it takes 7 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)

@@ -16,7 +16,7 @@ func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 
 // A window of which the lane has published some: only what is left of it is unread. Of a long one, whose first 20 events are published, it
 // is not known without reading it, so it counts as unread.
-func TestWhatALaneHasPublishedOfItsWindowIsNotUnread(t *testing.T) {
+func TestBacklog_WhatALaneHasPublishedOfItsWindowIsNotUnread(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
 	for _, c := range []struct {
@@ -57,7 +57,7 @@ func TestWhatALaneHasPublishedOfItsWindowIsNotUnread(t *testing.T) {
 }
 
 // The rows that were written last have waited longest: they came from elsewhere, or from a queue that was moved.
-func TestTheOldestIsFoundBeyondWhatIsCounted(t *testing.T) {
+func TestBacklog_TheOldestIsFoundBeyondWhatIsCounted(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
 	if b, err := Read(t.Context(), db.Pool, "holdfast", math.MaxInt64); err != nil || b != (Sum{}) {
@@ -74,7 +74,7 @@ func TestTheOldestIsFoundBeyondWhatIsCounted(t *testing.T) {
 }
 
 // Of much that is unread, or due in one lane, little is read.
-func TestLittleIsReadOfALargeBacklog(t *testing.T) {
+func TestBacklog_LittleIsReadOfALargeBacklog(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)
@@ -92,7 +92,7 @@ func TestLittleIsReadOfALargeBacklog(t *testing.T) {
 	}
 }
 
-func TestARelayAndAReaderMayReadTheBacklog(t *testing.T) {
+func TestBacklog_ARelayAndAReaderMayReadTheBacklog(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
 	prefix := roletest.Make(t, db)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestCorrelationIdsAreFitForALog(t *testing.T) {
+func TestCorrelation_CorrelationIdsAreFitForALog(t *testing.T) {
 	t.Parallel()
 	const trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	for _, c := range [][3]string{

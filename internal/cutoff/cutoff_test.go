@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 
-func TestASilentClientIsNoticedWithinTheBound(t *testing.T) {
+func TestCutoff_ASilentClientIsNoticedWithinTheBound(t *testing.T) {
 	number := regexp.MustCompile(`= (\d+)`)
 	for _, bound := range []time.Duration{0, 6 * time.Second, 10*time.Second + 2*time.Millisecond, 13 * time.Second, 45 * time.Second, 25 * time.Hour} {
 		var n []int
@@ -47,7 +47,7 @@ func TestASilentClientIsNoticedWithinTheBound(t *testing.T) {
 	}
 }
 
-func TestAConnectionIsSetOnceToTheShortestBound(t *testing.T) {
+func TestCutoff_AConnectionIsSetOnceToTheShortestBound(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	conn, err := pgx.Connect(t.Context(), db.DSN)

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func TestTaggedEachKindEndsTheProcessAsItSays(t *testing.T) {
+func TestOn_TaggedEachKindEndsTheProcessAsItSays(t *testing.T) {
 	for _, c := range []struct {
 		order, said string
 		ended       func(s syscall.WaitStatus) bool
@@ -47,7 +47,7 @@ func TestTaggedEachKindEndsTheProcessAsItSays(t *testing.T) {
 	}
 }
 
-func TestTaggedAFrozenProcessGoesOnWhenItIsThawed(t *testing.T) {
+func TestOn_TaggedAFrozenProcessGoesOnWhenItIsThawed(t *testing.T) {
 	cmd := child("relay.saving=freeze")
 	var said strings.Builder
 	cmd.Stderr = &said
@@ -67,7 +67,7 @@ func TestTaggedAFrozenProcessGoesOnWhenItIsThawed(t *testing.T) {
 	}
 }
 
-func TestTaggedTheListIsThatOfTheConstants(t *testing.T) {
+func TestOn_TaggedTheListIsThatOfTheConstants(t *testing.T) {
 	points := readPoints(t)
 	all := Declared()
 	if len(all) != len(points) {

@@ -46,7 +46,7 @@ func readPoints(t *testing.T) []declared {
 	return all
 }
 
-func TestEveryPointHasANameOfItsOwnAndSaysWhatLiesAroundIt(t *testing.T) {
+func TestPoints_EveryPointHasANameOfItsOwnAndSaysWhatLiesAroundIt(t *testing.T) {
 	seen := map[string]bool{}
 	for _, d := range readPoints(t) {
 		if seen[d.point] {
@@ -59,7 +59,7 @@ func TestEveryPointHasANameOfItsOwnAndSaysWhatLiesAroundIt(t *testing.T) {
 	}
 }
 
-func TestEveryPointIsHitSomewhereAndOnlyDeclaredOnesAre(t *testing.T) {
+func TestPoints_EveryPointIsHitSomewhereAndOnlyDeclaredOnesAre(t *testing.T) {
 	hit := map[string][]string{}
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -108,7 +108,7 @@ func TestEveryPointIsHitSomewhereAndOnlyDeclaredOnesAre(t *testing.T) {
 	}
 }
 
-func TestTheDocumentListsEveryPointAsTheCodeDeclaresIt(t *testing.T) {
+func TestPoints_TheDocumentListsEveryPointAsTheCodeDeclaresIt(t *testing.T) {
 	const path = root + "/docs/failpoints.md"
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -125,7 +125,7 @@ func TestTheDocumentListsEveryPointAsTheCodeDeclaresIt(t *testing.T) {
 }
 
 // A program that is built without the tag has nothing of all this: the package imports nothing and has no variables.
-func TestWithoutTheTagThePackageIsEmpty(t *testing.T) {
+func TestPoints_WithoutTheTagThePackageIsEmpty(t *testing.T) {
 	out, err := exec.Command("go", "list", "-f", "{{join .GoFiles \" \"}} imports {{.Imports}}", ".").CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -140,7 +140,7 @@ func TestWithoutTheTagThePackageIsEmpty(t *testing.T) {
 }
 
 // The tests of code under the tag are not part of a usual run: this one runs them.
-func TestWithTheTagItObeysItsOrder(t *testing.T) {
+func TestPoints_WithTheTagItObeysItsOrder(t *testing.T) {
 	out, err := exec.Command("go", "test", "-tags", "failpoints", "-run", "^TestTagged", "-count", "1", "-v", ".").CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "PASS: TestTagged") {
 		t.Errorf("%v:\n%s", err, out)

@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/badly"
 )
 
-func TestAnErrorThatMayPanicIsReadAllTheSame(t *testing.T) {
+func TestForeign_AnErrorThatMayPanicIsReadAllTheSame(t *testing.T) {
 	for _, bad := range badly.Errors() {
 		t.Run(bad.Name, func(t *testing.T) {
 			var pg *pgconn.PgError
@@ -44,7 +44,7 @@ func TestAnErrorThatMayPanicIsReadAllTheSame(t *testing.T) {
 	}
 }
 
-func TestAnErrorThatReadsWellStaysTheSame(t *testing.T) {
+func TestForeign_AnErrorThatReadsWellStaysTheSame(t *testing.T) {
 	for _, err := range []error{nil, io.EOF, fmt.Errorf("read: %w", io.EOF), errors.Join(io.EOF, &pgconn.PgError{Code: "23505"})} {
 		if got := foreign.Error(err); got != err {
 			t.Errorf("%v became %#v", err, got)
@@ -56,7 +56,7 @@ func TestAnErrorThatReadsWellStaysTheSame(t *testing.T) {
 	}
 }
 
-func TestWhatAnErrorWrapsIsFoundBesideWhatPanics(t *testing.T) {
+func TestForeign_WhatAnErrorWrapsIsFoundBesideWhatPanics(t *testing.T) {
 	server := &pgconn.PgError{Code: "23505"}
 	for _, bad := range badly.Errors() {
 		err := foreign.Error(errors.Join(bad.Err, fmt.Errorf("b: %w", server)))
@@ -70,7 +70,7 @@ func TestWhatAnErrorWrapsIsFoundBesideWhatPanics(t *testing.T) {
 	}
 }
 
-func TestAPanicValueIsToldByItsTextOrItsType(t *testing.T) {
+func TestForeign_APanicValueIsToldByItsTextOrItsType(t *testing.T) {
 	for _, row := range []struct {
 		value any
 		want  string

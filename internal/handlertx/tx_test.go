@@ -16,7 +16,7 @@ import (
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 
 // A statement is refused, or found out after it was sent, or neither.
-func TestAHandlerThatEndsItsTransactionIsRefusedOrFoundOut(t *testing.T) {
+func TestTx_AHandlerThatEndsItsTransactionIsRefusedOrFoundOut(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
@@ -93,7 +93,7 @@ func TestAHandlerThatEndsItsTransactionIsRefusedOrFoundOut(t *testing.T) {
 	}
 }
 
-func TestWhatEndsTheTransactionIsRefusedHoweverItIsSent(t *testing.T) {
+func TestTx_WhatEndsTheTransactionIsRefusedHoweverItIsSent(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
@@ -131,7 +131,7 @@ func TestWhatEndsTheTransactionIsRefusedHoweverItIsSent(t *testing.T) {
 }
 
 // What needs a transaction of its own is found out in one, and refused where others share it: nothing is sent.
-func TestWhatNeedsATransactionOfItsOwnIsRefusedInASharedOne(t *testing.T) {
+func TestTx_WhatNeedsATransactionOfItsOwnIsRefusedInASharedOne(t *testing.T) {
 	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
@@ -185,7 +185,7 @@ func TestWhatNeedsATransactionOfItsOwnIsRefusedInASharedOne(t *testing.T) {
 }
 
 // On the connection itself nothing is refused, so a handler that shares its transaction does not get it.
-func TestTheConnectionOfASharedTransactionIsNotGiven(t *testing.T) {
+func TestTx_TheConnectionOfASharedTransactionIsNotGiven(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
@@ -208,7 +208,7 @@ func TestTheConnectionOfASharedTransactionIsNotGiven(t *testing.T) {
 	t.Errorf("it got %v", given.Conn())
 }
 
-func TestWhatGoesBeforeAHandlerGoesOnceBeforeItsFirstStatement(t *testing.T) {
+func TestTx_WhatGoesBeforeAHandlerGoesOnceBeforeItsFirstStatement(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)

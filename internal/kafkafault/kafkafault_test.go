@@ -17,7 +17,7 @@ import (
 // lastCode is beyond every code of Kafka 4.
 const lastCode = 150
 
-func TestOnlyWhatIsWrongWithTheRecordItselfSpendsAttempts(t *testing.T) {
+func TestKafkaFault_OnlyWhatIsWrongWithTheRecordItselfSpendsAttempts(t *testing.T) {
 	t.Parallel()
 	var got []int
 	for code := -1; code <= lastCode; code++ {
@@ -35,7 +35,7 @@ func TestOnlyWhatIsWrongWithTheRecordItselfSpendsAttempts(t *testing.T) {
 	}
 }
 
-func TestEveryCodeHoldsSomething(t *testing.T) {
+func TestKafkaFault_EveryCodeHoldsSomething(t *testing.T) {
 	t.Parallel()
 	faults := map[relay.Fault]int{}
 	for code, m := range meanings {
@@ -54,7 +54,7 @@ func TestEveryCodeHoldsSomething(t *testing.T) {
 	}
 }
 
-func TestErrorsWithoutACode(t *testing.T) {
+func TestKafkaFault_ErrorsWithoutACode(t *testing.T) {
 	t.Parallel()
 	away := &net.OpError{Op: "dial", Err: errors.New("connection refused")}
 	for _, c := range []struct {

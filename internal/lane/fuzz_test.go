@@ -8,7 +8,7 @@ import (
 )
 
 // The slow models read the digits that the SQL functions cut out of the same digest. They are Go, as what they are compared
-// with: a database would take too long for so many inputs. TestGoAndSQLAgreeOnLanesAndLocks, of package outbox, asks the
+// with: a database would take too long for so many inputs. TestOutbox_GoAndSQLAgreeOnLanesAndLocks, of package outbox, asks the
 // SQL functions themselves, for a few keys.
 func slowOf(key, id string, lanes int) int {
 	if key == "" {

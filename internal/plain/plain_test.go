@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 
-func TestBytesAreReadInBothFormsOfPostgres(t *testing.T) {
+func TestPlain_BytesAreReadInBothFormsOfPostgres(t *testing.T) {
 	t.Parallel()
 	var all []byte
 	for b := range 256 {
@@ -46,7 +46,7 @@ func TestBytesAreReadInBothFormsOfPostgres(t *testing.T) {
 }
 
 // The wrapped pool behaves as its pool does, and nothing of its settings stays on a connection.
-func TestAPoolOfPlainTextsIsLikeItsPool(t *testing.T) {
+func TestPlain_APoolOfPlainTextsIsLikeItsPool(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestATextIsKeptWithoutWhatItSharesWithAnEvent(t *testing.T) {
+func TestEvent_ATextIsKeptWithoutWhatItSharesWithAnEvent(t *testing.T) {
 	order := `{"customer": {"name": "Ann Lee", "tags": ["vip", {"deep": "caf\u00e9"}]}, "card": 4111111111111111, "total": 42.50, "qty": 2, "paid": true}`
 	long := strings.Repeat("lorem ipsum ", 1000)
 	for _, c := range []struct{ name, text, payload, want string }{
@@ -39,7 +39,7 @@ func TestATextIsKeptWithoutWhatItSharesWithAnEvent(t *testing.T) {
 }
 
 // A text that is cut ends before what may be the beginning of a value.
-func TestACutTextEndsBeforeTheBeginningOfAValue(t *testing.T) {
+func TestEvent_ACutTextEndsBeforeTheBeginningOfAValue(t *testing.T) {
 	text := strings.Repeat("x", longestText-4) + " Ann Lee"
 	if got := WithoutEvent(text, []byte("Ann Lee")); strings.Contains(got, "A") || !strings.HasSuffix(got, "x#") {
 		t.Errorf("it ends with %q", got[len(got)-10:])

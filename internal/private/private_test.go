@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-func TestAKindOfFailureHasNoValues(t *testing.T) {
+func TestPrivate_AKindOfFailureHasNoValues(t *testing.T) {
 	for text, want := range map[string]string{
 		`no such customer`:                                    `no such customer`,
 		`can't reach the ledger, isn't it`:                    `can't reach the ledger, isn't it`,
@@ -36,7 +36,7 @@ func TestAKindOfFailureHasNoValues(t *testing.T) {
 	}
 }
 
-func TestTheSameFailureOfOtherValuesHasOneKind(t *testing.T) {
+func TestPrivate_TheSameFailureOfOtherValuesHasOneKind(t *testing.T) {
 	for _, format := range []string{`order %s is gone`, `parse %q: no`, `'%s' is unknown`, `id=%s`, `the key (%s)`} {
 		if a, b := Kind(fmt.Sprintf(format, "a1-7")), Kind(fmt.Sprintf(format, "b22-8x")); a != b {
 			t.Errorf("%q and %q", a, b)
@@ -44,7 +44,7 @@ func TestTheSameFailureOfOtherValuesHasOneKind(t *testing.T) {
 	}
 }
 
-func TestErrorsOfPostgresAreLoggedWithoutValues(t *testing.T) {
+func TestPrivate_ErrorsOfPostgresAreLoggedWithoutValues(t *testing.T) {
 	of := func(code, message string) *pgconn.PgError {
 		return &pgconn.PgError{Severity: "ERROR", Code: code, Message: message, Detail: "CANARY", TableName: "card", ColumnName: "number"}
 	}

@@ -6,7 +6,7 @@ import (
 )
 
 // A line a minute of each kind, and one more for an outage that begins anew within it and has lasted for 5 s.
-func TestALineComesOnceAMinuteAndForEachOutageThatLasts(t *testing.T) {
+func TestQuiet_ALineComesOnceAMinuteAndForEachOutageThatLasts(t *testing.T) {
 	var l Limiter
 	start := time.Unix(1_800_000_000, 0)
 	for _, c := range []struct {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestOnlyNamesThatNeedNoQuotingAreAllowed(t *testing.T) {
+func TestSQLSchema_OnlyNamesThatNeedNoQuotingAreAllowed(t *testing.T) {
 	for name, allowed := range map[string]bool{
 		"": true, "holdfast": true, "_x9": true, "select": true, strings.Repeat("a", 63): true,
 		"A": false, "a-b": false, "a.b": false, `a"b`: false, "9a": false, "pg_mine": false, "ä": false, "a\n": false, strings.Repeat("a", 64): false,
@@ -16,7 +16,7 @@ func TestOnlyNamesThatNeedNoQuotingAreAllowed(t *testing.T) {
 	}
 }
 
-func TestInPutsTheNameWhereTheSchemaIsNamedAndNowhereElse(t *testing.T) {
+func TestSQLSchema_InPutsTheNameWhereTheSchemaIsNamedAndNowhereElse(t *testing.T) {
 	got := In("mine", "create schema if not exists holdfast;\n-- holdfast is a word here\nselect * from holdfast.event where note = 'a holdfast' and x in (select 1 from notholdfast.y); revoke all on all functions in schema holdfast from public")
 	want := "create schema if not exists \"mine\";\n-- holdfast is a word here\nselect * from \"mine\".event where note = 'a holdfast' and x in (select 1 from notholdfast.y); revoke all on all functions in schema \"mine\" from public"
 	if got != want {
@@ -51,7 +51,7 @@ func FuzzValidate(f *testing.F) {
 	})
 }
 
-func TestAStatementIsRewrittenOnceForItsSchema(t *testing.T) {
+func TestSQLSchema_AStatementIsRewrittenOnceForItsSchema(t *testing.T) {
 	t.Parallel()
 	mine := For("mine")
 	for range 2 {

@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/nodes"
 )
 
-func TestAFullLogNamesWhatKeepsItFull(t *testing.T) {
+func TestNeeds_AFullLogNamesWhatKeepsItFull(t *testing.T) {
 	t.Parallel()
 	const unread = "events in older segments are unread in "
 	for _, c := range []struct {
@@ -48,7 +48,7 @@ func TestAFullLogNamesWhatKeepsItFull(t *testing.T) {
 	}
 }
 
-func TestALaneWithoutAnOwnerNamesWhatLocksIt(t *testing.T) {
+func TestNeeds_ALaneWithoutAnOwnerNamesWhatLocksIt(t *testing.T) {
 	t.Parallel()
 	const alone = ", although a relay runs: it takes them within seconds, unless a transaction has their rows locked; its log says so. If it has died: start a relay"
 	for _, c := range []struct {
@@ -95,7 +95,7 @@ func whole() State {
 	}
 }
 
-func TestWhatNeedsAPersonAndWithWhichCommand(t *testing.T) {
+func TestNeeds_WhatNeedsAPersonAndWithWhichCommand(t *testing.T) {
 	t.Parallel()
 	want := []string{
 		"holdfast check fails, so what is shown here may be incomplete: two things:; one and another; docs/operations/runbooks.md, 'Schema drift', says how to repair it",
@@ -151,7 +151,7 @@ func TestWhatNeedsAPersonAndWithWhichCommand(t *testing.T) {
 	}
 }
 
-func TestWhatALaneWaitsForInAFewWords(t *testing.T) {
+func TestNeeds_WhatALaneWaitsForInAFewWords(t *testing.T) {
 	t.Parallel()
 	s := whole()
 	s.Held = append(s.Held, Held{Lane: 1, Topic: "more", Partition: -2})
@@ -170,7 +170,7 @@ func TestWhatALaneWaitsForInAFewWords(t *testing.T) {
 	}
 }
 
-func TestWhatNeedsAPersonAtTheEdge(t *testing.T) {
+func TestNeeds_WhatNeedsAPersonAtTheEdge(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name   string
@@ -204,7 +204,7 @@ func TestWhatNeedsAPersonAtTheEdge(t *testing.T) {
 	}
 }
 
-func TestARelayThatClaimsItsOwnLanesAgainIsNamed(t *testing.T) {
+func TestNeeds_ARelayThatClaimsItsOwnLanesAgainIsNamed(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		before, after Owners

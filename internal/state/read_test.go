@@ -28,7 +28,7 @@ func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 
 // A transaction that has written to the log or reads it is found, prepared or not; one that writes elsewhere,
 // here or in another database, holds nothing.
-func TestWhoHoldsTheLogIsFound(t *testing.T) {
+func TestRead_WhoHoldsTheLogIsFound(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
 	begin := func(db *pgtest.DB, sql string) pgx.Tx {
@@ -83,7 +83,7 @@ func TestWhoHoldsTheLogIsFound(t *testing.T) {
 }
 
 // Whoever has locked a lane's row is found; one that reads the table is not. Without a running relay nobody is looked for.
-func TestWhoLocksALaneIsFound(t *testing.T) {
+func TestRead_WhoLocksALaneIsFound(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)
@@ -116,7 +116,7 @@ func TestWhoLocksALaneIsFound(t *testing.T) {
 }
 
 var (
-	logEvents    = flag.Int("log-events", 20_000, "events in the log of TestFewRowsAreReadHoweverManyThereAre")
+	logEvents    = flag.Int("log-events", 20_000, "events in the log of TestRead_FewRowsAreReadHoweverManyThereAre")
 	storedEvents = flag.Int("stored-events", 20_000, "stored events in it")
 )
 
@@ -152,7 +152,7 @@ func fill(t *testing.T, db *pgtest.DB, n int, insert string) {
 // Read reads a bounded number of rows. The log has a backlog in one lane and a half-read window of one large transaction in
 // another; stored events are those of one consumer on many keys and of another on one key. The command of docs/performance.md
 // gives it the sizes of an outage, and logs how long each statement takes.
-func TestFewRowsAreReadHoweverManyThereAre(t *testing.T) {
+func TestRead_FewRowsAreReadHoweverManyThereAre(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	db := migrated.New(t)
 	fill(t, db, *logEvents/2, `insert into holdfast.event_0 (xid, lane, id, type, topic, key, time)
@@ -265,7 +265,7 @@ func TestFewRowsAreReadHoweverManyThereAre(t *testing.T) {
 }
 
 // The rows that were written last have waited longest: they came from elsewhere, or from a queue that was moved.
-func TestTheOldestIsFoundBeyondWhatIsCounted(t *testing.T) {
+func TestRead_TheOldestIsFoundBeyondWhatIsCounted(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
 	pgtest.Exec(t, db, `insert into holdfast.parked (lane, topic, key, place, why, next_at, first_at, id, source, type, time)
@@ -291,7 +291,7 @@ func TestTheOldestIsFoundBeyondWhatIsCounted(t *testing.T) {
 	}
 }
 
-func TestTopicsAndPartitionsThatTakeNothingAreCountedOverAllLanes(t *testing.T) {
+func TestRead_TopicsAndPartitionsThatTakeNothingAreCountedOverAllLanes(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
 	r := Reader{db.Pool, "holdfast"}
@@ -315,7 +315,7 @@ func TestTopicsAndPartitionsThatTakeNothingAreCountedOverAllLanes(t *testing.T) 
 }
 
 // Kafka that does not answer costs the lag, and nothing else.
-func TestTheLagIsNotKnownWhileKafkaHangs(t *testing.T) {
+func TestRead_TheLagIsNotKnownWhileKafkaHangs(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
 	pgtest.Exec(t, db, "insert into holdfast.consumer_position (consumer, topic, partition, position) values ('billing', 'orders', 0, 7), ('billing', 'orders', 1, 7), ('mail', 'orders', 0, 3)")
@@ -345,7 +345,7 @@ func TestTheLagIsNotKnownWhileKafkaHangs(t *testing.T) {
 }
 
 // The look before is that of --watch, or the first of two.
-func TestALaneThatItsOwnerClaimsAgainIsNoticed(t *testing.T) {
+func TestRead_ALaneThatItsOwnerClaimsAgainIsNoticed(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
 	pgtest.Exec(t, db, "update holdfast.lane set owner = 'twin', epoch = 8, lease_until = now() + interval '1 hour'")
@@ -376,7 +376,7 @@ func TestALaneThatItsOwnerClaimsAgainIsNoticed(t *testing.T) {
 }
 
 // A reader's rights are enough to read everything.
-func TestAReaderMayReadTheState(t *testing.T) {
+func TestRead_AReaderMayReadTheState(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
 	user, _ := roletest.Login(t, db, "", roletest.Make(t, db)+"_reader")

@@ -14,7 +14,7 @@ import (
 func near(got, want int64) bool { return got >= want && got <= want+30 }
 
 // What is read of a shop in every kind of trouble, beside rows that look like it.
-func TestEveryPartOfTheStateIsWhatTheTablesHold(t *testing.T) {
+func TestWhole_EveryPartOfTheStateIsWhatTheTablesHold(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
 	const parked = `insert into holdfast.parked (lane, topic, key, place, why, partition, next_at, first_at, id, source, type, time) values `
@@ -125,7 +125,7 @@ func TestEveryPartOfTheStateIsWhatTheTablesHold(t *testing.T) {
 	same("the history", s.History, []History{{true}})
 }
 
-func TestALaneThatHasNotReadAnOlderSegmentIsFound(t *testing.T) {
+func TestWhole_ALaneThatHasNotReadAnOlderSegmentIsFound(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
 	for _, sql := range []string{

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestAShellReadsAQuotedWordAsItIs(t *testing.T) {
+func TestTerminal_AShellReadsAQuotedWordAsItIs(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ word, quoted string }{
 		{"orders", "orders"},
@@ -31,7 +31,7 @@ func TestAShellReadsAQuotedWordAsItIs(t *testing.T) {
 	}
 }
 
-func TestWhatMovesTheCursorIsEscaped(t *testing.T) {
+func TestTerminal_WhatMovesTheCursorIsEscaped(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{"plain, ünï": "plain, ünï", "two\nlines\t": "two\nlines\t", "\x1b[2J": `\x1b[2J`, "say \"it's\"\n\x00": "say \"it's\"\n\\x00", "\u202e": `\u202e`, "�": "�", "\xff": `\xff`, "": ""} {
 		if got := Clean(text); got != want {
@@ -40,7 +40,7 @@ func TestWhatMovesTheCursorIsEscaped(t *testing.T) {
 	}
 }
 
-func TestThingsAreCountedInWords(t *testing.T) {
+func TestTerminal_ThingsAreCountedInWords(t *testing.T) {
 	t.Parallel()
 	for got, want := range map[string]string{Count(1, "event"): "1 event", Count(int64(2), "event"): "2 events", Count(0, "event"): "0 events", Verb(1, "is", "are"): "is", Verb(0, "is", "are"): "are"} {
 		if got != want {

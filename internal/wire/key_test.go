@@ -9,7 +9,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-func TestAKeyThatIsNoTextIsADataURL(t *testing.T) {
+func TestKey_AKeyThatIsNoTextIsADataURL(t *testing.T) {
 	for record, want := range map[string]string{
 		"":                                      "",
 		"order-1":                               "order-1",
@@ -37,7 +37,7 @@ func TestAKeyThatIsNoTextIsADataURL(t *testing.T) {
 }
 
 // No two keys become one, and whoever writes an event with a key reads it with that key.
-func TestKeysComeBackAsTheyWere(t *testing.T) {
+func TestKey_KeysComeBackAsTheyWere(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		b := rapid.SliceOf(rapid.Byte()).Draw(t, "bytes")
 		if rapid.Bool().Draw(t, "encoded") {
@@ -58,7 +58,7 @@ func TestKeysComeBackAsTheyWere(t *testing.T) {
 	})
 }
 
-func TestTheSubjectOfABinaryKeyIsItsText(t *testing.T) {
+func TestKey_TheSubjectOfABinaryKeyIsItsText(t *testing.T) {
 	e, err := Read("t", []byte{0, 1, 0xff}, []byte("p"), []Header{{HeaderSubject, []byte("data:;base64,AAH/")}}, noon)
 	if err != nil || e.Key != "data:;base64,AAH/" || e.Headers != nil {
 		t.Fatalf("%+v, %v", e, err)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestALetterGoesToTheTopicOfItsPattern(t *testing.T) {
+func TestLetter_ALetterGoesToTheTopicOfItsPattern(t *testing.T) {
 	for _, c := range []struct{ name, pattern, topic, want string }{
 		{"off", "", "orders", ""},
 		{"a suffix", "*.dlq", "orders", "orders.dlq"},
@@ -25,7 +25,7 @@ func TestALetterGoesToTheTopicOfItsPattern(t *testing.T) {
 	}
 }
 
-func TestAPatternThatCannotNameATopicIsRefused(t *testing.T) {
+func TestLetter_APatternThatCannotNameATopicIsRefused(t *testing.T) {
 	for _, pattern := range []string{"", "*.dlq", "dead-letters", "a*b", "*."} {
 		if err := ValidateLetterTopic(pattern); err != nil {
 			t.Errorf("%q: %v", pattern, err)

@@ -24,7 +24,7 @@ func structured(value string) holdfast.Event {
 // required is the beginning of an event with all attributes that it must have.
 const required = `{"specversion":"1.0","id":"1","source":"/theirs","type":"order.placed"`
 
-func TestAStructuredEventIsTakenApart(t *testing.T) {
+func TestStructured_AStructuredEventIsTakenApart(t *testing.T) {
 	event := func(payload []byte, headers ...string) holdfast.Event {
 		e := holdfast.Event{ID: "1", Source: "/theirs", Type: "order.placed", Topic: "t", Key: "k", Payload: payload, Time: noon, Headers: map[string]string{"traceparent": "00"}}
 		for i := 0; i < len(headers); i += 2 {
@@ -63,7 +63,7 @@ func TestAStructuredEventIsTakenApart(t *testing.T) {
 	}
 }
 
-func TestAMalformedStructuredEventNamesItsAttribute(t *testing.T) {
+func TestStructured_AMalformedStructuredEventNamesItsAttribute(t *testing.T) {
 	for value, want := range map[string]string{
 		`SECRET`:     `cloudevent: it is no JSON object`,
 		`["SECRET"]`: `cloudevent: it is no JSON object`,
@@ -105,7 +105,7 @@ func TestAMalformedStructuredEventNamesItsAttribute(t *testing.T) {
 	}
 }
 
-func TestOtherContentIsNotStructured(t *testing.T) {
+func TestStructured_OtherContentIsNotStructured(t *testing.T) {
 	for name, e := range map[string]holdfast.Event{
 		"no headers":  {Payload: []byte("{}")},
 		"JSON":        {Payload: []byte("{}"), Headers: map[string]string{"content-type": "application/json"}},

@@ -29,7 +29,7 @@ func pairs(headers []Header) []string {
 	return out
 }
 
-func TestHeaders(t *testing.T) {
+func TestWire_Headers(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		event holdfast.Event
@@ -84,14 +84,14 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-func TestHeadersAppendToWhatIsThere(t *testing.T) {
+func TestWire_HeadersAppendToWhatIsThere(t *testing.T) {
 	got := Headers([]Header{{Key: "first"}}, holdfast.Event{ID: "1", Type: "t"})
 	if got[0].Key != "first" || len(got) != 5 {
 		t.Fatalf("got %v", pairs(got))
 	}
 }
 
-func TestAppendingToOneValueDoesNotRunIntoTheNext(t *testing.T) {
+func TestWire_AppendingToOneValueDoesNotRunIntoTheNext(t *testing.T) {
 	got := Headers[Header](nil, holdfast.Event{ID: "1", Source: "s", Type: "t"})
 	_ = append(got[1].Value, "xxxx"...)
 	if string(got[2].Value) != "s" || string(got[3].Value) != "t" {
@@ -99,7 +99,7 @@ func TestAppendingToOneValueDoesNotRunIntoTheNext(t *testing.T) {
 	}
 }
 
-func TestAnEmptyHeaderValueIsEmptyAndNotNull(t *testing.T) {
+func TestWire_AnEmptyHeaderValueIsEmptyAndNotNull(t *testing.T) {
 	for _, h := range Headers[Header](nil, holdfast.Event{Headers: map[string]string{"a": ""}}) {
 		if h.Value == nil {
 			t.Errorf("%s is null", h.Key)
@@ -107,7 +107,7 @@ func TestAnEmptyHeaderValueIsEmptyAndNotNull(t *testing.T) {
 	}
 }
 
-func TestAppendAllocatesNothingIntoMemoryThatIsThere(t *testing.T) {
+func TestWire_AppendAllocatesNothingIntoMemoryThatIsThere(t *testing.T) {
 	e := holdfast.Event{ID: "018f-0000", Source: "shop", Type: "order.placed", Time: noon, Headers: map[string]string{"traceparent": "00-ab", "content-type": "application/json"}}
 	headers, scratch := Append[Header](nil, nil, e)
 	n := testing.AllocsPerRun(100, func() { headers, scratch = Append(headers[:0], scratch[:0], e) })
@@ -116,7 +116,7 @@ func TestAppendAllocatesNothingIntoMemoryThatIsThere(t *testing.T) {
 	}
 }
 
-func TestParse(t *testing.T) {
+func TestWire_Parse(t *testing.T) {
 	at := noon.Add(time.Hour)
 	for _, test := range []struct {
 		name    string
@@ -171,13 +171,13 @@ func TestParse(t *testing.T) {
 	}
 }
 
-func TestParseWithoutATopicIsAnError(t *testing.T) {
+func TestWire_ParseWithoutATopicIsAnError(t *testing.T) {
 	if _, err := Parse[Header]("", nil, nil, nil, noon); err == nil {
 		t.Error("no error")
 	}
 }
 
-func TestReserved(t *testing.T) {
+func TestWire_Reserved(t *testing.T) {
 	for name, want := range map[string]bool{
 		"ce_id": true, "CE_anything": true, "hf_x": true, "Hf_": true,
 		"content-type": false, "traceparent": false, "ce-id": false, "ce": false, "": false, "xce_": false,
@@ -212,7 +212,7 @@ func anyEvent(t *rapid.T) holdfast.Event {
 	return e
 }
 
-func TestEveryEventReadsBackAsItWasWritten(t *testing.T) {
+func TestWire_EveryEventReadsBackAsItWasWritten(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		e := anyEvent(t)
 		headers := Headers[Header](nil, e)
@@ -242,7 +242,7 @@ func TestEveryEventReadsBackAsItWasWritten(t *testing.T) {
 	})
 }
 
-func TestTimesAreWrittenAsTheStandardLibraryDoes(t *testing.T) {
+func TestWire_TimesAreWrittenAsTheStandardLibraryDoes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		at := time.UnixMicro(rapid.Int64Range(-62135596799_000000, 253402300799_999999).Draw(t, "time"))
 		if got, want := string(appendTime(nil, at)), at.UTC().Format(timeLayout); got != want {

@@ -15,7 +15,7 @@ func always(t Token) func(context.Context) (Token, error) {
 }
 
 // The bytes are those of RFC 7628, section 4.1, without its authorization identity, which Kafka takes from the token.
-func TestTheFirstMessageIsThatOfTheRFC(t *testing.T) {
+func TestOAuthBearer_TheFirstMessageIsThatOfTheRFC(t *testing.T) {
 	for _, row := range []struct {
 		name  string
 		token Token
@@ -39,7 +39,7 @@ func TestTheFirstMessageIsThatOfTheRFC(t *testing.T) {
 	}
 }
 
-func TestEachConnectionAsksForAToken(t *testing.T) {
+func TestOAuthBearer_EachConnectionAsksForAToken(t *testing.T) {
 	type key struct{}
 	asked := 0
 	m := Mechanism(func(ctx context.Context) (Token, error) {
@@ -61,7 +61,7 @@ func TestEachConnectionAsksForAToken(t *testing.T) {
 	}
 }
 
-func TestATokenThatCannotBeSentIsRefusedWithEveryProblem(t *testing.T) {
+func TestOAuthBearer_ATokenThatCannotBeSentIsRefusedWithEveryProblem(t *testing.T) {
 	const secret = "c2VjcmV0\x01auth=x"
 	_, first, err := Mechanism(always(Token{Value: secret, ExpiresAt: time.Unix(1700000000, 0),
 		Extensions: map[string]string{"auth": "x", "a b": "y", "scope": "über"}})).Start(t.Context())
@@ -88,7 +88,7 @@ func TestATokenThatCannotBeSentIsRefusedWithEveryProblem(t *testing.T) {
 	}
 }
 
-func TestTheBrokersRefusalIsReadableAndWithoutTheToken(t *testing.T) {
+func TestOAuthBearer_TheBrokersRefusalIsReadableAndWithoutTheToken(t *testing.T) {
 	const token = "eyJhbGciOiJub25lIn0/abc"
 	for _, row := range []struct{ name, answer, want string }{
 		{"as Kafka says it", `{"status":"invalid_token"}`, `the broker refused the token: "invalid_token"`},

@@ -41,13 +41,13 @@ func inMemory() (*Memory, Options) {
 	}
 }
 
-func TestMemoryKeepsThePromises(t *testing.T) {
+func TestPublisherTest_MemoryKeepsThePromises(t *testing.T) {
 	_, o := inMemory()
 	Run(t, o)
 }
 
 // A busy broker gives no answer in time now and then: here to every second call of more than one event.
-func TestABrokerThatIsBusyNowAndThenBreaksNoPromise(t *testing.T) {
+func TestPublisherTest_ABrokerThatIsBusyNowAndThenBreaksNoPromise(t *testing.T) {
 	m, o := inMemory()
 	var calls atomic.Int64
 	o.Publisher = publishFunc(func(ctx context.Context, events []holdfast.Event) []error {
@@ -109,7 +109,7 @@ func answered(change func(events []holdfast.Event, errs []error) []error) func(m
 	}
 }
 
-func TestEveryInjectedBugIsReported(t *testing.T) {
+func TestPublisherTest_EveryInjectedBugIsReported(t *testing.T) {
 	var remembered sync.Map
 	turn := 0
 	for _, bug := range []struct {
@@ -316,7 +316,7 @@ func TestEveryInjectedBugIsReported(t *testing.T) {
 	}
 }
 
-func TestAnOutageThatSpendsAttemptsIsReported(t *testing.T) {
+func TestPublisherTest_AnOutageThatSpendsAttemptsIsReported(t *testing.T) {
 	_, o := inMemory()
 	for name, p := range map[string]relay.Publisher{
 		"it is called the event's fault": publishFunc(func(_ context.Context, events []holdfast.Event) []error {
@@ -335,7 +335,7 @@ func TestAnOutageThatSpendsAttemptsIsReported(t *testing.T) {
 	}
 }
 
-func TestWhatTheOptionsLackIsLeftOut(t *testing.T) {
+func TestPublisherTest_WhatTheOptionsLackIsLeftOut(t *testing.T) {
 	_, o := inMemory()
 	o.Refuse, o.Missing, o.Unreachable = nil, "", nil
 	Run(t, o)
@@ -367,7 +367,7 @@ func (g gathering) PublishTogether(ctx context.Context, batches [][]holdfast.Eve
 	}
 }
 
-func TestWhatIsPublishedTogetherIsChecked(t *testing.T) {
+func TestPublisherTest_WhatIsPublishedTogetherIsChecked(t *testing.T) {
 	for name, together := range map[string]func(batches [][]holdfast.Event, publish func(batch int) []error, answered func(batch int, errs []error)){
 		"a batch is answered twice": func(batches [][]holdfast.Event, publish func(int) []error, answered func(int, []error)) {
 			for i := range batches {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestAnAxisIsLogarithmicOnlyOverDecades(t *testing.T) {
+func TestAxes_AnAxisIsLogarithmicOnlyOverDecades(t *testing.T) {
 	for _, c := range []struct {
 		values []float64
 		log    bool
@@ -27,7 +27,7 @@ func labelsOf(s scale) (labels []string) {
 	return labels
 }
 
-func TestTheAxisAcrossHasATickForEachNumber(t *testing.T) {
+func TestAxes_TheAxisAcrossHasATickForEachNumber(t *testing.T) {
 	for _, c := range []struct {
 		values   []float64
 		min, max float64
@@ -44,7 +44,7 @@ func TestTheAxisAcrossHasATickForEachNumber(t *testing.T) {
 	}
 }
 
-func TestTheAxisUpBeginsAtZeroUnlessItIsLogarithmic(t *testing.T) {
+func TestAxes_TheAxisUpBeginsAtZeroUnlessItIsLogarithmic(t *testing.T) {
 	for _, c := range []struct {
 		values   []float64
 		min, max float64
@@ -62,7 +62,7 @@ func TestTheAxisUpBeginsAtZeroUnlessItIsLogarithmic(t *testing.T) {
 	}
 }
 
-func TestTheNumbersOfTwoLinesAreApart(t *testing.T) {
+func TestAxes_TheNumbersOfTwoLinesAreApart(t *testing.T) {
 	at := func(x, y float64) point { return point{x, y, true} }
 	c := curve{Series: []series{{Points: []point{at(1, 5), at(2, 5), at(3, 5), at(4, 5)}}, {Points: []point{at(1, 6), at(2, 4), at(3, 5)}}}}
 	for i, want := range [][]bool{{true, false, false, false}, {false, true, true}} {
@@ -74,7 +74,7 @@ func TestTheNumbersOfTwoLinesAreApart(t *testing.T) {
 	}
 }
 
-func TestEveryValueLiesOnItsAxis(t *testing.T) {
+func TestAxes_EveryValueLiesOnItsAxis(t *testing.T) {
 	r := random(11, 0)
 	for range 2000 {
 		var values []float64
@@ -90,7 +90,7 @@ func TestEveryValueLiesOnItsAxis(t *testing.T) {
 	}
 }
 
-func TestShortNumbersKeepTheirSize(t *testing.T) {
+func TestAxes_ShortNumbersKeepTheirSize(t *testing.T) {
 	for v, want := range map[float64]string{0: "0", 0.25: "0.25", 7: "7", 300: "300", 1000: "1 k", 112_345: "112 k", 999_990: "1 M", 1.5e6: "1.5 M", 1e8: "100 M", 2e9: "2 G"} {
 		if got := short(v); got != want {
 			t.Errorf("short(%v) is %q, want %q", v, got, want)
@@ -98,7 +98,7 @@ func TestShortNumbersKeepTheirSize(t *testing.T) {
 	}
 }
 
-func TestTextIsBrokenBetweenWords(t *testing.T) {
+func TestAxes_TextIsBrokenBetweenWords(t *testing.T) {
 	if got := wrapped("one two  three four", 9); !slices.Equal(got, []string{"one two", "three", "four"}) {
 		t.Errorf("%q", got)
 	}

@@ -25,7 +25,7 @@ func rising() curve {
 	return c
 }
 
-func TestARateGoesOnWithAFixedTimeAndOneForEachEvent(t *testing.T) {
+func TestCurve_ARateGoesOnWithAFixedTimeAndOneForEachEvent(t *testing.T) {
 	c := rising()
 	c.extend(fixedAndEach, 1e7, 1e8)
 	for i, want := range []func(x float64) float64{
@@ -47,7 +47,7 @@ func TestARateGoesOnWithAFixedTimeAndOneForEachEvent(t *testing.T) {
 	}
 }
 
-func TestACostGoesOnByTheLastStepAndNeverFalls(t *testing.T) {
+func TestCurve_ACostGoesOnByTheLastStepAndNeverFalls(t *testing.T) {
 	for name, test := range map[string]struct{ before, last, want float64 }{
 		"it doubled in each decade": {50, 100, 400},
 		"it stayed":                 {100, 100, 100},
@@ -62,13 +62,13 @@ func TestACostGoesOnByTheLastStepAndNeverFalls(t *testing.T) {
 	}
 }
 
-func TestARateThatRoseWithTheTimeOfNothingStays(t *testing.T) {
+func TestCurve_ARateThatRoseWithTheTimeOfNothingStays(t *testing.T) {
 	if got := fixedAndEach.at(point{X: 10, Y: 1}, point{X: 100, Y: 100}, 1000); got != 100 {
 		t.Errorf("the rate is %v, want that of the last run", got)
 	}
 }
 
-func TestOneMeasurementIsNotContinued(t *testing.T) {
+func TestCurve_OneMeasurementIsNotContinued(t *testing.T) {
 	c := curve{Series: []series{{Points: []point{{10, 1, true}}}, {}}}
 	c.extend(sameStep, 100)
 	if len(c.Series[0].Points) != 1 || len(c.Series[1].Points) != 0 || c.Arithmetic != "" {
@@ -76,7 +76,7 @@ func TestOneMeasurementIsNotContinued(t *testing.T) {
 	}
 }
 
-func TestTheTableOfACurveMarksWhatWasNotMeasured(t *testing.T) {
+func TestCurve_TheTableOfACurveMarksWhatWasNotMeasured(t *testing.T) {
 	c := rising()
 	c.Series[1].Points = c.Series[1].Points[1:]
 	c.extend(fixedAndEach, 1e7)
@@ -106,7 +106,7 @@ func TestTheTableOfACurveMarksWhatWasNotMeasured(t *testing.T) {
 	}
 }
 
-func TestACurveIsJSONThatReadsBackAsItself(t *testing.T) {
+func TestCurve_ACurveIsJSONThatReadsBackAsItself(t *testing.T) {
 	c := rising()
 	c.extend(fixedAndEach, 1e7)
 	text, err := json.Marshal(c)
@@ -126,7 +126,7 @@ func TestACurveIsJSONThatReadsBackAsItself(t *testing.T) {
 }
 
 // The plots of the page are those of the numbers beside them.
-func TestThePlotsOfThePageShowTheirNumbers(t *testing.T) {
+func TestCurve_ThePlotsOfThePageShowTheirNumbers(t *testing.T) {
 	const dir = "../../docs/performance"
 	kept, err := curvesIn(dir)
 	if err != nil {

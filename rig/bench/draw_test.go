@@ -73,7 +73,7 @@ func attribute(e xml.StartElement, name string) string {
 	return ""
 }
 
-func TestAPlotHasItsLabelsAndAllPoints(t *testing.T) {
+func TestDraw_APlotHasItsLabelsAndAllPoints(t *testing.T) {
 	c := rising()
 	c.extend(fixedAndEach, 1e7, 1e8)
 	svg, err := c.svg()
@@ -104,7 +104,7 @@ func TestAPlotHasItsLabelsAndAllPoints(t *testing.T) {
 }
 
 // A page may be dark: what is black on nothing would vanish there.
-func TestAPlotIsOnAWhitePage(t *testing.T) {
+func TestDraw_APlotIsOnAWhitePage(t *testing.T) {
 	svg, err := rising().svg()
 	if err != nil {
 		t.Fatal(err)
@@ -115,7 +115,7 @@ func TestAPlotIsOnAWhitePage(t *testing.T) {
 	}
 }
 
-func TestAPlotThatIsAllMeasuredHasNothingDashed(t *testing.T) {
+func TestDraw_APlotThatIsAllMeasuredHasNothingDashed(t *testing.T) {
 	svg, err := rising().svg()
 	if err != nil {
 		t.Fatal(err)
@@ -125,7 +125,7 @@ func TestAPlotThatIsAllMeasuredHasNothingDashed(t *testing.T) {
 	}
 }
 
-func TestACurveWithoutPointsIsNotDrawn(t *testing.T) {
+func TestDraw_ACurveWithoutPointsIsNotDrawn(t *testing.T) {
 	if _, err := (curve{Name: "empty", Series: []series{{}}}).svg(); err == nil {
 		t.Error("it was drawn")
 	}

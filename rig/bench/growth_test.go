@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-func TestALongRunAddsItsSizesToItselfAlone(t *testing.T) {
+func TestGrowth_ALongRunAddsItsSizesToItselfAlone(t *testing.T) {
 	long := options{long: true, quick: true}.growthSizes()
 	if want := []int{1e3, 1e4, 1e5, large}; !slices.Equal(long.backlogs, want) || !slices.Equal(long.rows, want) {
 		t.Errorf("it measures %v events and %v rows", long.backlogs, long.rows)
@@ -26,7 +26,7 @@ func TestALongRunAddsItsSizesToItselfAlone(t *testing.T) {
 	}
 }
 
-func TestEveryCurveIsContinuedPastItsSizes(t *testing.T) {
+func TestGrowth_EveryCurveIsContinuedPastItsSizes(t *testing.T) {
 	for name, s := range map[string]growthSizes{"": fullGrowth, "-quick": quickGrowth} {
 		for _, sizes := range [][]int{s.backlogs, s.rows, s.stored, s.keys, s.lanes, s.payloads, s.rates, s.consumers} {
 			if !slices.IsSorted(sizes) || len(sizes) < 3 {
@@ -41,7 +41,7 @@ func TestEveryCurveIsContinuedPastItsSizes(t *testing.T) {
 	}
 }
 
-func TestCPUTimeThatIsNotKnownIsNotDrawn(t *testing.T) {
+func TestGrowth_CPUTimeThatIsNotKnownIsNotDrawn(t *testing.T) {
 	c := newDrainCurves([3]string{"rate", "cpu", "memory"}, "x", axis{}, "")
 	c.add(1, drainPoint{rate: 5, peak: 7})
 	var names []string
@@ -53,7 +53,7 @@ func TestCPUTimeThatIsNotKnownIsNotDrawn(t *testing.T) {
 	}
 }
 
-func TestACurveThatWasWrittenIsDrawnAgain(t *testing.T) {
+func TestGrowth_ACurveThatWasWrittenIsDrawnAgain(t *testing.T) {
 	dir := t.TempDir()
 	c := rising()
 	c.extend(fixedAndEach, 1e7)
@@ -75,7 +75,7 @@ func TestACurveThatWasWrittenIsDrawnAgain(t *testing.T) {
 	}
 }
 
-func TestTheLoadIsNotedFromLowToHigh(t *testing.T) {
+func TestGrowth_TheLoadIsNotedFromLowToHigh(t *testing.T) {
 	if low, high := watchLoad()(); low < 0 || high < low || load() != "" && high == 0 {
 		t.Errorf("from %v to %v", low, high)
 	}
@@ -88,13 +88,13 @@ func TestTheLoadIsNotedFromLowToHigh(t *testing.T) {
 	}
 }
 
-func TestTheCaptionHasACommandThatAShellTakes(t *testing.T) {
+func TestGrowth_TheCaptionHasACommandThatAShellTakes(t *testing.T) {
 	if got := command([]string{"-plot", "docs/performance", "-only", "^drain|cpu"}); got != "go run ./rig/bench -plot docs/performance -only '^drain|cpu'" {
 		t.Error(got)
 	}
 }
 
-func TestOnlyClaimsThatFindEventsAreTimed(t *testing.T) {
+func TestGrowth_OnlyClaimsThatFindEventsAreTimed(t *testing.T) {
 	var timer claimTimer
 	query := func(sql string, rows string) {
 		ctx := timer.TraceQueryStart(t.Context(), nil, pgx.TraceQueryStartData{SQL: sql})

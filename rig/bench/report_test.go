@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-func TestFiguresArePrintedAsJSONAndNothingElse(t *testing.T) {
+func TestReport_FiguresArePrintedAsJSONAndNothingElse(t *testing.T) {
 	r := newReport(true)
 	r.goal("speed", 7, "x", atLeast(12))
 	r.info("events", 300_000, "events/s")
@@ -26,7 +26,7 @@ func TestFiguresArePrintedAsJSONAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestAShortFigureSaysSo(t *testing.T) {
+func TestReport_AShortFigureSaysSo(t *testing.T) {
 	r := newReport(false)
 	r.goal("speed", 7, "x", atLeast(12))
 	r.goal("wait", 7, "ms", below(10))
@@ -39,7 +39,7 @@ func TestAShortFigureSaysSo(t *testing.T) {
 	}
 }
 
-func TestGoalsAtTheirLimits(t *testing.T) {
+func TestReport_GoalsAtTheirLimits(t *testing.T) {
 	for _, c := range []struct {
 		g     goal
 		value float64
@@ -53,7 +53,7 @@ func TestGoalsAtTheirLimits(t *testing.T) {
 	}
 }
 
-func TestNumbersHaveTheDigitsTheyDeserve(t *testing.T) {
+func TestReport_NumbersHaveTheDigitsTheyDeserve(t *testing.T) {
 	for v, want := range map[float64]string{0: "0", 12: "12", 0.8123: "0.812", 3.14159: "3.14", 31.4159: "31.4", 314.159: "314", 3141.59: "3,142", 1234567: "1,234,567", 999: "999"} {
 		if got := number(v); got != want {
 			t.Errorf("number(%v) is %s, want %s", v, got, want)
@@ -61,7 +61,7 @@ func TestNumbersHaveTheDigitsTheyDeserve(t *testing.T) {
 	}
 }
 
-func TestAMedianIsTheMiddle(t *testing.T) {
+func TestReport_AMedianIsTheMiddle(t *testing.T) {
 	for _, c := range []struct {
 		values []float64
 		want   float64
@@ -72,7 +72,7 @@ func TestAMedianIsTheMiddle(t *testing.T) {
 	}
 }
 
-func TestAHistogramCountsEverything(t *testing.T) {
+func TestReport_AHistogramCountsEverything(t *testing.T) {
 	text := histogram([]time.Duration{time.Millisecond / 2, 3 * time.Millisecond, 3 * time.Millisecond, 2 * time.Second})
 	want := []string{"< 1 ms 1 25.0%", "< 4 ms 2 50.0%", ">= 1000 ms 1 25.0%"}
 	lines := strings.Split(text, "\n")
@@ -86,7 +86,7 @@ func TestAHistogramCountsEverything(t *testing.T) {
 	}
 }
 
-func TestMemoryThatGrowsIsSeen(t *testing.T) {
+func TestReport_MemoryThatGrowsIsSeen(t *testing.T) {
 	var flat, growing []memorySample
 	for i := range int64(100) {
 		flat = append(flat, memorySample{i * 10, 40})
@@ -100,7 +100,7 @@ func TestMemoryThatGrowsIsSeen(t *testing.T) {
 	}
 }
 
-func TestAPayloadHasItsSizeAndIsJSON(t *testing.T) {
+func TestReport_APayloadHasItsSizeAndIsJSON(t *testing.T) {
 	if b := payload(random(1, 2), payloadBytes); len(b) != payloadBytes || !json.Valid(b) {
 		t.Errorf("%d bytes: %s", len(b), b)
 	}

@@ -19,7 +19,7 @@ func (g topicOfOne) Fetch(context.Context, source.TopicPartition, int64, int64) 
 	return source.Page{Records: make([]source.Record, 1)}, nil
 }
 
-func TestNobodyStartsBeforeAllHaveTheirShare(t *testing.T) {
+func TestStartline_NobodyStartsBeforeAllHaveTheirShare(t *testing.T) {
 	line := newStartLine(2, 4)
 	over := make(chan struct{})
 	close(over) // Fetch need not wait for the line

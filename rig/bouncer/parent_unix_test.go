@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 	os.Exit(pgtest.Main(m))
 }
 
-func TestItEndsAndItsFolderGoesWhenTheProgramIsKilled(t *testing.T) {
+func TestParent_ItEndsAndItsFolderGoesWhenTheProgramIsKilled(t *testing.T) {
 	t.Parallel()
 	start(t, bouncer.Options{Target: "127.0.0.1:1", User: "u"}) // skips where there is no PgBouncer
 	for _, state := range []string{"running", "paused", "restarted"} {

@@ -60,7 +60,7 @@ func connect(t *testing.T, dsn string) *pgx.Conn {
 	return conn
 }
 
-func TestClientsShareAsManySessionsAsThePoolHas(t *testing.T) {
+func TestServer_ClientsShareAsManySessionsAsThePoolHas(t *testing.T) {
 	skip.InShort(t, "it takes 6 s beside the others")
 	t.Parallel()
 	s, through := setup(t, func(o *bouncer.Options) { o.PoolSize = 2 })
@@ -136,7 +136,7 @@ func waiting(t *testing.T, through string) (clients, sessions int) {
 	return clients, sessions
 }
 
-func TestRestartBringsAKilledBouncerBackAtItsAddress(t *testing.T) {
+func TestServer_RestartBringsAKilledBouncerBackAtItsAddress(t *testing.T) {
 	skip.InShort(t, "it takes 6 s beside the others")
 	t.Parallel()
 	s, through := setup(t, nil)
@@ -165,7 +165,7 @@ func TestRestartBringsAKilledBouncerBackAtItsAddress(t *testing.T) {
 	}
 }
 
-func TestAPausedOneHoldsItsConnectionsAndGoesOnWithThem(t *testing.T) {
+func TestServer_APausedOneHoldsItsConnectionsAndGoesOnWithThem(t *testing.T) {
 	skip.InShort(t, "it takes 6 s beside the others")
 	t.Parallel()
 	s, through := setup(t, nil)
@@ -209,7 +209,7 @@ func TestAPausedOneHoldsItsConnectionsAndGoesOnWithThem(t *testing.T) {
 	}
 }
 
-func TestItStartsAndRestartsWhileItsTargetIsAway(t *testing.T) {
+func TestServer_ItStartsAndRestartsWhileItsTargetIsAway(t *testing.T) {
 	t.Parallel()
 	s := start(t, bouncer.Options{Target: "127.0.0.1:1", User: `a "user"`, Password: "a%2'b\"c = d"})
 	if err := s.Restart(t.Context()); err != nil {
@@ -217,7 +217,7 @@ func TestItStartsAndRestartsWhileItsTargetIsAway(t *testing.T) {
 	}
 }
 
-func TestStopRemovesTheFolderAndIsFinal(t *testing.T) {
+func TestServer_StopRemovesTheFolderAndIsFinal(t *testing.T) {
 	t.Parallel()
 	s := start(t, bouncer.Options{Target: "127.0.0.1:1", User: "u"})
 	if _, err := os.Stat(s.Dir()); err != nil {
@@ -238,7 +238,7 @@ func TestStopRemovesTheFolderAndIsFinal(t *testing.T) {
 	}
 }
 
-func TestOptionsReportAllThatIsWrongAtOnce(t *testing.T) {
+func TestServer_OptionsReportAllThatIsWrongAtOnce(t *testing.T) {
 	t.Parallel()
 	_, err := bouncer.Start(t.Context(), bouncer.Options{Target: "nowhere", User: "a\nb", Password: "secret\n", PoolSize: -1, MaxClients: -1,
 		StartTimeout: -1, Settings: map[string]string{"listen_port": "1", "a = b": "c", "verbose": "1\n2"}})
@@ -255,7 +255,7 @@ func TestOptionsReportAllThatIsWrongAtOnce(t *testing.T) {
 	}
 }
 
-func TestWithoutTheProgramTheErrorSaysSo(t *testing.T) {
+func TestServer_WithoutTheProgramTheErrorSaysSo(t *testing.T) {
 	t.Parallel()
 	_, err := bouncer.Start(t.Context(), bouncer.Options{Target: "127.0.0.1:1", User: "u", Binary: t.TempDir() + "/pgbouncer"})
 	if !errors.Is(err, bouncer.ErrNoBouncer) || !strings.Contains(err.Error(), "apt-get install") {

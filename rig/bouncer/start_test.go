@@ -19,7 +19,7 @@ func needsBouncer(t *testing.T, err error) {
 	}
 }
 
-func TestStartChoosesAnotherPortWhenOneIsTaken(t *testing.T) {
+func TestStart_StartChoosesAnotherPortWhenOneIsTaken(t *testing.T) {
 	t.Parallel()
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -52,7 +52,7 @@ func TestStartChoosesAnotherPortWhenOneIsTaken(t *testing.T) {
 	}
 }
 
-func TestAStartThatFailsSaysWhyAndLeavesNothing(t *testing.T) {
+func TestStart_AStartThatFailsSaysWhyAndLeavesNothing(t *testing.T) {
 	dir, err := os.MkdirTemp("", "holdfast-test-") // as root PgBouncer's user may not enter t.TempDir
 	if err != nil {
 		t.Fatal(err)
@@ -72,7 +72,7 @@ func TestAStartThatFailsSaysWhyAndLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestItSaysWhenItEndedAlthoughNobodyAsked(t *testing.T) {
+func TestStart_ItSaysWhenItEndedAlthoughNobodyAsked(t *testing.T) {
 	t.Parallel()
 	s, err := Start(t.Context(), Options{Target: "127.0.0.1:1", User: "u"})
 	needsBouncer(t, err)

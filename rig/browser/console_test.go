@@ -20,7 +20,7 @@ import (
 )
 
 // Somebody who is paged has an id: a key of the keyboard, the id, and the way of the event is there; then its letter, and a replay.
-func TestFromAnIdToAReplayByKeyboard(t *testing.T) {
+func TestConsole_FromAnIdToAReplayByKeyboard(t *testing.T) {
 	skip.InShort(t, "it takes 16 s beside the others")
 	t.Parallel()
 	b := setup(t)
@@ -59,7 +59,7 @@ var hostile = []string{
 }
 
 // Every text of an event may be an attacker's.
-func TestHostileTextsAreShownAsTheyAre(t *testing.T) {
+func TestConsole_HostileTextsAreShownAsTheyAre(t *testing.T) {
 	skip.InShort(t, "it takes 20 s beside the others")
 	t.Parallel()
 	b := setup(t)
@@ -94,7 +94,7 @@ func TestHostileTextsAreShownAsTheyAre(t *testing.T) {
 }
 
 // What got into a page in spite of that does nothing: no inline code, no other origin, no frame.
-func TestThePolicyOfThePagesIsKeptByTheBrowser(t *testing.T) {
+func TestConsole_ThePolicyOfThePagesIsKeptByTheBrowser(t *testing.T) {
 	skip.InShort(t, "it takes 13 s beside the others")
 	t.Parallel()
 	b := setup(t)
@@ -128,7 +128,7 @@ func TestThePolicyOfThePagesIsKeptByTheBrowser(t *testing.T) {
 }
 
 // A page of another origin sends the form of a replay from the same browser, with its cookies.
-func TestAnotherSiteCannotSendAForm(t *testing.T) {
+func TestConsole_AnotherSiteCannotSendAForm(t *testing.T) {
 	skip.InShort(t, "it takes 13 s beside the others")
 	t.Parallel()
 	b := setup(t)
@@ -151,7 +151,7 @@ func TestAnotherSiteCannotSendAForm(t *testing.T) {
 }
 
 // The rates come by themselves, and the page does not change until they do.
-func TestTheOverviewShowsRates(t *testing.T) {
+func TestConsole_TheOverviewShowsRates(t *testing.T) {
 	skip.InShort(t, "it takes 15 s beside the others")
 	t.Parallel()
 	b := setup(t)
@@ -167,7 +167,7 @@ func TestTheOverviewShowsRates(t *testing.T) {
 }
 
 // On a phone nothing is wider than the screen but tables, which scroll by themselves. In the dark the page is dark.
-func TestPagesFitAPhoneAndTheDark(t *testing.T) {
+func TestConsole_PagesFitAPhoneAndTheDark(t *testing.T) {
 	skip.InShort(t, "it takes 16 s beside the others")
 	t.Parallel()
 	b := setup(t)

@@ -19,7 +19,7 @@ var pictures = flag.Bool("pictures", false, "write the pictures of docs/console"
 
 // The pictures of the guide to the console are of this build: a shop with a topic that is missing, a lane without a relay, keys that wait
 // and dead letters. go test ./rig/browser -run ThePicturesOfTheGuide -pictures writes them.
-func TestThePicturesOfTheGuide(t *testing.T) {
+func TestPictures_ThePicturesOfTheGuide(t *testing.T) {
 	skip.InShort(t, "it takes 10 s beside the others")
 	t.Parallel()
 	b := setup(t)

@@ -33,7 +33,7 @@ type composition struct {
 	}
 }
 
-func TestTheCompositionFitsTogether(t *testing.T) {
+func TestCompose_TheCompositionFitsTogether(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	decoder := yaml.NewDecoder(strings.NewReader(read(t, "compose.yaml")))
 	decoder.KnownFields(true)

@@ -75,7 +75,7 @@ func image(t *testing.T) string {
 // locked are the restrictions that the manifests put on a container.
 var locked = []string{"--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"}
 
-func TestTheImageHasABinaryAuthoritiesAndNoRoot(t *testing.T) {
+func TestImage_TheImageHasABinaryAuthoritiesAndNoRoot(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	name := image(t)
 	if out := docker(t, append(append([]string{"run", "--rm", "--network", "none"}, locked...), name, "version")...); !regexp.MustCompile(`^holdfast \S+, schema version \d+\n$`).MatchString(out) {
@@ -109,7 +109,7 @@ func TestTheImageHasABinaryAuthoritiesAndNoRoot(t *testing.T) {
 
 var listening = regexp.MustCompile(`"msg":"listening","address":"([^"]+)"`)
 
-func TestTheImageRelaysWithoutRootOnAReadOnlyDisk(t *testing.T) {
+func TestImage_TheImageRelaysWithoutRootOnAReadOnlyDisk(t *testing.T) {
 	skip.InShort(t, "it takes 6 s beside the others")
 	name := image(t)
 	db, cluster := migrated.New(t), kafkatest.New(t)
@@ -147,7 +147,7 @@ func TestTheImageRelaysWithoutRootOnAReadOnlyDisk(t *testing.T) {
 }
 
 // Both ways to build the image end in the same stage, and the base has a name with a version.
-func TestBothImagesAreTheSame(t *testing.T) {
+func TestImage_BothImagesAreTheSame(t *testing.T) {
 	text := read(t, "Dockerfile")
 	if !regexp.MustCompile(`(?m)^ARG BASE=golang:1\.\d+(\.\d+)?-\w+$`).MatchString(text) {
 		t.Error("the base is not pinned by its version")

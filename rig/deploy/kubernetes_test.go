@@ -128,7 +128,7 @@ func withComponents(t *testing.T, names ...string) map[string]any {
 	return kustomized(t, dir)
 }
 
-func TestKustomizeBuildsManifestsOfKubernetesOwnTypes(t *testing.T) {
+func TestKubernetes_KustomizeBuildsManifestsOfKubernetesOwnTypes(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		found map[string]any
@@ -175,7 +175,7 @@ func restricted(pod corev1.PodSpec) (found []string) {
 	return found
 }
 
-func TestPodsAreRestricted(t *testing.T) {
+func TestKubernetes_PodsAreRestricted(t *testing.T) {
 	relay := kustomized(t, "kubernetes/base")["Deployment"].(*appsv1.Deployment).Spec.Template.Spec
 	for name, pod := range map[string]corev1.PodSpec{"relay": relay, "migrate": kustomized(t, "kubernetes/migrate")["Job"].(*batchv1.Job).Spec.Template.Spec} {
 		for _, what := range restricted(pod) {
@@ -189,7 +189,7 @@ func TestPodsAreRestricted(t *testing.T) {
 	}
 }
 
-func TestManifestsFitTogether(t *testing.T) {
+func TestKubernetes_ManifestsFitTogether(t *testing.T) {
 	all := withComponents(t, "servicemonitor", "networkpolicy", "keda")
 	deployment := all["Deployment"].(*appsv1.Deployment)
 	pod := deployment.Spec.Template
@@ -235,7 +235,7 @@ func TestManifestsFitTogether(t *testing.T) {
 }
 
 // The relay takes the arguments, the variables and the file that the manifests give it.
-func TestTheRelayTakesTheSettingsOfTheManifests(t *testing.T) {
+func TestKubernetes_TheRelayTakesTheSettingsOfTheManifests(t *testing.T) {
 	skip.InShort(t, "it takes 234 s beside the others")
 	for _, dir := range []string{"base", "example"} {
 		all := kustomized(t, "kubernetes/"+dir)
@@ -265,7 +265,7 @@ func TestTheRelayTakesTheSettingsOfTheManifests(t *testing.T) {
 	}
 }
 
-func TestScalersAskForAMetricThatThereIs(t *testing.T) {
+func TestKubernetes_ScalersAskForAMetricThatThereIs(t *testing.T) {
 	known := map[string]bool{}
 	for _, i := range metrics.All() {
 		known[holdfastprometheus.Name(i)] = true

@@ -52,7 +52,7 @@ func gooseOf(t *testing.T, db *pgtest.DB, files fs.FS) *goose.Provider {
 	return provider
 }
 
-func TestGooseCreatesAndUpgradesTheSchema(t *testing.T) {
+func TestMigrations_GooseCreatesAndUpgradesTheSchema(t *testing.T) {
 	t.Parallel()
 	t.Run("new", func(t *testing.T) {
 		t.Parallel()
@@ -113,7 +113,7 @@ func ternOf(t *testing.T, db *pgtest.DB, files fs.FS) *migrate.Migrator {
 	return m
 }
 
-func TestTernCreatesAndUpgradesTheSchema(t *testing.T) {
+func TestMigrations_TernCreatesAndUpgradesTheSchema(t *testing.T) {
 	t.Parallel()
 	t.Run("new", func(t *testing.T) {
 		t.Parallel()

@@ -29,7 +29,7 @@ func unit(t *testing.T, change ...string) string {
 	return path
 }
 
-func TestSystemdFindsNothingWrongWithTheUnit(t *testing.T) {
+func TestSystemd_SystemdFindsNothingWrongWithTheUnit(t *testing.T) {
 	out, err := exec.Command("systemd-analyze", "verify", "--man=no", unit(t)).CombinedOutput()
 	if err != nil || len(out) > 0 {
 		t.Errorf("%v: %s", err, out)
@@ -39,7 +39,7 @@ func TestSystemdFindsNothingWrongWithTheUnit(t *testing.T) {
 	}
 }
 
-func TestTheUnitIsHardened(t *testing.T) {
+func TestSystemd_TheUnitIsHardened(t *testing.T) {
 	// 100 is no protection at all. A service that talks to other machines has some 10.
 	out, err := exec.Command("systemd-analyze", "security", "--offline=true", "--no-pager", "--threshold=15", unit(t)).CombinedOutput()
 	if err != nil {
@@ -51,7 +51,7 @@ func TestTheUnitIsHardened(t *testing.T) {
 }
 
 // What the unit runs takes its settings: the command, the file and the credential.
-func TestTheUnitStartsARelay(t *testing.T) {
+func TestSystemd_TheUnitStartsARelay(t *testing.T) {
 	text := read(t, "systemd/holdfast-relay.service")
 	for _, want := range []string{"holdfast relay --config /etc/holdfast/relay.yaml\n", "LoadCredential=database-url:/etc/holdfast/database-url\n", "Environment=DATABASE_URL_FILE=%d/database-url\n"} {
 		if !strings.Contains(text, want) {

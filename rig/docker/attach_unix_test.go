@@ -46,7 +46,7 @@ func announced() testcontainers.CustomizeRequestOption {
 	})
 }
 
-func TestAContainerGoesWhenItsProgramIsKilledAtTheStart(t *testing.T) {
+func TestAttach_AContainerGoesWhenItsProgramIsKilledAtTheStart(t *testing.T) {
 	t.Parallel()
 	err := Ready()
 	if err == nil && !attachable() {

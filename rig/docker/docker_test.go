@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestOnlyHostsOfThisMachineAreTaken(t *testing.T) {
+func TestDocker_OnlyHostsOfThisMachineAreTaken(t *testing.T) {
 	t.Parallel()
 	for host, ok := range map[string]bool{
 		"127.0.0.1":   true,
@@ -24,7 +24,7 @@ func TestOnlyHostsOfThisMachineAreTaken(t *testing.T) {
 }
 
 // testcontainers-go would take another engine that it finds, so a machine with one would never be tested as a bare one.
-func TestTheEngineThatIsNamedIsTakenOrNone(t *testing.T) {
+func TestDocker_TheEngineThatIsNamedIsTakenOrNone(t *testing.T) {
 	t.Setenv(engineVar, "unix:///nowhere/docker.sock")
 	if err := named(); err == nil || !strings.Contains(err.Error(), "unset the variable") {
 		t.Errorf("an engine that does not answer: %v", err)

@@ -14,7 +14,7 @@ const (
 	other = "sha256:2222222222222222222222222222222222222222222222222222222222222222"
 )
 
-func TestAnImageWithADigestIsRunByIt(t *testing.T) {
+func TestImage_AnImageWithADigestIsRunByIt(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		local localImage
@@ -31,7 +31,7 @@ func TestAnImageWithADigestIsRunByIt(t *testing.T) {
 	}
 }
 
-func TestDigestsComeFromTheVariableThenFromTheCode(t *testing.T) {
+func TestImage_DigestsComeFromTheVariableThenFromTheCode(t *testing.T) {
 	t.Parallel()
 	table := map[string]string{"postgres:18": one}
 	for _, c := range []struct{ name, variable, want string }{
@@ -52,7 +52,7 @@ func TestDigestsComeFromTheVariableThenFromTheCode(t *testing.T) {
 	}
 }
 
-func TestTheDigestsOfTheCodeAreDigests(t *testing.T) {
+func TestImage_TheDigestsOfTheCodeAreDigests(t *testing.T) {
 	t.Parallel()
 	for name, digest := range digests {
 		if !digestForm.MatchString(digest) || !strings.Contains(name, ":") {
@@ -62,7 +62,7 @@ func TestTheDigestsOfTheCodeAreDigests(t *testing.T) {
 }
 
 // Asked of a real engine: a name that nobody has, and an image of this machine.
-func TestTheEngineSaysWhereAnImageIsFrom(t *testing.T) {
+func TestImage_TheEngineSaysWhereAnImageIsFrom(t *testing.T) {
 	if err := Ready(); err != nil {
 		skip.Without(t, "Docker", "start it", err)
 	}

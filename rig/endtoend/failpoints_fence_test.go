@@ -16,7 +16,7 @@ import (
 // A consumer that stood still while another was given its partitions takes nothing in under the right that it had, also
 // where the other has not begun yet: then nothing but the fence is in its way. In the table another has taken the same
 // events in before the thaw, and the key of their rows would do.
-func TestAThawedConsumerTakesNothingInUnderARightThatIsOver(t *testing.T) {
+func TestFailpointsFence_AThawedConsumerTakesNothingInUnderARightThatIsOver(t *testing.T) {
 	skip.InShort(t, subjectsAreLong)
 	t.Parallel()
 	o := newEnv(t, buildSubject(t), kafkatest.New(t), group{}, frozen)

@@ -188,7 +188,7 @@ func kinds() []kind {
 const subjectsAreLong = "processes of the subject end at every failpoint, for minutes"
 
 // A process that ends anywhere between two steps, in any way, loses nothing, doubles nothing and reorders nothing.
-func TestWhereverAProcessEndsNothingIsLostDoubledOrReordered(t *testing.T) {
+func TestFailpoints_WhereverAProcessEndsNothingIsLostDoubledOrReordered(t *testing.T) {
 	skip.InShort(t, subjectsAreLong)
 	t.Parallel()
 	program, cluster := buildSubject(t), kafkatest.New(t)
@@ -252,7 +252,7 @@ func nameOf(in func() scenario) string {
 }
 
 // Every point that points.go declares is in the table.
-func TestEveryFailpointIsInTheTable(t *testing.T) {
+func TestFailpoints_EveryFailpointIsInTheTable(t *testing.T) {
 	skip.InShort(t, "it takes 40 s beside the others")
 	out, err := exec.Command(buildSubject(t), "points").Output()
 	if err != nil {

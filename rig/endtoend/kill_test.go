@@ -144,7 +144,7 @@ func (proc *process) quit() error {
 	}
 }
 
-func TestNothingIsLostWhileRelaysAndConsumersAreKilled(t *testing.T) {
+func TestKill_NothingIsLostWhileRelaysAndConsumersAreKilled(t *testing.T) {
 	skip.InShort(t, "it takes 34 s beside the others")
 	t.Parallel()
 	lasting := 20 * time.Second

@@ -23,7 +23,7 @@ import (
 
 // A consumer's letters reach their topic through the relay of its database, each key's in their order; one that the
 // topic does not take becomes the relay's letter, holds back nothing but its own key, and is published to nobody.
-func TestLettersOfAConsumerReachTheirTopicInTheOrderOfTheirKeys(t *testing.T) {
+func TestLetters_LettersOfAConsumerReachTheirTopicInTheOrderOfTheirKeys(t *testing.T) {
 	t.Parallel()
 	p := setupPath(t, pgtest.New(t), kafkatest.InProcess(t), 1)
 	dead := p.Cluster.Topic(t, 2, "max.message.bytes", "20000")

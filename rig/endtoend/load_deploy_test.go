@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
-func TestARollingDeployWithANewEventTypeLosesAndReordersNothing(t *testing.T) {
+func TestLoadDeploy_ARollingDeployWithANewEventTypeLosesAndReordersNothing(t *testing.T) {
 	skip.InShort(t, "it takes 6 s beside the others")
 	t.Parallel()
 	s := setupConsumers(t, 4)
@@ -76,7 +76,7 @@ func TestARollingDeployWithANewEventTypeLosesAndReordersNothing(t *testing.T) {
 	}
 }
 
-func TestAPayloadThatEndsEveryProcessBecomesADeadLetter(t *testing.T) {
+func TestLoadDeploy_APayloadThatEndsEveryProcessBecomesADeadLetter(t *testing.T) {
 	skip.InShort(t, "it takes 20 s beside the others")
 	t.Parallel()
 	s := setupConsumers(t, 2)

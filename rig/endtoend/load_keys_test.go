@@ -55,7 +55,7 @@ func quickToHang(c *inbox.Config) {
 	c.Retry = retry.Policy{Attempts: 10, Base: 50 * time.Millisecond, Cap: 100 * time.Millisecond}
 }
 
-func TestAHandlerThatHangsDelaysOtherKeysOfItsPartitionByLittle(t *testing.T) {
+func TestLoadKeys_AHandlerThatHangsDelaysOtherKeysOfItsPartitionByLittle(t *testing.T) {
 	skip.InShort(t, "it takes 12 s beside the others")
 	// Not parallel: it compares delays, which depend on what else runs.
 	s := setupConsumers(t, 1)
@@ -88,7 +88,7 @@ func TestAHandlerThatHangsDelaysOtherKeysOfItsPartitionByLittle(t *testing.T) {
 	}
 }
 
-func TestTooManyHungHandlersStopTheConsumer(t *testing.T) {
+func TestLoadKeys_TooManyHungHandlersStopTheConsumer(t *testing.T) {
 	t.Parallel()
 	s := setupConsumers(t, 1)
 	h := hangs(t, -1)
@@ -115,7 +115,7 @@ func TestTooManyHungHandlersStopTheConsumer(t *testing.T) {
 	v.MustHold(t)
 }
 
-func TestAHotKeyDelaysTheOthersByLittle(t *testing.T) {
+func TestLoadKeys_AHotKeyDelaysTheOthersByLittle(t *testing.T) {
 	skip.InShort(t, "it takes 13 s beside the others")
 	// Not parallel: it compares delays, which depend on what else runs.
 	s := setupConsumers(t, 1)
@@ -192,7 +192,7 @@ func (h *holding) observe(c *inbox.Config) {
 	c.Observer.OnRevoked = func(inbox.Assignment, bool) { h.partitions.Add(-1) }
 }
 
-func TestHeadsThatFailHoldTheirFollowersAndNobodyElse(t *testing.T) {
+func TestLoadKeys_HeadsThatFailHoldTheirFollowersAndNobodyElse(t *testing.T) {
 	t.Parallel()
 	s := setupConsumers(t, 3)
 	const keys, each, fails = 12, 12, 5

@@ -117,7 +117,7 @@ func (s *consumers) fenced() {
 	}
 }
 
-func TestConsumersThatComeAndGoHandleEverythingOnceInOrder(t *testing.T) {
+func TestLoadNodes_ConsumersThatComeAndGoHandleEverythingOnceInOrder(t *testing.T) {
 	skip.InShort(t, "it takes 20 s beside the others")
 	// Not parallel: it bounds delays, which depend on what else runs.
 	s := setupConsumers(t, 8)
@@ -197,7 +197,7 @@ func TestConsumersThatComeAndGoHandleEverythingOnceInOrder(t *testing.T) {
 	}
 }
 
-func TestANodeFrozenInsideAHandlerHoldsItsPartition(t *testing.T) {
+func TestLoadNodes_ANodeFrozenInsideAHandlerHoldsItsPartition(t *testing.T) {
 	t.Parallel()
 	skip.InShort(t, "Postgres ends the frozen transaction after 10 s, the handler's time and its grace")
 	s := setupConsumers(t, 1)

@@ -20,7 +20,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
-func TestOffsetsSetBackRepeatAndOffsetsSetForwardSkipNothing(t *testing.T) {
+func TestLoadOffsets_OffsetsSetBackRepeatAndOffsetsSetForwardSkipNothing(t *testing.T) {
 	skip.InShort(t, "it takes 10 s beside the others")
 	t.Parallel()
 	s := setupConsumers(t, 1)
@@ -124,7 +124,7 @@ func (s *consumers) logEnds() map[int]int64 {
 	return ends
 }
 
-func TestRecordsDeletedUnhandledStopTheConsumerUntilSkipped(t *testing.T) {
+func TestLoadOffsets_RecordsDeletedUnhandledStopTheConsumerUntilSkipped(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	s := setupConsumers(t, 1)
@@ -181,7 +181,7 @@ func TestRecordsDeletedUnhandledStopTheConsumerUntilSkipped(t *testing.T) {
 	v.Except(oracle.Missing, oracle.Lost).MustHold(t)
 }
 
-func TestANodeThatFallsBehindRetentionWhileItRunsStopsAloud(t *testing.T) {
+func TestLoadOffsets_ANodeThatFallsBehindRetentionWhileItRunsStopsAloud(t *testing.T) {
 	t.Parallel()
 	s := setupConsumers(t, 1)
 	// Its first event holds it: with large records it fetches no more than it may hold.
@@ -219,7 +219,7 @@ func TestANodeThatFallsBehindRetentionWhileItRunsStopsAloud(t *testing.T) {
 	t.Logf("%d of 30 events had been fetched and were handled", done)
 }
 
-func TestPartitionsThatAreAddedAreReadFromTheirFirstRecord(t *testing.T) {
+func TestLoadOffsets_PartitionsThatAreAddedAreReadFromTheirFirstRecord(t *testing.T) {
 	skip.InShort(t, "it takes 10 s beside the others")
 	t.Parallel()
 	const few, many = 2, 6

@@ -58,7 +58,7 @@ func (s *consumers) remedyHolds() {
 	v.MustHold(s)
 }
 
-func TestATopicMadeAgainShorterIsRefusedWithItsRemedy(t *testing.T) {
+func TestLoadTopics_ATopicMadeAgainShorterIsRefusedWithItsRemedy(t *testing.T) {
 	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	s := setupConsumers(t, 1)
@@ -77,7 +77,7 @@ func TestATopicMadeAgainShorterIsRefusedWithItsRemedy(t *testing.T) {
 
 // The position is an offset of the new log, too: nothing but the group's committed offset, which Kafka forgets with the
 // topic, tells the two apart.
-func TestATopicMadeAgainLongerLosesNothingInSilence(t *testing.T) {
+func TestLoadTopics_ATopicMadeAgainLongerLosesNothingInSilence(t *testing.T) {
 	skip.InShort(t, "it takes 7 s beside the others")
 	t.Parallel()
 	s := setupConsumers(t, 1)
@@ -115,7 +115,7 @@ func (s *consumers) staleAreReplayed(want int) {
 }
 
 // The new log is longer than the position before the node has looked: to read on would skip what lies below.
-func TestATopicMadeAgainWhileConsumedLosesNothingInSilence(t *testing.T) {
+func TestLoadTopics_ATopicMadeAgainWhileConsumedLosesNothingInSilence(t *testing.T) {
 	skip.InShort(t, "it takes 11 s beside the others")
 	t.Parallel()
 	s := setupConsumers(t, 1)
@@ -139,7 +139,7 @@ func TestATopicMadeAgainWhileConsumedLosesNothingInSilence(t *testing.T) {
 	s.staleAreReplayed(20)
 }
 
-func TestATopicMadeAgainUnderARunningConsumerIsNoticed(t *testing.T) {
+func TestLoadTopics_ATopicMadeAgainUnderARunningConsumerIsNoticed(t *testing.T) {
 	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	s := setupConsumers(t, 1)
@@ -156,7 +156,7 @@ func TestATopicMadeAgainUnderARunningConsumerIsNoticed(t *testing.T) {
 	s.remedyHolds()
 }
 
-func TestATopicThatIsMissingForAWhileIsReadWhenItIsThere(t *testing.T) {
+func TestLoadTopics_ATopicThatIsMissingForAWhileIsReadWhenItIsThere(t *testing.T) {
 	skip.InShort(t, "it takes 7 s beside the others")
 	t.Parallel()
 	s := setupConsumers(t, 1)

@@ -74,7 +74,7 @@ func (r *recovery) since(p *path, moment time.Time) (published, handled time.Dur
 	}
 }
 
-func TestNothingIsLostDoubledOrReorderedWhilePostgresCrashes(t *testing.T) {
+func TestOutage_NothingIsLostDoubledOrReorderedWhilePostgresCrashes(t *testing.T) {
 	skip.InShort(t, "it takes 15 s beside the others")
 	t.Parallel()
 	server := pgtest.Own(t, pgtest.Options{Settings: pgtest.NoSync()})
@@ -119,7 +119,7 @@ func TestNothingIsLostDoubledOrReorderedWhilePostgresCrashes(t *testing.T) {
 	}
 }
 
-func TestNothingIsLostDoubledOrReorderedWhileKafkaIsAway(t *testing.T) {
+func TestOutage_NothingIsLostDoubledOrReorderedWhileKafkaIsAway(t *testing.T) {
 	skip.InShort(t, "it takes 53 s beside the others")
 	t.Parallel()
 	p := setupPath(t, pgtest.Container(t, pgtest.Image), kafkatest.Own(t), 4)

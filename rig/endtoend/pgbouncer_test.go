@@ -19,7 +19,7 @@ import (
 	"github.com/holdfast-go/holdfast/retry"
 )
 
-func TestTheWholeWayWorksThroughATransactionPooler(t *testing.T) {
+func TestPgBouncer_TheWholeWayWorksThroughATransactionPooler(t *testing.T) {
 	skip.InShort(t, "it takes 17 s beside the others")
 	t.Parallel()
 	for _, c := range []struct {

@@ -65,7 +65,7 @@ func (p *path) replay(d *dlq.DLQ) {
 	}
 }
 
-func TestAnEventOneByteTooLargeBecomesALetterAndHoldsBackNobody(t *testing.T) {
+func TestRefusal_AnEventOneByteTooLargeBecomesALetterAndHoldsBackNobody(t *testing.T) {
 	skip.InShort(t, "it takes 8 s beside the others")
 	t.Parallel()
 	const limit = "20000"
@@ -165,7 +165,7 @@ func TestAnEventOneByteTooLargeBecomesALetterAndHoldsBackNobody(t *testing.T) {
 	v.Except(oracle.Overtaken, oracle.OutOfTurn).MustHold(t)
 }
 
-func TestEventsOfAMissingTopicWaitAndNobodyWaitsForThem(t *testing.T) {
+func TestRefusal_EventsOfAMissingTopicWaitAndNobodyWaitsForThem(t *testing.T) {
 	skip.InShort(t, "it takes 13 s beside the others")
 	t.Parallel()
 	p := setupPath(t, pgtest.Container(t, pgtest.Image), kafkatest.Container(t), 2)
@@ -208,7 +208,7 @@ func TestEventsOfAMissingTopicWaitAndNobodyWaitsForThem(t *testing.T) {
 	}
 }
 
-func TestAPoisonMessageIsReplayedAndThenHandledOnce(t *testing.T) {
+func TestRefusal_APoisonMessageIsReplayedAndThenHandledOnce(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name    string

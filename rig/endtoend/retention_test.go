@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
-func TestRetentionWorksThroughATransactionPooler(t *testing.T) {
+func TestRetention_RetentionWorksThroughATransactionPooler(t *testing.T) {
 	skip.InShort(t, "it takes 7 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)

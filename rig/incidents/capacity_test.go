@@ -15,7 +15,7 @@ import (
 // sizeOfEvent is the figure of docs/operations/capacity.md.
 var sizeOfEvent = regexp.MustCompile("`event` \\| (\\d+) an event with 300 bytes")
 
-func TestTheBytesOfAnEvent(t *testing.T) {
+func TestCapacity_TheBytesOfAnEvent(t *testing.T) {
 	t.Parallel()
 	says := sizeOfEvent.FindStringSubmatch(read(t, operations+"/capacity.md"))
 	if says == nil {

@@ -165,7 +165,7 @@ var (
 // asPromQL is an expression of Grafana with a value for its own variables.
 func asPromQL(expr string) string { return strings.ReplaceAll(expr, "$__rate_interval", "5m") }
 
-func TestEveryDashboardAsksForWhatIsMeasured(t *testing.T) {
+func TestExpressions_EveryDashboardAsksForWhatIsMeasured(t *testing.T) {
 	t.Parallel()
 	all := known()
 	files := need[[]string](t)(filepath.Glob(dashboards + "/*.json"))
@@ -249,7 +249,7 @@ var unshown = []string{
 	"holdfast_webhook_refused_total", "holdfast_webhook_deliveries_total", "holdfast_webhook_seconds", "holdfast_retry_attempts_total", "holdfast_retry_delay_seconds",
 }
 
-func TestEveryAlertAsksForWhatIsMeasured(t *testing.T) {
+func TestExpressions_EveryAlertAsksForWhatIsMeasured(t *testing.T) {
 	t.Parallel()
 	all := known()
 	for _, r := range rules(t) {
@@ -262,7 +262,7 @@ func TestEveryAlertAsksForWhatIsMeasured(t *testing.T) {
 // metricName is a word of a page that looks like a metric. Roles look like one, too.
 var metricName = regexp.MustCompile("`((?:holdfast|idempotent|messaging_client|messaging_process|db_client)_[a-z_]+)(?:\\{[^`]*)?`")
 
-func TestEveryPageNamesWhatIsMeasured(t *testing.T) {
+func TestExpressions_EveryPageNamesWhatIsMeasured(t *testing.T) {
 	t.Parallel()
 	all, names := known(), map[string]bool{}
 	for _, i := range metrics.All() {
@@ -283,7 +283,7 @@ func TestEveryPageNamesWhatIsMeasured(t *testing.T) {
 	}
 }
 
-func TestTheLintOfExpressionsFindsMistakes(t *testing.T) {
+func TestExpressions_TheLintOfExpressionsFindsMistakes(t *testing.T) {
 	t.Parallel()
 	all := map[string]series{"a_total": {metrics.Counter, []string{"job", "topic"}}, "g": {metrics.Gauge, []string{"job"}}, "h_bucket": {metrics.Counter, []string{"le"}}}
 	for expr, want := range map[string]string{

@@ -54,7 +54,7 @@ var making = map[string]func(*scene) (over func()){
 	"Webhooks are refused":          webhooksRefused,
 }
 
-func TestEachIncidentShowsAsThePageSays(t *testing.T) {
+func TestIncidents_EachIncidentShowsAsThePageSays(t *testing.T) {
 	skip.InShort(t, "it makes each incident on real servers, for minutes")
 	var titles []string
 	for _, i := range incidentsOf(t, read(t, operations+"/runbooks.md")) {

@@ -82,7 +82,7 @@ func read(t *testing.T, path string) string {
 
 var alertName = regexp.MustCompile(`\bHoldfast[A-Z]\w+`)
 
-func TestEveryAlertLeadsToItsRunbook(t *testing.T) {
+func TestPage_EveryAlertLeadsToItsRunbook(t *testing.T) {
 	t.Parallel()
 	page := read(t, operations+"/runbooks.md")
 	named := alertName.FindAllString(page, -1)
@@ -121,7 +121,7 @@ func TestEveryAlertLeadsToItsRunbook(t *testing.T) {
 	}
 }
 
-func TestEveryIncidentHasItsEntry(t *testing.T) {
+func TestPage_EveryIncidentHasItsEntry(t *testing.T) {
 	t.Parallel()
 	page := read(t, operations+"/runbooks.md")
 	logs := read(t, operations+"/logs.md")
@@ -140,7 +140,7 @@ func TestEveryIncidentHasItsEntry(t *testing.T) {
 	}
 }
 
-func TestTheReaderOfTheTableSeesItsCells(t *testing.T) {
+func TestPage_TheReaderOfTheTableSeesItsCells(t *testing.T) {
 	t.Parallel()
 	got := incidentsOf(t, "x\n<!-- incidents -->\n\n| incident | alerts | log line | status says |\n|---|---|---|---|\n| [A b](#a-b) | `X`, `Y` | `m: n` | `P` for a month |\n| [C](#c) | | | |\n\n<!-- end -->\n")
 	if len(got) != 2 || got[0].title != "A b" || got[0].anchor != "a-b" || !slices.Equal(got[0].alerts, []string{"X", "Y"}) || got[0].log != "m: n" || got[0].status != "P" || !got[0].stays || got[1].log != "" || got[1].stays {

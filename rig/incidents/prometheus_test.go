@@ -176,7 +176,7 @@ func (p point) FH() *histogram.FloatHistogram { return nil }
 func (p point) Type() chunkenc.ValueType      { return chunkenc.ValFloat }
 func (p point) Copy() chunks.Sample           { return p }
 
-func TestTheScraperIsAskedAsPrometheusIs(t *testing.T) {
+func TestPrometheus_TheScraperIsAskedAsPrometheusIs(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
 	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "c_total"}, []string{"who"})

@@ -28,18 +28,18 @@ func promtool(t *testing.T, args ...string) {
 	}
 }
 
-func TestPromtoolTakesTheRules(t *testing.T) {
+func TestPromtool_PromtoolTakesTheRules(t *testing.T) {
 	t.Parallel()
 	promtool(t, "check", "rules", "holdfast.rules.yml")
 }
 
-func TestPromtoolsTestsOfTheRulesPass(t *testing.T) {
+func TestPromtool_PromtoolsTestsOfTheRulesPass(t *testing.T) {
 	skip.InShort(t, "promtool takes 25 s for them")
 	t.Parallel()
 	promtool(t, append([]string{"test", "rules"}, testsOfRules...)...)
 }
 
-func TestEveryAlertIsTestedFiringAndQuiet(t *testing.T) {
+func TestPromtool_EveryAlertIsTestedFiringAndQuiet(t *testing.T) {
 	t.Parallel()
 	type test struct {
 		Tests []struct {

@@ -83,7 +83,7 @@ func (b bundle) count(t *testing.T, partition int) int {
 	return len(records)
 }
 
-func TestEachFaultHitsItsPartitionAlone(t *testing.T) {
+func TestProxy_EachFaultHitsItsPartitionAlone(t *testing.T) {
 	t.Parallel()
 	const delay = 300 * time.Millisecond
 	for name, c := range map[string]struct {
@@ -137,7 +137,7 @@ func TestEachFaultHitsItsPartitionAlone(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoProduceRequestPasses(t *testing.T) {
+func TestProxy_WhatIsNoProduceRequestPasses(t *testing.T) {
 	t.Parallel()
 	for name, frame := range map[string][]byte{
 		"empty":        {0, 0, 0, 0},
@@ -154,7 +154,7 @@ func TestWhatIsNoProduceRequestPasses(t *testing.T) {
 	}
 }
 
-func TestARequestOfManyPartitionsIsRead(t *testing.T) {
+func TestProxy_ARequestOfManyPartitionsIsRead(t *testing.T) {
 	t.Parallel()
 	set := func() protocol.RecordSet {
 		return protocol.RecordSet{Version: 2, Records: protocol.NewRecordReader(protocol.Record{Value: protocol.NewBytes([]byte("v"))})}

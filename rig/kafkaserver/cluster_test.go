@@ -15,7 +15,7 @@ import (
 )
 
 // One cluster for all of this, because it takes many seconds to start.
-func TestAClusterOfThreeBrokers(t *testing.T) {
+func TestCluster_AClusterOfThreeBrokers(t *testing.T) {
 	t.Parallel()
 	s := start(t, kafkaserver.ContainerOptions{Brokers: 3, Settings: map[string]string{"KAFKA_HEAP_OPTS": "-Xmx300m -Xms100m",
 		"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer", "allow.everyone.if.no.acl.found": "true"}})
@@ -159,7 +159,7 @@ func wantKey(t *testing.T, s *kafkaserver.Server, topic string, want ...string) 
 	}
 }
 
-func TestAClusterHasOneOrThreeBrokers(t *testing.T) {
+func TestCluster_AClusterHasOneOrThreeBrokers(t *testing.T) {
 	t.Parallel()
 	_, err := kafkaserver.Container(t.Context(), kafkaserver.ContainerOptions{Brokers: 2})
 	if err == nil || err.Error() != "start apache/kafka:4.1.0 in containers: brokers is 2: it must be 1 or 3" {

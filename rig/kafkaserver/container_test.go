@@ -16,7 +16,7 @@ import (
 )
 
 // One container for all of this, because it takes seconds to start.
-func TestABrokerInAContainer(t *testing.T) {
+func TestContainer_ABrokerInAContainer(t *testing.T) {
 	skip.InShort(t, "it takes 42 s beside the others")
 	t.Parallel()
 	s := start(t, kafkaserver.ContainerOptions{Settings: map[string]string{"message.max.bytes": "20000"}})

@@ -2,7 +2,7 @@ package kafkaserver
 
 import "testing"
 
-func TestSettingsBecomeTheImagesVariables(t *testing.T) {
+func TestEnv_SettingsBecomeTheImagesVariables(t *testing.T) {
 	t.Parallel()
 	for setting, want := range map[string]string{
 		"message.max.bytes": "KAFKA_MESSAGE_MAX_BYTES",
@@ -15,7 +15,7 @@ func TestSettingsBecomeTheImagesVariables(t *testing.T) {
 	}
 }
 
-func TestACallersSettingWinsOverTheDefault(t *testing.T) {
+func TestEnv_ACallersSettingWinsOverTheDefault(t *testing.T) {
 	t.Parallel()
 	env := brokerEnv(brokerSettings("127.0.0.1:1"), map[string]string{"auto.create.topics.enable": "true"})
 	if got := env["KAFKA_AUTO_CREATE_TOPICS_ENABLE"]; got != "true" {

@@ -43,7 +43,7 @@ func write(t *testing.T, s *kafkaserver.Server, topic string, messages ...kafka.
 	return cause(w.WriteMessages(t.Context(), messages...))
 }
 
-func TestItListensOnLoopbackOnly(t *testing.T) {
+func TestInProcess_ItListensOnLoopbackOnly(t *testing.T) {
 	t.Parallel()
 	for _, address := range inProcess(t).Brokers {
 		host, _, err := net.SplitHostPort(address)
@@ -53,7 +53,7 @@ func TestItListensOnLoopbackOnly(t *testing.T) {
 	}
 }
 
-func TestReadAllReturnsEveryPartitionInOffsetOrder(t *testing.T) {
+func TestInProcess_ReadAllReturnsEveryPartitionInOffsetOrder(t *testing.T) {
 	t.Parallel()
 	s := inProcess(t)
 	create(t, s, "many", 4, nil)
@@ -95,7 +95,7 @@ func TestReadAllReturnsEveryPartitionInOffsetOrder(t *testing.T) {
 	}
 }
 
-func TestReadAllTellsATombstoneAndAMissingKeyFromEmptyOnes(t *testing.T) {
+func TestInProcess_ReadAllTellsATombstoneAndAMissingKeyFromEmptyOnes(t *testing.T) {
 	t.Parallel()
 	s := inProcess(t)
 	create(t, s, "nil", 1, nil)
@@ -112,7 +112,7 @@ func TestReadAllTellsATombstoneAndAMissingKeyFromEmptyOnes(t *testing.T) {
 	}
 }
 
-func TestATopicIsFoundThatIsNewerThanWhatTheClientKnows(t *testing.T) {
+func TestInProcess_ATopicIsFoundThatIsNewerThanWhatTheClientKnows(t *testing.T) {
 	t.Parallel()
 	s := inProcess(t)
 	other, err := kafkaserver.External(t.Context(), s.Brokers...)
@@ -133,7 +133,7 @@ func TestATopicIsFoundThatIsNewerThanWhatTheClientKnows(t *testing.T) {
 	}
 }
 
-func TestReadAllOfAnEmptyTopicIsEmptyAndOfAnUnknownOneAnError(t *testing.T) {
+func TestInProcess_ReadAllOfAnEmptyTopicIsEmptyAndOfAnUnknownOneAnError(t *testing.T) {
 	t.Parallel()
 	s := inProcess(t)
 	create(t, s, "empty", 2, nil)
@@ -145,7 +145,7 @@ func TestReadAllOfAnEmptyTopicIsEmptyAndOfAnUnknownOneAnError(t *testing.T) {
 	}
 }
 
-func TestReadAllPassesTheMarkersOfTransactions(t *testing.T) {
+func TestInProcess_ReadAllPassesTheMarkersOfTransactions(t *testing.T) {
 	t.Parallel()
 	readsPastMarkers(t, inProcess(t))
 }
@@ -180,7 +180,7 @@ func readsPastMarkers(t *testing.T, s *kafkaserver.Server) {
 	}
 }
 
-func TestTheImitationRefusesWhatTheBrokerRefuses(t *testing.T) {
+func TestInProcess_TheImitationRefusesWhatTheBrokerRefuses(t *testing.T) {
 	t.Parallel()
 	s := inProcess(t, kfake.BrokerConfigs(map[string]string{"message.max.bytes": "20000"}))
 	create(t, s, "large", 1, nil)
@@ -206,7 +206,7 @@ func TestTheImitationRefusesWhatTheBrokerRefuses(t *testing.T) {
 	}
 }
 
-func TestControlKeyAnswersOneRequestInTheBrokersPlace(t *testing.T) {
+func TestInProcess_ControlKeyAnswersOneRequestInTheBrokersPlace(t *testing.T) {
 	t.Parallel()
 	s := inProcess(t)
 	create(t, s, "faulty", 1, nil)
@@ -230,7 +230,7 @@ func TestControlKeyAnswersOneRequestInTheBrokersPlace(t *testing.T) {
 	}
 }
 
-func TestFaultCallsAreForContainersOnly(t *testing.T) {
+func TestInProcess_FaultCallsAreForContainersOnly(t *testing.T) {
 	t.Parallel()
 	s := inProcess(t)
 	for name, call := range map[string]func(context.Context) error{
@@ -242,7 +242,7 @@ func TestFaultCallsAreForContainersOnly(t *testing.T) {
 	}
 }
 
-func TestExternalServersAreAskedAndLeftAlone(t *testing.T) {
+func TestInProcess_ExternalServersAreAskedAndLeftAlone(t *testing.T) {
 	t.Parallel()
 	real := inProcess(t)
 	s, err := kafkaserver.External(t.Context(), real.Brokers...)

@@ -16,7 +16,7 @@ import (
 
 const root = "../.."
 
-func TestTheListOfLicencesIsComplete(t *testing.T) {
+func TestLicences_TheListOfLicencesIsComplete(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	all, err := requirements(root)
 	if err != nil {
@@ -58,7 +58,7 @@ This program is distributed in the hope that it will be useful, but WITHOUT ANY 
 of MERCHANTABILITY or FITNESS FOR A PARTICULAR PURPOSE. See the GNU General Public License for more details.
 `
 
-func TestALicenceThatIsUnknownOrNotPermissiveIsRefused(t *testing.T) {
+func TestLicences_ALicenceThatIsUnknownOrNotPermissiveIsRefused(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	mpl := map[string]exception{"example.com/m": {licence: "MPL-2.0", by: []string{"rig/bench"}}}
 	for name, c := range map[string]struct {
@@ -95,7 +95,7 @@ func TestALicenceThatIsUnknownOrNotPermissiveIsRefused(t *testing.T) {
 	}
 }
 
-func TestALicenceReadByHandIsReadAgainIfItChanges(t *testing.T) {
+func TestLicences_ALicenceReadByHandIsReadAgainIfItChanges(t *testing.T) {
 	text := []byte("Use it, and thank the author by name.\n")
 	read := map[string]byHand{"example.com/m": {licence: "Thanks", sum: fmt.Sprintf("%x", sha256.Sum256(text))}}
 	if names, err := identify("example.com/m", [][]byte{text}, read); err != nil || !slices.Equal(names, []string{"Thanks"}) {
@@ -112,7 +112,7 @@ func TestALicenceReadByHandIsReadAgainIfItChanges(t *testing.T) {
 	}
 }
 
-func TestOneModuleThatMayNotBeRequiredFailsTheList(t *testing.T) {
+func TestLicences_OneModuleThatMayNotBeRequiredFailsTheList(t *testing.T) {
 	bad := &requirement{Version: module.Version{Path: "example.com/m", Version: "v1.0.0"}, by: []string{"."}, dir: t.TempDir()}
 	if _, err := listOf([]*requirement{bad}); err == nil || !strings.Contains(err.Error(), "example.com/m@v1.0.0") {
 		t.Errorf("a module without a licence: %v", err)
@@ -120,7 +120,7 @@ func TestOneModuleThatMayNotBeRequiredFailsTheList(t *testing.T) {
 }
 
 // What an exception rests on: tests import it, or nobody but the benchmark of other libraries.
-func TestNoProgramLinksAnException(t *testing.T) {
+func TestLicences_NoProgramLinksAnException(t *testing.T) {
 	skip.InShort(t, "it takes 5 s beside the others")
 	all, err := requirements(root)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestEachOperandOfAConditionIsLeftOut(t *testing.T) {
+func TestSQL_EachOperandOfAConditionIsLeftOut(t *testing.T) {
 	t.Parallel()
 	for sql, want := range map[string][]string{
 		"select 1 from a where x = 1":                                              {"where true"},
@@ -42,7 +42,7 @@ func TestEachOperandOfAConditionIsLeftOut(t *testing.T) {
 	}
 }
 
-func TestComparisonsOfConditionsAreSwapped(t *testing.T) {
+func TestSQL_ComparisonsOfConditionsAreSwapped(t *testing.T) {
 	t.Parallel()
 	sql := "update a set x = 1, y = x < 2 from b where a.i = b.i and (t <= now() or u > $1) and v <> 1 and e ->> 'k' = '1 = 1'"
 	var got []string
@@ -59,7 +59,7 @@ func TestComparisonsOfConditionsAreSwapped(t *testing.T) {
 	}
 }
 
-func TestMutantsOfASchemaAreOfItsFunctionsAndViews(t *testing.T) {
+func TestSQL_MutantsOfASchemaAreOfItsFunctionsAndViews(t *testing.T) {
 	t.Parallel()
 	text := "create table holdfast.t (x int check (x > 1));\n\ncreate function holdfast.f() returns int as $$\nbegin\n    if a and b then return 1; end if;\nend $$;\n\ncreate view holdfast.v as\nselect 1 from holdfast.t where x;\n"
 	var got []string

@@ -7,7 +7,7 @@ import (
 )
 
 // A file that was moved would be mutated no more, and nobody would notice.
-func TestTheFilesThatAreMutatedAreThere(t *testing.T) {
+func TestTargets_TheFilesThatAreMutatedAreThere(t *testing.T) {
 	t.Parallel()
 	for _, of := range targets {
 		for _, file := range of.files {

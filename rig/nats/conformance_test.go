@@ -18,7 +18,7 @@ import (
 	"github.com/holdfast-go/holdfast/relay/publishertest"
 )
 
-func TestThePublisherKeepsThePromises(t *testing.T) {
+func TestConformance_ThePublisherKeepsThePromises(t *testing.T) {
 	t.Parallel()
 	n := startServer(t)
 	js := n.connect()
@@ -47,7 +47,7 @@ func TestThePublisherKeepsThePromises(t *testing.T) {
 	})
 }
 
-func TestTheGroupKeepsThePromises(t *testing.T) {
+func TestConformance_TheGroupKeepsThePromises(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	n := startServer(t)

@@ -97,7 +97,7 @@ func publishAll(t testing.TB, p relay.Publisher, events []holdfast.Event) {
 	}
 }
 
-func TestAnEventWhoseAcknowledgementWasLostIsStoredOnce(t *testing.T) {
+func TestFaults_AnEventWhoseAcknowledgementWasLostIsStoredOnce(t *testing.T) {
 	skip.InShort(t, "it takes 6 s beside the others")
 	t.Parallel()
 	n := startServer(t)
@@ -128,7 +128,7 @@ func TestAnEventWhoseAcknowledgementWasLostIsStoredOnce(t *testing.T) {
 }
 
 // The server remembers message ids that it has no messages of any more.
-func TestARepeatOfWhatWasDeletedIsStoredAgain(t *testing.T) {
+func TestFaults_ARepeatOfWhatWasDeletedIsStoredAgain(t *testing.T) {
 	t.Parallel()
 	n := startServer(t)
 	js := n.connect()
@@ -154,7 +154,7 @@ func TestARepeatOfWhatWasDeletedIsStoredAgain(t *testing.T) {
 }
 
 // Connections are cut again and again while many lanes publish, and no key's order breaks.
-func TestLostConnectionsBreakNoOrder(t *testing.T) {
+func TestFaults_LostConnectionsBreakNoOrder(t *testing.T) {
 	skip.InShort(t, "it takes 7 s beside the others")
 	t.Parallel()
 	n := startServer(t)
@@ -209,7 +209,7 @@ func isClosed(c <-chan struct{}) bool {
 }
 
 // What makes a stream unusable is its topic's fault, and over when it is put right.
-func TestAStreamThatCannotBeUsedHoldsItsTopic(t *testing.T) {
+func TestFaults_AStreamThatCannotBeUsedHoldsItsTopic(t *testing.T) {
 	t.Parallel()
 	n := startServer(t)
 	js := n.connect()
@@ -246,7 +246,7 @@ func TestAStreamThatCannotBeUsedHoldsItsTopic(t *testing.T) {
 
 func topicOf(name string) string { return strings.ReplaceAll(name, " ", "-") }
 
-func TestAStreamThatIsDeletedHoldsItsTopicUntilItIsBack(t *testing.T) {
+func TestFaults_AStreamThatIsDeletedHoldsItsTopicUntilItIsBack(t *testing.T) {
 	t.Parallel()
 	n := startServer(t)
 	js := n.connect()
@@ -268,7 +268,7 @@ func TestAStreamThatIsDeletedHoldsItsTopicUntilItIsBack(t *testing.T) {
 	}
 }
 
-func TestTheSizeOfAnEventIsItsOwnFault(t *testing.T) {
+func TestFaults_TheSizeOfAnEventIsItsOwnFault(t *testing.T) {
 	t.Parallel()
 	n := startServer(t, func(o *server.Options) { o.MaxPayload = 50_000 })
 	js := n.connect()
@@ -289,7 +289,7 @@ func TestTheSizeOfAnEventIsItsOwnFault(t *testing.T) {
 	}
 }
 
-func TestAStreamThatIsFullHoldsItsPartition(t *testing.T) {
+func TestFaults_AStreamThatIsFullHoldsItsPartition(t *testing.T) {
 	t.Parallel()
 	n := startServer(t)
 	js := n.connect()
@@ -301,7 +301,7 @@ func TestAStreamThatIsFullHoldsItsPartition(t *testing.T) {
 	}
 }
 
-func TestAMissingRightHoldsItsTopic(t *testing.T) {
+func TestFaults_AMissingRightHoldsItsTopic(t *testing.T) {
 	t.Parallel()
 	n := startServer(t, func(o *server.Options) {
 		deny := &server.SubjectPermission{Deny: []string{"secret.p0"}}
@@ -355,7 +355,7 @@ func (m *member) over() {
 }
 
 // A member that hangs is thrown out, its partitions go to another, and when it wakes up it can commit nothing.
-func TestAMemberThatWasThrownOutIsFenced(t *testing.T) {
+func TestFaults_AMemberThatWasThrownOutIsFenced(t *testing.T) {
 	t.Parallel()
 	n := startServer(t)
 	topic := n.topic(n.connect(), 2)
@@ -457,7 +457,7 @@ func (m *member) assigned() map[source.TopicPartition]source.Start {
 }
 
 // The answer to a commit is lost: the next one of the same owner counts.
-func TestACommitWhoseAnswerWasLostLosesNoPartition(t *testing.T) {
+func TestFaults_ACommitWhoseAnswerWasLostLosesNoPartition(t *testing.T) {
 	t.Parallel()
 	n := startServer(t)
 	topic := n.topic(n.connect(), 1)
@@ -486,7 +486,7 @@ func TestACommitWhoseAnswerWasLostLosesNoPartition(t *testing.T) {
 }
 
 // Offsets mean nothing in a stream that was made again under the name.
-func TestATopicThatWasMadeAgainHasNoOffsets(t *testing.T) {
+func TestFaults_ATopicThatWasMadeAgainHasNoOffsets(t *testing.T) {
 	t.Parallel()
 	n := startServer(t)
 	js := n.connect()
@@ -519,7 +519,7 @@ func TestATopicThatWasMadeAgainHasNoOffsets(t *testing.T) {
 }
 
 // The bucket is lost: a group begins a new one, and nobody is stuck.
-func TestAGroupWithoutItsBucketBeginsAnother(t *testing.T) {
+func TestFaults_AGroupWithoutItsBucketBeginsAnother(t *testing.T) {
 	t.Parallel()
 	n := startServer(t)
 	js := n.connect()
@@ -541,7 +541,7 @@ func TestAGroupWithoutItsBucketBeginsAnother(t *testing.T) {
 }
 
 // A topic that does not exist yet is picked up, and so are partitions that are added.
-func TestPartitionsThatAreAddedArePickedUp(t *testing.T) {
+func TestFaults_PartitionsThatAreAddedArePickedUp(t *testing.T) {
 	t.Parallel()
 	n := startServer(t)
 	js := n.connect()
@@ -573,7 +573,7 @@ func TestPartitionsThatAreAddedArePickedUp(t *testing.T) {
 }
 
 // Retention deletes what a reader has not read yet. The other partition's messages make gaps, too, and that is not one of them.
-func TestRetentionThatOvertakesAReaderIsSeen(t *testing.T) {
+func TestFaults_RetentionThatOvertakesAReaderIsSeen(t *testing.T) {
 	t.Parallel()
 	n := startServer(t)
 	js := n.connect()

@@ -19,7 +19,7 @@ import (
 )
 
 // The relay and the inbox do not know which broker they have: what they say of one that is away must not name another.
-func TestAServerThatIsAwayIsNotCalledKafka(t *testing.T) {
+func TestOutage_AServerThatIsAwayIsNotCalledKafka(t *testing.T) {
 	skip.InShort(t, "it takes 20 s beside the others")
 	t.Parallel()
 	s := newShop(t, 1)

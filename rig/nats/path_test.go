@@ -170,7 +170,7 @@ func (s *shop) inOrder(keys, each int) {
 }
 
 // The server is restarted three times while events are written, and a second node comes and goes.
-func TestARestartOfTheServerLosesDoublesAndReordersNothing(t *testing.T) {
+func TestPath_ARestartOfTheServerLosesDoublesAndReordersNothing(t *testing.T) {
 	skip.InShort(t, "it takes 8 s beside the others")
 	t.Parallel()
 	s := newShop(t, 4)
@@ -208,7 +208,7 @@ func TestARestartOfTheServerLosesDoublesAndReordersNothing(t *testing.T) {
 	}
 }
 
-func TestAPoisonEventBecomesADeadLetterAndIsReplayed(t *testing.T) {
+func TestPath_APoisonEventBecomesADeadLetterAndIsReplayed(t *testing.T) {
 	skip.InShort(t, "it takes 6 s beside the others")
 	t.Parallel()
 	s := newShop(t, 2)

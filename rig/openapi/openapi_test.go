@@ -106,7 +106,7 @@ func description(t *testing.T) (*openapi3.T, routers.Router) {
 }
 
 // R35.
-func TestTheDescriptionHasExactlyTheProblemsThatAreAnswered(t *testing.T) {
+func TestOpenAPI_TheDescriptionHasExactlyTheProblemsThatAreAnswered(t *testing.T) {
 	doc, _ := description(t)
 	described := map[string]bool{}
 	for name, response := range doc.Components.Responses {
@@ -143,7 +143,7 @@ func TestTheDescriptionHasExactlyTheProblemsThatAreAnswered(t *testing.T) {
 }
 
 // R35.
-func TestEveryHeaderOfOursIsDescribedAndExposedToBrowsers(t *testing.T) {
+func TestOpenAPI_EveryHeaderOfOursIsDescribedAndExposedToBrowsers(t *testing.T) {
 	doc, _ := description(t)
 	post := doc.Paths.Find("/refunds").Post
 	key := post.Parameters.GetByInAndName("header", "Idempotency-Key")
@@ -159,7 +159,7 @@ func TestEveryHeaderOfOursIsDescribedAndExposedToBrowsers(t *testing.T) {
 }
 
 // R35.
-func TestWhatIsReallyAnsweredIsAsItIsDescribed(t *testing.T) {
+func TestOpenAPI_WhatIsReallyAnsweredIsAsItIsDescribed(t *testing.T) {
 	skip.InShort(t, "it takes 7 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)
@@ -307,7 +307,7 @@ func TestWhatIsReallyAnsweredIsAsItIsDescribed(t *testing.T) {
 }
 
 // R36.
-func TestTheListOfIdempotentRoutesIsAsItIsDescribed(t *testing.T) {
+func TestOpenAPI_TheListOfIdempotentRoutesIsAsItIsDescribed(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	_, router := description(t)

@@ -26,7 +26,7 @@ import (
 
 // A service in Java writes keys of LongSerializer, of 16 bytes of a UUID, and of Avro. A handler writes an event under the key that
 // it got, and dead letters are published: each record has the bytes of the first one, in the same partition.
-func TestBinaryKeysAreTheSameBytesOnEveryTopic(t *testing.T) {
+func TestBinaryKeys_BinaryKeysAreTheSameBytesOnEveryTopic(t *testing.T) {
 	t.Parallel()
 	skip.InShort(t, "it takes some seconds on a real Kafka")
 	const partitions = 6

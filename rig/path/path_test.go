@@ -1,5 +1,5 @@
 // Package path sends events the whole way, outbox.Write to effect or dead letter, on a real Postgres and a real Kafka, from the outside
-// only. It has no code but tests: TestTheWholeWay… is the first to read. Those with faults are in rig/endtoend.
+// only. It has no code but tests: TestPath_TheWholeWay… is the first to read. Those with faults are in rig/endtoend.
 package path
 
 import (
@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	os.Exit(pgtest.Main(m, kafkatest.Stop))
 }
 
-func TestTheWholeWayFromOutboxToTheEffectsOfTwoConsumers(t *testing.T) {
+func TestPath_TheWholeWayFromOutboxToTheEffectsOfTwoConsumers(t *testing.T) {
 	t.Parallel()
 	p := endtoend.Setup(t, pgtest.Container(t, pgtest.Image), kafkatest.Container(t), 6)
 	var duplicates, lost atomic.Int64
@@ -123,7 +123,7 @@ func TestTheWholeWayFromOutboxToTheEffectsOfTwoConsumers(t *testing.T) {
 }
 
 // The oracle must see what it is there to see: this handler writes past its transaction, as a pool in a closure would.
-func TestTheOracleSeesEffectsThatAreWrittenOutsideTheTransaction(t *testing.T) {
+func TestPath_TheOracleSeesEffectsThatAreWrittenOutsideTheTransaction(t *testing.T) {
 	skip.InShort(t, "it takes 35 s beside the others")
 	t.Parallel()
 	p := endtoend.Setup(t, pgtest.Container(t, pgtest.Image), kafkatest.Container(t), 2)

@@ -67,7 +67,7 @@ func (p *published) all() []holdfast.Event {
 var modes = []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol}
 
 // A role or a database may have any setting, and what it says is nobody's row: the whole path works, in each of pgx's modes.
-func TestNoSettingOfASessionIsInTheWayOfAnEvent(t *testing.T) {
+func TestSessionSettings_NoSettingOfASessionIsInTheWayOfAnEvent(t *testing.T) {
 	t.Parallel()
 	for _, settings := range []map[string]string{
 		{"datestyle": "German"}, {"datestyle": "SQL, DMY", "timezone": "Asia/Kolkata", "intervalstyle": "iso_8601"}, {"datestyle": "Postgres, MDY"},
@@ -321,7 +321,7 @@ func (unreadable) DecodeDatabaseSQLValue(*pgtype.Map, uint32, int16, []byte) (dr
 func (unreadable) PlanScan(*pgtype.Map, uint32, int16, any) pgtype.ScanPlan { return nil }
 
 // Whatever keeps a session from reading values that are right, no event is given up for it.
-func TestASessionThatReadsNoTimesGivesNoEventUp(t *testing.T) {
+func TestSessionSettings_ASessionThatReadsNoTimesGivesNoEventUp(t *testing.T) {
 	skip.InShort(t, "its lanes rest after each failure")
 	t.Parallel()
 	db := migrated.New(t)
@@ -360,7 +360,7 @@ func TestASessionThatReadsNoTimesGivesNoEventUp(t *testing.T) {
 }
 
 // Without array_nulls Postgres takes the null of a text array for a text, which is a payload.
-func TestATombstoneIsWrittenAsSuchOrRefused(t *testing.T) {
+func TestSessionSettings_ATombstoneIsWrittenAsSuchOrRefused(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
 	event := holdfast.Event{Topic: "orders", Type: "placed", Time: time.Now(), Headers: map[string]string{"a": "b"}}

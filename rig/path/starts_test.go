@@ -67,7 +67,7 @@ func (s start) consume(ctx context.Context, log *slog.Logger) error {
 }
 
 // Each start that cannot work says so within seconds, in one line that says what to do: in the log, or as the error of Run.
-func TestAStartThatCannotWorkSaysWhy(t *testing.T) {
+func TestStarts_AStartThatCannotWorkSaysWhy(t *testing.T) {
 	skip.InShort(t, "it takes 16 s beside the others")
 	t.Parallel()
 	cluster := kafkatest.New(t)

@@ -85,7 +85,7 @@ func cacheDir(t *testing.T) string {
 	return dir
 }
 
-func TestMissingBinariesAreDownloadedAndKept(t *testing.T) {
+func TestDownload_MissingBinariesAreDownloadedAndKept(t *testing.T) {
 	t.Parallel()
 	url, pinned, downloads := repository(t)
 	cache := cacheDir(t)
@@ -117,7 +117,7 @@ func TestMissingBinariesAreDownloadedAndKept(t *testing.T) {
 }
 
 // Other tests of a process start programs at the same time.
-func TestWhatIsUnpackedRunsWhileProcessesStart(t *testing.T) {
+func TestDownload_WhatIsUnpackedRunsWhileProcessesStart(t *testing.T) {
 	t.Parallel()
 	packed, err := os.ReadFile("testdata/postgres.txz")
 	if err != nil {
@@ -148,7 +148,7 @@ func TestWhatIsUnpackedRunsWhileProcessesStart(t *testing.T) {
 }
 
 // The host that serves an archive also serves its checksum: who can change the one can change the other.
-func TestAnArchiveThatIsNotThePinnedOneIsRefused(t *testing.T) {
+func TestDownload_AnArchiveThatIsNotThePinnedOneIsRefused(t *testing.T) {
 	t.Parallel()
 	_, pinned, _ := repository(t)
 	content, err := os.ReadFile("testdata/postgres.txz")
@@ -177,7 +177,7 @@ func TestAnArchiveThatIsNotThePinnedOneIsRefused(t *testing.T) {
 	t.Log(err)
 }
 
-func TestAVersionOrPlatformWithoutASumIsRefused(t *testing.T) {
+func TestDownload_AVersionOrPlatformWithoutASumIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, known := range map[string]bool{
 		"18.3.0 linux-amd64":   true,
@@ -200,7 +200,7 @@ func TestAVersionOrPlatformWithoutASumIsRefused(t *testing.T) {
 	}
 }
 
-func TestPlatformsAreNamedAsTheArchivesAre(t *testing.T) {
+func TestDownload_PlatformsAreNamedAsTheArchivesAre(t *testing.T) {
 	t.Parallel()
 	for want, got := range map[string]string{
 		"linux-amd64":          platformName("linux", "amd64", false),
@@ -225,7 +225,7 @@ func TestPlatformsAreNamedAsTheArchivesAre(t *testing.T) {
 }
 
 // An archive is data of others until it runs: its names must not lead out of its folder.
-func TestNothingIsUnpackedOutsideTheFolder(t *testing.T) {
+func TestDownload_NothingIsUnpackedOutsideTheFolder(t *testing.T) {
 	t.Parallel()
 	for name, entries := range map[string][]tar.Header{
 		"a name above the folder": {{Name: "../out", Typeflag: tar.TypeReg, Mode: 0o755}},
@@ -257,7 +257,7 @@ func TestNothingIsUnpackedOutsideTheFolder(t *testing.T) {
 	}
 }
 
-func TestWithoutBinariesAndWithoutADownloadTheErrorSaysWhatToDo(t *testing.T) {
+func TestDownload_WithoutBinariesAndWithoutADownloadTheErrorSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	nothing := httptest.NewServer(http.NotFoundHandler())
 	defer nothing.Close()
@@ -281,7 +281,7 @@ func TestWithoutBinariesAndWithoutADownloadTheErrorSaysWhatToDo(t *testing.T) {
 	}
 }
 
-func TestBinariesThatAreTooOldOrMissingAreNamed(t *testing.T) {
+func TestDownload_BinariesThatAreTooOldOrMissingAreNamed(t *testing.T) {
 	t.Parallel()
 	dir := cacheDir(t)
 	if _, err := Start(t.Context(), Options{BinDir: dir}); err == nil || !strings.Contains(err.Error(), dir) {
@@ -305,7 +305,7 @@ func TestBinariesThatAreTooOldOrMissingAreNamed(t *testing.T) {
 	}
 }
 
-func TestVersionsAreReadOutOfFolders(t *testing.T) {
+func TestDownload_VersionsAreReadOutOfFolders(t *testing.T) {
 	t.Parallel()
 	for path, want := range map[string]int{
 		"/usr/lib/postgresql/15/bin":                         15,

@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func TestTheServerAndItsFolderGoWhenTheProgramIsKilled(t *testing.T) {
+func TestParent_TheServerAndItsFolderGoWhenTheProgramIsKilled(t *testing.T) {
 	skip.InShort(t, "it takes 12 s beside the others")
 	t.Parallel()
 	start(t, pgserver.Options{Settings: pgserver.NoSync()}) // skips where there is no PostgreSQL
@@ -76,7 +76,7 @@ func TestTheServerAndItsFolderGoWhenTheProgramIsKilled(t *testing.T) {
 // The parent death signal is tied to the thread that forked. If that thread were shared, the
 // runtime would end it together with a goroutine that ends while locked to it, and the kernel
 // would shoot the server.
-func TestTheServerOutlivesTheThreadsOfOtherGoroutines(t *testing.T) {
+func TestParent_TheServerOutlivesTheThreadsOfOtherGoroutines(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	s := start(t, pgserver.Options{Settings: pgserver.NoSync()})

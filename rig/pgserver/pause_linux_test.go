@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/rig/pgserver"
 )
 
-func TestAPausedServerAnswersNothingUntilItGoesOn(t *testing.T) {
+func TestPause_APausedServerAnswersNothingUntilItGoesOn(t *testing.T) {
 	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	s := start(t, pgserver.Options{Password: "known"})

@@ -62,7 +62,7 @@ func exec(t *testing.T, s *pgserver.Server, sql string) {
 	}
 }
 
-func TestSettingsReachTheServerAndWinOverTheDefaults(t *testing.T) {
+func TestServer_SettingsReachTheServerAndWinOverTheDefaults(t *testing.T) {
 	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	s := start(t, pgserver.Options{Settings: map[string]string{
@@ -83,7 +83,7 @@ func TestSettingsReachTheServerAndWinOverTheDefaults(t *testing.T) {
 	}
 }
 
-func TestCommitsAreOnDiskByDefault(t *testing.T) {
+func TestServer_CommitsAreOnDiskByDefault(t *testing.T) {
 	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	s := start(t, pgserver.Options{})
@@ -92,7 +92,7 @@ func TestCommitsAreOnDiskByDefault(t *testing.T) {
 	}
 }
 
-func TestASettingThatWouldMoveTheServerIsRefused(t *testing.T) {
+func TestServer_ASettingThatWouldMoveTheServerIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, value := range map[string]string{
 		"port": "5432", "listen_addresses": "*", "fsync": "off\nport = 1", "bad name": "x",
@@ -107,7 +107,7 @@ func TestASettingThatWouldMoveTheServerIsRefused(t *testing.T) {
 	}
 }
 
-func TestARefusedSettingIsReportedWithTheServersLog(t *testing.T) {
+func TestServer_ARefusedSettingIsReportedWithTheServersLog(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	dir := openDir(t)
@@ -143,7 +143,7 @@ func openDir(t *testing.T) string {
 	return dir
 }
 
-func TestWhatWasCommittedIsThereAfterKillAndRestart(t *testing.T) {
+func TestServer_WhatWasCommittedIsThereAfterKillAndRestart(t *testing.T) {
 	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	s := start(t, pgserver.Options{})
@@ -180,7 +180,7 @@ func TestWhatWasCommittedIsThereAfterKillAndRestart(t *testing.T) {
 	}
 }
 
-func TestRestartOfARunningServerStopsItInGoodOrderFirst(t *testing.T) {
+func TestServer_RestartOfARunningServerStopsItInGoodOrderFirst(t *testing.T) {
 	skip.InShort(t, "it takes 7 s beside the others")
 	t.Parallel()
 	s := start(t, pgserver.Options{Settings: pgserver.NoSync()})
@@ -196,7 +196,7 @@ func TestRestartOfARunningServerStopsItInGoodOrderFirst(t *testing.T) {
 	}
 }
 
-func TestStopFastTellsConnectionsWhyAndRestartBringsTheServerBack(t *testing.T) {
+func TestServer_StopFastTellsConnectionsWhyAndRestartBringsTheServerBack(t *testing.T) {
 	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	s := start(t, pgserver.Options{Settings: pgserver.NoSync()})
@@ -220,7 +220,7 @@ func TestStopFastTellsConnectionsWhyAndRestartBringsTheServerBack(t *testing.T) 
 	value(t, s, "select 'back'")
 }
 
-func TestStopRemovesTheServerAndItsFolder(t *testing.T) {
+func TestServer_StopRemovesTheServerAndItsFolder(t *testing.T) {
 	skip.InShort(t, "it takes 6 s beside the others")
 	t.Parallel()
 	s := start(t, pgserver.Options{Settings: pgserver.NoSync()})
@@ -240,7 +240,7 @@ func TestStopRemovesTheServerAndItsFolder(t *testing.T) {
 	}
 }
 
-func TestStartGivesUpWhenItsContextEnds(t *testing.T) {
+func TestServer_StartGivesUpWhenItsContextEnds(t *testing.T) {
 	t.Parallel()
 	dir := openDir(t)
 	ctx, cancel := context.WithCancel(t.Context())

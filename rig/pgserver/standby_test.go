@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-go/holdfast/rig/pgserver"
 )
 
-func TestAStandbyFollowsItsPrimaryReadOnlyUntilItIsPromoted(t *testing.T) {
+func TestStandby_AStandbyFollowsItsPrimaryReadOnlyUntilItIsPromoted(t *testing.T) {
 	skip.InShort(t, "it takes 8 s beside the others")
 	t.Parallel()
 	primary := start(t, pgserver.Options{Settings: pgserver.NoSync()})

@@ -40,7 +40,7 @@ var mayHave = map[string]*regexp.Regexp{
 }
 
 // What a user gets who asks for the modules of a release: nobody else's go.work, replacements or sums.
-func TestEveryPublicPackageCanBeHadAloneFromARelease(t *testing.T) {
+func TestRelease_EveryPublicPackageCanBeHadAloneFromARelease(t *testing.T) {
 	skip.InShort(t, "it takes 129 s beside the others")
 	needProxy(t)
 	work := t.TempDir()
@@ -234,7 +234,7 @@ func moduleOf(r *release, pkg string) (dir string) {
 	return dir
 }
 
-func TestForeignModulesAreRecognised(t *testing.T) {
+func TestRelease_ForeignModulesAreRecognised(t *testing.T) {
 	for _, m := range []string{"github.com/moby/moby/api v1.55.0", "github.com/testcontainers/testcontainers-go v0.44.0",
 		"github.com/fergusstrange/embedded-postgres v1.34.0", "github.com/twmb/franz-go/pkg/kfake v0.0.0", "go.opentelemetry.io/otel v1.44.0",
 		"github.com/getkin/kin-openapi v0.152.0", "github.com/sirupsen/logrus v1.9.4", "github.com/containerd/log v0.1.0",
@@ -275,7 +275,7 @@ func forget(t *testing.T, cache string) {
 }
 
 // The tags that the script makes are where the go command looks for a module's versions.
-func TestEachModuleIsTaggedByItsFolder(t *testing.T) {
+func TestRelease_EachModuleIsTaggedByItsFolder(t *testing.T) {
 	r := &release{version: "v1.2.3", modules: []*module{{dir: "."}, {dir: "cmd/holdfast"}, {dir: "rig/bench"}}}
 	if got := strings.Join(r.tags(), " "); got != "v1.2.3 cmd/holdfast/v1.2.3" {
 		t.Errorf("the tags are %s", got)
@@ -283,7 +283,7 @@ func TestEachModuleIsTaggedByItsFolder(t *testing.T) {
 }
 
 // A user checks a tag with git verify-tag, and the key that the project names.
-func TestTagsAreSigned(t *testing.T) {
+func TestRelease_TagsAreSigned(t *testing.T) {
 	dir := t.TempDir()
 	git := func(args ...string) (string, error) { return output(t.Context(), dir, nil, "git", args...) }
 	must := func(args ...string) {
@@ -325,7 +325,7 @@ func TestTagsAreSigned(t *testing.T) {
 	}
 }
 
-func TestAVersionThatIsNoneIsRefused(t *testing.T) {
+func TestRelease_AVersionThatIsNoneIsRefused(t *testing.T) {
 	for _, bad := range []string{"1.2.3", "v1.2", "latest"} {
 		if _, err := prepare(t.Context(), ".", t.TempDir(), t.TempDir(), bad); err == nil || !strings.Contains(err.Error(), bad) {
 			t.Errorf("%s: %v", bad, err)

@@ -88,7 +88,7 @@ func twoConsumers(t *testing.T) (db *pgtest.DB, prefix string) {
 }
 
 // A table that gets a column consumer later needs the policy too.
-func TestEveryTableWithAConsumerHasItsPolicy(t *testing.T) {
+func TestBindings_EveryTableWithAConsumerHasItsPolicy(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
 	const with = `select count(*) from pg_class c where c.relnamespace = 'holdfast'::regnamespace and c.relkind = 'r' and c.relname not in ('consumer_binding')
@@ -103,7 +103,7 @@ func TestEveryTableWithAConsumerHasItsPolicy(t *testing.T) {
 
 // Billing has the rights of a consumer and of an operator together, which is more than any service needs, in every way in which a
 // user can come by them; its binding still holds.
-func TestABoundConsumerSeesAndChangesOnlyItsOwnRows(t *testing.T) {
+func TestBindings_ABoundConsumerSeesAndChangesOnlyItsOwnRows(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name, options string
@@ -193,7 +193,7 @@ func TestABoundConsumerSeesAndChangesOnlyItsOwnRows(t *testing.T) {
 }
 
 // Bindings hold nobody else back, and cost nothing while there are none.
-func TestBindingsLeaveOthersAlone(t *testing.T) {
+func TestBindings_BindingsLeaveOthersAlone(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	db, prefix := twoConsumers(t)
@@ -246,7 +246,7 @@ func TestBindingsLeaveOthersAlone(t *testing.T) {
 	}
 }
 
-func TestABoundConsumerPublishesLettersOnlyToItsTopic(t *testing.T) {
+func TestBindings_ABoundConsumerPublishesLettersOnlyToItsTopic(t *testing.T) {
 	t.Parallel()
 	db, prefix := twoConsumers(t)
 	consumer, user := roletest.Login(t, db, "", prefix+"_consumer")
@@ -287,7 +287,7 @@ func TestABoundConsumerPublishesLettersOnlyToItsTopic(t *testing.T) {
 
 // A consumer that is bound lives as before: it consumes from Kafka, retries, dead-letters and publishes, gets replays and edits from
 // an operator who is bound to it too, and removes old rows.
-func TestABoundConsumerWorksAsBefore(t *testing.T) {
+func TestBindings_ABoundConsumerWorksAsBefore(t *testing.T) {
 	skip.InShort(t, "it takes 12 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)
@@ -368,7 +368,7 @@ func TestABoundConsumerWorksAsBefore(t *testing.T) {
 }
 
 // A node whose user is bound to another consumer says so instead of trying for ever.
-func TestAConsumerThatIsBoundToAnotherEndsAndSaysSo(t *testing.T) {
+func TestBindings_AConsumerThatIsBoundToAnotherEndsAndSaysSo(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)

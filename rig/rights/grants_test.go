@@ -58,7 +58,7 @@ func (refuse refusing) Publish(_ context.Context, events []holdfast.Event) []err
 	return errs
 }
 
-func TestTheGrantsOfTheOperationsPageAreEnough(t *testing.T) {
+func TestGrants_TheGrantsOfTheOperationsPageAreEnough(t *testing.T) {
 	skip.InShort(t, "it takes 7 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
@@ -222,7 +222,7 @@ func TestTheGrantsOfTheOperationsPageAreEnough(t *testing.T) {
 	}
 }
 
-func TestTheGrantsOfTheOperationsPageAreEnoughForWhatWaits(t *testing.T) {
+func TestGrants_TheGrantsOfTheOperationsPageAreEnoughForWhatWaits(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
@@ -267,7 +267,7 @@ func TestTheGrantsOfTheOperationsPageAreEnoughForWhatWaits(t *testing.T) {
 }
 
 // The command is run with a role that may only look, on a log that is full, where status reads most.
-func TestTheGrantsOfTheOperationsPageAreEnoughToLook(t *testing.T) {
+func TestGrants_TheGrantsOfTheOperationsPageAreEnoughToLook(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
@@ -304,7 +304,7 @@ func TestTheGrantsOfTheOperationsPageAreEnoughToLook(t *testing.T) {
 }
 
 // Whoever is told that a right is missing is told which one.
-func TestMissingRightsAreNamed(t *testing.T) {
+func TestGrants_MissingRightsAreNamed(t *testing.T) {
 	skip.InShort(t, "it takes 7 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)

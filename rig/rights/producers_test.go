@@ -78,7 +78,7 @@ func through(t *testing.T, pool *pgxpool.Pool, role, topic, source, want string)
 	}
 }
 
-func TestABoundProducerWritesOnlyToItsTopics(t *testing.T) {
+func TestProducers_ABoundProducerWritesOnlyToItsTopics(t *testing.T) {
 	skip.InShort(t, "it takes 6 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)
@@ -138,7 +138,7 @@ func TestABoundProducerWritesOnlyToItsTopics(t *testing.T) {
 }
 
 // PgBouncer logs in under the names of its clients, so a binding holds, whatever connections clients share.
-func TestABindingHoldsBehindAPooler(t *testing.T) {
+func TestProducers_ABindingHoldsBehindAPooler(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
 	prefix := roletest.Make(t, db)
@@ -163,7 +163,7 @@ func TestABindingHoldsBehindAPooler(t *testing.T) {
 }
 
 // What the database says about who did what, and when, is not what somebody writes, and nobody who acts on letters can remove it.
-func TestTheTrailIsSignedByTheDatabaseAndStays(t *testing.T) {
+func TestProducers_TheTrailIsSignedByTheDatabaseAndStays(t *testing.T) {
 	t.Parallel()
 	db, prefix := twoConsumers(t)
 	operator, user := roletest.Login(t, db, "", prefix+"_operator")
@@ -218,7 +218,7 @@ func TestTheTrailIsSignedByTheDatabaseAndStays(t *testing.T) {
 }
 
 // Check asks for what each part needs, and warns of who is held back by nothing. It raises no false alarm.
-func TestTheRightsOfAUserAreChecked(t *testing.T) {
+func TestProducers_TheRightsOfAUserAreChecked(t *testing.T) {
 	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)

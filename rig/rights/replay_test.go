@@ -33,7 +33,7 @@ func relayLetter(t *testing.T, db *pgtest.DB) (id int64) {
 
 // A producer that could name a letter could pass a key that the letter holds, make an event vanish with it, reopen a
 // discarded one, and stop a lane by a number that is none.
-func TestAProducerCannotNameADeadLetter(t *testing.T) {
+func TestReplay_AProducerCannotNameADeadLetter(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
 	id := relayLetter(t, db)
@@ -60,7 +60,7 @@ func TestAProducerCannotNameADeadLetter(t *testing.T) {
 	}
 }
 
-func TestALetterIsReplayedOnceAndOnlyWhenItIsOpen(t *testing.T) {
+func TestReplay_ALetterIsReplayedOnceAndOnlyWhenItIsOpen(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
 	id := relayLetter(t, db)
@@ -95,7 +95,7 @@ func TestALetterIsReplayedOnceAndOnlyWhenItIsOpen(t *testing.T) {
 }
 
 // An event may be in `scheduled` or a letter from a time with other limits.
-func TestALowerLimitHoldsNoEventUpThatWasLetIn(t *testing.T) {
+func TestReplay_ALowerLimitHoldsNoEventUpThatWasLetIn(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)

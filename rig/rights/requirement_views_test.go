@@ -24,7 +24,7 @@ import (
 
 // Queries that were written after the requirement documents read what really was answered and handled, with the rights of an operator.
 // A role without rights to the tables is refused.
-func TestTheTablesOfTheRequirementsCanBeReadByTheirNames(t *testing.T) {
+func TestRequirementViews_TheTablesOfTheRequirementsCanBeReadByTheirNames(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	ctx := t.Context()

@@ -87,7 +87,7 @@ func refused(t *testing.T, conn *pgxpool.Conn, role, sql string) bool {
 
 // Each role tries every statement that the tables, sequences and functions of the schema allow, and is refused those that
 // roles.SQL does not grant it, and no other.
-func TestARoleMayDoWhatItsPartNeedsAndNothingElse(t *testing.T) {
+func TestRoles_ARoleMayDoWhatItsPartNeedsAndNothingElse(t *testing.T) {
 	skip.InShort(t, "it takes 9 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
@@ -168,7 +168,7 @@ func TestARoleMayDoWhatItsPartNeedsAndNothingElse(t *testing.T) {
 }
 
 // The functions run with the rights of an owner who is no superuser, and every part works with its role.
-func TestTheOwnerOfTheRolesNeedsNoSuperuser(t *testing.T) {
+func TestRoles_TheOwnerOfTheRolesNeedsNoSuperuser(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
@@ -201,7 +201,7 @@ func TestTheOwnerOfTheRolesNeedsNoSuperuser(t *testing.T) {
 }
 
 // Whoever owns the schema and may create roles can run the script.
-func TestRolesAreMadeWithoutASuperuser(t *testing.T) {
+func TestRoles_RolesAreMadeWithoutASuperuser(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
@@ -235,7 +235,7 @@ func TestRolesAreMadeWithoutASuperuser(t *testing.T) {
 	pgtest.Exec(t, producer, "select outbox.write('orders', 'k', 't', 'by SQL')")
 }
 
-func TestThePrefixOfRolesIsChecked(t *testing.T) {
+func TestRoles_ThePrefixOfRolesIsChecked(t *testing.T) {
 	t.Parallel()
 	for _, prefix := range []string{"a b", "A", "pg_x", "x;drop", strings.Repeat("x", 51)} {
 		if _, err := holdfast.RolesSQL(holdfast.SchemaConfig{}, prefix); err == nil || !strings.Contains(err.Error(), "prefix is") {

@@ -107,7 +107,7 @@ func others(t *testing.T, db *pgtest.DB, texts ...string) *pgxpool.Pool {
 
 // Whoever may create in public makes functions and operators that fit better than those of Postgres, and the functions and tables of
 // the scripts before these run. Nothing of it may run with the rights of whoever runs the scripts, or of the triggers' owner.
-func TestTheScriptsOfTheGuideRunNothingOfOthers(t *testing.T) {
+func TestScripts_TheScriptsOfTheGuideRunNothingOfOthers(t *testing.T) {
 	t.Parallel()
 	for name, guide := range guides {
 		t.Run(name, func(t *testing.T) {
@@ -201,7 +201,7 @@ func pgError(err error) *pgconn.PgError {
 }
 
 // The scripts of the schema and of the roles run as a superuser, or as the owner of everything.
-func TestMigrateAndRolesRunNothingOfOthers(t *testing.T) {
+func TestScripts_MigrateAndRolesRunNothingOfOthers(t *testing.T) {
 	skip.InShort(t, "it makes thousands of functions")
 	t.Parallel()
 	db := pgtest.New(t)

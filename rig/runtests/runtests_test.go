@@ -54,7 +54,7 @@ func events(short string) string {
 	return text.String()
 }
 
-func TestWhatFailsIsRunOnceMoreAlone(t *testing.T) {
+func TestRuntests_WhatFailsIsRunOnceMoreAlone(t *testing.T) {
 	for _, row := range []struct {
 		name string
 		says []string
@@ -98,7 +98,7 @@ func TestWhatFailsIsRunOnceMoreAlone(t *testing.T) {
 	}
 }
 
-func TestManyFailuresAndDrawnSeedsAreNotRunAgain(t *testing.T) {
+func TestRuntests_ManyFailuresAndDrawnSeedsAreNotRunAgain(t *testing.T) {
 	var many []string
 	for i := range mostAgain + 1 {
 		many = append(many, fmt.Sprint("fail p T", i))
@@ -114,7 +114,7 @@ func TestManyFailuresAndDrawnSeedsAreNotRunAgain(t *testing.T) {
 	}
 }
 
-func TestAGoTestThatCannotRunIsAFailure(t *testing.T) {
+func TestRuntests_AGoTestThatCannotRunIsAFailure(t *testing.T) {
 	var out bytes.Buffer
 	s := script{says: []string{"pass p A; pass p"}, err: errors.New("signal: killed")}
 	if (runner{&out, s.test}).gate(t.Context(), []string{"work"}, false, 0) || !strings.Contains(out.String(), "signal: killed") {
@@ -122,7 +122,7 @@ func TestAGoTestThatCannotRunIsAFailure(t *testing.T) {
 	}
 }
 
-func TestEachFailureOfManyRunsIsCounted(t *testing.T) {
+func TestRuntests_EachFailureOfManyRunsIsCounted(t *testing.T) {
 	var out bytes.Buffer
 	s := script{says: []string{"pass p A; fail p B; fail p", "pass p A; pass p B; pass p", "fail p A; fail p B; fail p"}}
 	if (runner{&out, s.test}).steady(t.Context(), 3, []string{"-short", "./..."}) {
@@ -139,7 +139,7 @@ func TestEachFailureOfManyRunsIsCounted(t *testing.T) {
 	}
 }
 
-func TestTheArgumentsOfTheTestsStayAtTheEnd(t *testing.T) {
+func TestRuntests_TheArgumentsOfTheTestsStayAtTheEnd(t *testing.T) {
 	got := strings.Join(failure{pkg: "p", test: "A"}.alone([]string{"-run", "X", "-tags=cluster", "./p", "-args", "-sim.for", "10m"}), " ")
 	if want := "-count=1 -p 1 -parallel 1 -tags=cluster -run ^A$ p -args -sim.for 10m"; got != want {
 		t.Errorf("got %s, want %s", got, want)

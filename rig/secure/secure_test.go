@@ -118,7 +118,7 @@ func (b *broker) over(listener string) []string { return []string{b.Listeners[li
 
 func (b *broker) trusted() *tls.Config { return &tls.Config{RootCAs: b.authority.Pool()} }
 
-func TestRelayAndConsumerPassEveryListener(t *testing.T) {
+func TestSecure_RelayAndConsumerPassEveryListener(t *testing.T) {
 	skip.InShort(t, "it takes 20 s beside the others")
 	b := theBroker(t)
 	client := b.authority.Issue(t, "a client", time.Hour).Pair(t)
@@ -151,7 +151,7 @@ func TestRelayAndConsumerPassEveryListener(t *testing.T) {
 
 // What a broker refuses is in both logs, with what to do. It ends neither, spends no attempt, and is over once it is fixed.
 // That it takes no time to be said is shown in package kafkago, by a clock that does not depend on the machine.
-func TestWhatABrokerRefusesIsLoggedAndWaitedOut(t *testing.T) {
+func TestSecure_WhatABrokerRefusesIsLoggedAndWaitedOut(t *testing.T) {
 	skip.InShort(t, "it takes 24 s beside the others")
 	b := theBroker(t)
 	foreign := b.foreign.Issue(t, "a client", time.Hour).Pair(t)
@@ -235,7 +235,7 @@ func (renamed) Name() string { return "HOLDFAST" }
 
 // Sessions of 3 s, and events all the time: the broker closes no connection. It closes one where the machine stands still for the rest
 // of a session, so that is tried again: a client that renews none loses some at every try.
-func TestTheBrokerClosesNoConnectionWhoseSessionEnds(t *testing.T) {
+func TestSecure_TheBrokerClosesNoConnectionWhoseSessionEnds(t *testing.T) {
 	skip.InShort(t, "it watches a broker for five sessions")
 	b := theBroker(t)
 	connections := map[string]kafkago.Connection{}

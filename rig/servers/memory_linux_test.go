@@ -2,7 +2,7 @@ package main
 
 import "testing"
 
-func TestAServerIsInMemoryUnlessItIsSaidWhereTemporaryFilesGo(t *testing.T) {
+func TestMemory_AServerIsInMemoryUnlessItIsSaidWhereTemporaryFilesGo(t *testing.T) {
 	t.Setenv("TMPDIR", "")
 	if dir := memoryDir(); dir != "" && dir != memoryFS { // "": a container has little of it
 		t.Errorf("it is in %s", dir)

@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
-func TestServersEndWithTheirBinaryAndTheRestWithTheOwner(t *testing.T) {
+func TestServe_ServersEndWithTheirBinaryAndTheRestWithTheOwner(t *testing.T) {
 	t.Parallel()
 	owner := exec.Command("sleep", "60")
 	if err := owner.Start(); err != nil {

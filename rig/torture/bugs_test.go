@@ -80,7 +80,7 @@ func smallOn(t *testing.T, ctx context.Context, broker *kafkaserver.Server, o Op
 }
 
 // Somebody ends a long run: what it has shown until then is not lost.
-func TestARunThatIsInterruptedIsJudgedUpToThere(t *testing.T) {
+func TestBugs_ARunThatIsInterruptedIsJudgedUpToThere(t *testing.T) {
 	skip.InShort(t, "it runs the fault suite")
 	t.Parallel()
 	ctx, interrupt := context.WithCancel(t.Context())
@@ -104,7 +104,7 @@ type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(line []byte) (int, error) { return f(line) }
 
-func TestWithoutABugAllOraclesAgree(t *testing.T) {
+func TestBugs_WithoutABugAllOraclesAgree(t *testing.T) {
 	skip.InShort(t, "it runs the fault suite")
 	t.Parallel()
 	if r := small(t, Options{Seed: 1}); !r.Holds() {
@@ -112,7 +112,7 @@ func TestWithoutABugAllOraclesAgree(t *testing.T) {
 	}
 }
 
-func TestEveryOracleSeesTheBugThatIsInjectedForIt(t *testing.T) {
+func TestBugs_EveryOracleSeesTheBugThatIsInjectedForIt(t *testing.T) {
 	skip.InShort(t, "it runs the fault suite")
 	t.Parallel()
 	seen := make(map[oracle.Oracle]bool)
@@ -183,7 +183,7 @@ func says(v oracle.Verdict, by oracle.Oracle, kind oracle.Kind, text string) boo
 	return false
 }
 
-func TestOptionsSayEverythingThatIsWrongAtOnce(t *testing.T) {
+func TestBugs_OptionsSayEverythingThatIsWrongAtOnce(t *testing.T) {
 	t.Parallel()
 	_, err := Run(t.Context(), Options{For: time.Millisecond, Relays: 50, Rate: -1, Faults: []string{"kill-*", "kil-relay"}})
 	if err == nil {
@@ -196,7 +196,7 @@ func TestOptionsSayEverythingThatIsWrongAtOnce(t *testing.T) {
 	}
 }
 
-func TestFaultsHaveNamesOfTheirOwnAndSayWhatTheyAre(t *testing.T) {
+func TestBugs_FaultsHaveNamesOfTheirOwnAndSayWhatTheyAre(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
 	for _, f := range catalogue() {

@@ -12,7 +12,7 @@ import (
 )
 
 // The runs come one after another: each kills brokers that they share.
-func TestOraclesJudgeARunOnThreeBrokers(t *testing.T) {
+func TestCluster_OraclesJudgeARunOnThreeBrokers(t *testing.T) {
 	t.Parallel()
 	atOnce <- struct{}{}
 	defer func() { <-atOnce }()

@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/rig/kafkaserver"
 )
 
-func TestAContentTellsWhateverAnEventCarries(t *testing.T) {
+func TestContent_AContentTellsWhateverAnEventCarries(t *testing.T) {
 	t.Parallel()
 	event := func(change func(e *holdfast.Event)) holdfast.Event {
 		e := holdfast.Event{ID: "1", Source: "torture", Type: typeChanged, Payload: []byte("a"), Headers: map[string]string{"by": "producer/0", "b": "2"}}
@@ -50,7 +50,7 @@ func TestAContentTellsWhateverAnEventCarries(t *testing.T) {
 	}
 }
 
-func TestAPayloadBeginsWithTheCanaryAndCannotBeCompressed(t *testing.T) {
+func TestContent_APayloadBeginsWithTheCanaryAndCannotBeCompressed(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(1, 1))
 	text := payload(rng, "0123", large)

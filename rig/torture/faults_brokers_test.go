@@ -23,7 +23,7 @@ func led(topic string, id, leader int) kafka.Partition {
 	return p
 }
 
-func TestTheBrokerThatLeadsMostIsFound(t *testing.T) {
+func TestFaultsBrokers_TheBrokerThatLeadsMostIsFound(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		leaders  []int
@@ -44,7 +44,7 @@ func TestTheBrokerThatLeadsMostIsFound(t *testing.T) {
 	}
 }
 
-func TestLeadersMoveToTheNextReplica(t *testing.T) {
+func TestFaultsBrokers_LeadersMoveToTheNextReplica(t *testing.T) {
 	t.Parallel()
 	of := []kafka.Partition{led("orders", 0, 1), led("orders", 1, 3), led("stock", 0, 0)}
 	got := nextReplicas(of)
@@ -59,7 +59,7 @@ func TestLeadersMoveToTheNextReplica(t *testing.T) {
 	}
 }
 
-func TestARunLooksAtItsOwnPartitionsOnly(t *testing.T) {
+func TestFaultsBrokers_ARunLooksAtItsOwnPartitionsOnly(t *testing.T) {
 	t.Parallel()
 	g := &ground{topics: []string{"a-orders", "a-stock"}, late: "a-late"}
 	mine := g.mine([]kafka.Partition{led("a-orders", 0, 1), led("b-orders", 0, 1), led("a-late", 0, 1), led(offsetsTopic, 0, 1)})
@@ -72,7 +72,7 @@ func TestARunLooksAtItsOwnPartitionsOnly(t *testing.T) {
 	}
 }
 
-func TestFaultsOfOneBrokerNeedThree(t *testing.T) {
+func TestFaultsBrokers_FaultsOfOneBrokerNeedThree(t *testing.T) {
 	t.Parallel()
 	one := &ground{kafka: &kafkaserver.Server{}} // it has no nodes
 	for _, f := range brokerFaults() {
@@ -82,7 +82,7 @@ func TestFaultsOfOneBrokerNeedThree(t *testing.T) {
 	}
 }
 
-func TestTheDocumentSaysWhatBrokerFaultsDoWithThree(t *testing.T) {
+func TestFaultsBrokers_TheDocumentSaysWhatBrokerFaultsDoWithThree(t *testing.T) {
 	t.Parallel()
 	_, table, found := strings.Cut(document(t), "| fault | with three brokers |")
 	table, _, ended := strings.Cut(table, "\n\n")
@@ -103,7 +103,7 @@ func TestTheDocumentSaysWhatBrokerFaultsDoWithThree(t *testing.T) {
 	}
 }
 
-func TestAPartReachesEachBrokerThroughItsProxyOnly(t *testing.T) {
+func TestFaultsBrokers_APartReachesEachBrokerThroughItsProxyOnly(t *testing.T) {
 	t.Parallel()
 	consumers, err := startProxies("127.0.0.1:1", "127.0.0.1:2")
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
-func TestOnePartitionsTroubleIsComparedWithTheCalmBefore(t *testing.T) {
+func TestFaultsPartition_OnePartitionsTroubleIsComparedWithTheCalmBefore(t *testing.T) {
 	t.Parallel()
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	at := func(seconds float64) time.Time { return start.Add(time.Duration(seconds * float64(time.Second))) }
@@ -56,7 +56,7 @@ func TestOnePartitionsTroubleIsComparedWithTheCalmBefore(t *testing.T) {
 }
 
 // An event that was committed just before the trouble, and waits for it, does not make the calm look slow.
-func TestWhatComesAtTheEndOfTheCalmIsNoMeasureOfIt(t *testing.T) {
+func TestFaultsPartition_WhatComesAtTheEndOfTheCalmIsNoMeasureOfIt(t *testing.T) {
 	t.Parallel()
 	begin := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	var known oracle.Run
@@ -80,7 +80,7 @@ func TestWhatComesAtTheEndOfTheCalmIsNoMeasureOfIt(t *testing.T) {
 	}
 }
 
-func TestAFaultOfOnePartitionFindsAPublisherThatWaits(t *testing.T) {
+func TestFaultsPartition_AFaultOfOnePartitionFindsAPublisherThatWaits(t *testing.T) {
 	skip.InShort(t, "it runs the fault suite, and judges how long events took there")
 	t.Parallel()
 	for _, bug := range []string{"", bugBarrier} {

@@ -22,7 +22,7 @@ import (
 )
 
 // An alarm that nothing can sound would be silent after every such fault.
-func TestEveryAlarmIsALineThatTheLibraryLogs(t *testing.T) {
+func TestFaults_EveryAlarmIsALineThatTheLibraryLogs(t *testing.T) {
 	t.Parallel()
 	var code strings.Builder
 	for _, name := range []string{"relay", "inbox"} {
@@ -53,7 +53,7 @@ func TestEveryAlarmIsALineThatTheLibraryLogs(t *testing.T) {
 	}
 }
 
-func TestAStepOfTheClockMovesEveryTimeThatIsComparedWithIt(t *testing.T) {
+func TestFaults_AStepOfTheClockMovesEveryTimeThatIsComparedWithIt(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	pool := pgtest.New(t).Pool
@@ -96,7 +96,7 @@ func TestAStepOfTheClockMovesEveryTimeThatIsComparedWithIt(t *testing.T) {
 	}
 }
 
-func TestAFaultLastsUntilItHasHit(t *testing.T) {
+func TestFaults_AFaultLastsUntilItHasHit(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		after time.Duration // -1: it cannot miss
@@ -121,7 +121,7 @@ func TestAFaultLastsUntilItHasHit(t *testing.T) {
 	}
 }
 
-func TestASilenceLastsForLongerThanOthersWait(t *testing.T) {
+func TestFaults_ASilenceLastsForLongerThanOthersWait(t *testing.T) {
 	t.Parallel()
 	all := map[string]fault{}
 	for _, f := range catalogue() {
@@ -141,7 +141,7 @@ func TestASilenceLastsForLongerThanOthersWait(t *testing.T) {
 	}
 }
 
-func TestEveryLinkFaultSaysWhatItHits(t *testing.T) {
+func TestFaults_EveryLinkFaultSaysWhatItHits(t *testing.T) {
 	t.Parallel()
 	all := faultproxy.Counts{Held: 1, Resets: 1, Delayed: 1, Truncated: 1, CutBefore: 1, CutAfter: 1}
 	carried := faultproxy.Counts{Connections: 1, Open: 1, Commits: 1, Up: 1, Down: 1}
@@ -165,14 +165,14 @@ func document(t *testing.T) string {
 	return string(text)
 }
 
-func TestTheDocumentSaysWhenLeasesAndSessionsEnd(t *testing.T) {
+func TestFaults_TheDocumentSaysWhenLeasesAndSessionsEnd(t *testing.T) {
 	t.Parallel()
 	if want := fmt.Sprintf("Leases are %g s, sessions %g s", lease.Seconds(), session.Seconds()); !strings.Contains(document(t), want) {
 		t.Errorf("docs/torture.md does not say %q", want)
 	}
 }
 
-func TestTheDocumentNamesTheFaultsThatAreHeldToAnAlarm(t *testing.T) {
+func TestFaults_TheDocumentNamesTheFaultsThatAreHeldToAnAlarm(t *testing.T) {
 	t.Parallel()
 	_, list, found := strings.Cut(document(t), "O11 holds these to an alarm:")
 	list, _, ended := strings.Cut(list, ".\n")

@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-func TestAPayloadIsFoundInALogHoweverItIsPrinted(t *testing.T) {
+func TestLeaks_APayloadIsFoundInALogHoweverItIsPrinted(t *testing.T) {
 	t.Parallel()
 	text := []byte(canary + " 0123 \x00\xff")
 	encoded, err := json.Marshal(text)

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-func TestTheMemoryOfAProcessIsReadAsTheKernelTellsIt(t *testing.T) {
+func TestMachine_TheMemoryOfAProcessIsReadAsTheKernelTellsIt(t *testing.T) {
 	t.Parallel()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", os.Getpid()))
 	if err != nil {
@@ -29,7 +29,7 @@ func TestTheMemoryOfAProcessIsReadAsTheKernelTellsIt(t *testing.T) {
 	}
 }
 
-func TestTheReportSaysWhatTheMachineGaveAndWhatTheRunTook(t *testing.T) {
+func TestMachine_TheReportSaysWhatTheMachineGaveAndWhatTheRunTook(t *testing.T) {
 	t.Parallel()
 	r := &Report{machine: machine{commits: []time.Duration{5 * time.Millisecond, 2 * time.Millisecond, 3 * time.Millisecond},
 		memory: map[string]int64{roleRelay: 30 << 20, roleConsumer: 41<<20 + 1}}}

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestAWrongCommandLineIsRefusedBeforeAnythingIsStarted(t *testing.T) {
+func TestCommand_AWrongCommandLineIsRefusedBeforeAnythingIsStarted(t *testing.T) {
 	for line, want := range map[string]string{
 		"-producers 0":           "-producers is 0: it must be more than 0; the default is 2",
 		"-relays 0":              "-relays is 0",
@@ -38,7 +38,7 @@ func TestAWrongCommandLineIsRefusedBeforeAnythingIsStarted(t *testing.T) {
 	}
 }
 
-func TestHelpSaysWhatIsNeededAndHowItEnds(t *testing.T) {
+func TestCommand_HelpSaysWhatIsNeededAndHowItEnds(t *testing.T) {
 	var out, errOut bytes.Buffer
 	if status := runCommand([]string{"-help"}, &out, &errOut); status != 0 {
 		t.Errorf("status %d", status)
@@ -50,7 +50,7 @@ func TestHelpSaysWhatIsNeededAndHowItEnds(t *testing.T) {
 	}
 }
 
-func TestTheListHasEveryKindOfFault(t *testing.T) {
+func TestCommand_TheListHasEveryKindOfFault(t *testing.T) {
 	var out, errOut bytes.Buffer
 	if status := runCommand([]string{"-list"}, &out, &errOut); status != 0 {
 		t.Errorf("status %d: %s", status, errOut.String())

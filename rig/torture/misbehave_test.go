@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/oracle"
 )
 
-func TestAHandlerMisbehavesOncePerEventWhileItIsTold(t *testing.T) {
+func TestMisbehave_AHandlerMisbehavesOncePerEventWhileItIsTold(t *testing.T) {
 	t.Parallel()
 	c := &conduct{}
 	ids := []string{}
@@ -35,7 +35,7 @@ func TestAHandlerMisbehavesOncePerEventWhileItIsTold(t *testing.T) {
 	}
 }
 
-func TestAnEventWhoseHandlerCommitsEndsOnce(t *testing.T) {
+func TestMisbehave_AnEventWhoseHandlerCommitsEndsOnce(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	known := oracle.Run{

@@ -15,7 +15,7 @@ import (
 )
 
 // Without a fault nothing refuses a transaction, so any error is a deadlock or another of the producers' own making.
-func TestTransactionsOfProducersDoNotDeadlock(t *testing.T) {
+func TestPartProducer_TransactionsOfProducersDoNotDeadlock(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	const at, each = 12, 25 // a fifth of all changes are of one key, so that most transactions wait for another

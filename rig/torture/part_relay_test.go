@@ -15,7 +15,7 @@ type knowing struct{ publisherFunc }
 func (knowing) Partition(holdfast.Event) (partition, partitions int) { return 3, 6 }
 
 // Without that the relay has one queue a topic.
-func TestTheRecordedPublisherSaysWhereEventsGo(t *testing.T) {
+func TestPartRelay_TheRecordedPublisherSaysWhereEventsGo(t *testing.T) {
 	t.Parallel()
 	plain := publisherFunc(func(context.Context, []holdfast.Event) []error { return nil })
 	p, ok := recording(knowing{plain}, nil).(relay.Partitioner)

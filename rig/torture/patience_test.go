@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-func TestASlowMachineIsWaitedForAndAHungOneIsNot(t *testing.T) {
+func TestPatience_ASlowMachineIsWaitedForAndAHungOneIsNot(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name   string
@@ -31,7 +31,7 @@ func TestASlowMachineIsWaitedForAndAHungOneIsNot(t *testing.T) {
 	}
 }
 
-func TestHowManyThreadsWantToRunIsRead(t *testing.T) {
+func TestPatience_HowManyThreadsWantToRunIsRead(t *testing.T) {
 	t.Parallel()
 	if n := wantToRun([]byte("cpu 1 2\nprocesses 9\nprocs_running 68\nprocs_blocked 3\n")); n != 68 {
 		t.Errorf("it reads %d", n)

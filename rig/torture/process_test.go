@@ -24,7 +24,7 @@ func begun(t *testing.T, script string) *process {
 	return p
 }
 
-func TestAProcessThatEndedByItselfWasNotKilled(t *testing.T) {
+func TestProcess_AProcessThatEndedByItselfWasNotKilled(t *testing.T) {
 	t.Parallel()
 	c := &cast{}
 	alive := begun(t, "read line")
@@ -46,7 +46,7 @@ func TestAProcessThatEndedByItselfWasNotKilled(t *testing.T) {
 	}
 }
 
-func TestAProcessThatEndedByItselfWasNotStopped(t *testing.T) {
+func TestProcess_AProcessThatEndedByItselfWasNotStopped(t *testing.T) {
 	t.Parallel()
 	if err := begun(t, "read line; exit 0").quit(); err != nil {
 		t.Errorf("one that ran: %v", err)

@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/oracle"
 )
 
-func TestEvidenceStaysWhereSomethingIsWrong(t *testing.T) {
+func TestReport_EvidenceStaysWhereSomethingIsWrong(t *testing.T) {
 	t.Parallel()
 	for _, troubles := range [][]string{nil, {"relay/0 does not stop"}} {
 		r := &Report{troubles: troubles, made: []made{{name: "kill-relay"}}}
@@ -28,7 +28,7 @@ func TestEvidenceStaysWhereSomethingIsWrong(t *testing.T) {
 	}
 }
 
-func TestTheReportSaysWhetherTheRunHoldsAndWhyNot(t *testing.T) {
+func TestReport_TheReportSaysWhetherTheRunHoldsAndWhyNot(t *testing.T) {
 	t.Parallel()
 	lastWords := func(r *Report) (table, word string) {
 		lines := strings.Split(strings.TrimSpace(r.String()), "\n")
@@ -56,7 +56,7 @@ func TestTheReportSaysWhetherTheRunHoldsAndWhyNot(t *testing.T) {
 	}
 }
 
-func TestASeedDrawsTheSameForTheSameThingWhateverElseWasDrawn(t *testing.T) {
+func TestReport_ASeedDrawsTheSameForTheSameThingWhateverElseWasDrawn(t *testing.T) {
 	t.Parallel()
 	first := drawn(7, "consumer/0", 1).Uint64()
 	if drawn(7, "consumer/0", 1).Uint64() != first {
@@ -73,7 +73,7 @@ func TestASeedDrawsTheSameForTheSameThingWhateverElseWasDrawn(t *testing.T) {
 	}
 }
 
-func TestAFolderThatHasSomethingInItIsRefused(t *testing.T) {
+func TestReport_AFolderThatHasSomethingInItIsRefused(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "run")
 	for range 2 { // It is made, and found empty.
@@ -90,7 +90,7 @@ func TestAFolderThatHasSomethingInItIsRefused(t *testing.T) {
 	}
 }
 
-func TestAFaultThatHitNothingIsNotCountedAsMade(t *testing.T) {
+func TestReport_AFaultThatHitNothingIsNotCountedAsMade(t *testing.T) {
 	t.Parallel()
 	r := &Report{faults: []fault{{name: "slow"}, {name: "reset"}, {name: "cut"}}, made: []made{
 		{name: "slow", held: time.Second}, {name: "slow", missed: true, beside: true}, {name: "reset", missed: true}}}

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-func TestLooksAtWhatArrivesTakeASixthOfTheTimeAtMost(t *testing.T) {
+func TestRest_LooksAtWhatArrivesTakeASixthOfTheTimeAtMost(t *testing.T) {
 	t.Parallel()
 	for took, want := range map[time.Duration]time.Duration{0: 20 * time.Millisecond, 4 * time.Millisecond: 20 * time.Millisecond,
 		40 * time.Millisecond: 200 * time.Millisecond, time.Minute: 2 * time.Second} {
@@ -18,7 +18,7 @@ func TestLooksAtWhatArrivesTakeASixthOfTheTimeAtMost(t *testing.T) {
 	}
 }
 
-func TestEveryPartitionIsReadToItsOwnEnd(t *testing.T) {
+func TestRest_EveryPartitionIsReadToItsOwnEnd(t *testing.T) {
 	t.Parallel()
 	ends := map[partition]int64{{"orders", 0}: 10, {"orders", 1}: 20}
 	for name, c := range map[string]struct {

@@ -26,7 +26,7 @@ func (m *mortal) Revive(context.Context) (ended, err error) {
 	return nil, nil
 }
 
-func TestAPoolerThatEndsByItselfIsStartedAgainAndTheReportSaysSo(t *testing.T) {
+func TestSupervise_APoolerThatEndsByItselfIsStartedAgainAndTheReportSaysSo(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r, m := &run{Options: Options{Out: io.Discard}, report: &Report{}}, &mortal{}

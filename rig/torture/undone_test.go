@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/oracle"
 )
 
-func TestWhatTheDatabaseHasLostIsForgottenAndNothingElse(t *testing.T) {
+func TestUndone_WhatTheDatabaseHasLostIsForgottenAndNothingElse(t *testing.T) {
 	t.Parallel()
 	at := func(second int) time.Time { return time.Unix(int64(second), 0) }
 	known := oracle.Run{

@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/oracle"
 )
 
-func TestAProducerThatCommitsNothingAnyMoreIsSilent(t *testing.T) {
+func TestWitness_AProducerThatCommitsNothingAnyMoreIsSilent(t *testing.T) {
 	t.Parallel()
 	healed := time.Now()
 	after := healed.Add(time.Second)
@@ -37,7 +37,7 @@ func TestAProducerThatCommitsNothingAnyMoreIsSilent(t *testing.T) {
 	}
 }
 
-func TestARelayOrAConsumerThatDoesNothingForTenFaultsIsIdle(t *testing.T) {
+func TestWitness_ARelayOrAConsumerThatDoesNothingForTenFaultsIsIdle(t *testing.T) {
 	t.Parallel()
 	w, places, now := &idleness{}, []string{"consumer/0", "relay/0"}, time.Now()
 	stirred := map[string]time.Time{"relay/0": now, "consumer/0": now}
@@ -60,7 +60,7 @@ func TestARelayOrAConsumerThatDoesNothingForTenFaultsIsIdle(t *testing.T) {
 	}
 }
 
-func TestOneThatNeverDidAnythingIsNamed(t *testing.T) {
+func TestWitness_OneThatNeverDidAnythingIsNamed(t *testing.T) {
 	t.Parallel()
 	w := newWitness(t.TempDir())
 	for actor, op := range map[string]history.Op{"relay/0": history.Claim, "relay/1": history.Begin, "consumer/0": history.Receive, "consumer/1": history.Log} {
@@ -72,7 +72,7 @@ func TestOneThatNeverDidAnythingIsNamed(t *testing.T) {
 	}
 }
 
-func TestARefusalIsWhatTheBrokerSaid(t *testing.T) {
+func TestWitness_ARefusalIsWhatTheBrokerSaid(t *testing.T) {
 	t.Parallel()
 	w := newWitness(t.TempDir())
 	for _, e := range []history.Entry{

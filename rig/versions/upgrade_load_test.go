@@ -95,7 +95,7 @@ func comesInOrder(numbers []int, last int) bool {
 
 // What the first version left behind, wherever it waited, is published and handled once and in order, while producers of that
 // version write: before the upgrade, during it, and after it.
-func TestWhatVersion1LeftIsHandledAfterAnUpgradeUnderLoad(t *testing.T) {
+func TestUpgradeLoad_WhatVersion1LeftIsHandledAfterAnUpgradeUnderLoad(t *testing.T) {
 	skip.InShort(t, "it takes 9 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)

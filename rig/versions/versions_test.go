@@ -93,7 +93,7 @@ func starts(t *testing.T, db *pgtest.DB, as func(testing.TB, *pgtest.DB, string)
 	}
 }
 
-func TestANewNodeOnAnOldSchemaSaysWhatToRun(t *testing.T) {
+func TestVersions_ANewNodeOnAnOldSchemaSaysWhatToRun(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	migrated.Script(t, db.Pool, "holdfast", version1)
@@ -111,7 +111,7 @@ func TestANewNodeOnAnOldSchemaSaysWhatToRun(t *testing.T) {
 	}
 }
 
-func TestAnOldNodeOnANewSchemaRunsUnlessItMustNot(t *testing.T) {
+func TestVersions_AnOldNodeOnANewSchemaRunsUnlessItMustNot(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)
@@ -151,7 +151,7 @@ const (
 	writeEventOf1   = `select holdfast.write('orders', $1, 't', 'by SQL', headers => '{"tenant": "a"}')`
 )
 
-func TestProducersOfVersion1WriteThroughTheUpgrade(t *testing.T) {
+func TestVersions_ProducersOfVersion1WriteThroughTheUpgrade(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	migrated.Script(t, db.Pool, "holdfast", version1)
@@ -203,7 +203,7 @@ const replayOf1 = `select holdfast.append(array[l.event_id], array[l.source], ar
        array[l.headers::text], array[l.payload], null, array[l.id])
   from holdfast.letter l where l.id = $1::bigint`
 
-func TestReplaysOfTheOtherVersionSayWhatToDo(t *testing.T) {
+func TestVersions_ReplaysOfTheOtherVersionSayWhatToDo(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
@@ -237,7 +237,7 @@ func TestReplaysOfTheOtherVersionSayWhatToDo(t *testing.T) {
 }
 
 // The relay of the new build has the rights that the upgrade gave to that of the old one, and publishes what that has left.
-func TestTheNewRelayPublishesWhatTheOldVersionWrote(t *testing.T) {
+func TestVersions_TheNewRelayPublishesWhatTheOldVersionWrote(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
@@ -277,7 +277,7 @@ func TestTheNewRelayPublishesWhatTheOldVersionWrote(t *testing.T) {
 
 // A change of a collation makes each prepared statement that returns the column fail once ("cached plan must not change result
 // type"). Builds for version 1 go through that while they run on.
-func TestRelaysAndConsumersRunOnThroughAChangeOfCollations(t *testing.T) {
+func TestVersions_RelaysAndConsumersRunOnThroughAChangeOfCollations(t *testing.T) {
 	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	db := migrated.New(t)

@@ -21,7 +21,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
-func TestAHandlersWorkAndItsEventAreOneCommit(t *testing.T) {
+func TestHandler_AHandlersWorkAndItsEventAreOneCommit(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	b := setup(t)
 	h := func(ctx context.Context, tx *sql.Tx, e holdfast.Event) error {
@@ -51,7 +51,7 @@ func TestAHandlersWorkAndItsEventAreOneCommit(t *testing.T) {
 	}
 }
 
-func TestAHandlerThatEndsTheTransactionIsADeadLetter(t *testing.T) {
+func TestHandler_AHandlerThatEndsTheTransactionIsADeadLetter(t *testing.T) {
 	b := setup(t)
 	for name, end := range map[string]func(ctx context.Context, tx *sql.Tx) error{
 		"commit":                      func(_ context.Context, tx *sql.Tx) error { return tx.Commit() },
@@ -89,7 +89,7 @@ func TestAHandlerThatEndsTheTransactionIsADeadLetter(t *testing.T) {
 
 // A request to cancel that overtakes its statement is lost. The backend then sleeps on, with the lock on the event's row, and must be
 // done before those who wait for that give up.
-func TestATimeOutEndsAStatementWithoutAContext(t *testing.T) {
+func TestHandler_ATimeOutEndsAStatementWithoutAContext(t *testing.T) {
 	skip.InShort(t, "it judges how long something takes")
 	b := setup(t)
 	short := func(c *inbox.Config) { c.Timeout = 300 * time.Millisecond }
@@ -130,7 +130,7 @@ func TestATimeOutEndsAStatementWithoutAContext(t *testing.T) {
 	}
 }
 
-func TestAFailedStatementFailsAHandlerThatReturnsNil(t *testing.T) {
+func TestHandler_AFailedStatementFailsAHandlerThatReturnsNil(t *testing.T) {
 	b := setup(t)
 	out := b.receive("e", func(ctx context.Context, tx *sql.Tx, e holdfast.Event) error {
 		_ = insert(ctx, tx, e.ID)
@@ -142,7 +142,7 @@ func TestAFailedStatementFailsAHandlerThatReturnsNil(t *testing.T) {
 	}
 }
 
-func TestASavepointUndoesAFailedStatement(t *testing.T) {
+func TestHandler_ASavepointUndoesAFailedStatement(t *testing.T) {
 	b := setup(t)
 	out := b.receive("e", func(ctx context.Context, tx *sql.Tx, e holdfast.Event) error {
 		if err := insert(ctx, tx, e.ID); err != nil {
@@ -162,7 +162,7 @@ func TestASavepointUndoesAFailedStatement(t *testing.T) {
 	}
 }
 
-func TestAPanicGivesTheConnectionBack(t *testing.T) {
+func TestHandler_APanicGivesTheConnectionBack(t *testing.T) {
 	b := setup(t)
 	out := b.receive("e", func(ctx context.Context, tx *sql.Tx, e holdfast.Event) error {
 		if err := insert(ctx, tx, e.ID); err != nil {
@@ -175,7 +175,7 @@ func TestAPanicGivesTheConnectionBack(t *testing.T) {
 	}
 }
 
-func TestABatchHandlerGetsItsEventsInOneTransaction(t *testing.T) {
+func TestHandler_ABatchHandlerGetsItsEventsInOneTransaction(t *testing.T) {
 	b := setup(t)
 	h := sqltx.BatchHandler(func(ctx context.Context, tx *sql.Tx, events []holdfast.Event) error {
 		for _, e := range events {
@@ -205,7 +205,7 @@ func TestABatchHandlerGetsItsEventsInOneTransaction(t *testing.T) {
 }
 
 // A route's work, its answer and its key are one commit.
-func TestAnIdempotentRouteWorksInALentTransaction(t *testing.T) {
+func TestHandler_AnIdempotentRouteWorksInALentTransaction(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	b := setup(t)
 	guard, err := idempotency.New(b.pool, idempotency.Config{Principal: func(*http.Request) (string, error) { return "alice", nil }})

@@ -31,7 +31,7 @@ var expressions = []string{
 	"'pg_class'::regclass::oid", "'1'::xid", "inet '10.0.0.1/8'", "'mood'::mood", "row(1, 'a')", "point(1, 2)", "int4range(1, 5)",
 }
 
-func TestValuesAreThoseOfPgxsOwnDriver(t *testing.T) {
+func TestLend_ValuesAreThoseOfPgxsOwnDriver(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
 	pgtest.Exec(t, db.Pool, "create type mood as enum ('mood')")
@@ -86,7 +86,7 @@ func TestValuesAreThoseOfPgxsOwnDriver(t *testing.T) {
 	}
 }
 
-func TestArgumentsAndResultsGoThrough(t *testing.T) {
+func TestLend_ArgumentsAndResultsGoThrough(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	b := setup(t)
 	at := time.Date(2026, 2, 3, 4, 5, 6, 0, time.UTC)
@@ -146,7 +146,7 @@ func TestArgumentsAndResultsGoThrough(t *testing.T) {
 	}
 }
 
-func TestWhatTheFunctionLeftOpenIsClosed(t *testing.T) {
+func TestLend_WhatTheFunctionLeftOpenIsClosed(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	b := setup(t)
 	var kept *sql.Tx
@@ -179,7 +179,7 @@ func TestWhatTheFunctionLeftOpenIsClosed(t *testing.T) {
 	}
 }
 
-func TestTheLenderEndsTheTransaction(t *testing.T) {
+func TestLend_TheLenderEndsTheTransaction(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	b := setup(t)
 	for name, f := range map[string]func(tx *sql.Tx) error{"commit": (*sql.Tx).Commit, "rollback": (*sql.Tx).Rollback} {
@@ -206,7 +206,7 @@ func TestTheLenderEndsTheTransaction(t *testing.T) {
 }
 
 // The context of Lend bounds statements, not the loan: what the function does without the database goes on.
-func TestAContextThatEndsFailsStatementsNotTheLoan(t *testing.T) {
+func TestLend_AContextThatEndsFailsStatementsNotTheLoan(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	b := setup(t)
 	ctx, cancel := context.WithCancel(b.Context())
@@ -230,7 +230,7 @@ func TestAContextThatEndsFailsStatementsNotTheLoan(t *testing.T) {
 	}
 }
 
-func TestALoanLeavesNothingRunning(t *testing.T) {
+func TestLend_ALoanLeavesNothingRunning(t *testing.T) {
 	skip.InShort(t, "it counts what the whole process does meanwhile")
 	b := setup(t)
 	before := runtime.NumGoroutine()

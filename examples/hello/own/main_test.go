@@ -14,7 +14,7 @@ import (
 func TestMain(m *testing.M) { exampletest.Main(m, main) }
 
 // Twice, because the second run finds the schema, the group and its offsets.
-func TestItGreetsEachTimeItRuns(t *testing.T) {
+func TestOwn_ItGreetsEachTimeItRuns(t *testing.T) {
 	db, cluster := pgtest.New(t), kafkatest.InProcess(t)
 	if _, err := cluster.Client.CreateTopics(t.Context(), &kafka.CreateTopicsRequest{Topics: []kafka.TopicConfig{{Topic: "greetings", NumPartitions: 1, ReplicationFactor: 1}}}); err != nil {
 		t.Fatal(err)

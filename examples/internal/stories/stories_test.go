@@ -13,7 +13,7 @@ import (
 
 var errPlanned = errors.New("planned")
 
-func TestAStoryEndsWithItsFirstFailureAndStopsInReverse(t *testing.T) {
+func TestStories_AStoryEndsWithItsFirstFailureAndStopsInReverse(t *testing.T) {
 	for name, failing := range map[string]error{"it fails": errPlanned, "it is told to its end": nil} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
@@ -43,7 +43,7 @@ func TestAStoryEndsWithItsFirstFailureAndStopsInReverse(t *testing.T) {
 	}
 }
 
-func TestRunUntilWaitsForWhatRunsAndReturnsItsError(t *testing.T) {
+func TestStories_RunUntilWaitsForWhatRunsAndReturnsItsError(t *testing.T) {
 	ended := 0
 	run := func(ctx context.Context) error { <-ctx.Done(); ended++; return errPlanned }
 	looks := 0
@@ -53,7 +53,7 @@ func TestRunUntilWaitsForWhatRunsAndReturnsItsError(t *testing.T) {
 	}
 }
 
-func TestWhatIsNeverSoIsAwaitedForAMinute(t *testing.T) {
+func TestStories_WhatIsNeverSoIsAwaitedForAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begun := time.Now()
 		err := Await(t.Context(), func(ctx context.Context) (bool, error) { return false, ctx.Err() })

@@ -39,7 +39,7 @@ func state(err error) string {
 	return ""
 }
 
-func TestARefusedEventLeavesTheTransactionUsable(t *testing.T) {
+func TestRefuse_ARefusedEventLeavesTheTransactionUsable(t *testing.T) {
 	onEach(t, func(b bundle) {
 		tooLarge, misnamed, late := good(), good(), good()
 		tooLarge.Payload = make([]byte, 1<<20-16<<10+1)
@@ -71,7 +71,7 @@ func TestARefusedEventLeavesTheTransactionUsable(t *testing.T) {
 	})
 }
 
-func TestWriteFailsInATransactionThatCannotWrite(t *testing.T) {
+func TestRefuse_WriteFailsInATransactionThatCannotWrite(t *testing.T) {
 	onEach(t, func(b bundle) {
 		aborted := b.begin(nil)
 		if _, err := aborted.ExecContext(b.Context(), "select 1/0"); err == nil {
@@ -105,7 +105,7 @@ func TestWriteFailsInATransactionThatCannotWrite(t *testing.T) {
 	})
 }
 
-func TestAMissingSchemaOrRightSaysWhatToDo(t *testing.T) {
+func TestRefuse_AMissingSchemaOrRightSaysWhatToDo(t *testing.T) {
 	onEach(t, func(b bundle) {
 		other, err := sqloutbox.New(outbox.Config{Schema: "not_there"})
 		if err != nil {
@@ -123,7 +123,7 @@ func TestAMissingSchemaOrRightSaysWhatToDo(t *testing.T) {
 }
 
 // The server's own hint is better than ours. lib/pq has it too.
-func TestTheHintOfTheServerIsTold(t *testing.T) {
+func TestRefuse_TheHintOfTheServerIsTold(t *testing.T) {
 	onEach(t, func(b bundle) {
 		pgtest.Exec(b, b.own.Pool, "create function holdfast_refuses() returns trigger language plpgsql as $$ begin raise exception 'no' using errcode = '42501', hint = 'ask the administrator'; end $$")
 		pgtest.Exec(b, b.own.Pool, "create trigger refuses before insert on holdfast.scheduled for each row execute function holdfast_refuses()")
@@ -133,7 +133,7 @@ func TestTheHintOfTheServerIsTold(t *testing.T) {
 	})
 }
 
-func TestASchemaOfAnotherNameIsWrittenTo(t *testing.T) {
+func TestRefuse_ASchemaOfAnotherNameIsWrittenTo(t *testing.T) {
 	onEach(t, func(b bundle) {
 		if err := holdfast.Migrate(b.Context(), b.own.Pool, holdfast.SchemaConfig{Schema: "second"}); err != nil {
 			b.Fatal(err)
@@ -156,7 +156,7 @@ func TestASchemaOfAnotherNameIsWrittenTo(t *testing.T) {
 	})
 }
 
-func TestLockMakesASecondTransactionOfTheKeyWait(t *testing.T) {
+func TestRefuse_LockMakesASecondTransactionOfTheKeyWait(t *testing.T) {
 	onEach(t, func(b bundle) {
 		first := b.begin(nil)
 		hardKey := `b",\{}日本`

@@ -59,7 +59,7 @@ func hard() (events []holdfast.Event) {
 }
 
 // What arrives is what package outbox writes, alone or among others.
-func TestEventsArriveAsPackageOutboxWritesThem(t *testing.T) {
+func TestWrite_EventsArriveAsPackageOutboxWritesThem(t *testing.T) {
 	onEach(t, func(b bundle) {
 		b.byPgx(hard()...)
 		byID := func() []holdfast.Event { // scheduled ones come first in a Write
@@ -95,7 +95,7 @@ func TestEventsArriveAsPackageOutboxWritesThem(t *testing.T) {
 
 var uuid7 = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
 
-func TestAnEventWithoutAnIDOrASourceGetsThem(t *testing.T) {
+func TestWrite_AnEventWithoutAnIDOrASourceGetsThem(t *testing.T) {
 	onEach(t, func(b bundle) {
 		shop, err := sqloutbox.New(outbox.Config{Source: "shop"})
 		if err != nil {
@@ -124,7 +124,7 @@ func TestAnEventWithoutAnIDOrASourceGetsThem(t *testing.T) {
 	})
 }
 
-func TestTheChangeAndItsEventsCommitTogetherOrNotAtAll(t *testing.T) {
+func TestWrite_TheChangeAndItsEventsCommitTogetherOrNotAtAll(t *testing.T) {
 	onEach(t, func(b bundle) {
 		pgtest.Exec(b, b.own.Pool, "create table orders (id text)")
 		tx := b.begin(nil)
@@ -149,7 +149,7 @@ func TestTheChangeAndItsEventsCommitTogetherOrNotAtAll(t *testing.T) {
 	})
 }
 
-func TestASavepointUndoesItsEventsAlone(t *testing.T) {
+func TestWrite_ASavepointUndoesItsEventsAlone(t *testing.T) {
 	onEach(t, func(b bundle) {
 		b.in(func(tx *sql.Tx) {
 			first, second, third := good(), good(), good()
@@ -173,7 +173,7 @@ func TestASavepointUndoesItsEventsAlone(t *testing.T) {
 	})
 }
 
-func TestAPreparedTransactionKeepsItsEvents(t *testing.T) {
+func TestWrite_APreparedTransactionKeepsItsEvents(t *testing.T) {
 	onEach(t, func(b bundle) {
 		tx := b.begin(nil)
 		b.write(tx, good(), good())
@@ -190,7 +190,7 @@ func TestAPreparedTransactionKeepsItsEvents(t *testing.T) {
 	})
 }
 
-func TestEveryIsolationLevelWritesEvents(t *testing.T) {
+func TestWrite_EveryIsolationLevelWritesEvents(t *testing.T) {
 	onEach(t, func(b bundle) {
 		levels := []sql.IsolationLevel{sql.LevelDefault, sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable}
 		for _, level := range levels {
@@ -207,7 +207,7 @@ func TestEveryIsolationLevelWritesEvents(t *testing.T) {
 	})
 }
 
-func TestTenThousandEventsKeepTheirOrder(t *testing.T) {
+func TestWrite_TenThousandEventsKeepTheirOrder(t *testing.T) {
 	onEach(t, func(b bundle) {
 		events := make([]holdfast.Event, 10_000)
 		for i := range events {
@@ -223,7 +223,7 @@ func TestTenThousandEventsKeepTheirOrder(t *testing.T) {
 }
 
 // Whatever the driver is, a dedupe key writes its event once, and another event under it is a conflict.
-func TestADedupeKeyWritesItsEventOnce(t *testing.T) {
+func TestWrite_ADedupeKeyWritesItsEventOnce(t *testing.T) {
 	onEach(t, func(b bundle) {
 		e := good()
 		e.Headers, e.Time, e.ID = map[string]string{"a": "b"}, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), ""

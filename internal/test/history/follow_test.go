@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestAFollowerReadsEachEntryOnceAndALineWhenItIsWhole(t *testing.T) {
+func TestFollow_AFollowerReadsEachEntryOnceAndALineWhenItIsWhole(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	follower := Follow(dir)

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestWhatManyActorsRecordIsReadBackInTheOrderOfItsTime(t *testing.T) {
+func TestHistory_WhatManyActorsRecordIsReadBackInTheOrderOfItsTime(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	var wg sync.WaitGroup
@@ -43,7 +43,7 @@ func TestWhatManyActorsRecordIsReadBackInTheOrderOfItsTime(t *testing.T) {
 	}
 }
 
-func TestALineThatAKillToreIsCountedAndTheNextProcessGoesOn(t *testing.T) {
+func TestHistory_ALineThatAKillToreIsCountedAndTheNextProcessGoesOn(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	record := func(text string) {
@@ -74,7 +74,7 @@ func TestALineThatAKillToreIsCountedAndTheNextProcessGoesOn(t *testing.T) {
 	}
 }
 
-func TestAHistoryThatCannotBeWrittenStopsTheRun(t *testing.T) {
+func TestHistory_AHistoryThatCannotBeWrittenStopsTheRun(t *testing.T) {
 	t.Parallel()
 	r, err := Open(t.TempDir(), "relay/0")
 	if err != nil {

@@ -36,19 +36,19 @@ func roundTrip(t *testing.T, c *kafkatest.Cluster) {
 	}
 }
 
-func TestARecordWrittenIsReadBackFromTheImitation(t *testing.T) {
+func TestKafkaTest_ARecordWrittenIsReadBackFromTheImitation(t *testing.T) {
 	t.Parallel()
 	roundTrip(t, kafkatest.InProcess(t))
 }
 
-func TestARecordWrittenIsReadBackFromTheBestKafkaThereIs(t *testing.T) {
+func TestKafkaTest_ARecordWrittenIsReadBackFromTheBestKafkaThereIs(t *testing.T) {
 	t.Parallel()
 	c := kafkatest.New(t)
 	t.Logf("it is %s", c.Kind)
 	roundTrip(t, c)
 }
 
-func TestContainerIsTheRealOneAndIsSharedWithNew(t *testing.T) {
+func TestKafkaTest_ContainerIsTheRealOneAndIsSharedWithNew(t *testing.T) {
 	t.Parallel()
 	c := kafkatest.Container(t)
 	if c.Kind != kafkatest.KindContainer {
@@ -59,7 +59,7 @@ func TestContainerIsTheRealOneAndIsSharedWithNew(t *testing.T) {
 	}
 }
 
-func TestATopicIsGoneWhenItsTestEnds(t *testing.T) {
+func TestKafkaTest_ATopicIsGoneWhenItsTestEnds(t *testing.T) {
 	t.Parallel()
 	c := kafkatest.InProcess(t)
 	var topic string
@@ -69,7 +69,7 @@ func TestATopicIsGoneWhenItsTestEnds(t *testing.T) {
 	}
 }
 
-func TestATopicTakesItsConfigs(t *testing.T) {
+func TestKafkaTest_ATopicTakesItsConfigs(t *testing.T) {
 	t.Parallel()
 	c := kafkatest.InProcess(t)
 	topic := c.Topic(t, 1, "max.message.bytes", "1000")
@@ -81,7 +81,7 @@ func TestATopicTakesItsConfigs(t *testing.T) {
 }
 
 // Not parallel: one broker at a time is enough for a small machine.
-func TestABrokerOfOnesOwnTakesSettings(t *testing.T) {
+func TestKafkaTest_ABrokerOfOnesOwnTakesSettings(t *testing.T) {
 	skip.InShort(t, "it takes 18 s beside the others")
 	c := kafkatest.Own(t, "message.max.bytes", "20000")
 	topic := c.Topic(t, 1)

@@ -8,7 +8,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/servers"
 )
 
-func TestATestWithoutKafkaIsSkippedOrFails(t *testing.T) {
+func TestSkip_ATestWithoutKafkaIsSkippedOrFails(t *testing.T) {
 	cause := servers.Missing("no engine")
 	t.Setenv("REQUIRE_SERVICES", "")
 	v := ending.Of(t, func(t testing.TB) { need(t, cause) })
@@ -22,7 +22,7 @@ func TestATestWithoutKafkaIsSkippedOrFails(t *testing.T) {
 	}
 }
 
-func TestANamedServerThatDoesNotAnswerIsAFailure(t *testing.T) {
+func TestSkip_ANamedServerThatDoesNotAnswerIsAFailure(t *testing.T) {
 	t.Setenv("HOLDFAST_TEST_KAFKA_BROKERS", "127.0.0.1:1")
 	v := ending.Of(t, func(t testing.TB) { New(t) })
 	if !strings.Contains(v.Failed, "HOLDFAST_TEST_KAFKA_BROKERS") {

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func TestTheScriptRunsWhenTheProgramIsKilled(t *testing.T) {
+func TestLifeline_TheScriptRunsWhenTheProgramIsKilled(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "ran")
 	cmd := exec.Command(os.Args[0])
@@ -51,7 +51,7 @@ func TestTheScriptRunsWhenTheProgramIsKilled(t *testing.T) {
 	})
 }
 
-func TestTheScriptDoesNotRunAfterRelease(t *testing.T) {
+func TestLifeline_TheScriptDoesNotRunAfterRelease(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "ran")
 	line, err := lifeline.Attach(nil, nil, `: > "$1"`, path)

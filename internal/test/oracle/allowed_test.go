@@ -33,7 +33,7 @@ func by(actor string, pid int, op history.Op, how history.Result, ids ...string)
 	return history.Entry{Actor: actor, PID: pid, Op: op, How: how, IDs: ids}
 }
 
-func TestWhatMayHappenIsNotHeldAgainstARun(t *testing.T) {
+func TestAllowed_WhatMayHappenIsNotHeldAgainstARun(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name  string
@@ -210,7 +210,7 @@ func TestWhatMayHappenIsNotHeldAgainstARun(t *testing.T) {
 	}
 }
 
-func TestEveryDuplicateHasItsReason(t *testing.T) {
+func TestAllowed_EveryDuplicateHasItsReason(t *testing.T) {
 	t.Parallel()
 	pub := func(actor string, pid int, ids ...string) []history.Entry {
 		return []history.Entry{by(actor, pid, history.Publish, "", ids...), by(actor, pid, history.Acknowledge, history.OK, ids...)}
@@ -279,7 +279,7 @@ func TestEveryDuplicateHasItsReason(t *testing.T) {
 	}
 }
 
-func TestAnAnswerIsOfTheOldestTryThatHasNone(t *testing.T) {
+func TestAllowed_AnAnswerIsOfTheOldestTryThatHasNone(t *testing.T) {
 	t.Parallel()
 	r := whole()
 	// Lost under one claim, acknowledged under the next, and sent again under that: the last has no reason.
@@ -300,7 +300,7 @@ func TestAnAnswerIsOfTheOldestTryThatHasNone(t *testing.T) {
 	}
 }
 
-func TestWhatIsMissingIsBlamedOnWhoHadItLast(t *testing.T) {
+func TestAllowed_WhatIsMissingIsBlamedOnWhoHadItLast(t *testing.T) {
 	t.Parallel()
 	mentions := func(r *Run, op history.Op) {
 		r.Entries = slices.DeleteFunc(r.Entries, func(e history.Entry) bool { return e.Op == op && slices.Contains(e.IDs, "a3") })
@@ -352,7 +352,7 @@ func TestWhatIsMissingIsBlamedOnWhoHadItLast(t *testing.T) {
 	}
 }
 
-func TestAnEventThatOneConsumerMissesIsBlamedByItsHistory(t *testing.T) {
+func TestAllowed_AnEventThatOneConsumerMissesIsBlamedByItsHistory(t *testing.T) {
 	t.Parallel()
 	r := whole()
 	r.Consumers = []string{"c", "mail"}
@@ -366,7 +366,7 @@ func TestAnEventThatOneConsumerMissesIsBlamedByItsHistory(t *testing.T) {
 	}
 }
 
-func TestARepeatAfterALaterEventOfItsKeyIsCounted(t *testing.T) {
+func TestAllowed_ARepeatAfterALaterEventOfItsKeyIsCounted(t *testing.T) {
 	t.Parallel()
 	r := whole()
 	for i, id := range []string{"a1", "a2", "a2", "a3", "a1"} {
@@ -377,7 +377,7 @@ func TestARepeatAfterALaterEventOfItsKeyIsCounted(t *testing.T) {
 	}
 }
 
-func TestFewExamplesAreShownOfMany(t *testing.T) {
+func TestAllowed_FewExamplesAreShownOfMany(t *testing.T) {
 	t.Parallel()
 	r := whole()
 	for i := range 20 {
@@ -400,7 +400,7 @@ func TestFewExamplesAreShownOfMany(t *testing.T) {
 	}
 }
 
-func TestTheMedianRecoveryIsOneThatHappened(t *testing.T) {
+func TestAllowed_TheMedianRecoveryIsOneThatHappened(t *testing.T) {
 	t.Parallel()
 	f := Figures{Recoveries: []Recovery{{Took: 9 * time.Second}, {Took: time.Second}, {Took: 3 * time.Second}, {Took: 2 * time.Second}}}
 	if p50, most := f.RecoveryTimes(); p50 != 2*time.Second || most != 9*time.Second {
@@ -411,7 +411,7 @@ func TestTheMedianRecoveryIsOneThatHappened(t *testing.T) {
 	}
 }
 
-func TestARecoveryWithinTheDefaultHolds(t *testing.T) {
+func TestAllowed_ARecoveryWithinTheDefaultHolds(t *testing.T) {
 	t.Parallel()
 	late := func(by time.Duration) Verdict {
 		r := whole()
@@ -428,7 +428,7 @@ func TestARecoveryWithinTheDefaultHolds(t *testing.T) {
 	}
 }
 
-func TestTheSameRunHasTheSameVerdict(t *testing.T) {
+func TestAllowed_TheSameRunHasTheSameVerdict(t *testing.T) {
 	t.Parallel()
 	r := newModel(3).history(300)
 	for i := range 12 {
@@ -442,7 +442,7 @@ func TestTheSameRunHasTheSameVerdict(t *testing.T) {
 	}
 }
 
-func TestAnAlarmMayComeTenSecondsAfterTheHealing(t *testing.T) {
+func TestAllowed_AnAlarmMayComeTenSecondsAfterTheHealing(t *testing.T) {
 	t.Parallel()
 	late := func(by time.Duration) Verdict {
 		r := whole()

@@ -152,7 +152,7 @@ func whole() Run {
 	return s.run
 }
 
-func TestARunInWhichFaultsLoseNothingHolds(t *testing.T) {
+func TestForge_ARunInWhichFaultsLoseNothingHolds(t *testing.T) {
 	t.Parallel()
 	v := Judge(whole())
 	if !v.Holds() {
@@ -238,7 +238,7 @@ func (r *Run) later(from int, by time.Duration) {
 	}
 }
 
-func TestEveryKindOfWrongIsFoundByItsOracleAndByNoOther(t *testing.T) {
+func TestForge_EveryKindOfWrongIsFoundByItsOracleAndByNoOther(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name   string
@@ -578,7 +578,7 @@ func (r *Run) write(id, key string, number int64) {
 }
 
 // What the library says once in a while only may have been said a while before the fault.
-func TestAnAlarmMayComeBeforeAFaultOnlyWhereThatIsAllowed(t *testing.T) {
+func TestForge_AnAlarmMayComeBeforeAFaultOnlyWhereThatIsAllowed(t *testing.T) {
 	t.Parallel()
 	for before, holds := range map[time.Duration]bool{0: false, time.Millisecond: false, time.Hour: true} {
 		r := whole()

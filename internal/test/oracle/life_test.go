@@ -7,7 +7,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/history"
 )
 
-func TestAnAlarmOfTheNextFaultIsNotTheOneBefores(t *testing.T) {
+func TestLife_AnAlarmOfTheNextFaultIsNotTheOneBefores(t *testing.T) {
 	t.Parallel()
 	alarms := func(at ...time.Duration) int {
 		b := &book{Run: Run{Alarms: map[string][]Alarm{"kill": {{Messages: []string{alarm}}}}}}

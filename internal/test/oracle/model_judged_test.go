@@ -31,7 +31,7 @@ func again(t *testing.T, seed uint64) string {
 	return fmt.Sprintf("seed %d (go test ./internal/test/oracle -run '^%s$' -seed %d)", seed, t.Name(), seed)
 }
 
-func TestRandomRunsThatKeepEveryPromiseHold(t *testing.T) {
+func TestModelJudged_RandomRunsThatKeepEveryPromiseHold(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	seen := map[Explanation]int{}
@@ -483,7 +483,7 @@ func (r *Run) last(op history.Op) int {
 	return -1
 }
 
-func TestASingleWrongInARandomRunIsFoundByItsOracleAndByNoOther(t *testing.T) {
+func TestModelJudged_ASingleWrongInARandomRunIsFoundByItsOracleAndByNoOther(t *testing.T) {
 	t.Parallel()
 	for _, s := range spoils {
 		t.Run(s.name, func(t *testing.T) {

@@ -6,7 +6,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/history"
 )
 
-func TestOraclesThatSawNothingSawTooLittle(t *testing.T) {
+func TestSeen_OraclesThatSawNothingSawTooLittle(t *testing.T) {
 	t.Parallel()
 	whole := func() Run {
 		// What is by nobody that is known, or by another than the owner, shows nothing.

@@ -7,7 +7,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/history"
 )
 
-func TestAFaultAtTheTimeAccountsForATryAndAnotherForNone(t *testing.T) {
+func TestTries_AFaultAtTheTimeAccountsForATryAndAnotherForNone(t *testing.T) {
 	t.Parallel()
 	at := func(second int) time.Time { return begun.Add(time.Duration(second) * time.Second) }
 	// The event is about to be at 10 s, and given up at 20 s.

@@ -8,7 +8,7 @@ import (
 )
 
 // An older state of the database took its place between second 10 and 20.
-func TestAnEpochThatWasUndoneMayBeGivenAgain(t *testing.T) {
+func TestUndone_AnEpochThatWasUndoneMayBeGivenAgain(t *testing.T) {
 	t.Parallel()
 	at := func(second int) time.Time { return begun.Add(time.Duration(second) * time.Second) }
 	claim := func(second int, actor string) history.Entry {
@@ -25,7 +25,7 @@ func TestAnEpochThatWasUndoneMayBeGivenAgain(t *testing.T) {
 	}
 }
 
-func TestAnEffectThatIsDoneAgainMayComeLate(t *testing.T) {
+func TestUndone_AnEffectThatIsDoneAgainMayComeLate(t *testing.T) {
 	t.Parallel()
 	r := Run{Consumers: []string{"c"}, Limits: Limits{NoHistory: true},
 		Written: []Written{{ID: "1", Topic: "o", Key: "k", Number: 1}, {ID: "2", Topic: "o", Key: "k", Number: 2}, {ID: "3", Topic: "o", Key: "k", Number: 3}},

@@ -18,7 +18,7 @@ var model = pgtest.Model{Fill: func(ctx context.Context, pool *pgxpool.Pool) err
 	return err
 }}
 
-func TestEachCopyOfAModelBeginsAsItWasMadeOnce(t *testing.T) {
+func TestModel_EachCopyOfAModelBeginsAsItWasMadeOnce(t *testing.T) {
 	t.Parallel()
 	for range 4 {
 		t.Run("a test", func(t *testing.T) {

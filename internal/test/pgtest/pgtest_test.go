@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 
-func TestEachTestHasADatabaseOfItsOwn(t *testing.T) {
+func TestPgTest_EachTestHasADatabaseOfItsOwn(t *testing.T) {
 	skip.InShort(t, "it takes 10 s beside the others")
 	t.Parallel()
 	a, b := pgtest.New(t), pgtest.New(t)
@@ -30,7 +30,7 @@ func TestEachTestHasADatabaseOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestTheDatabaseIsGoneWhenItsTestEnds(t *testing.T) {
+func TestPgTest_TheDatabaseIsGoneWhenItsTestEnds(t *testing.T) {
 	skip.InShort(t, "it takes 10 s beside the others")
 	t.Parallel()
 	outside := pgtest.New(t)
@@ -66,7 +66,7 @@ func TestTheDatabaseIsGoneWhenItsTestEnds(t *testing.T) {
 	}
 }
 
-func TestAServerOfOnesOwnCanBeKilledUnderItsDatabase(t *testing.T) {
+func TestPgTest_AServerOfOnesOwnCanBeKilledUnderItsDatabase(t *testing.T) {
 	skip.InShort(t, "it takes 10 s beside the others")
 	t.Parallel()
 	server := pgtest.Own(t, pgtest.Options{Settings: pgtest.NoSync()})
@@ -89,7 +89,7 @@ func TestAServerOfOnesOwnCanBeKilledUnderItsDatabase(t *testing.T) {
 	}
 }
 
-func TestContainerRunsTheVersionOfItsImage(t *testing.T) {
+func TestPgTest_ContainerRunsTheVersionOfItsImage(t *testing.T) {
 	skip.InShort(t, "it takes 8 s beside the others")
 	t.Parallel()
 	began := time.Now()
@@ -103,7 +103,7 @@ func TestContainerRunsTheVersionOfItsImage(t *testing.T) {
 	}
 }
 
-func TestABouncerGivesASessionToAnotherClientBetweenTransactions(t *testing.T) {
+func TestPgTest_ABouncerGivesASessionToAnotherClientBetweenTransactions(t *testing.T) {
 	skip.InShort(t, "it takes 9 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)

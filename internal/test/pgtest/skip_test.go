@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
-func TestATestWithoutAServerIsSkippedOrFails(t *testing.T) {
+func TestSkip_ATestWithoutAServerIsSkippedOrFails(t *testing.T) {
 	cause := servers.Missing("no binaries")
 	t.Setenv("REQUIRE_SERVICES", "")
 	v := ending.Of(t, func(t testing.TB) { need(t, cause) })
@@ -28,7 +28,7 @@ func TestATestWithoutAServerIsSkippedOrFails(t *testing.T) {
 	}
 }
 
-func TestAnAddressThatIsNoURLIsRefusedWithAnExample(t *testing.T) {
+func TestSkip_AnAddressThatIsNoURLIsRefusedWithAnExample(t *testing.T) {
 	t.Parallel()
 	v := ending.Of(t, func(t testing.TB) { On(t, "host=127.0.0.1 dbname=x") })
 	if !strings.Contains(v.Failed, "postgres://") {
@@ -36,7 +36,7 @@ func TestAnAddressThatIsNoURLIsRefusedWithAnExample(t *testing.T) {
 	}
 }
 
-func TestAConnectionThatIsNotGivenBackFailsTheTest(t *testing.T) {
+func TestSkip_AConnectionThatIsNotGivenBackFailsTheTest(t *testing.T) {
 	t.Parallel()
 	pool := New(t).Pool
 	conn, err := pool.Acquire(t.Context())
@@ -50,7 +50,7 @@ func TestAConnectionThatIsNotGivenBackFailsTheTest(t *testing.T) {
 	conn.Release()
 }
 
-func TestAModelThatCannotBeMadeFailsTheTest(t *testing.T) {
+func TestSkip_AModelThatCannotBeMadeFailsTheTest(t *testing.T) {
 	skip.InShort(t, "it takes 9 s beside the others")
 	t.Parallel()
 	m := &Model{Fill: func(context.Context, *pgxpool.Pool) error { return errors.New("planned") }}
@@ -62,7 +62,7 @@ func TestAModelThatCannotBeMadeFailsTheTest(t *testing.T) {
 	}
 }
 
-func TestExamplesAreSkippedBesideWhatTheCallerSkips(t *testing.T) {
+func TestSkip_ExamplesAreSkippedBesideWhatTheCallerSkips(t *testing.T) {
 	t.Parallel()
 	for pattern, want := range map[string]string{"": "^Example", "TestSlow/hour": "TestSlow/hour|^Example"} {
 		if got := withoutExamples(pattern); got != want {

@@ -2,7 +2,7 @@ package plantest
 
 import "testing"
 
-func TestOnlyAConditionOnAnIndexFindsRowsByIt(t *testing.T) {
+func TestPlanTest_OnlyAConditionOnAnIndexFindsRowsByIt(t *testing.T) {
 	for name, c := range map[string]struct {
 		plan string
 		want bool

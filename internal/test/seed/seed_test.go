@@ -7,7 +7,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/seed"
 )
 
-func TestASeedIsFixedOrTheOneThatIsAskedFor(t *testing.T) {
+func TestSeed_ASeedIsFixedOrTheOneThatIsAskedFor(t *testing.T) {
 	t.Setenv("HOLDFAST_TEST_SEED", "")
 	if one, other := seed.New(t), seed.New(t); one != other {
 		t.Errorf("two tests have the seeds %d and %d, though no seed is to be drawn", one, other)

@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
-func TestASkipHasAReasonAndFailsWhereServicesAreRequired(t *testing.T) {
+func TestSkip_ASkipHasAReasonAndFailsWhereServicesAreRequired(t *testing.T) {
 	short := func(value string) {
 		if err := flag.Set("test.short", value); err != nil {
 			t.Fatal(err)

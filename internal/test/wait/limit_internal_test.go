@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func TestAWaitEndsShortlyBeforeTheTimeOutOfGoTest(t *testing.T) {
+func TestLimit_AWaitEndsShortlyBeforeTheTimeOutOfGoTest(t *testing.T) {
 	for _, row := range []struct{ timeout, spent, want time.Duration }{
 		{10 * time.Minute, 0, 10*time.Minute - toSayIt},
 		{10 * time.Minute, 4 * time.Minute, 6*time.Minute - toSayIt},

@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
-func TestUntilEndsTheTestWithWhatNeverCameTrue(t *testing.T) {
+func TestWait_UntilEndsTheTestWithWhatNeverCameTrue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began, looks := time.Now(), 0
 		v := ending.Of(t, func(t testing.TB) { wait.Until(t, "the letter is open", func() bool { looks++; return false }) })
@@ -30,7 +30,7 @@ func TestUntilEndsTheTestWithWhatNeverCameTrue(t *testing.T) {
 	})
 }
 
-func TestForReturnsWhetherItCameTrue(t *testing.T) {
+func TestWait_ForReturnsWhetherItCameTrue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		if !wait.For(time.Second, func() bool { return time.Since(began) >= 500*time.Millisecond }) {
@@ -48,7 +48,7 @@ func TestForReturnsWhetherItCameTrue(t *testing.T) {
 	})
 }
 
-func TestTryReturnsWhyItEndedAndTheLastError(t *testing.T) {
+func TestWait_TryReturnsWhyItEndedAndTheLastError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()

@@ -5,7 +5,7 @@
 // snapshots are xmin, xmax and the transactions in flight, a statement sees what was committed when it began and what
 // its own transaction did (READ COMMITTED), row locks are held to the end, SKIP LOCKED passes over them, prepared
 // transactions survive a crash, unlogged rows do not, and after a crash the ids of what was never flushed are given out
-// again. A statement is one moment: no other comes between its parts. relay's TestTheFakeAndPostgresAgree runs the same
+// again. A statement is one moment: no other comes between its parts. relay's TestSimAgrees_TheFakeAndPostgresAgree runs the same
 // histories on both.
 //
 // A DB and all that belongs to it is used by one goroutine at a time.

@@ -9,7 +9,7 @@ import (
 
 // The figures of so small a run say nothing; that every contestant does its whole job is what this shows: each run checks
 // that all events arrived.
-func TestEveryContestantDoesTheWholeJob(t *testing.T) {
+func TestPeers_EveryContestantDoesTheWholeJob(t *testing.T) {
 	skip.InShort(t, "it takes 43 s beside the others")
 	var out strings.Builder
 	if err := run(t.Context(), 400, 1, &out); err != nil {

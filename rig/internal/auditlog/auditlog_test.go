@@ -35,7 +35,7 @@ func as(t *testing.T, db *pgtest.DB, name string) *pgxpool.Pool {
 	return db.PoolWith(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["application_name"] = name })
 }
 
-func TestTheAuditLogSaysWhoChangedWhat(t *testing.T) {
+func TestAuditlog_TheAuditLogSaysWhoChangedWhat(t *testing.T) {
 	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	db := setup(t)
@@ -76,7 +76,7 @@ func TestTheAuditLogSaysWhoChangedWhat(t *testing.T) {
 	}
 }
 
-func TestALookFindsWhatACursorHasSkipped(t *testing.T) {
+func TestAuditlog_ALookFindsWhatACursorHasSkipped(t *testing.T) {
 	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	db := setup(t)

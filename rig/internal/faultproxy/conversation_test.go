@@ -12,7 +12,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestAStatementIsACommitWhateverHidesASemicolonInIt(t *testing.T) {
+func TestConversation_AStatementIsACommitWhateverHidesASemicolonInIt(t *testing.T) {
 	t.Parallel()
 	for sql, want := range map[string]bool{
 		"commit":                       true,
@@ -106,7 +106,7 @@ func begun(t testing.TB, c *conversation) {
 	}
 }
 
-func TestTheCommitAndItsAnswerAreFoundWhateverThePiecesTheyComeIn(t *testing.T) {
+func TestConversation_TheCommitAndItsAnswerAreFoundWhateverThePiecesTheyComeIn(t *testing.T) {
 	t.Parallel()
 	queries := func(texts ...string) (all []pgproto3.FrontendMessage) {
 		for _, text := range texts {
@@ -209,7 +209,7 @@ func fresh(t testing.TB) *conversation {
 	return c
 }
 
-func TestACommitThatIsNotCarriedOutIsNotCut(t *testing.T) {
+func TestConversation_ACommitThatIsNotCarriedOutIsNotCut(t *testing.T) {
 	t.Parallel()
 	for name, answers := range map[string][]pgproto3.BackendMessage{
 		"it is answered with ROLLBACK": answered("INSERT 0 1", "ROLLBACK"),
@@ -234,7 +234,7 @@ func TestACommitThatIsNotCarriedOutIsNotCut(t *testing.T) {
 	}
 }
 
-func TestOfSeveralCommitsTheOneThatIsDrawnIsCut(t *testing.T) {
+func TestConversation_OfSeveralCommitsTheOneThatIsDrawnIsCut(t *testing.T) {
 	t.Parallel()
 	for cut := range 4 {
 		t.Run(fmt.Sprint(cut), func(t *testing.T) {
@@ -255,7 +255,7 @@ func TestOfSeveralCommitsTheOneThatIsDrawnIsCut(t *testing.T) {
 	}
 }
 
-func TestAStatementThatIsNoCommitAnyMoreIsNotCut(t *testing.T) {
+func TestConversation_AStatementThatIsNoCommitAnyMoreIsNotCut(t *testing.T) {
 	t.Parallel()
 	for name, again := range map[string][]pgproto3.FrontendMessage{
 		"closed":             {&pgproto3.Close{ObjectType: 'S', Name: "c"}},
@@ -276,7 +276,7 @@ func TestAStatementThatIsNoCommitAnyMoreIsNotCut(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotPostgresOrIsEncryptedPasses(t *testing.T) {
+func TestConversation_WhatIsNotPostgresOrIsEncryptedPasses(t *testing.T) {
 	t.Parallel()
 	commit := encoded[pgproto3.FrontendMessage](t, &pgproto3.Query{String: "commit"})
 	for name, first := range map[string][]byte{
@@ -300,7 +300,7 @@ func TestWhatIsNotPostgresOrIsEncryptedPasses(t *testing.T) {
 	}
 }
 
-func TestAPacerLetsBytesLeaveOneAfterTheOtherAndTravelSideBySide(t *testing.T) {
+func TestConversation_APacerLetsBytesLeaveOneAfterTheOtherAndTravelSideBySide(t *testing.T) {
 	t.Parallel()
 	start := time.Unix(1000, 0)
 	var p pacer

@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
-func TestWhatGoesTheLostWayArrivesAfterTheHealAndTheOtherWayWorks(t *testing.T) {
+func TestFault_WhatGoesTheLostWayArrivesAfterTheHealAndTheOtherWayWorks(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		fault Fault
@@ -41,7 +41,7 @@ func TestWhatGoesTheLostWayArrivesAfterTheHealAndTheOtherWayWorks(t *testing.T) 
 	}
 }
 
-func TestAServerMissesItsClientsEndWhileTheWayUpIsLost(t *testing.T) {
+func TestFault_AServerMissesItsClientsEndWhileTheWayUpIsLost(t *testing.T) {
 	t.Parallel()
 	for name, leave := range map[string]func(*net.TCPConn){
 		"closed": func(c *net.TCPConn) {},
@@ -69,7 +69,7 @@ func TestAServerMissesItsClientsEndWhileTheWayUpIsLost(t *testing.T) {
 	}
 }
 
-func TestPassAnewLetsNothingArriveThatWasHeld(t *testing.T) {
+func TestFault_PassAnewLetsNothingArriveThatWasHeld(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	client, server := b.pair()
@@ -88,7 +88,7 @@ func TestPassAnewLetsNothingArriveThatWasHeld(t *testing.T) {
 	}
 }
 
-func TestNewConnectionsGetNoAnswerWhileAnyWayIsLost(t *testing.T) {
+func TestFault_NewConnectionsGetNoAnswerWhileAnyWayIsLost(t *testing.T) {
 	t.Parallel()
 	for _, f := range []Fault{Blackhole(), LoseUp(), LoseDown()} {
 		t.Run(f.String(), func(t *testing.T) {
@@ -110,7 +110,7 @@ func TestNewConnectionsGetNoAnswerWhileAnyWayIsLost(t *testing.T) {
 	}
 }
 
-func TestRefuseRefusesNewConnectionsAndKeepsTheOthers(t *testing.T) {
+func TestFault_RefuseRefusesNewConnectionsAndKeepsTheOthers(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	client, server := b.pair()
@@ -136,7 +136,7 @@ func TestRefuseRefusesNewConnectionsAndKeepsTheOthers(t *testing.T) {
 	b.pair()
 }
 
-func TestResetResetsBothSidesOfAllConnectionsOnce(t *testing.T) {
+func TestFault_ResetResetsBothSidesOfAllConnectionsOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	for _, f := range []Fault{Pass(), Slow(time.Hour, 1), Blackhole(), Refuse()} {
@@ -159,7 +159,7 @@ func TestResetResetsBothSidesOfAllConnectionsOnce(t *testing.T) {
 	}
 }
 
-func TestConnectionsEndAfterAsManyBytesAsTheSeedSays(t *testing.T) {
+func TestFault_ConnectionsEndAfterAsManyBytesAsTheSeedSays(t *testing.T) {
 	t.Parallel()
 	text := strings.Repeat("0123456789", 100)
 	for _, c := range []struct {
@@ -210,7 +210,7 @@ func TestConnectionsEndAfterAsManyBytesAsTheSeedSays(t *testing.T) {
 	}
 }
 
-func TestResetAfterCountsBothWays(t *testing.T) {
+func TestFault_ResetAfterCountsBothWays(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	client, server := b.pair()
@@ -222,7 +222,7 @@ func TestResetAfterCountsBothWays(t *testing.T) {
 	b.endsWith(server, "", reset)
 }
 
-func TestATruncationCountsItsOwnWayOnly(t *testing.T) {
+func TestFault_ATruncationCountsItsOwnWayOnly(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	client, server := b.pair()
@@ -241,7 +241,7 @@ func TestATruncationCountsItsOwnWayOnly(t *testing.T) {
 	b.eventually("both are counted", func() bool { return b.Counts().Truncated == 2 })
 }
 
-func TestResetWithinResetsOpenAndNewConnectionsUntilItIsOver(t *testing.T) {
+func TestFault_ResetWithinResetsOpenAndNewConnectionsUntilItIsOver(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	open, _ := b.pair()
@@ -272,7 +272,7 @@ func TestResetWithinResetsOpenAndNewConnectionsUntilItIsOver(t *testing.T) {
 	b.gets(server, "alive")
 }
 
-func TestSlowDelaysEachWayAndLetsBytesTravelSideBySide(t *testing.T) {
+func TestFault_SlowDelaysEachWayAndLetsBytesTravelSideBySide(t *testing.T) {
 	skip.InShort(t, "it judges how long something takes")
 	t.Parallel()
 	b := setup(t)
@@ -303,7 +303,7 @@ func TestSlowDelaysEachWayAndLetsBytesTravelSideBySide(t *testing.T) {
 	}
 }
 
-func TestSlowLetsNoMoreThroughThanItsRate(t *testing.T) {
+func TestFault_SlowLetsNoMoreThroughThanItsRate(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	client, server := b.pair()
@@ -316,7 +316,7 @@ func TestSlowLetsNoMoreThroughThanItsRate(t *testing.T) {
 	}
 }
 
-func TestWhatIsOnASlowWayArrivesAtOnceAfterTheHeal(t *testing.T) {
+func TestFault_WhatIsOnASlowWayArrivesAtOnceAfterTheHeal(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	client, server := b.pair()
@@ -331,7 +331,7 @@ func TestWhatIsOnASlowWayArrivesAtOnceAfterTheHeal(t *testing.T) {
 	b.gets(server, "slow and lost")
 }
 
-func TestAFaultThatEndsAtOnceHoldsNothing(t *testing.T) {
+func TestFault_AFaultThatEndsAtOnceHoldsNothing(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	client, server := b.pair()
@@ -343,7 +343,7 @@ func TestAFaultThatEndsAtOnceHoldsNothing(t *testing.T) {
 	}
 }
 
-func TestAFaultOutOfItsRangeIsRefusedWithAllThatIsWrong(t *testing.T) {
+func TestFault_AFaultOutOfItsRangeIsRefusedWithAllThatIsWrong(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	for _, c := range []struct {

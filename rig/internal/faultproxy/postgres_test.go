@@ -87,7 +87,7 @@ func batch(ctx context.Context, pool *pgxpool.Pool, more func(*pgx.Batch), id st
 	return err
 }
 
-func TestACommitIsCutBeforeItArrivesOrAfterItIsCarriedOut(t *testing.T) {
+func TestPostgres_ACommitIsCutBeforeItArrivesOrAfterItIsCarriedOut(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	pgtest.Exec(t, db, "create table things (id text primary key)")
@@ -145,7 +145,7 @@ func idle(t *testing.T, db *pgtest.DB, name string) bool {
 	return err == nil
 }
 
-func TestTextsThatSpeakOfCommitAreNotCut(t *testing.T) {
+func TestPostgres_TextsThatSpeakOfCommitAreNotCut(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
@@ -161,7 +161,7 @@ func TestTextsThatSpeakOfCommitAreNotCut(t *testing.T) {
 	}
 }
 
-func TestCommitsAreCutWithTheChanceThatTheSeedDraws(t *testing.T) {
+func TestPostgres_CommitsAreCutWithTheChanceThatTheSeedDraws(t *testing.T) {
 	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)

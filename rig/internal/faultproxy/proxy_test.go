@@ -20,7 +20,7 @@ import (
 // The properties of this package have the seed of the run.
 var _ = seed.Properties()
 
-func TestEveryByteArrivesInOrderWhateverTheFaults(t *testing.T) {
+func TestProxy_EveryByteArrivesInOrderWhateverTheFaults(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	rapid.Check(t, func(r *rapid.T) {
@@ -82,7 +82,7 @@ func random(seed uint64, n int) []byte {
 	return b
 }
 
-func TestAHalfClosedConnectionStillCarriesTheOtherWay(t *testing.T) {
+func TestProxy_AHalfClosedConnectionStillCarriesTheOtherWay(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	client, server := b.pair()
@@ -94,7 +94,7 @@ func TestAHalfClosedConnectionStillCarriesTheOtherWay(t *testing.T) {
 	b.eventually("the link is gone", func() bool { return b.Counts().Open == 0 })
 }
 
-func TestALastWordArrivesAlthoughTheClientWritesOn(t *testing.T) {
+func TestProxy_ALastWordArrivesAlthoughTheClientWritesOn(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	client, server := b.pair()
@@ -108,7 +108,7 @@ func TestALastWordArrivesAlthoughTheClientWritesOn(t *testing.T) {
 	b.gets(client, "terminating connection")
 }
 
-func TestAResetIsPassedOnAsOne(t *testing.T) {
+func TestProxy_AResetIsPassedOnAsOne(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	client, server := b.pair()
@@ -124,7 +124,7 @@ func TestAResetIsPassedOnAsOne(t *testing.T) {
 	}
 }
 
-func TestSetTargetMovesNewConnectionsAndLeavesTheOthers(t *testing.T) {
+func TestProxy_SetTargetMovesNewConnectionsAndLeavesTheOthers(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	client, server := b.pair()
@@ -143,7 +143,7 @@ func TestSetTargetMovesNewConnectionsAndLeavesTheOthers(t *testing.T) {
 	}
 }
 
-func TestAConnectionWhoseTargetIsAwayIsReset(t *testing.T) {
+func TestProxy_AConnectionWhoseTargetIsAwayIsReset(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -162,7 +162,7 @@ func TestAConnectionWhoseTargetIsAwayIsReset(t *testing.T) {
 }
 
 // It is not parallel: what other tests run must not be counted.
-func TestCloseEndsEverythingWhateverIsGoingOn(t *testing.T) {
+func TestProxy_CloseEndsEverythingWhateverIsGoingOn(t *testing.T) {
 	for _, f := range []Fault{Pass(), LoseUp(), LoseDown(), Blackhole(), Refuse(), Slow(time.Hour, 1), ResetWithin(time.Hour, time.Hour, 1),
 		ResetWithin(0, time.Millisecond, 1), TruncateDown(10, 20, 1), CutCommit(After, Cuts{})} {
 		t.Run(f.String(), func(t *testing.T) {

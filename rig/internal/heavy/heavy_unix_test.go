@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func TestOneRunsAtATimeAndTheNextWhenItIsKilled(t *testing.T) {
+func TestHeavy_OneRunsAtATimeAndTheNextWhenItIsKilled(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	first, runs := child(t)
 	if _, err := runs.ReadString('\n'); err != nil {

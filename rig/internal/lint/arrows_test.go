@@ -121,7 +121,7 @@ func mismatches(doc string, files map[string][]string) []string {
 	return found
 }
 
-func TestTheArrowsOfDocGoAreTheImports(t *testing.T) {
+func TestArrows_TheArrowsOfDocGoAreTheImports(t *testing.T) {
 	files := map[string][]string{}
 	for _, file := range sources(t) {
 		if !strings.HasSuffix(file, "_test.go") {
@@ -133,7 +133,7 @@ func TestTheArrowsOfDocGoAreTheImports(t *testing.T) {
 	}
 }
 
-func TestAnArrowTooManyAndOneTooFewAreFound(t *testing.T) {
+func TestArrows_AnArrowTooManyAndOneTooFewAreFound(t *testing.T) {
 	doc := "//\tkafkago       ->  inbox, pgx\n//\tinbox (text)  ->  holdfast\n//\tholdfast      ->  pgx\n"
 	good := map[string][]string{
 		"kafkago/a.go": {"net", module + "/inbox"}, "kafkago/b.go": {"github.com/jackc/pgx/v5/pgconn", module + "/internal/wire"},
@@ -177,7 +177,7 @@ func TestAnArrowTooManyAndOneTooFewAreFound(t *testing.T) {
 }
 
 // internals are the internal packages that the library may import: the others are for tests, examples and the benchmark.
-func TestTheLibraryLinksOnlyTheInternalPackagesThatAreForIt(t *testing.T) {
+func TestArrows_TheLibraryLinksOnlyTheInternalPackagesThatAreForIt(t *testing.T) {
 	unused := maps.Clone(internals)
 	for _, file := range sources(t) {
 		pkg := path.Dir(file)
@@ -208,7 +208,7 @@ const kafkaPackage = "kafkago"
 
 var ofKafka = regexp.MustCompile(`^(kafkago(/.*)?|contrib/mskiam|contrib/franz)$`)
 
-func TestNoPackageButKafkagoLinksAKafkaClient(t *testing.T) {
+func TestArrows_NoPackageButKafkagoLinksAKafkaClient(t *testing.T) {
 	skip.InShort(t, "it takes 7 s beside the others")
 	for _, pkg := range library(t) {
 		links := slices.ContainsFunc(linksOf(t, pkg), kafkaClient.MatchString)

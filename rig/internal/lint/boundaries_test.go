@@ -47,7 +47,7 @@ func unshown(text string) (missing []string) {
 	return missing
 }
 
-func TestEveryTrustBoundaryNamesItsTestsAndWhatIsNotStopped(t *testing.T) {
+func TestBoundaries_EveryTrustBoundaryNamesItsTestsAndWhatIsNotStopped(t *testing.T) {
 	text := read(t, "docs/trust-boundaries.md")
 	for _, m := range unshown(text) {
 		t.Errorf("docs/trust-boundaries.md lacks %s", m)
@@ -55,7 +55,7 @@ func TestEveryTrustBoundaryNamesItsTestsAndWhatIsNotStopped(t *testing.T) {
 	for change, to := range map[string][2]string{
 		"a section less":           {"\n## B8 ", "\n### B8 "},
 		"an arrow less":            {`"B4: records"`, `"records"`},
-		"a control without a test": {"`TestAnIdWithAnotherPayloadIsAConflict`", "we believe"},
+		"a control without a test": {"`TestReceive_AnIdWithAnotherPayloadIsAConflict`", "we believe"},
 		"a section that stops all": {"**Not stopped:** as B1", "As B1"},
 	} {
 		changed := strings.Replace(text, to[0], to[1], 1)

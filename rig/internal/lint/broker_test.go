@@ -43,7 +43,7 @@ func saysKafka(t *testing.T, path, source string) (found []string, texts int) {
 	return found, texts
 }
 
-func TestWhatRunsWithAnyBrokerSaysTheBroker(t *testing.T) {
+func TestBroker_WhatRunsWithAnyBrokerSaysTheBroker(t *testing.T) {
 	t.Parallel()
 	seen := 0
 	for _, path := range sources(t) {
@@ -74,7 +74,7 @@ func TestWhatRunsWithAnyBrokerSaysTheBroker(t *testing.T) {
 	}
 }
 
-func TestTheSearchForKafkaSeesMessagesOnly(t *testing.T) {
+func TestBroker_TheSearchForKafkaSeesMessagesOnly(t *testing.T) {
 	t.Parallel()
 	found, texts := saysKafka(t, "a.go", `package a
 

@@ -79,7 +79,7 @@ func faults(text string) (found []string) {
 	return found
 }
 
-func TestThePublicCIRunsWhatCIRunsAndPinsItsActions(t *testing.T) {
+func TestCI_ThePublicCIRunsWhatCIRunsAndPinsItsActions(t *testing.T) {
 	const name = ".github/workflows/ci.yml"
 	text := read(t, name)
 	for _, fault := range faults(text) {
@@ -123,7 +123,7 @@ func vulnerabilities(t *testing.T, db string, required string, packages ...strin
 	return string(text), cmd.ProcessState.ExitCode()
 }
 
-func TestAVulnerabilityCheckThatDidNotRunSaysSo(t *testing.T) {
+func TestCI_AVulnerabilityCheckThatDidNotRunSaysSo(t *testing.T) {
 	const nobody = "http://127.0.0.1:1"
 	if out, code := vulnerabilities(t, nobody, ""); code != 0 || !strings.Contains(out, "NOT RUN: govulncheck: "+nobody) {
 		t.Errorf("without a database it ended with %d: %s", code, out)
@@ -134,7 +134,7 @@ func TestAVulnerabilityCheckThatDidNotRunSaysSo(t *testing.T) {
 }
 
 // A database of our own says that a function which package retry calls is vulnerable.
-func TestAVulnerabilityThatTheCodeReachesFailsTheCheck(t *testing.T) {
+func TestCI_AVulnerabilityThatTheCodeReachesFailsTheCheck(t *testing.T) {
 	skip.InShort(t, "it takes 30 s beside the others")
 	const path = "github.com/cenkalti/backoff/v4"
 	if !slices.Contains(goList(t, "retry"), path) {

@@ -26,7 +26,7 @@ var ofPage = []string{"", "outbox", "relay", "inbox", "kafkago", "direct", "retr
 
 const configurationPage = "docs/reference/configuration.md"
 
-func TestThePageOfTheConfigurationIsThatOfTheCode(t *testing.T) {
+func TestConfiguration_ThePageOfTheConfigurationIsThatOfTheCode(t *testing.T) {
 	var page strings.Builder
 	page.WriteString("# Configuration\n\nEvery field of every struct that configures holdfast, as its comment in the code says. The zero value of a field means its\n" +
 		"default. `-1` means \"off\" or \"no limit\" where the field says so. Each `New` reports every problem at once, with field, value\nand rule.\n\n" +
@@ -144,7 +144,7 @@ func defaultOf(comment string, constants map[string]string) (what, standard stri
 	return what, standard
 }
 
-func TestADefaultIsTakenOutOfItsComment(t *testing.T) {
+func TestConfiguration_ADefaultIsTakenOutOfItsComment(t *testing.T) {
 	for comment, want := range map[string][2]string{
 		"How long. Defaults to 5 s.":                                 {"How long.", "5 s"},
 		"How long. Defaults to 0.5 s, or more. Between 1 and 2.":     {"How long. Between 1 and 2.", "0.5 s, or more"},

@@ -108,7 +108,7 @@ func broken(t *testing.T, doc, text string) (links []string) {
 	return links
 }
 
-func TestEveryLinkOfTheDocumentsLeadsSomewhere(t *testing.T) {
+func TestDocs_EveryLinkOfTheDocumentsLeadsSomewhere(t *testing.T) {
 	for _, doc := range documents(t) {
 		for _, l := range broken(t, doc, read(t, doc)) {
 			t.Errorf("%s has the link %s, which leads nowhere", doc, l)
@@ -116,7 +116,7 @@ func TestEveryLinkOfTheDocumentsLeadsSomewhere(t *testing.T) {
 	}
 }
 
-func TestADeadLinkIsFound(t *testing.T) {
+func TestDocs_ADeadLinkIsFound(t *testing.T) {
 	text := "# Title\n## The `code`, and [more](README.md)\n[a](#the-code-and-more) [b](#title) [c](docs/operations.md#roles) [d](docs) [e](https://example.com/x#y)\n"
 	if found := broken(t, "README.md", text); len(found) != 0 {
 		t.Errorf("it takes %q for dead", found)
@@ -131,7 +131,7 @@ func TestADeadLinkIsFound(t *testing.T) {
 // named is a path of the documentation as code and prose name it: docs/operations.md, or docs/guarantees.md#g1.
 var namedDoc = regexp.MustCompile(`(\S*?)\b(docs/[\w./-]*\w\.(?:md|yaml|json))(?:#([\w-]+))?`)
 
-func TestEveryPathUnderDocsThatIsNamedAnywhereExists(t *testing.T) {
+func TestDocs_EveryPathUnderDocsThatIsNamedAnywhereExists(t *testing.T) {
 	n := 0
 	for _, file := range texts(t) {
 		for _, m := range namedDoc.FindAllStringSubmatch(read(t, file), -1) {
@@ -153,7 +153,7 @@ func TestEveryPathUnderDocsThatIsNamedAnywhereExists(t *testing.T) {
 }
 
 // Every page is one click away from the index.
-func TestTheIndexOfTheDocumentationListsEveryPage(t *testing.T) {
+func TestDocs_TheIndexOfTheDocumentationListsEveryPage(t *testing.T) {
 	listed := map[string]bool{"docs/README.md": true}
 	for _, m := range link.FindAllStringSubmatch(read(t, "docs/README.md"), -1) {
 		listed[path.Join("docs", m[1])] = true
@@ -165,7 +165,7 @@ func TestTheIndexOfTheDocumentationListsEveryPage(t *testing.T) {
 	}
 }
 
-func TestThePageOfTheSchemaListsAllOfIt(t *testing.T) {
+func TestDocs_ThePageOfTheSchemaListsAllOfIt(t *testing.T) {
 	page := read(t, "docs/reference/schema.md")
 	created := regexp.MustCompile(`(?m)^create (?:unlogged )?(?:or replace )?(?:table|view|function) holdfast\.(\w+)`).FindAllStringSubmatch(read(t, "schema.sql"), -1)
 	if len(created) < 30 {
@@ -181,7 +181,7 @@ func TestThePageOfTheSchemaListsAllOfIt(t *testing.T) {
 // testCommand is a go test that a document names: what stands before -run, with the packages, and the pattern.
 var testCommand = regexp.MustCompile("go test ([^`\n]*?)-run +('[^']*'|[^ `\n]+)")
 
-func TestEveryTestCommandOfTheDocumentsRunsATest(t *testing.T) {
+func TestDocs_EveryTestCommandOfTheDocumentsRunsATest(t *testing.T) {
 	tests := map[string][]string{} // by directory
 	definition := regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Example|Benchmark)\w*)\(`)
 	for _, file := range sources(t) {

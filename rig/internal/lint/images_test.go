@@ -8,7 +8,7 @@ import (
 )
 
 // The page says which images have a digest and which have none, and leaves none out.
-func TestTheDocumentationSaysWhichImagesHaveADigest(t *testing.T) {
+func TestImages_TheDocumentationSaysWhichImagesHaveADigest(t *testing.T) {
 	digests := map[string]string{}
 	table := regexp.MustCompile(`(?s)\nvar digests = map\[string\]string\{(.*?)\}\n`).FindStringSubmatch(read(t, "rig/docker/image.go"))
 	if table == nil {

@@ -94,7 +94,7 @@ func imports(t *testing.T, file string) []string {
 	return paths
 }
 
-func TestNothingOfTestingIsLinkedIntoTheLibrary(t *testing.T) {
+func TestLint_NothingOfTestingIsLinkedIntoTheLibrary(t *testing.T) {
 	for _, pkg := range library(t) {
 		for _, dep := range linksOf(t, pkg) {
 			if dep == "testing" && !forTests[pkg] || strings.Contains(dep, "testify") || strings.Contains(dep, "testcontainers") || strings.Contains(dep, "kfake") || strings.Contains(dep, "embedded-postgres") || strings.Contains(dep, "opentelemetry") && pkg != "contrib/otel" {
@@ -117,7 +117,7 @@ func goList(t *testing.T, pkg string) []string {
 
 var testName = regexp.MustCompile("`(Test\\w+)`")
 
-func TestEveryTestThatTheDocumentsNameExists(t *testing.T) {
+func TestLint_EveryTestThatTheDocumentsNameExists(t *testing.T) {
 	defined := map[string]bool{}
 	definition := regexp.MustCompile(`(?m)^func (Test\w+|Fuzz\w+|Example\w*)\(`)
 	for _, file := range sources(t) {
@@ -145,7 +145,7 @@ func TestEveryTestThatTheDocumentsNameExists(t *testing.T) {
 	}
 }
 
-func TestEveryGuaranteeNamesItsCodeAndATest(t *testing.T) {
+func TestLint_EveryGuaranteeNamesItsCodeAndATest(t *testing.T) {
 	text := read(t, "docs/guarantees.md")
 	sections := regexp.MustCompile(`(?m)^## (G\d+) `).FindAllStringSubmatchIndex(text, -1)
 	if len(sections) < 12 {
@@ -178,7 +178,7 @@ func read(t *testing.T, path string) string {
 // snippet is a piece of a Go file between "// snippet: name" and "// end snippet".
 var snippet = regexp.MustCompile(`(?ms)^[ \t]*// snippet: (\S+)\n(.*?)^[ \t]*// end snippet`)
 
-func TestTheSnippetsOfTheREADMEsAndTheDocsAreCodeOfTheExamples(t *testing.T) {
+func TestLint_TheSnippetsOfTheREADMEsAndTheDocsAreCodeOfTheExamples(t *testing.T) {
 	for _, m := range modules(t) {
 		least, examples := map[string]int{"README.md": 3, "docs/guides/webhooks.md": 1}, regexp.MustCompile(`^(examples/|contrib/\w+/\w*example\w*_test\.go$)`) // producer, relay and consumer; receiver
 		if m != "" {
@@ -214,7 +214,7 @@ func TestTheSnippetsOfTheREADMEsAndTheDocsAreCodeOfTheExamples(t *testing.T) {
 	}
 }
 
-func TestEveryExampleClosesThePublisherThatItMakes(t *testing.T) {
+func TestLint_EveryExampleClosesThePublisherThatItMakes(t *testing.T) {
 	made := 0
 	for _, file := range append(sources(t), "README.md") {
 		if !strings.HasPrefix(file, "examples/") && file != "README.md" || strings.HasSuffix(file, "_test.go") {
@@ -249,7 +249,7 @@ func dedent(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-func TestEveryStatementHasANameOfItsOwn(t *testing.T) {
+func TestLint_EveryStatementHasANameOfItsOwn(t *testing.T) {
 	names := map[string]string{}
 	statement := regexp.MustCompile("`-- ([a-z_]+\\.[a-z_]+)\n")
 	for _, file := range sources(t) {
@@ -271,7 +271,7 @@ func TestEveryStatementHasANameOfItsOwn(t *testing.T) {
 // skipFile is the one place that skips a test. It does so with a reason, and not where REQUIRE_SERVICES=1.
 const skipFile = "internal/test/skip/skip.go"
 
-func TestSkipsGoThroughTheHelpersThatCanFailThem(t *testing.T) {
+func TestLint_SkipsGoThroughTheHelpersThatCanFailThem(t *testing.T) {
 	for _, file := range sources(t) {
 		found := skips(t, file, read(t, file))
 		if file == skipFile {
@@ -286,7 +286,7 @@ func TestSkipsGoThroughTheHelpersThatCanFailThem(t *testing.T) {
 	}
 }
 
-func TestNoSkipEscapesTheSearch(t *testing.T) {
+func TestLint_NoSkipEscapesTheSearch(t *testing.T) {
 	for _, body := range []string{
 		`t.Skip("slow")`,
 		`t.SkipNow()`,
@@ -326,7 +326,7 @@ func skips(t *testing.T, file, text string) (found []string) {
 	return found
 }
 
-func TestTheModulesAskForGo125AndNoMore(t *testing.T) {
+func TestLint_TheModulesAskForGo125AndNoMore(t *testing.T) {
 	for _, m := range modules(t) {
 		out, err := exec.Command("go", "mod", "edit", "-json", filepath.Join(root, m, "go.mod")).Output()
 		if err != nil {

@@ -60,7 +60,7 @@ func logged(t *testing.T, file, text string) map[string]string {
 	return found
 }
 
-func TestEveryWarningThatIsLoggedIsExplained(t *testing.T) {
+func TestLogged_EveryWarningThatIsLoggedIsExplained(t *testing.T) {
 	page := read(t, "docs/operations/logs.md")
 	rows := map[string]bool{}
 	for _, m := range regexp.MustCompile(`(?m)^\| (.+?) \| `).FindAllStringSubmatch(page, -1) {
@@ -92,7 +92,7 @@ func TestEveryWarningThatIsLoggedIsExplained(t *testing.T) {
 	}
 }
 
-func TestNoMessageEscapesTheSearch(t *testing.T) {
+func TestLogged_NoMessageEscapesTheSearch(t *testing.T) {
 	for body, want := range map[string]string{
 		`in.c.Logger.Warn("a", "error", err)`:                    "a",
 		`log.ErrorContext(ctx, "a")`:                             "a",

@@ -92,7 +92,7 @@ func definedTests(t *testing.T) map[string]bool {
 	return defined
 }
 
-func TestEveryRequirementNamesTestsThatExist(t *testing.T) {
+func TestRequirements_EveryRequirementNamesTestsThatExist(t *testing.T) {
 	page, defined := read(t, "docs/design/requirements.md"), definedTests(t)
 	said := map[string]map[string]bool{}
 	for _, document := range []string{"000", "001", "002", "003", "004"} {
@@ -139,7 +139,7 @@ func TestEveryRequirementNamesTestsThatExist(t *testing.T) {
 }
 
 // The finer rows: R1 to R49, C1 to C10 and W1 to W25.
-func TestNoRowOfTheFinerRequirementsIsMissing(t *testing.T) {
+func TestRequirements_NoRowOfTheFinerRequirementsIsMissing(t *testing.T) {
 	defined := definedTests(t)
 	for _, page := range []struct {
 		file, section string
@@ -177,7 +177,7 @@ func TestNoRowOfTheFinerRequirementsIsMissing(t *testing.T) {
 }
 
 // The matrix of failures: what a reader looks for has a row, and each row has effect, answer, next try and a test.
-func TestTheFailureMatrixHasEveryRowAndNamesItsTest(t *testing.T) {
+func TestRequirements_TheFailureMatrixHasEveryRowAndNamesItsTest(t *testing.T) {
 	matrix, defined := section(t, read(t, "docs/design/idempotency.md"), "## When something fails"), definedTests(t)
 	var events []string
 	for _, row := range rowsOf(matrix) {
@@ -212,7 +212,7 @@ func TestTheFailureMatrixHasEveryRowAndNamesItsTest(t *testing.T) {
 }
 
 // Where the documents ask for something in writing.
-func TestThePagesSayWhatTheDocumentsAskThemTo(t *testing.T) {
+func TestRequirements_ThePagesSayWhatTheDocumentsAskThemTo(t *testing.T) {
 	for _, want := range []struct {
 		file, section string
 		words         []string
@@ -232,7 +232,7 @@ func TestThePagesSayWhatTheDocumentsAskThemTo(t *testing.T) {
 }
 
 // Rows that others insert or remove meanwhile would shift a page that begins after a number of rows.
-func TestNoStatementPagesByOffset(t *testing.T) {
+func TestRequirements_NoStatementPagesByOffset(t *testing.T) {
 	paging := regexp.MustCompile(`(?i)\boffset\s+\$\d`)
 	if !paging.MatchString("select 1 limit 10 offset $2") || paging.MatchString(`"offset" >= $1 and partition = $2 offset 0`) {
 		t.Fatal("the search has gone blind")
@@ -329,7 +329,7 @@ func exported(file *ast.File) (names []string) {
 
 var quoted = regexp.MustCompile("`([^`]+)`")
 
-func TestEveryNameOfTheRequirementsHasARow(t *testing.T) {
+func TestRequirements_EveryNameOfTheRequirementsHasARow(t *testing.T) {
 	exists := known(t)
 	said := map[string]string{} // the documents, by name
 	for _, row := range rowsOf(read(t, "docs/reference/requirement-names.md")) {
@@ -367,7 +367,7 @@ func TestEveryNameOfTheRequirementsHasARow(t *testing.T) {
 	}
 }
 
-func TestANameThatPointsNowhereIsFound(t *testing.T) {
+func TestRequirements_ANameThatPointsNowhereIsFound(t *testing.T) {
 	exists := known(t)
 	for _, name := range []string{"holdfast.idempotency.fingerprint", "idempotency.Config.TTL", "idempotency.Guard.Route", "Idempotency-Status", "idempotent.replayed", "error_code"} {
 		if !exists[name] {

@@ -12,7 +12,7 @@ import (
 // A test that sleeps is slow where the machine is quick and fails where it is busy. It waits for an event, polls with
 // package internal/test/wait, or runs by the clock of testing/synctest. Where time itself is the subject, a comment that
 // begins with "sleep:" says why.
-func TestATestSleepsOnlyWhereItSaysWhy(t *testing.T) {
+func TestSleeps_ATestSleepsOnlyWhereItSaysWhy(t *testing.T) {
 	explained := 0
 	for _, file := range sources(t) {
 		if !strings.HasSuffix(file, "_test.go") {
@@ -30,7 +30,7 @@ func TestATestSleepsOnlyWhereItSaysWhy(t *testing.T) {
 	}
 }
 
-func TestNoSleepEscapesTheSearch(t *testing.T) {
+func TestSleeps_NoSleepEscapesTheSearch(t *testing.T) {
 	for _, c := range []struct {
 		body             string
 		found, explained int

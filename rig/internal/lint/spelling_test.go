@@ -30,7 +30,7 @@ func spelledOtherwise(text string) (found []string) {
 	return found
 }
 
-func TestMetricsAndAttributesHaveOneSpelling(t *testing.T) {
+func TestSpelling_MetricsAndAttributesHaveOneSpelling(t *testing.T) {
 	files := texts(t)
 	for _, want := range []string{"docs/dashboards/idempotency.json", "metrics/requests.go", "contrib/otel/observers.go", "examples/refunds/telemetry.go", "docs/reference/metrics.md"} {
 		if !slices.Contains(files, want) {
@@ -47,7 +47,7 @@ func TestMetricsAndAttributesHaveOneSpelling(t *testing.T) {
 	}
 }
 
-func TestAnotherSpellingIsFound(t *testing.T) {
+func TestSpelling_AnotherSpellingIsFound(t *testing.T) {
 	for _, text := range []string{"`idempotent.replays`", "idempotent_conflicts", `attribute.Key("idempotency.key")`, "`idempotency.attempt`", "`idempotency.result`",
 		`"from", from, "to", to`, `idempotent_duration_seconds_bucket{result=\"created\"}`, `"code", o.Code`} {
 		if found := spelledOtherwise(text); len(found) != 1 {

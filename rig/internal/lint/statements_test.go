@@ -95,7 +95,7 @@ func statementsOf(t *testing.T, path string) map[string]string {
 }
 
 // Every statement of the library, and of the pages for operators, fits the schema, on the oldest PostgreSQL that is supported and on the newest.
-func TestEveryStatementIsPreparedOnTheOldestAndTheNewestPostgres(t *testing.T) {
+func TestStatements_EveryStatementIsPreparedOnTheOldestAndTheNewestPostgres(t *testing.T) {
 	t.Parallel()
 	statements := map[string]string{}
 	for _, path := range sources(t) {

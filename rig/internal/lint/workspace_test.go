@@ -11,7 +11,7 @@ import (
 )
 
 // A module that go.work does not name is built by no command of a clone: CI's vet, lint and test go by go.work ("work").
-func TestGoWorkNamesEveryModule(t *testing.T) {
+func TestWorkspace_GoWorkNamesEveryModule(t *testing.T) {
 	found, named := modulesBelow(t, os.DirFS(root)), modules(t)
 	slices.Sort(named)
 	for _, dir := range found {
@@ -48,7 +48,7 @@ func modulesBelow(t *testing.T, tree fs.FS) (dirs []string) {
 	return dirs
 }
 
-func TestTheLintOfGoWorkSeesModules(t *testing.T) {
+func TestWorkspace_TheLintOfGoWorkSeesModules(t *testing.T) {
 	tree := fstest.MapFS{"go.mod": {}, "a/b/go.mod": {}, "a/testdata/go.mod": {}, ".hidden/go.mod": {}, "c/main.go": {}}
 	if got := modulesBelow(t, tree); !slices.Equal(got, []string{"a/b", ""}) {
 		t.Errorf("got %q", got)

@@ -44,7 +44,7 @@ func of(db *pgtest.DB) *Doctor {
 	return &Doctor{Pool: db.Pool, Schema: holdfast.SchemaConfig{Schema: "holdfast"}}
 }
 
-func TestDoctorNoticesASchemaThatHasDrifted(t *testing.T) {
+func TestFacts_DoctorNoticesASchemaThatHasDrifted(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	db := migrated.New(t)
 	p := of(db)
@@ -77,7 +77,7 @@ func TestDoctorNoticesASchemaThatHasDrifted(t *testing.T) {
 	wantFinding(t, found, err, Fail, "holdfast migrate")
 }
 
-func TestDoctorNoticesMissingRights(t *testing.T) {
+func TestFacts_DoctorNoticesMissingRights(t *testing.T) {
 	db := migrated.New(t)
 	role := "doctor_" + db.Config().ConnConfig.Database
 	pgtest.Exec(t, db.Pool, "create role "+role+" login password 'doctor'; grant usage on schema holdfast to "+role)
@@ -97,7 +97,7 @@ func TestDoctorNoticesMissingRights(t *testing.T) {
 	wantFinding(t, found, err, Warn, "is a superuser")
 }
 
-func TestDoctorNoticesWhatHoldsXminAndTheLog(t *testing.T) {
+func TestFacts_DoctorNoticesWhatHoldsXminAndTheLog(t *testing.T) {
 	skip.InShort(t, "it takes 6 s beside the others")
 	db := migrated.New(t)
 	p := of(db)
@@ -141,7 +141,7 @@ func TestDoctorNoticesWhatHoldsXminAndTheLog(t *testing.T) {
 	wantFinding(t, found, err, Warn, "rollback prepared '"+gid+"'")
 }
 
-func TestDoctorNoticesAPoolerAndItsMode(t *testing.T) {
+func TestFacts_DoctorNoticesAPoolerAndItsMode(t *testing.T) {
 	db := migrated.New(t)
 	found, err := of(db).pooler(t.Context())
 	if err != nil || len(found) != 1 || found[0].State != OK || strings.Contains(found[0].Says, "transaction mode") {
@@ -174,7 +174,7 @@ func TestDoctorNoticesAPoolerAndItsMode(t *testing.T) {
 	}
 }
 
-func TestDoctorNoticesTwoGroupsOfOneConsumer(t *testing.T) {
+func TestFacts_DoctorNoticesTwoGroupsOfOneConsumer(t *testing.T) {
 	db := migrated.New(t)
 	p := of(db)
 	pgtest.Exec(t, db.Pool, "insert into holdfast.consumer_position (consumer, topic, partition, group_id) values ('billing', 'orders', 0, 'a'), ('billing', 'orders', 1, 'a'), ('mail', 'orders', 0, 'b')")
@@ -210,7 +210,7 @@ func TestDoctorNoticesTwoGroupsOfOneConsumer(t *testing.T) {
 	})
 }
 
-func TestDoctorNoticesTopicsThatAreSetUpWrong(t *testing.T) {
+func TestFacts_DoctorNoticesTopicsThatAreSetUpWrong(t *testing.T) {
 	skip.InShort(t, "it takes 20 s beside the others")
 	db := migrated.New(t)
 	p := of(db)

@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/state"
 )
 
-func TestDoctorDecidesByWhatItHasSeen(t *testing.T) {
+func TestFindings_DoctorDecidesByWhatItHasSeen(t *testing.T) {
 	t.Parallel()
 	good := topicSeen{name: "orders", replicas: 3, minInsync: 2, maxMessage: 1 << 20, largest: 1<<20 - 16<<10}
 	topic := func(change func(*topicSeen)) []Finding { s := good; change(&s); return judgeTopic(s) }

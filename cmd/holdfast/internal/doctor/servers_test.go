@@ -18,7 +18,7 @@ import (
 
 // A query on a standby that tells its primary of it (hot_standby_feedback) keeps dead rows on the primary. With a slot it is the
 // slot that holds them.
-func TestDoctorNoticesAStandbyThatHoldsXmin(t *testing.T) {
+func TestServers_DoctorNoticesAStandbyThatHoldsXmin(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ name, slot, says, command string }{
 		{"a standby", "", "holds xmin for ", "hot_standby_feedback = off"},
@@ -61,7 +61,7 @@ func TestDoctorNoticesAStandbyThatHoldsXmin(t *testing.T) {
 }
 
 // The server's clock cannot be set here. But a schema before pg_catalog in search_path may have a clock of its own.
-func TestDoctorNoticesAClockThatIsWrong(t *testing.T) {
+func TestServers_DoctorNoticesAClockThatIsWrong(t *testing.T) {
 	db := migrated.New(t)
 	found, err := of(db).clock(t.Context())
 	wantFinding(t, found, err, OK, "agrees with the database's")
@@ -72,7 +72,7 @@ func TestDoctorNoticesAClockThatIsWrong(t *testing.T) {
 	wantFinding(t, found, err, Warn, "the clock of this machine is -1h0m")
 }
 
-func TestDoctorNoticesTopicsThatAreForbidden(t *testing.T) {
+func TestServers_DoctorNoticesTopicsThatAreForbidden(t *testing.T) {
 	skip.InShort(t, "it takes 10 s beside the others")
 	db := migrated.New(t)
 	cluster := kafkatest.Own(t, "authorizer.class.name", "org.apache.kafka.metadata.authorizer.StandardAuthorizer", "allow.everyone.if.no.acl.found", "true")
@@ -106,7 +106,7 @@ func TestDoctorNoticesTopicsThatAreForbidden(t *testing.T) {
 }
 
 // Three brokers are three nodes of the imitation: one real broker has one replica of everything.
-func TestDoctorNoticesAcknowledgementsThatCountTooFewOrTooMany(t *testing.T) {
+func TestServers_DoctorNoticesAcknowledgementsThatCountTooFewOrTooMany(t *testing.T) {
 	db := migrated.New(t)
 	cluster := kafkatest.Imitate(t, kafkatest.Imitation{Nodes: 3})
 	client := NewKafka(kafkago.Connection{Brokers: cluster.Brokers})

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func TestAProbeIsToldTheWorstOfItsDatabases(t *testing.T) {
+func TestSidecar_AProbeIsToldTheWorstOfItsDatabases(t *testing.T) {
 	well, slow, dead := health{Live: true, Ready: true}, health{Live: true, Reasons: []string{"slow"}}, health{Reasons: []string{"dead"}}
 	for _, c := range []struct {
 		name        string
@@ -24,7 +24,7 @@ func TestAProbeIsToldTheWorstOfItsDatabases(t *testing.T) {
 	}
 }
 
-func TestTheRelayOfADatabaseIsStartedAgainMoreAndMoreRarely(t *testing.T) {
+func TestSidecar_TheRelayOfADatabaseIsStartedAgainMoreAndMoreRarely(t *testing.T) {
 	ends := 0
 	for _, want := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
 		var pause time.Duration

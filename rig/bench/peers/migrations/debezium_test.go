@@ -96,7 +96,7 @@ func inserted(message []byte) (columns []string, err error) {
 	return columns, err
 }
 
-func TestDebeziumsOutboxMovesWhileItIsRead(t *testing.T) {
+func TestDebezium_DebeziumsOutboxMovesWhileItIsRead(t *testing.T) {
 	skip.InShort(t, "it takes 12 s beside the others")
 	t.Parallel()
 	settings := pgtest.NoSync()

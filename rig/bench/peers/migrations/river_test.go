@@ -96,7 +96,7 @@ func (s *service) pause(client *river.Client[pgx.Tx]) {
 	})
 }
 
-func TestRiverJobsMoveWhileServicesInsertThem(t *testing.T) {
+func TestRiver_RiverJobsMoveWhileServicesInsertThem(t *testing.T) {
 	skip.InShort(t, "it takes 9 s beside the others")
 	t.Parallel()
 	s := setup(t, pgtest.New(t), "river")

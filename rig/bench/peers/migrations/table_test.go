@@ -56,7 +56,7 @@ func fromTable(db *pgtest.DB, sender *kafka.Writer) func(context.Context) error 
 	}
 }
 
-func TestAHandWrittenOutboxTableMovesWhileWritersGoOn(t *testing.T) {
+func TestTable_AHandWrittenOutboxTableMovesWhileWritersGoOn(t *testing.T) {
 	skip.InShort(t, "it takes 12 s beside the others")
 	t.Parallel()
 	s := setup(t, pgtest.New(t), "outbox-table")
@@ -128,7 +128,7 @@ func TestAHandWrittenOutboxTableMovesWhileWritersGoOn(t *testing.T) {
 	s.nothingTwice()
 }
 
-func TestAServiceNeedsNoRightsToHoldfast(t *testing.T) {
+func TestTable_AServiceNeedsNoRightsToHoldfast(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	s := setup(t, pgtest.New(t), "outbox-table")
@@ -149,7 +149,7 @@ func TestAServiceNeedsNoRightsToHoldfast(t *testing.T) {
 	}
 }
 
-func TestASwitchWithTooMuchToMoveChangesNothing(t *testing.T) {
+func TestTable_ASwitchWithTooMuchToMoveChangesNothing(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	s := setup(t, pgtest.New(t), "outbox-table")

@@ -29,7 +29,7 @@ func saramaHash(e holdfast.Event, partitions int) int {
 	return max(partition, -partition)
 }
 
-func TestSaramaHashIsTheChoiceOfSarama(t *testing.T) {
+func TestWatermill_SaramaHashIsTheChoiceOfSarama(t *testing.T) {
 	t.Parallel()
 	its := sarama.NewHashPartitioner("orders")
 	choice := func(key string, partitions int) (int32, error) {
@@ -113,7 +113,7 @@ func (s *service) forward() (stop func()) {
 	})
 }
 
-func TestWatermillsForwarderIsReplacedWhileItRuns(t *testing.T) {
+func TestWatermill_WatermillsForwarderIsReplacedWhileItRuns(t *testing.T) {
 	skip.InShort(t, "it takes 10 s beside the others")
 	t.Parallel()
 	s := setup(t, pgtest.New(t), "watermill")

@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/logtest"
 )
 
-func TestAStepWhoseErrorMayPanicFails(t *testing.T) {
+func TestUserErrors_AStepWhoseErrorMayPanicFails(t *testing.T) {
 	for mode, o := range modes {
 		t.Run(mode, func(t *testing.T) {
 			b := setup(t)
@@ -32,7 +32,7 @@ func TestAStepWhoseErrorMayPanicFails(t *testing.T) {
 	}
 }
 
-func TestAnErrorOfAFunctionOfTheGuardMayPanic(t *testing.T) {
+func TestUserErrors_AnErrorOfAFunctionOfTheGuardMayPanic(t *testing.T) {
 	b := setup(t)
 	ok := func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusCreated) }
 	for _, bad := range badly.Errors() {
@@ -70,7 +70,7 @@ func (s badStore) Finish(context.Context, StoreKey, int64, StoredAnswer, time.Du
 }
 func (s badStore) Release(context.Context, StoreKey, int64) error { return s.err }
 
-func TestAnErrorOfAStoreMayPanic(t *testing.T) {
+func TestUserErrors_AnErrorOfAStoreMayPanic(t *testing.T) {
 	b := setup(t)
 	for _, bad := range badly.Errors() {
 		var log logtest.Log

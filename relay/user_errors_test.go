@@ -34,7 +34,7 @@ func badAnswers() []badly.Behaved {
 	)
 }
 
-func TestAnAnswerThatMayPanicHasAFault(t *testing.T) {
+func TestUserErrors_AnAnswerThatMayPanicHasAFault(t *testing.T) {
 	t.Parallel()
 	for _, bad := range badAnswers() {
 		want := relay.FaultBroker
@@ -52,7 +52,7 @@ func TestAnAnswerThatMayPanicHasAFault(t *testing.T) {
 
 // Each event is answered with an error of its own, as for a record that the broker refuses, and then becomes a dead letter; the others
 // are published.
-func TestAnEventWhoseAnswerMayPanicBecomesADeadLetter(t *testing.T) {
+func TestUserErrors_AnEventWhoseAnswerMayPanicBecomesADeadLetter(t *testing.T) {
 	for name, around := range map[string]func(relay.Publisher) relay.Publisher{
 		"of the publisher": func(p relay.Publisher) relay.Publisher { return p },
 		"under a middleware": func(p relay.Publisher) relay.Publisher {
@@ -111,7 +111,7 @@ func TestAnEventWhoseAnswerMayPanicBecomesADeadLetter(t *testing.T) {
 }
 
 // An answer that says nothing of a fault holds the lane, as for any other error, and the log says why. So does a ping.
-func TestAnAnswerThatMayPanicHoldsTheLaneAndIsSaid(t *testing.T) {
+func TestUserErrors_AnAnswerThatMayPanicHoldsTheLaneAndIsSaid(t *testing.T) {
 	skip.InShort(t, "it takes seconds: a relay for each kind of error")
 	for _, bad := range badAnswers() {
 		if relay.FaultOf(bad.Err) == relay.FaultRecord {
@@ -144,7 +144,7 @@ type pinged struct {
 
 func (p pinged) Ping(context.Context) error { return p.err }
 
-func TestAMiddlewareMayPanicWithAnErrorThatPanics(t *testing.T) {
+func TestUserErrors_AMiddlewareMayPanicWithAnErrorThatPanics(t *testing.T) {
 	t.Parallel()
 	for _, bad := range badly.Errors() {
 		p := relay.Wrap(memory(), func(relay.PublishFunc) relay.PublishFunc {

@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/retry"
 )
 
-func TestAnErrorThatMayPanicHasAClassAndIsRetried(t *testing.T) {
+func TestUserErrors_AnErrorThatMayPanicHasAClassAndIsRetried(t *testing.T) {
 	for _, bad := range badly.Errors() {
 		t.Run(bad.Name, func(t *testing.T) {
 			permanent := retry.IsPermanent(bad.Err)
@@ -43,7 +43,7 @@ type failing struct{ err error }
 
 func (f failing) RoundTrip(*http.Request) (*http.Response, error) { return nil, f.err }
 
-func TestAnErrorThatMayPanicIsAFailedRequest(t *testing.T) {
+func TestUserErrors_AnErrorThatMayPanicIsAFailedRequest(t *testing.T) {
 	for _, bad := range badly.Errors() {
 		t.Run(bad.Name, func(t *testing.T) {
 			var said []string

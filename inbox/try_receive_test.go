@@ -26,7 +26,7 @@ func (b *bundle) try(f func(context.Context, holdfast.Event) (Outcome, error), e
 	}
 }
 
-func TestTryReceiveAndTryStoreComeToTheOutcomesOfReceive(t *testing.T) {
+func TestTryReceive_TryReceiveAndTryStoreComeToTheOutcomesOfReceive(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	in := b.inbox()
@@ -81,7 +81,7 @@ func TestTryReceiveAndTryStoreComeToTheOutcomesOfReceive(t *testing.T) {
 	}
 }
 
-func TestAnInboxWithoutHandlersStoresEveryTypeThatItTries(t *testing.T) {
+func TestTryReceive_AnInboxWithoutHandlersStoresEveryTypeThatItTries(t *testing.T) {
 	b := setup(t)
 	b.try(b.inbox().TryStore, event("1", ""), Stored, nil)
 	worker := b.inbox()
@@ -90,7 +90,7 @@ func TestAnInboxWithoutHandlersStoresEveryTypeThatItTries(t *testing.T) {
 	b.awaitOutcome("1", Handled)
 }
 
-func TestStoreLeavesTheHandlerToRun(t *testing.T) {
+func TestTryReceive_StoreLeavesTheHandlerToRun(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	in.Handle("order.placed", effectOf)
@@ -108,7 +108,7 @@ func TestStoreLeavesTheHandlerToRun(t *testing.T) {
 	b.awaitOutcome("1", Handled)
 }
 
-func TestACopyOfARunningEventIsInFlightAndHoldsNoConnection(t *testing.T) {
+func TestTryReceive_ACopyOfARunningEventIsInFlightAndHoldsNoConnection(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	begun, end := make(chan struct{}, 1), make(chan error)
@@ -158,7 +158,7 @@ func TestACopyOfARunningEventIsInFlightAndHoldsNoConnection(t *testing.T) {
 	}
 }
 
-func TestACopyOfAnEventOfATypeWithoutAHandlerIsInFlightToo(t *testing.T) {
+func TestTryReceive_ACopyOfAnEventOfATypeWithoutAHandlerIsInFlightToo(t *testing.T) {
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.UnknownType = UnknownStore })
 	in.Handle("order.placed", effectOf)
@@ -181,7 +181,7 @@ func TestACopyOfAnEventOfATypeWithoutAHandlerIsInFlightToo(t *testing.T) {
 	b.try(in.TryStore, e, Duplicate, nil)
 }
 
-func TestFiftyTriesOfAnEventAtOnceHandleItOnce(t *testing.T) {
+func TestTryReceive_FiftyTriesOfAnEventAtOnceHandleItOnce(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	in := b.inbox()

@@ -14,7 +14,7 @@ import (
 )
 
 // What a handler left locked on its session does not stay there for whoever gets the connection next.
-func TestWhatAFailedRequestLeftLockedIsGivenUp(t *testing.T) {
+func TestSessionLocks_WhatAFailedRequestLeftLockedIsGivenUp(t *testing.T) {
 	lock := func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, "select pg_advisory_lock(42)")
 		return err

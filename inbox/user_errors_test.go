@@ -83,7 +83,7 @@ func (c badCodec) Decode(context.Context, holdfast.Event, any) error { return c.
 
 // An error whose methods panic is an error like others: the process lives, the event has its attempts and becomes a dead letter.
 // Whoever reads the error, RedactErrorFunc and observers included, reads that its method panicked.
-func TestAnErrorThatMayPanicIsAnErrorLikeOthers(t *testing.T) {
+func TestUserErrors_AnErrorThatMayPanicIsAnErrorLikeOthers(t *testing.T) {
 	for name, fail := range fails {
 		t.Run(name, func(t *testing.T) {
 			b := setup(t)
@@ -115,7 +115,7 @@ func TestAnErrorThatMayPanicIsAnErrorLikeOthers(t *testing.T) {
 	}
 }
 
-func TestAnErrorThatMayPanicArrivesInEveryWay(t *testing.T) {
+func TestUserErrors_AnErrorThatMayPanicArrivesInEveryWay(t *testing.T) {
 	skip.InShort(t, "it takes seconds: every kind of error in each way")
 	for name, arrive := range arrivals {
 		for _, how := range []string{"returned", "a panic", "of a batch"} {
@@ -144,7 +144,7 @@ func TestAnErrorThatMayPanicArrivesInEveryWay(t *testing.T) {
 	}
 }
 
-func TestAFunctionThatRedactsMayPanic(t *testing.T) {
+func TestUserErrors_AFunctionThatRedactsMayPanic(t *testing.T) {
 	t.Parallel()
 	env := &env{settings: settings{c: Config{RedactErrorFunc: func(error) string { panic("Ann") }}.withDefaults()}}
 	if got, want := env.cause(&handlerError{err: errors.New("Ann")}, event("1", "k")), "RedactErrorFunc panicked"; got != want {
@@ -152,7 +152,7 @@ func TestAFunctionThatRedactsMayPanic(t *testing.T) {
 	}
 }
 
-func TestTheLogSaysByDefaultWhoseMethodPanicked(t *testing.T) {
+func TestUserErrors_TheLogSaysByDefaultWhoseMethodPanicked(t *testing.T) {
 	t.Parallel()
 	env := &env{settings: settings{c: Config{}.withDefaults()}}
 	for _, bad := range badly.Errors() {
@@ -167,7 +167,7 @@ func TestTheLogSaysByDefaultWhoseMethodPanicked(t *testing.T) {
 }
 
 // What a source answers is a user's code as well.
-func TestAnErrorOfASourceMayPanic(t *testing.T) {
+func TestUserErrors_AnErrorOfASourceMayPanic(t *testing.T) {
 	for _, bad := range badly.Errors() {
 		t.Run(bad.Name, func(t *testing.T) {
 			b := setup(t)

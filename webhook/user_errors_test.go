@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/logtest"
 )
 
-func TestAVerifierWhoseErrorMayPanicRefuses(t *testing.T) {
+func TestUserErrors_AVerifierWhoseErrorMayPanicRefuses(t *testing.T) {
 	b := setup(t)
 	for _, bad := range append(badly.Errors(), badly.Behaved{Name: "a nil pointer of this package", Err: (*RefusedError)(nil), Says: "the Error method of a nil *webhook.RefusedError panicked"}) {
 		var log logtest.Log

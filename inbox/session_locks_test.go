@@ -49,7 +49,7 @@ var leavers = map[string]func(ctx context.Context, tx pgx.Tx) error{
 }
 
 // What a handler left locked on its session does not stay there for whoever gets the connection next.
-func TestWhatAFailedHandlerLeftLockedIsGivenUp(t *testing.T) {
+func TestSessionLocks_WhatAFailedHandlerLeftLockedIsGivenUp(t *testing.T) {
 	for name, leave := range leavers {
 		t.Run(name, func(t *testing.T) {
 			timeout := 40 * time.Second
@@ -64,7 +64,7 @@ func TestWhatAFailedHandlerLeftLockedIsGivenUp(t *testing.T) {
 }
 
 // Behind a pooler the session is another client's as soon as the transaction has ended.
-func TestWhatAFailedHandlerLeftLockedBehindAPoolerIsGivenUp(t *testing.T) {
+func TestSessionLocks_WhatAFailedHandlerLeftLockedBehindAPoolerIsGivenUp(t *testing.T) {
 	b := setup(t)
 	b.leavesNothing(pgtest.BouncerPoolOf(t, b.db), leavers["an error"], 40*time.Second)
 }
