@@ -22,6 +22,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/plantest"
 	"github.com/holdfast-go/holdfast/internal/test/roletest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
@@ -48,7 +49,7 @@ func TestRead_WhoHoldsTheLogIsFound(t *testing.T) {
 	pgtest.Exec(t, begin(db, write), "prepare transaction "+literal)
 	t.Cleanup(func() { pgtest.Exec(t, db.Pool, "rollback prepared "+literal) })
 	begin(db, "create table elsewhere ()")
-	begin(pgtest.New(t), "create table elsewhere ()")
+	begin(migrated.New(t), write) // a copy of the same database, whose tables have the same numbers
 	writer, reader := begin(db, write), begin(db, "select from holdfast.event_2")
 
 	r := Reader{db.Pool, "holdfast"}
@@ -82,7 +83,7 @@ func TestRead_WhoHoldsTheLogIsFound(t *testing.T) {
 	}
 }
 
-// Whoever has locked a lane's row is found; one that reads the table is not. Without a running relay nobody is looked for.
+// Whoever has locked a lane's row is found; one that reads the table, or waits for a lock, is not. Without a running relay nobody is looked for.
 func TestRead_WhoLocksALaneIsFound(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	t.Parallel()
@@ -110,6 +111,27 @@ func TestRead_WhoLocksALaneIsFound(t *testing.T) {
 		pgtest.Exec(t, tx, sql)
 		pids = append(pids, pgtest.Count(t, tx, "select pg_backend_pid()"))
 	}
+	other, err := migrated.New(t).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = other.Rollback(t.Context()) })
+	pgtest.Exec(t, other, "select from holdfast.lane for update") // of a copy of the same database, whose tables have the same numbers
+	waiter, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	waited := make(chan struct{})
+	t.Cleanup(func() { <-waited; _ = waiter.Rollback(t.Context()) })
+	ctx, stop := context.WithCancel(t.Context())
+	go func() {
+		defer close(waited)
+		_, _ = waiter.Exec(ctx, "lock table holdfast.lane in exclusive mode")
+	}()
+	t.Cleanup(stop)
+	wait.Until(t, "another waits for the lock", func() bool {
+		return pgtest.Count(t, db.Pool, "select count(*) from pg_locks where relation = 'holdfast.lane'::regclass and not granted and database = (select oid from pg_database where datname = current_database())") == 1
+	})
 	if s := wants("1 lane has events and no owner"); len(s.LaneHolders) != 1 || s.LaneHolders[0].PID != pids[0] {
 		t.Errorf("found %v, want process %d alone", s.LaneHolders, pids[0])
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
 // near is a number of seconds that has grown a little since it was written.
@@ -123,6 +124,111 @@ func TestWhole_EveryPartOfTheStateIsWhatTheTablesHold(t *testing.T) {
 	same("sizes", tables, []string{"log", "parked", "scheduled", "inbox", "stored", "letter", "idempotency", "watermark", "lane", "consumer_position"})
 	same("segments", []any{s.Segments[0].Current, s.Segments[0].Bytes > 0, s.Segments[1].Current, s.Segments[1].Bytes, len(s.Segments), s.Full(), s.LogHolders == nil}, []any{true, true, false, 0, 4, false, true})
 	same("the history", s.History, []History{{true}})
+}
+
+// Consumers of the same keys, holds of others and of other topics, and events without a key.
+func TestWhole_WhatAnotherConsumerHoldsOrStoresIsNotThisOnes(t *testing.T) {
+	t.Parallel()
+	db := migrated.New(t)
+	const stored = `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, next_at, lease_until, first_at) values `
+	for _, sql := range []string{
+		stored + `('audit', 'orders', 'k', 3, 's', 'k3', 't', now(), '', now() - interval '9 minutes', '-infinity', now() - interval '60 minutes'),
+			('audit', 'orders', 'z', 1, 's', 'z1', 't', now(), '', now() + interval '1 hour', '-infinity', now() - interval '58 minutes'),
+			('audit', 'others', 'k', 1, 's', 'o1', 't', now(), '', now() + interval '1 hour', '-infinity', now() - interval '57 minutes'),
+			('crm', 'orders', 'k', 1, 's', 'c1', 't', now(), '', now() + interval '1 hour', '-infinity', now() - interval '10 minutes'),
+			('ledger', 'orders', 'm', 1, 's', 'm1', 't', now(), '', now() - interval '12 minutes', '-infinity', now() - interval '20 minutes'),
+			('mail', 'orders', '', 1, 's', 'q1', 't', now(), '', now() - interval '30 minutes', now() + interval '1 hour', now() - interval '30 minutes'),
+			('mail', 'orders', '', 2, 's', 'q2', 't', now(), '', now() + interval '1 hour', '-infinity', now()),
+			('late', 'orders', 'x', 1, 's', 'x1', 't', now(), '', now() + interval '1 hour', '-infinity', now())`,
+		`insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, next_at, first_at)
+			select 'many', 'orders', 'n' || lpad(n::text, 2, '0'), 1, 's', 'n' || n, 't', now(), '', now() + interval '1 hour', now() - interval '100 minutes' + n * interval '1 minute' from generate_series(1, 12) n`,
+		`insert into holdfast.letter (origin, consumer, reason, holds, event_id, source, type, topic, key, time, hash, place) values
+			('inbox', 'crm', 'r', true, '1', 's', 't', 'orders', 'k', now(), '', 0), ('inbox', 'audit', 'r', true, '2', 's', 't', 'others', 'k', now(), '', 0),
+			('inbox', 'ledger', 'r', true, '3', 's', 't', 'orders', 'm', now(), '', 1)`, // a letter of what was behind its event m1
+	} {
+		pgtest.Exec(t, db.Pool, sql)
+	}
+	s, err := Read(t.Context(), db.Pool, Options{Schema: "holdfast"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var overdue, blocked []string
+	for _, c := range s.Consumers {
+		overdue = append(overdue, fmt.Sprint(c.Consumer, " ", c.Overdue/60))
+	}
+	if got := strings.Join(overdue, ", "); got != "audit 9, crm 0, late 0, ledger 12, mail 0, many 0" {
+		t.Errorf("minutes that nobody took what was due: %s", got)
+	}
+	for _, b := range s.Blocked {
+		blocked = append(blocked, fmt.Sprint(b.Consumer, " ", b.Topic, " ", b.Key, " ", b.Events, " ", b.HeadID, " ", b.Letter))
+	}
+	want := []string{"audit orders k 1 k3 0", "audit orders z 1 z1 0", "audit others k 1 o1 2", "crm orders k 1 c1 1", "late orders x 1 x1 0", "ledger orders m 1 m1 0"}
+	for n := range 10 {
+		want = append(want, fmt.Sprintf("many orders n%02d 1 n%d 0", n+1, n+1))
+	}
+	if got := strings.Join(blocked, "\n"); got != strings.Join(want, "\n") {
+		t.Errorf("blocked are\n%s, want\n%s", got, strings.Join(want, "\n"))
+	}
+}
+
+func TestWhole_SizesAreThoseOfEachTable(t *testing.T) {
+	t.Parallel()
+	db := migrated.New(t)
+	for _, sql := range []string{
+		"insert into holdfast.watermark (consumer, entity, version) select 'billing', n::text, n from generate_series(1, 700) n",
+		"insert into holdfast.event_0 (lane, id, type, topic) select 1, n::text, 't', 'o' from generate_series(1, 40) n",
+		"insert into holdfast.event_2 (lane, id, type, topic) select 1, n::text, 't', 'o' from generate_series(1, 60) n",
+		"analyze holdfast.watermark", "analyze holdfast.event_0", "analyze holdfast.event_1", "analyze holdfast.event_2", "analyze holdfast.event_3", "analyze holdfast.lane",
+	} {
+		pgtest.Exec(t, db.Pool, sql)
+	}
+	s, err := Read(t.Context(), db.Pool, Options{Schema: "holdfast"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := map[string]int64{}
+	for _, z := range s.Sizes {
+		rows[z.Table] = z.Rows
+		if z.Table != "log" {
+			if want := pgtest.Count(t, db.Pool, "select pg_total_relation_size(('holdfast.' || $1)::regclass)", z.Table); z.Bytes != want {
+				t.Errorf("%s has %d bytes, want %d", z.Table, z.Bytes, want)
+			}
+		}
+	}
+	if rows["watermark"] != 700 || rows["log"] != 100 || rows["lane"] != 8 || rows["stored"] != -1 {
+		t.Errorf("rows are %v", rows)
+	}
+}
+
+func TestWhole_WhatIsWrittenIsCountedByTable(t *testing.T) {
+	t.Parallel()
+	db := migrated.New(t)
+	r := Reader{db.Pool, "holdfast"}
+	before, err := r.Written(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, sql := range []string{
+		"create table public.inbox as select n from generate_series(1, 50) n", // of somebody else
+		"insert into holdfast.event_1 (lane, id, type, topic) select 1, n::text, 't', 'o' from generate_series(1, 3) n",
+		"insert into holdfast.event_3 (lane, id, type, topic) select 1, n::text, 't', 'o' from generate_series(1, 4) n",
+		"insert into holdfast.inbox (consumer, source, event_id, topic, hash, processed_at, result) select 'billing', 's', n::text, 'o', '', now(), 'handled' from generate_series(1, 2) n",
+		"insert into holdfast.letter (origin, consumer, reason, event_id, source, type, topic, key, time, hash) select 'inbox', 'billing', 'r', n::text, 's', 't', 'o', '', now(), '' from generate_series(1, 5) n",
+	} {
+		pgtest.Exec(t, db.Pool, sql)
+	}
+	var got [3]int64
+	wait.Until(t, "Postgres has counted all of it", func() bool { // each connection tells what it wrote after its transaction, by and by
+		now, err := r.Written(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = [3]int64{now.Written - before.Written, now.Recorded - before.Recorded, now.Letters - before.Letters}
+		return got[0] >= 7 && got[1] >= 2 && got[2] >= 5
+	})
+	if got != [3]int64{7, 2, 5} {
+		t.Errorf("written are %v, want 7 events, 2 rows of the inbox and 5 letters", got)
+	}
 }
 
 func TestWhole_ALaneThatHasNotReadAnOlderSegmentIsFound(t *testing.T) {
