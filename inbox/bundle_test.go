@@ -19,6 +19,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/retry"
+	"github.com/holdfast-go/holdfast/waiting"
 )
 
 func TestMain(m *testing.M) {
@@ -89,6 +90,20 @@ func (b *bundle) inboxOn(pool *pgxpool.Pool, change ...func(*Config)) *Inbox {
 		b.Fatal(err)
 	}
 	return in
+}
+
+// waiting is what waits and matches a filter, as a person sees it.
+func (b *bundle) waiting(f waiting.Filter) []waiting.Event {
+	b.Helper()
+	room, err := waiting.New(b.db.Pool, waiting.Config{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	events, err := room.List(b.T.Context(), f)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return events
 }
 
 // run runs f until the test ends or stop is called, and wants no error of it.

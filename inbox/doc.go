@@ -34,7 +34,7 @@
 //
 // Read the files in this order. Each uses those that come after it.
 //
-//  1. A program calls Receive or Store (receive.go), ConsumeUntil (backfill.go; backfill_row.go tells people how far it is), or Run and Consume (run.go). It may ask what waits (waiting.go), a probe
+//  1. A program calls Receive or Store (receive.go), ConsumeUntil (backfill.go; backfill_row.go tells people how far it is), or Run and Consume (run.go). A probe may ask
 //     whether it works (health.go), and a handler for a watermark (watermark.go). hooks.go is for packages webhook and holdfasttest. Handlers that
 //     want values get them from typed.go. inbox.go puts the parts together, and registers handlers so that they get payloads in the
 //     clear (decrypt.go).

@@ -76,25 +76,6 @@ func Example_order() {
 	// 3 bob handled <nil>
 }
 
-// Which keys wait, and for what.
-func ExampleInbox_Blocked() {
-	ctx := context.Background()
-	in := billing(newPool(), inbox.Observer{})
-	in.Handle("order.placed", func(context.Context, pgx.Tx, holdfast.Event) error {
-		return retry.After(errors.New("rate limit"), time.Hour)
-	})
-	fmt.Println(in.Receive(ctx, placed))
-	keys, err := in.Blocked(ctx, 10)
-	for _, k := range keys {
-		fmt.Println(k.Topic, k.Key, "waits for", k.Type, "attempts:", k.Attempts)
-	}
-	fmt.Println(err)
-	// Output:
-	// retrying <nil>
-	// orders o-1 waits for order.placed attempts: 1
-	// <nil>
-}
-
 // The Observer feeds metrics.
 func ExampleObserver() {
 	count := map[inbox.Outcome]int{}

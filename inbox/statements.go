@@ -13,7 +13,7 @@ type statements struct {
 	open, openFenced, openGroup, fenceShared, fenceCheck, lock, tryLock                                string
 	insert, insertUnpaused, insertMany, insertManyUnpaused, fresh, freshUnpaused                       string // of an event's transaction
 	known, knownMany, record, recordMany                                                               string
-	store, storeMany, unrecord, storedCount, blocked, waiting                                          string // of stored events
+	store, storeMany, unrecord, storedCount                                                            string // of stored events
 	letter, letterReopen, letterReplayed, edited, publishLetter                                        string
 	interpret                                                                                          string
 	claim, take, isHead, drop, settle, next, resume, deferFollowers, active, sweep, retry, stillStored string // of Run
@@ -33,7 +33,6 @@ func newStatements(c Config) statements {
 		fresh: in(freshSQL), freshUnpaused: in(freshUnpausedSQL),
 		known: in(knownSQL), knownMany: in(knownManySQL), record: in(recordSQL), recordMany: in(recordManySQL),
 		store: in(storeSQL), storeMany: in(storeManySQL), unrecord: in(unrecordSQL), storedCount: in(storedCountSQL),
-		blocked: in(blockedSQL), waiting: in(waitingSQL),
 		letter: in(letterSQL), letterReopen: in(letterReopenSQL), letterReplayed: in(letterReplayedSQL),
 		edited: in(editedSQL), publishLetter: in(publishLetterSQL),
 		interpret: interpretSQL,
@@ -79,7 +78,7 @@ const (
 	declareFor   = nodes.DeclareFor
 
 	// believeFor is how much longer its types are left for it. It may be alive and unable to say so: cut off from Postgres, or
-	// with a pool whose connections slow handlers hold. Events that are stored in vain can be found (Waiting.Undeclared) and
+	// with a pool whose connections slow handlers hold. Events that are stored in vain can be found (package waiting) and
 	// handled; events that are skipped are gone.
 	believeFor = time.Hour
 

@@ -50,8 +50,8 @@ type topicNames struct {
 }
 
 func newTopicNames() *topicNames {
-	const troubled = MaxTopics / 4
-	return &topicNames{published: bounded{most: MaxTopics - troubled, none: "unnamed", rest: "other"},
+	const troubled = maxTopics / 4
+	return &topicNames{published: bounded{most: maxTopics - troubled, none: "unnamed", rest: "other"},
 		troubled: bounded{most: troubled, none: "unnamed", rest: "other"}}
 }
 

@@ -27,7 +27,7 @@ func TestBounds_OfManyBackfillsThoseThatAreDoneAreLeftOut(t *testing.T) {
 		t.Errorf("%d have figures, %d of them are not done: %+v", len(got), left, got)
 	}
 	done := 0
-	for _, r := range (Sample{Backfills: got}).readings() {
+	for _, r := range (sample{Backfills: got}).readings() {
 		if r.Index == 22 {
 			done++
 		}
@@ -40,15 +40,15 @@ func TestBounds_OfManyBackfillsThoseThatAreDoneAreLeftOut(t *testing.T) {
 // The consumers with the most have figures, and the letters of a relay's lanes are one figure.
 func TestBounds_OfManyConsumersThoseWithTheMostHaveFigures(t *testing.T) {
 	t.Parallel()
-	var stored []StoredOf
+	var stored []storedOf
 	for i := range 3 * maxConsumers {
-		stored = append(stored, StoredOf{Consumer: fmt.Sprintf("c%03d", i), Events: i % 100})
+		stored = append(stored, storedOf{Consumer: fmt.Sprintf("c%03d", i), Events: i % 100})
 	}
-	if got := most(stored, func(of StoredOf) int { return of.Events }); len(got) != maxConsumers || got[0].Consumer != "c099" || got[49].Events != 50 {
+	if got := most(stored, func(of storedOf) int { return of.Events }); len(got) != maxConsumers || got[0].Consumer != "c099" || got[49].Events != 50 {
 		t.Errorf("%d have figures: %+v", len(got), got)
 	}
 	got := lettersOf([]state.Letters{{Lane: 3, Origin: "relay", Open: 2}, {Lane: 5, Origin: "relay", Open: 1}, {Lane: -1, Origin: "inbox", Consumer: "billing", Open: 4}})
-	if want := []LettersOf{{"inbox", "billing", 4}, {"relay", "", 3}}; !slices.Equal(got, want) {
+	if want := []openLetters{{"inbox", "billing", 4}, {"relay", "", 3}}; !slices.Equal(got, want) {
 		t.Errorf("letters are %+v, want %+v", got, want)
 	}
 }

@@ -45,7 +45,7 @@ type Database struct {
 	c    DatabaseConfig
 
 	mu       sync.Mutex
-	last     Sample
+	last     sample
 	err      error
 	failures int
 	until    time.Time // last and err count until then
@@ -82,8 +82,8 @@ func NewDatabase(pool *pgxpool.Pool, c DatabaseConfig) (*Database, error) {
 	return &Database{pool: pool, c: c}, nil
 }
 
-// Sample is what the database holds at a moment.
-type Sample struct {
+// sample is what the database holds at a moment.
+type sample struct {
 	At   time.Time     // by this process's clock
 	Took time.Duration // what the queries took
 
@@ -100,15 +100,15 @@ type Sample struct {
 	HeldTopics     int // topics for which events wait, because they are missing or not permitted
 	HeldPartitions int // partitions for which events wait
 
-	Stored    []StoredOf  // of the consumers with stored events
-	Letters   []LettersOf // open dead letters
-	Positions []PositionsOf
-	Backfills []BackfillOf
-	Sizes     []SizeOf
+	Stored    []storedOf    // of the consumers with stored events
+	Letters   []openLetters // open dead letters
+	Positions []positionsOf
+	Backfills []backfillOf
+	Sizes     []sizeOf
 }
 
-// StoredOf is what is stored for a consumer.
-type StoredOf struct {
+// storedOf is what is stored for a consumer.
+type storedOf struct {
 	Consumer   string
 	Events     int
 	Keys       int // topics and keys that are blocked
@@ -116,21 +116,21 @@ type StoredOf struct {
 	Undeclared int // events of types that no running node handles
 }
 
-// LettersOf are the open dead letters of a relay (Consumer is "") or of a consumer.
-type LettersOf struct {
+// openLetters are the open dead letters of a relay (Consumer is "") or of a consumer.
+type openLetters struct {
 	Origin, Consumer string
 	Open             int
 }
 
-// PositionsOf are the partitions in which a consumer has a position.
-type PositionsOf struct {
+// positionsOf are the partitions in which a consumer has a position.
+type positionsOf struct {
 	Consumer   string
 	Partitions int
 	Held       int // those whose log does not hold the next offset
 }
 
-// BackfillOf is the last backfill (inbox.Inbox.ConsumeUntil) of a consumer, for a week after a node has told of it.
-type BackfillOf struct {
+// backfillOf is the last backfill (inbox.Inbox.ConsumeUntil) of a consumer, for a week after a node has told of it.
+type backfillOf struct {
 	Consumer  string
 	Remaining int64         // offsets
 	Done      bool          // it ended at its bound
@@ -138,15 +138,15 @@ type BackfillOf struct {
 	Told      time.Duration // since a node told of it; one that runs it does so every 5 s
 }
 
-// SizeOf is the size of a table with its indexes. The log's segments are the table "event".
-type SizeOf struct {
+// sizeOf is the size of a table with its indexes. The log's segments are the table "event".
+type sizeOf struct {
 	Table string
 	Bytes float64
 }
 
-// Sample returns the last sample if that is younger than Interval, and else queries the database. Callers that come together wait for
+// sample returns the last sample if that is younger than Interval, and else queries the database. Callers that come together wait for
 // one sample. An error is kept as long as a sample, so that a database in trouble is not asked more often.
-func (d *Database) Sample(ctx context.Context) (Sample, error) {
+func (d *Database) sample(ctx context.Context) (sample, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if time.Now().Before(d.until) {
@@ -170,7 +170,7 @@ func (d *Database) failed() int {
 }
 
 // read queries the database.
-func (d *Database) read(ctx context.Context) (s Sample, err error) {
+func (d *Database) read(ctx context.Context) (s sample, err error) {
 	// The caller's deadline does not end it: others may wait for the same sample.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.c.Timeout)
 	defer cancel()
@@ -182,22 +182,22 @@ func (d *Database) read(ctx context.Context) (s Sample, err error) {
 		return err
 	})
 	if err != nil {
-		return Sample{}, fmt.Errorf("sample the database: %w", explain(err))
+		return sample{}, fmt.Errorf("sample the database: %w", explain(err))
 	}
 	return s, nil
 }
 
-func (d *Database) readIn(ctx context.Context, tx pgx.Tx) (s Sample, err error) {
+func (d *Database) readIn(ctx context.Context, tx pgx.Tx) (s sample, err error) {
 	r := state.Reader{DB: tx, Schema: d.c.Schema}
 	in := func(part string, err error) error { return fmt.Errorf("sample %s: %w", part, err) }
 	log, err := r.Backlog(ctx)
 	if err != nil {
-		return Sample{}, in("the log", err)
+		return sample{}, in("the log", err)
 	}
 	s.Lanes, s.Oldest, s.Waiting, s.OldestWaiting, s.Scheduled = log.Lanes, seconds(log.Oldest), log.Waiting, seconds(log.OldestWaiting), log.Scheduled
 	owners, err := r.Owners(ctx)
 	if err != nil {
-		return Sample{}, in("lanes", err)
+		return sample{}, in("lanes", err)
 	}
 	for _, owner := range owners {
 		if owner.Name == "" {
@@ -206,7 +206,7 @@ func (d *Database) readIn(ctx context.Context, tx pgx.Tx) (s Sample, err error) 
 	}
 	relays, err := r.Relays(ctx)
 	if err != nil {
-		return Sample{}, in("relays", err)
+		return sample{}, in("relays", err)
 	}
 	for _, of := range relays {
 		s.Relays++
@@ -216,7 +216,7 @@ func (d *Database) readIn(ctx context.Context, tx pgx.Tx) (s Sample, err error) 
 	}
 	segments, err := r.Segments(ctx)
 	if err != nil {
-		return Sample{}, in("segments", err)
+		return sample{}, in("segments", err)
 	}
 	for _, of := range segments {
 		if of.Bytes == 0 {
@@ -225,46 +225,46 @@ func (d *Database) readIn(ctx context.Context, tx pgx.Tx) (s Sample, err error) 
 	}
 	held, err := r.HeldPlaces(ctx)
 	if err != nil {
-		return Sample{}, in("held topics", err)
+		return sample{}, in("held topics", err)
 	}
 	s.HeldTopics, s.HeldPartitions = held.Topics, held.Partitions
 	stored, err := r.Stored(ctx, maxSampled)
 	if err != nil {
-		return Sample{}, in("waiting events", err)
+		return sample{}, in("waiting events", err)
 	}
 	for _, of := range stored {
-		s.Stored = append(s.Stored, StoredOf{of.Consumer, of.Events, of.Keys, seconds(of.Oldest), of.Undeclared})
+		s.Stored = append(s.Stored, storedOf{of.Consumer, of.Events, of.Keys, seconds(of.Oldest), of.Undeclared})
 	}
-	s.Stored = most(s.Stored, func(of StoredOf) int { return of.Events })
+	s.Stored = most(s.Stored, func(of storedOf) int { return of.Events })
 	letters, _, err := r.Letters(ctx, maxSampled)
 	if err != nil {
-		return Sample{}, in("dead letters", err)
+		return sample{}, in("dead letters", err)
 	}
-	s.Letters = most(lettersOf(letters), func(of LettersOf) int { return of.Open })
+	s.Letters = most(lettersOf(letters), func(of openLetters) int { return of.Open })
 	progress, err := r.Progress(ctx)
 	if err != nil {
-		return Sample{}, in("positions", err)
+		return sample{}, in("positions", err)
 	}
 	for _, of := range progress {
-		s.Positions = append(s.Positions, PositionsOf{of.Consumer, of.Partitions, of.Held})
+		s.Positions = append(s.Positions, positionsOf{of.Consumer, of.Partitions, of.Held})
 	}
-	s.Positions = most(s.Positions, func(of PositionsOf) int { return of.Held })
+	s.Positions = most(s.Positions, func(of positionsOf) int { return of.Held })
 	told, err := r.Backfills(ctx)
 	if err != nil {
-		return Sample{}, in("backfills", err)
+		return sample{}, in("backfills", err)
 	}
 	s.Backfills = backfillsOf(told)
 	sizes, err := r.Sizes(ctx)
 	if err != nil {
-		return Sample{}, in("sizes", err)
+		return sample{}, in("sizes", err)
 	}
 	for _, of := range sizes {
 		if of.Table == "log" {
 			of.Table = "event"
 		}
-		s.Sizes = append(s.Sizes, SizeOf{of.Table, float64(of.Bytes)})
+		s.Sizes = append(s.Sizes, sizeOf{of.Table, float64(of.Bytes)})
 	}
-	slices.SortFunc(s.Sizes, func(a, b SizeOf) int { return strings.Compare(a.Table, b.Table) })
+	slices.SortFunc(s.Sizes, func(a, b sizeOf) int { return strings.Compare(a.Table, b.Table) })
 	return s, nil
 }
 
@@ -275,26 +275,26 @@ func most[T any](all []T, of func(T) int) []T {
 }
 
 // lettersOf adds up the letters of lanes, in the order of origins and consumers.
-func lettersOf(rows []state.Letters) (all []LettersOf) {
+func lettersOf(rows []state.Letters) (all []openLetters) {
 	for _, row := range rows {
-		i := slices.IndexFunc(all, func(of LettersOf) bool { return of.Origin == row.Origin && of.Consumer == row.Consumer })
+		i := slices.IndexFunc(all, func(of openLetters) bool { return of.Origin == row.Origin && of.Consumer == row.Consumer })
 		if i < 0 {
-			i, all = len(all), append(all, LettersOf{Origin: row.Origin, Consumer: row.Consumer})
+			i, all = len(all), append(all, openLetters{Origin: row.Origin, Consumer: row.Consumer})
 		}
 		all[i].Open += int(row.Open)
 	}
-	slices.SortFunc(all, func(a, b LettersOf) int {
+	slices.SortFunc(all, func(a, b openLetters) int {
 		return cmp.Or(strings.Compare(a.Origin, b.Origin), strings.Compare(a.Consumer, b.Consumer))
 	})
 	return all
 }
 
 // backfillsOf are those of as many consumers as have figures of their own. Those that are done are left out first.
-func backfillsOf(rows []state.Backfill) (all []BackfillOf) {
+func backfillsOf(rows []state.Backfill) (all []backfillOf) {
 	for _, done := range []bool{false, true} {
 		for _, row := range rows {
 			if row.Reached() == done {
-				all = append(all, BackfillOf{row.Consumer, row.Remaining, done, row.Waiting(), time.Duration(row.Told) * time.Second})
+				all = append(all, backfillOf{row.Consumer, row.Remaining, done, row.Waiting(), time.Duration(row.Told) * time.Second})
 			}
 		}
 	}

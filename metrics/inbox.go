@@ -49,7 +49,7 @@ func Inbox(meter Meter, consumer string) (inbox.Observer, error) {
 		return inbox.Observer{}, m.err
 	}
 	ctx := context.Background()
-	topics := &bounded{most: MaxTopics, none: "unnamed", rest: "other"}
+	topics := &bounded{most: maxTopics, none: "unnamed", rest: "other"}
 	one := func(ctx context.Context, s *series) { s.with(consumer).Record(ctx, 1) }
 	lags := lag.with(consumer)
 	return inbox.Observer{

@@ -29,7 +29,7 @@ func ObserveLag(m Meter, d *Database, ends Ends) (stop func() error, err error) 
 	if d == nil || ends == nil {
 		return nil, errors.New("observe lag: database and ends must not be nil")
 	}
-	l := &lagging{d: d, ends: ends, topics: &bounded{most: MaxTopics, none: "unnamed", rest: "other"}}
+	l := &lagging{d: d, ends: ends, topics: &bounded{most: maxTopics, none: "unnamed", rest: "other"}}
 	return m.Observe(ofLag, func(ctx context.Context) ([]Reading, error) { return l.readings(ctx), nil })
 }
 
@@ -61,7 +61,7 @@ func (l *lagging) readings(ctx context.Context) []Reading {
 
 // read adds up the lag of topics that have no name of their own.
 func (l *lagging) read(ctx context.Context) (all []Reading, err error) {
-	lags, err := l.d.Lag(ctx, l.ends)
+	lags, err := l.d.lag(ctx, l.ends)
 	place := map[[2]string]int{}
 	for _, of := range lags {
 		who := [2]string{of.Consumer, l.topics.name(of.Topic)}
@@ -76,15 +76,15 @@ func (l *lagging) read(ctx context.Context) (all []Reading, err error) {
 	return all, err
 }
 
-// LagOf is how far a consumer is from the ends of a topic's partitions.
-type LagOf struct {
+// lagOf is how far a consumer is from the ends of a topic's partitions.
+type lagOf struct {
 	Consumer, Topic string
 	Offsets         int64
 }
 
-// Lag asks the database for positions and ends for where the log is, within DatabaseConfig.Timeout, each time it is called. It is sorted
+// lag asks the database for positions and ends for where the log is, within DatabaseConfig.Timeout, each time it is called. It is sorted
 // by consumer and topic, and has at most 50 consumers. A topic whose partitions ends does not know is left out.
-func (d *Database) Lag(ctx context.Context, ends Ends) ([]LagOf, error) {
+func (d *Database) lag(ctx context.Context, ends Ends) ([]lagOf, error) {
 	// The caller's deadline does not end it: others may wait for the same sample.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.c.Timeout)
 	defer cancel()
@@ -117,7 +117,7 @@ func partitionOf(p state.Position) source.TopicPartition {
 
 // lagsOf adds up the lag of each consumer and topic, of which positions are sorted. A partition whose end is not known counts nothing,
 // and so does a position past the end, as after a topic was made again.
-func lagsOf(positions []state.Position, ends map[source.TopicPartition]int64) (all []LagOf) {
+func lagsOf(positions []state.Position, ends map[source.TopicPartition]int64) (all []lagOf) {
 	consumers := map[string]bool{}
 	for _, p := range positions {
 		if !consumers[p.Consumer] && len(consumers) == maxConsumers {
@@ -129,7 +129,7 @@ func lagsOf(positions []state.Position, ends map[source.TopicPartition]int64) (a
 			continue
 		}
 		if n := len(all); n == 0 || all[n-1].Consumer != p.Consumer || all[n-1].Topic != p.Topic {
-			all = append(all, LagOf{Consumer: p.Consumer, Topic: p.Topic})
+			all = append(all, lagOf{Consumer: p.Consumer, Topic: p.Topic})
 		}
 		all[len(all)-1].Offsets += max(end-p.Position, 0)
 	}

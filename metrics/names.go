@@ -2,12 +2,12 @@ package metrics
 
 import "slices"
 
-// MaxTopics is the maximum number of values of the label for topics. Further topics are counted as "other". A quarter of them are for
+// maxTopics is the maximum number of values of the label for topics. Further topics are counted as "other". A quarter of them are for
 // topics to which nothing was published.
-const MaxTopics = 200
+const maxTopics = 200
 
-// MaxOperations is the maximum number of values of the label operation. Further operations are counted as "other".
-const MaxOperations = 200
+// maxOperations is the maximum number of values of the label operation. Further operations are counted as "other".
+const maxOperations = 200
 
 // Labels of OpenTelemetry's conventions.
 const (

@@ -40,7 +40,7 @@ var ofDatabase = []Instrument{
 // same values. End it with stop before you close the pool.
 func ObserveDatabase(m Meter, d *Database) (stop func() error, err error) {
 	return m.Observe(ofDatabase, func(ctx context.Context) ([]Reading, error) {
-		s, err := d.Sample(ctx)
+		s, err := d.sample(ctx)
 		failed := Reading{Index: len(ofDatabase) - 1, Value: float64(d.failed())}
 		if err != nil {
 			return []Reading{failed}, nil // It is what failures is for: the other metrics of the process are still wanted.
@@ -50,7 +50,7 @@ func ObserveDatabase(m Meter, d *Database) (stop func() error, err error) {
 }
 
 // readings are a sample as values of ofDatabase.
-func (s Sample) readings() []Reading {
+func (s sample) readings() []Reading {
 	all := []Reading{
 		{0, float64(s.Lanes), nil}, {1, s.Oldest.Seconds(), nil}, {2, float64(s.Waiting), nil}, {3, s.OldestWaiting.Seconds(), nil}, {4, float64(s.Scheduled), nil},
 		{11, since(s.At), nil}, {12, s.Took.Seconds(), nil},

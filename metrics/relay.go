@@ -40,7 +40,7 @@ func Outbox(meter Meter) (outbox.Observer, error) {
 	if m.err != nil {
 		return outbox.Observer{}, m.err
 	}
-	topics := &bounded{most: MaxTopics, none: "unnamed", rest: "other"}
+	topics := &bounded{most: maxTopics, none: "unnamed", rest: "other"}
 	return outbox.Observer{OnWrite: func(ctx context.Context, w outbox.Writing) (map[string]string, func(error)) {
 		begun := time.Now()
 		return nil, func(err error) {
@@ -135,8 +135,8 @@ func Relay(meter Meter) (relay.Observer, error) {
 				lag.with().Record(ctx, max(time.Since(oldest).Seconds(), 0))
 			}
 		},
-		OnParked:   func(p relay.Parked) { one(waits, topics.inTrouble(p.Event.Topic), whyOf(p.Why)) },
-		OnUnparked: func(u relay.Unparked) { one(resumed, topics.published.name(u.Event.Topic)) },
+		OnWaiting:  func(p relay.Waiting) { one(waits, topics.inTrouble(p.Event.Topic), p.Why) },
+		OnResumed:  func(u relay.Resumed) { one(resumed, topics.published.name(u.Event.Topic)) },
 		OnDead:     func(d relay.DeadLettered) { one(dead, topics.inTrouble(d.Event.Topic)) },
 		OnClaimed:  func(relay.Claimed) { one(claimed) },
 		OnReleased: func(relay.Released) { one(released) },
@@ -161,17 +161,6 @@ func Relay(meter Meter) (relay.Observer, error) {
 		OnMoved:     func(m relay.Moved) { moved.with().Record(ctx, float64(m.Events)) },
 		OnReclaimed: func(r relay.Reclaimed) { one(reclaimed, resultOf(r.Result)) },
 	}, nil
-}
-
-// whyOf is what an event waits for in the words of package waiting.
-func whyOf(parked string) string {
-	switch parked {
-	case "record":
-		return "failed"
-	case "follows":
-		return "behind-event"
-	}
-	return parked
 }
 
 // resultOf is what became of a segment, without the reason of a refusal: that names transactions.

@@ -63,7 +63,7 @@ func Idempotency(meter Meter) (idempotency.Observer, error) {
 	if m.err != nil {
 		return idempotency.Observer{}, m.err
 	}
-	operations := &bounded{most: MaxOperations, none: "unnamed", rest: "other"}
+	operations := &bounded{most: maxOperations, none: "unnamed", rest: "other"}
 	return idempotency.Observer{
 		OnOutcome: func(ctx context.Context, o idempotency.Outcome) {
 			operation, result := operations.name(o.Route), string(o.Result)

@@ -11,16 +11,11 @@ import (
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
 
-// Adoption is what Adopt did.
-type Adoption string
-
+// What Adopt did.
 const (
-	// AdoptedNothing: the cursors speak of this database's own history already.
-	AdoptedNothing Adoption = "nothing to adopt"
-	// AdoptedIdentifier: the files live on under another system identifier, as after pg_upgrade. The cursors hold.
-	AdoptedIdentifier Adoption = "identifier replaced"
-	// AdoptedEvents: the database is a restored copy. Every event still in the log is published again.
-	AdoptedEvents Adoption = "events adopted"
+	adoptedNothing    = "nothing to adopt"
+	adoptedIdentifier = "identifier replaced"
+	adoptedEvents     = "events adopted"
 )
 
 // Adopt makes a database usable for relays again after it was restored from a dump or moved. The transaction ids in the
@@ -29,13 +24,16 @@ const (
 // After a restore every event that is still in the log is published again, because nobody can know which of them were
 // published. That is at most what the segments hold, and the inboxes of consumers recognise the repeats. Events are never
 // deleted. Stop all relays first; producers may go on. Adopt needs the rights of the schema's owner.
-func Adopt(ctx context.Context, pool *pgxpool.Pool, c holdfast.SchemaConfig) (Adoption, error) {
+//
+// did says what it did: "nothing to adopt", because the cursors speak of this database's own history; "identifier replaced", because
+// the files live on under another system identifier, as after pg_upgrade, and the cursors hold; or "events adopted".
+func Adopt(ctx context.Context, pool *pgxpool.Pool, c holdfast.SchemaConfig) (did string, err error) {
 	if err := sqlschema.Validate(c.Schema); err != nil {
 		return "", fmt.Errorf("adopt: %w", err)
 	}
 	sql := sqlschema.For(c.Schema)
-	did := AdoptedNothing
-	err := pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{BeginQuery: "begin isolation level read committed; set local lock_timeout = '30s'"}, func(tx pgx.Tx) error {
+	did = adoptedNothing
+	err = pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{BeginQuery: "begin isolation level read committed; set local lock_timeout = '30s'"}, func(tx pgx.Tx) error {
 		// 1. The snapshot comes before any lock: a lock can give us a transaction id, and ours must come after the
 		//    snapshot's end, because the events will carry it.
 		var snapshot string
@@ -50,10 +48,10 @@ func Adopt(ctx context.Context, pool *pgxpool.Pool, c holdfast.SchemaConfig) (Ad
 		case s.identifier == s.adopted && s.sameHistory():
 			return nil
 		case s.sameHistory():
-			did = AdoptedIdentifier
+			did = adoptedIdentifier
 			return exec(ctx, tx, sql.In(replaceCluster), s.identifier)
 		}
-		did = AdoptedEvents
+		did = adoptedEvents
 		// 2. From here on no event can be written until the end. 3. All events get one new transaction id, ours: seq keeps
 		//    their order. 4. The cursors begin at the snapshot, so every event comes after them, those written since the
 		//    restore included. 5. New numbers, a new token (running relays drop what they remember), and a birth of this history.

@@ -94,7 +94,7 @@ func TestAdopt_ARestoredCopyIsRefusedAndAdoptedWithoutLosingAnEvent(t *testing.T
 	// In flight while Adopt takes its snapshot: one that ends before Adopt has its locks, and one that writes after it.
 	before, across := begin(t, pool).lock("k").write("k", "5"), begin(t, pool).drawXid()
 	adopted := make(chan error, 1)
-	var did relay.Adoption
+	var did string
 	go func() {
 		var err error
 		did, err = relay.Adopt(ctx, pool, holdfast.SchemaConfig{})
@@ -108,7 +108,7 @@ func TestAdopt_ARestoredCopyIsRefusedAndAdoptedWithoutLosingAnEvent(t *testing.T
 	if err := <-adopted; err != nil {
 		t.Fatal(err)
 	}
-	if did != relay.AdoptedEvents {
+	if did != "events adopted" {
 		t.Errorf("Adopt did %q", did)
 	}
 	across.lock("k").write("k", "6").commit()
@@ -125,7 +125,7 @@ func TestAdopt_ARestoredCopyIsRefusedAndAdoptedWithoutLosingAnEvent(t *testing.T
 		}
 	}
 	again, err := relay.Adopt(ctx, pool, holdfast.SchemaConfig{})
-	if err != nil || again != relay.AdoptedNothing {
+	if err != nil || again != "nothing to adopt" {
 		t.Errorf("a second Adopt did %q, %v", again, err)
 	}
 }
@@ -137,13 +137,13 @@ func TestAdopt_TheSameFilesUnderAnotherIdentifierKeepTheirCursors(t *testing.T) 
 	stop := run(t, pool, b, relay.Config{})
 	arrives(t, b, "1")
 	stop()
-	if did, err := relay.Adopt(t.Context(), pool, holdfast.SchemaConfig{}); err != nil || did != relay.AdoptedNothing {
+	if did, err := relay.Adopt(t.Context(), pool, holdfast.SchemaConfig{}); err != nil || did != "nothing to adopt" {
 		t.Errorf("Adopt of a healthy database did %q, %v", did, err)
 	}
 	pgtest.Exec(t, pool, "update holdfast.cluster set system_identifier = 42") // what pg_upgrade leaves
 	startRefuses(t, pool, relay.ErrRestored)
 	write(t, pool, event("k", "2"))
-	if did, err := relay.Adopt(t.Context(), pool, holdfast.SchemaConfig{}); err != nil || did != relay.AdoptedIdentifier {
+	if did, err := relay.Adopt(t.Context(), pool, holdfast.SchemaConfig{}); err != nil || did != "identifier replaced" {
 		t.Errorf("Adopt did %q, %v", did, err)
 	}
 	run(t, pool, b, relay.Config{})
@@ -160,7 +160,7 @@ func TestAdopt_ARestoredCopyWithAPublicationOfAllTablesIsAdopted(t *testing.T) {
 	write(t, pool, event("k", "1"))
 	pgtest.Exec(t, pool, "update holdfast.birth set born = born; update holdfast.cluster set system_identifier = 42") // what a restored dump is like
 	startRefuses(t, pool, relay.ErrRestored)
-	if did, err := relay.Adopt(t.Context(), pool, holdfast.SchemaConfig{}); err != nil || did != relay.AdoptedEvents {
+	if did, err := relay.Adopt(t.Context(), pool, holdfast.SchemaConfig{}); err != nil || did != "events adopted" {
 		t.Fatalf("Adopt did %q, %v", did, err)
 	}
 	run(t, pool, b, relay.Config{})

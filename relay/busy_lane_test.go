@@ -32,7 +32,7 @@ func TestBusyLane_ALaneThatWaitsForPostgresHoldsNoPartition(t *testing.T) {
 				})
 				s = twelveOf(a, db, r, l)
 				r.c.BatchSize, l.reader.limit = c.batch, c.batch
-				r.c.Observer.OnParked = func(p Parked) { t.Errorf("an event of key %s was parked: %s", p.Event.Key, p.Why) }
+				r.c.Observer.OnWaiting = func(p Waiting) { t.Errorf("an event of key %s was parked: %s", p.Event.Key, p.Why) }
 				r.c.Observer.OnHeld = func(h Held) { t.Errorf("partition %d was held: %v", h.Partition, h.Err) }
 				others := time.NewTicker(100 * time.Millisecond)
 				done := make(chan struct{})

@@ -268,8 +268,8 @@ func (l *lane) writeTogether(ctx context.Context, events []*pending, answers []a
 			failpoint.Hit(failpoint.RelayUnparked)
 			l.forget(q)
 			l.settledParked(p)
-			if observe := l.r.c.Observer.OnUnparked; observe != nil {
-				observe(Unparked{Lane: l.number, Event: p.event.Event})
+			if observe := l.r.c.Observer.OnResumed; observe != nil {
+				observe(Resumed{Lane: l.number, Event: p.event.Event})
 			}
 		case dead:
 			failpoint.Hit(failpoint.RelayDeadLettered)

@@ -348,7 +348,7 @@ func TestHold_AnUnavailablePartitionDelaysNoOtherAndIsParked(t *testing.T) {
 			}
 			held.Add(1)
 		},
-		OnParked: func(p relay.Parked) {
+		OnWaiting: func(p relay.Waiting) {
 			if waited := time.Since(began); waited < after {
 				t.Errorf("%q is parked after %v, want %v at least", p.Event.Payload, waited, after)
 			}

@@ -74,8 +74,8 @@ func TestLease_ARelayThatThawsWithoutItsLanesChangesNothing(t *testing.T) {
 			var lost atomic.Bool
 			// Nobody loses a lane here because a machine is busy, and the heir's lease is none that the zombie could take for a clock's mistake.
 			config := relay.Config{Name: "zombie", Lease: 8 * time.Second, Retry: untiring, BatchSize: 2, Observer: relay.Observer{
-				OnLost:   func(relay.Lost) { lost.Store(true) },
-				OnParked: func(p relay.Parked) { t.Errorf("the zombie parked %q", p.Event.Payload) }}}
+				OnLost:    func(relay.Lost) { lost.Store(true) },
+				OnWaiting: func(p relay.Waiting) { t.Errorf("the zombie parked %q", p.Event.Payload) }}}
 			write(t, pool, event("k", "0"))
 			// Its saver must not keep the lease alive: a frozen process saves nothing. So its connections freeze, too.
 			zombiePool, freeze := freezable(t, pool)

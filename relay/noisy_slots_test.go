@@ -143,7 +143,7 @@ func TestNoisySlots_APartitionThatWasRefusedIsNotHeldForWaitingForANoisyTurn(t *
 		refused := &refusingOnce{crowd: c, key: "acme/0"}
 		l.r.publisher, l.r.partitioner = refused, refused
 		var held []string
-		l.r.c.Observer.OnParked = func(p Parked) { held = append(held, p.Event.Key) }
+		l.r.c.Observer.OnWaiting = func(p Waiting) { held = append(held, p.Event.Key) }
 		began := time.Now()
 		if err := work(t, l, func() bool { return l.tracker.events > 0 && time.Since(began) < 5*time.Minute }); err != nil {
 			t.Fatal(err)

@@ -28,11 +28,11 @@ type Observer struct {
 	// OnPublished is called when the broker has acknowledged events.
 	OnPublished func(Published)
 
-	// OnParked is called when an event waits in the queue of its key.
-	OnParked func(Parked)
+	// OnWaiting is called when an event begins to wait in the queue of its key.
+	OnWaiting func(Waiting)
 
-	// OnUnparked is called when the broker has acknowledged an event that was parked.
-	OnUnparked func(Unparked)
+	// OnResumed is called when the broker has acknowledged an event that waited.
+	OnResumed func(Resumed)
 
 	// OnDead is called when an event was given up: it is a dead letter.
 	OnDead func(DeadLettered)
@@ -81,7 +81,7 @@ type Publishing struct {
 	Topic     string
 	Partition int // -1 when the publisher does not say
 	Events    []holdfast.Event
-	Attempts  []int // of each event: how often it was refused for itself, and this call; 1 for every event that is not parked
+	Attempts  []int // of each event: how often it was refused for itself, and this call; 1 for every event that did not wait
 }
 
 // Published is what the broker acknowledged in one call. Events belongs to the relay: copy what you keep.
@@ -90,16 +90,16 @@ type Published struct {
 	Events []holdfast.Event
 }
 
-// Parked is an event that was parked: it waits in the queue of its key.
-type Parked struct {
+// Waiting is an event that waits in the queue of its key.
+type Waiting struct {
 	Lane  int
 	Event holdfast.Event
-	Why   string // the column why of its row: record, follows, topic or partition
+	Why   string // a reason of package waiting: failed, behind-event, topic or partition
 	Err   error  // what the publisher answered
 }
 
-// Unparked is an event that was published out of the queue of its key.
-type Unparked struct {
+// Resumed is an event that was published out of the queue of its key.
+type Resumed struct {
 	Lane  int
 	Event holdfast.Event
 }

@@ -168,8 +168,8 @@ func (l *lane) left(p *pending, place int64) {
 		l.try(p)
 		p.part()
 	}
-	if observe := l.r.c.Observer.OnParked; observe != nil {
-		observe(Parked{Lane: l.number, Event: p.event.Event, Why: p.disposition.why(), Err: p.err})
+	if observe := l.r.c.Observer.OnWaiting; observe != nil {
+		observe(Waiting{Lane: l.number, Event: p.event.Event, Why: p.disposition.reason(), Err: p.err})
 	}
 }
 
@@ -186,7 +186,7 @@ type parkedRows struct {
 	fix, resume                                     rowKeys
 }
 
-// why is the word for a parked event's disposition, in the column why and in Parked.Why. A replay of a dead letter comes from
+// why is the word for a parked event's disposition, in the column why. A replay of a dead letter comes from
 // a record that was refused, and has the same word.
 func (f disposition) why() string {
 	switch f {
@@ -198,6 +198,18 @@ func (f disposition) why() string {
 		return "record"
 	default:
 		return "follows"
+	}
+}
+
+// reason is why in the words of package waiting, which people read.
+func (f disposition) reason() string {
+	switch word := f.why(); word {
+	case "record":
+		return "failed"
+	case "follows":
+		return "behind-event"
+	default:
+		return word
 	}
 }
 

@@ -356,7 +356,7 @@ func TestSlowPartition_ABrokerThatIsSlowAtAllPartitionsHasNoneOfThemHeld(t *test
 		}
 		s := newTwelve(t, a)
 		s.l.reader.limit, s.l.r.c.BatchSize = 150, 150 // the lane is full most of the time
-		s.l.r.c.Observer.OnParked = func(p Parked) { t.Errorf("an event of key %s was parked: %s", p.Event.Key, p.Why) }
+		s.l.r.c.Observer.OnWaiting = func(p Waiting) { t.Errorf("an event of key %s was parked: %s", p.Event.Key, p.Why) }
 		s.run(t, 30*time.Second)
 		s.check(t)
 	})
@@ -384,7 +384,7 @@ func TestSlowPartition_TheEndOfAnOutageHoldsNoPartition(t *testing.T) {
 			return 700 * time.Millisecond
 		}
 		s := newTwelve(t, a)
-		s.l.r.c.Observer.OnParked = func(p Parked) { t.Errorf("an event of key %s was parked: %s", p.Event.Key, p.Why) }
+		s.l.r.c.Observer.OnWaiting = func(p Waiting) { t.Errorf("an event of key %s was parked: %s", p.Event.Key, p.Why) }
 		s.run(t, time.Minute)
 		s.check(t)
 	})

@@ -192,7 +192,7 @@ func TestStop_TheRelayWorksInEveryModeOfPgx(t *testing.T) {
 			b.set(nil)
 			replay(t, pool, pgtest.Count(t, pool, "select id from holdfast.letter"))
 			arrives(t, b, "bad", "2", "due", "topic")
-			if did, err := relay.Adopt(t.Context(), its, holdfast.SchemaConfig{}); err != nil || did != relay.AdoptedNothing {
+			if did, err := relay.Adopt(t.Context(), its, holdfast.SchemaConfig{}); err != nil || did != "nothing to adopt" {
 				t.Errorf("Adopt did %q, %v", did, err)
 			}
 			stop()

@@ -29,6 +29,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
+	"github.com/holdfast-go/holdfast/metrics"
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
 	"github.com/holdfast-go/holdfast/retry"
@@ -121,7 +122,11 @@ func TestCanary_WhatARelaySaysHasNoCanary(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := holdfastotel.Backlog(meter, r); err != nil {
+	sampler, err := metrics.NewDatabase(db.Pool, metrics.DatabaseConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := holdfastotel.Database(meter, sampler); err != nil {
 		t.Fatal(err)
 	}
 	// What is refused before it is written.

@@ -150,7 +150,7 @@ func TestIdempotency_ManyOperationsShareALabelInTheEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	var all sync.WaitGroup
-	for i := range 3 * holdfastotel.MaxOperations {
+	for i := range 3 * maxLabels {
 		all.Go(func() {
 			observer.OnOutcome(t.Context(), idempotency.Outcome{Result: idempotency.Created, Route: fmt.Sprint("POST /", i), Took: time.Millisecond})
 		})
@@ -158,10 +158,10 @@ func TestIdempotency_ManyOperationsShareALabelInTheEnd(t *testing.T) {
 	all.Wait()
 	observer.OnOutcome(t.Context(), idempotency.Outcome{Result: "of a later version", Route: "POST /x"})
 	got := collected(t, reader)
-	if got["idempotent.created{operation=other}"] != 2*holdfastotel.MaxOperations || got["idempotent.other{operation=other}"] != 1 {
+	if got["idempotent.created{operation=other}"] != 2*maxLabels || got["idempotent.other{operation=other}"] != 1 {
 		t.Errorf("got %d and %d of others", got["idempotent.created{operation=other}"], got["idempotent.other{operation=other}"])
 	}
-	if len(got) != 2*(holdfastotel.MaxOperations+1)+2 {
+	if len(got) != 2*(maxLabels+1)+2 {
 		t.Errorf("there are %d series", len(got))
 	}
 }

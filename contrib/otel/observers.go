@@ -17,13 +17,6 @@ import (
 	"github.com/holdfast-go/holdfast/webhook"
 )
 
-// MaxTopics is the maximum number of values of the topic label. Further topics are counted as "other". A quarter of them are
-// for topics to which nothing was published.
-const MaxTopics = metrics.MaxTopics
-
-// MaxOperations is the maximum number of values of the operation label. Further operations are counted as "other".
-const MaxOperations = metrics.MaxOperations
-
 // Outbox is metrics.Outbox: the Observer of an Outbox. An error means that an instrument could not be made.
 func Outbox(meter metric.Meter) (outbox.Observer, error) { return metrics.Outbox(Meter(meter)) }
 
@@ -41,9 +34,9 @@ func Webhook(meter metric.Meter) (webhook.Observer, error) { return metrics.Webh
 
 // Span attributes of guarded requests. The key is the same hash as in the log.
 const (
-	SpanKey     = attribute.Key("idempotency_key")
-	SpanAttempt = attribute.Key("attempt")
-	SpanOutcome = attribute.Key("outcome")
+	attrKey     = attribute.Key("idempotency_key")
+	attrAttempt = attribute.Key("attempt")
+	attrOutcome = attribute.Key("outcome")
 )
 
 // Idempotency is metrics.Idempotency: the Observer of a Guard. It also sets attributes on the span in a request's context, if there is

@@ -56,12 +56,12 @@ func describe(span trace.Span, o idempotency.Outcome) {
 	if !span.IsRecording() {
 		return
 	}
-	span.SetAttributes(SpanOutcome.String(string(o.Result)))
+	span.SetAttributes(attrOutcome.String(string(o.Result)))
 	if o.KeyHash != "" {
-		span.SetAttributes(SpanKey.String(o.KeyHash))
+		span.SetAttributes(attrKey.String(o.KeyHash))
 	}
 	if o.Attempt > 0 {
-		span.SetAttributes(SpanAttempt.Int(o.Attempt))
+		span.SetAttributes(attrAttempt.Int(o.Attempt))
 	}
 }
 
@@ -71,7 +71,7 @@ func describeAnswer(span trace.Span, o idempotency.Outcome) {
 		span.SetAttributes(attrStatus.Int(o.Status))
 	}
 	if o.ErrorCode != "" {
-		span.SetAttributes(SpanErrorCode.String(o.ErrorCode))
+		span.SetAttributes(attrErrorCode.String(o.ErrorCode))
 	}
 	if o.Status >= http.StatusInternalServerError || o.Status == 0 {
 		span.SetStatus(codes.Error, string(o.Result))
@@ -90,7 +90,7 @@ func WebhookSpans(tracer trace.Tracer, o webhook.Observer) webhook.Observer {
 		if before != nil {
 			ctx, more, ended = before(ctx, r)
 		}
-		options := []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindInternal), trace.WithAttributes(SpanSource.String(r.Source))}
+		options := []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindInternal), trace.WithAttributes(attrSource.String(r.Source))}
 		if !trace.SpanContextFromContext(ctx).IsValid() {
 			options[0] = trace.WithSpanKind(trace.SpanKindServer)
 			if sender := callerOf(r.Request.Header); sender.IsValid() {
@@ -112,9 +112,9 @@ func WebhookSpans(tracer trace.Tracer, o webhook.Observer) webhook.Observer {
 	}
 	o.OnDelivery = func(a webhook.Answered) {
 		span := trace.SpanFromContext(within(a.Context))
-		span.SetAttributes(attrStatus.Int(a.Status), SpanOutcome.String(string(a.Outcome)), SpanEventID.String(a.EventID), SpanEventType.String(a.Delivery.Type))
+		span.SetAttributes(attrStatus.Int(a.Status), attrOutcome.String(string(a.Outcome)), attrEventID.String(a.EventID), attrEventType.String(a.Delivery.Type))
 		if a.CorrelationID != "" {
-			span.SetAttributes(SpanCorrelation.String(a.CorrelationID))
+			span.SetAttributes(attrCorrelation.String(a.CorrelationID))
 		}
 		fail(span, a.Err)
 		if delivered != nil {

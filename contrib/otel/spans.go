@@ -38,7 +38,7 @@ func OutboxSpans(tracer trace.Tracer, o outbox.Observer) outbox.Observer {
 			attributes = append(attributes, attrDestination.String(first.Topic))
 		}
 		if len(w.Events) == 1 && first.ID != "" {
-			attributes = append(attributes, SpanEventID.String(first.ID), attrMessageID.String(first.ID))
+			attributes = append(attributes, attrEventID.String(first.ID), attrMessageID.String(first.ID))
 		}
 		ctx, span := tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(attributes...))
 		return joined(headersOf(ctx), more), func(err error) {
@@ -92,8 +92,8 @@ func publishSpans(ctx context.Context, tracer trace.Tracer, p relay.Publishing) 
 		}
 		attributes := []attribute.KeyValue{
 			attrSystem.String(p.System), attrOperation.String("publish"), attrOperationType.String("send"), attrDestination.String(p.Topic),
-			attrMessageID.String(e.ID), attrBatch.Int(len(p.Events)), SpanEventID.String(e.ID), SpanSource.String(e.Source), SpanEventType.String(e.Type),
-			SpanAttempt.Int(p.Attempts[i]),
+			attrMessageID.String(e.ID), attrBatch.Int(len(p.Events)), attrEventID.String(e.ID), attrSource.String(e.Source), attrEventType.String(e.Type),
+			attrAttempt.Int(p.Attempts[i]),
 		}
 		if p.Partition >= 0 {
 			attributes = append(attributes, attrPartition.String(strconv.Itoa(p.Partition)))
@@ -130,9 +130,9 @@ func InboxSpans(tracer trace.Tracer, o inbox.Observer) inbox.Observer {
 		ctx, span := tracer.Start(ctx, operation+" "+h.Events[0].Topic, options...)
 		return ctx, func(err error) {
 			if err == nil {
-				span.SetAttributes(SpanToState.String(inbox.StateHandled))
+				span.SetAttributes(attrToState.String(inbox.StateHandled))
 			} else {
-				span.SetAttributes(SpanToState.String(h.FromState))
+				span.SetAttributes(attrToState.String(h.FromState))
 			}
 			fail(span, err)
 			span.End()
@@ -170,7 +170,7 @@ func attributesOf(h inbox.Handling, operation string) []attribute.KeyValue {
 	first := &h.Events[0]
 	attributes := []attribute.KeyValue{
 		attrSystem.String(cmp.Or(h.System, systemHoldfast)), attrOperation.String(operation), attrOperationType.String("process"), attrDestination.String(first.Topic), attrGroup.String(h.Consumer),
-		SpanSource.String(first.Source), SpanEventType.String(first.Type), SpanAttempt.Int(h.Attempt), SpanFromState.String(h.FromState),
+		attrSource.String(first.Source), attrEventType.String(first.Type), attrAttempt.Int(h.Attempt), attrFromState.String(h.FromState),
 	}
 	if h.Partition >= 0 && len(h.Events) == 1 {
 		attributes = append(attributes, attrPartition.String(strconv.Itoa(h.Partition)))
@@ -180,12 +180,12 @@ func attributesOf(h inbox.Handling, operation string) []attribute.KeyValue {
 		for i := range h.Events {
 			ids[i] = h.Events[i].ID
 		}
-		return append(attributes, attrBatch.Int(len(ids)), SpanEventID.StringSlice(ids))
+		return append(attributes, attrBatch.Int(len(ids)), attrEventID.StringSlice(ids))
 	}
 	if h.CorrelationID != "" {
-		attributes = append(attributes, SpanCorrelation.String(h.CorrelationID))
+		attributes = append(attributes, attrCorrelation.String(h.CorrelationID))
 	}
-	return append(attributes, SpanEventID.String(first.ID), attrMessageID.String(first.ID))
+	return append(attributes, attrEventID.String(first.ID), attrMessageID.String(first.ID))
 }
 
 // fail says in a span what class an error has. Its text is left out: it may hold what the event says.
@@ -194,6 +194,6 @@ func fail(span trace.Span, err error) {
 		return
 	}
 	class := string(retry.Classify(err))
-	span.SetAttributes(SpanErrorCode.String(class), attrErrorType.String(class))
+	span.SetAttributes(attrErrorCode.String(class), attrErrorType.String(class))
 	span.SetStatus(codes.Error, class)
 }

@@ -112,7 +112,7 @@ func TestSpans_ABatchIsOneSpanWithTheLinksOfItsEvents(t *testing.T) {
 		t.Errorf("got %d links", len(s.Links))
 	}
 	for _, a := range s.Attributes {
-		if a.Key == holdfastotel.SpanEventID && len(a.Value.AsStringSlice()) != 3 || a.Key == holdfastotel.SpanCorrelation {
+		if a.Key == "event_id" && len(a.Value.AsStringSlice()) != 3 || a.Key == "correlation_id" {
 			t.Errorf("got %v", a)
 		}
 	}

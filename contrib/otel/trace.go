@@ -17,13 +17,13 @@ import (
 // Span attributes of events. They have the names that the log has. Those that begin with "messaging." are OpenTelemetry's
 // conventions.
 const (
-	SpanEventID     = attribute.Key("event_id")
-	SpanSource      = attribute.Key("source")
-	SpanEventType   = attribute.Key("type")
-	SpanFromState   = attribute.Key("from_state")
-	SpanToState     = attribute.Key("to_state")
-	SpanCorrelation = attribute.Key("correlation_id")
-	SpanErrorCode   = attribute.Key("error_code")
+	attrEventID     = attribute.Key("event_id")
+	attrSource      = attribute.Key("source")
+	attrEventType   = attribute.Key("type")
+	attrFromState   = attribute.Key("from_state")
+	attrToState     = attribute.Key("to_state")
+	attrCorrelation = attribute.Key("correlation_id")
+	attrErrorCode   = attribute.Key("error_code")
 )
 
 const (

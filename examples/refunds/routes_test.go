@@ -227,7 +227,7 @@ func TestRoutes_AWebhookOfAnUncommittedRefundIsKeptUntilItIsThere(t *testing.T) 
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := stories.Work(t.Context(), b.service.in); err != nil {
+	if err := stories.Work(t.Context(), b.service.in, b.db.Pool, ""); err != nil {
 		t.Fatal(err)
 	}
 	b.logged("webhook", "retrying")

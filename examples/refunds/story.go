@@ -285,7 +285,7 @@ func (s *story) notified(ctx context.Context) error {
 		n++
 	}
 	s.Say("    200  each of the %d payouts, and each once more: the answer was lost on its way", n)
-	return stories.Work(ctx, s.service.in)
+	return stories.Work(ctx, s.service.in, s.Pool, s.Schema)
 }
 
 func (s *story) voided(ctx context.Context) error {

@@ -159,7 +159,7 @@ func (s *story) failing(ctx context.Context) error {
 	if _, err := s.Pool.Exec(ctx, "insert into accounts values ('bob')"); err != nil {
 		return err
 	}
-	if err := stories.Work(ctx, s.service.in); err != nil {
+	if err := stories.Work(ctx, s.service.in, s.Pool, s.Schema); err != nil {
 		return err
 	}
 	s.Say("    bob's account is opened, and the payment is booked by Run")

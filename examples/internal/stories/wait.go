@@ -6,7 +6,11 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/waiting"
 )
 
 // waitTimeout allows for a busy machine.
@@ -42,10 +46,14 @@ func RunUntil(ctx context.Context, so func(context.Context) (bool, error), runs 
 	return err
 }
 
-// Work runs an inbox until nothing waits in it.
-func Work(ctx context.Context, in *inbox.Inbox) error {
+// Work runs an inbox until nothing waits in any consumer of the schema.
+func Work(ctx context.Context, in *inbox.Inbox, pool *pgxpool.Pool, schema string) error {
+	room, err := waiting.New(pool, waiting.Config{Schema: schema})
+	if err != nil {
+		return err
+	}
 	return RunUntil(ctx, func(ctx context.Context) (bool, error) {
-		waiting, err := in.Waiting(ctx)
-		return waiting.Events == 0, err
+		all, err := room.List(ctx, waiting.Filter{Origin: dlq.OriginInbox, Limit: 1})
+		return len(all) == 0, err
 	}, in.Run)
 }
