@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/holdfast-go/holdfast/inbox/internal/loop"
 	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 	"github.com/holdfast-go/holdfast/internal/foreign"
@@ -80,7 +81,7 @@ func (p *partition) assign(ctx context.Context) error {
 				p.transient(err)
 			}
 		}
-		if perr := pause(ctx, spread(databaseBase, databaseCap, wait+1, p.random())); perr != nil {
+		if perr := loop.Sleep(ctx, loop.Spread(databaseBase, databaseCap, wait+1, p.random())); perr != nil {
 			return perr
 		}
 	}

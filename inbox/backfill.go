@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/holdfast-go/holdfast/inbox/internal/loop"
 	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/foreign"
 )
@@ -175,7 +176,7 @@ func (b *backfill) begin(ctx context.Context, u Until) error {
 		if ctx.Err() == nil {
 			b.brokerTransient("asking where topics end", err)
 		}
-		if pause(ctx, spread(databaseBase, databaseCap, wait, b.random())) != nil {
+		if loop.Sleep(ctx, loop.Spread(databaseBase, databaseCap, wait, b.random())) != nil {
 			return fmt.Errorf("consume until: %w: %w", ErrBoundNotReached, context.Cause(ctx))
 		}
 	}
@@ -222,7 +223,7 @@ func (b *backfill) watch(ctx context.Context) error {
 				return b.stuck()
 			}
 		}
-		if pause(ctx, arrivalEvery) != nil {
+		if loop.Sleep(ctx, arrivalEvery) != nil {
 			return nil
 		}
 	}

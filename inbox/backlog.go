@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/holdfast-go/holdfast/inbox/internal/loop"
 )
 
 // This file is the loop over stored events.
@@ -13,7 +15,7 @@ func (bl *backlog) workStored(ctx context.Context) error {
 	if len(bl.registry.types) == 0 {
 		return nil // It could claim nothing: each event waits for a node that knows its type.
 	}
-	jobs, cancel := withGrace(ctx, bl.c.StopTimeout)
+	jobs, cancel := loop.WithGrace(ctx, bl.c.StopTimeout)
 	defer cancel()
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -77,7 +79,7 @@ func (bl *backlog) workStored(ctx context.Context) error {
 				err := bl.work(jobs, s, ctx.Done())
 				<-free
 				if err != nil {
-					offer(finished, err)
+					loop.Offer(finished, err)
 				}
 			}()
 		}

@@ -1,6 +1,10 @@
 package inbox
 
-import "time"
+import (
+	"time"
+
+	"github.com/holdfast-go/holdfast/inbox/internal/loop"
+)
 
 // This file computes delays. It is pure: values in, values out.
 
@@ -17,20 +21,5 @@ const (
 // that found none. With many events waiting, each is tried about as often as if it were alone, but the partition tries at
 // most every fullBase.
 func capacityDelay(tries, waiting int, random float64) time.Duration {
-	return max(spread(fullBase, fullCap, tries, random)/time.Duration(waiting), fullBase)
-}
-
-// rest is how long a loop pauses after a turn: a multiple of the turn's time, so that the loop is no load on a busy database,
-// within least and most. Without most, one lost answer would be followed by minutes without a turn.
-func rest(took time.Duration, times int, least, most time.Duration) time.Duration {
-	return min(max(time.Duration(times)*took, least), most)
-}
-
-// spread is a delay with equal jitter: at least half of a ceiling that doubles from base to limit.
-func spread(base, limit time.Duration, attempt int, random float64) time.Duration {
-	ceiling := limit
-	if doublings := max(attempt, 1) - 1; doublings < 32 && base<<doublings < limit {
-		ceiling = base << doublings
-	}
-	return ceiling/2 + time.Duration(random*float64(ceiling/2))
+	return max(loop.Spread(fullBase, fullCap, tries, random)/time.Duration(waiting), fullBase)
 }

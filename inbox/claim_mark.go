@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"time"
+
+	"github.com/holdfast-go/holdfast/inbox/internal/loop"
 )
 
 // This file decides where claims begin to look for what is due. It is pure: values in, values out.
@@ -39,7 +41,7 @@ type claimMark struct {
 
 // whole reports that the next claim looks at everything.
 func (m claimMark) whole(now time.Time) bool {
-	return m.at.IsZero() || m.took <= quickLook || now.Sub(m.ended) >= rest(m.took, wholeRest, 0, wholeAtLeast)
+	return m.at.IsZero() || m.took <= quickLook || now.Sub(m.ended) >= loop.Rest(m.took, wholeRest, 0, wholeAtLeast)
 }
 
 // after is the mark after a claim that lasted from begun to ended; whole says that it looked at everything.

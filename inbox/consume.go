@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/holdfast-go/holdfast/inbox/internal/loop"
 	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/foreign"
 )
@@ -49,7 +50,7 @@ func (co *consumer) run(ctx context.Context, src source.Session) error {
 			return nil // Run declares the types too. It returns this error and ends both.
 		}
 		co.transient(err)
-		if pause(ctx, spread(databaseBase, databaseCap, wait+1, co.random())) != nil {
+		if loop.Sleep(ctx, loop.Spread(databaseBase, databaseCap, wait+1, co.random())) != nil {
 			return nil
 		}
 	}
@@ -68,7 +69,7 @@ func (co *consumer) run(ctx context.Context, src source.Session) error {
 		if err != nil {
 			co.brokerTransient("joining the group", err)
 			wait++
-			if pause(ctx, spread(databaseBase, databaseCap, wait, co.random())) != nil {
+			if loop.Sleep(ctx, loop.Spread(databaseBase, databaseCap, wait, co.random())) != nil {
 				return nil
 			}
 			continue
@@ -83,7 +84,7 @@ func (co *consumer) run(ctx context.Context, src source.Session) error {
 		case err != nil:
 			// The partition was fenced off before the group said so, or the database went back in time: join again.
 			// Wait a little: two groups that share a consumer by mistake would otherwise do nothing but join.
-			if pause(ctx, spread(time.Second, time.Second, 1, co.random())) != nil {
+			if loop.Sleep(ctx, loop.Spread(time.Second, time.Second, 1, co.random())) != nil {
 				return nil
 			}
 		}
@@ -115,14 +116,14 @@ func (co *consumer) generation(ctx context.Context, gen source.Generation, worke
 		case <-ctx.Done():
 		}
 	}()
-	g := newGroup(ctx)
+	g := loop.NewGroup(ctx)
 	co.vitals.joined(true)
 	defer co.vitals.joined(false)
 	co.hold(g, h, gen, gen.Assigned(), workers)
 	// Stay in the group without partitions too: leaving would take the generation from the others.
-	g.run(func(ctx context.Context) error { <-ctx.Done(); return nil })
+	g.Run(func(ctx context.Context) error { <-ctx.Done(); return nil })
 	if changing, ok := gen.(source.Incremental); ok {
-		g.run(func(ctx context.Context) error { co.follow(ctx, g, h, changing, workers); return nil })
+		g.Run(func(ctx context.Context) error { co.follow(ctx, g, h, changing, workers); return nil })
 	}
 
 	saver := make(chan struct{})
@@ -131,7 +132,7 @@ func (co *consumer) generation(ctx context.Context, gen source.Generation, worke
 		defer close(saver)
 		co.saveLoop(stopSaving, gen, h)
 	}()
-	err := g.wait()
+	err := g.Wait()
 	stop()
 	<-saver
 	co.release(gen, co.takeAll(h))
@@ -139,18 +140,18 @@ func (co *consumer) generation(ctx context.Context, gen source.Generation, worke
 }
 
 // hold starts to read partitions.
-func (co *consumer) hold(g *group, h *held, gen source.Generation, given map[source.TopicPartition]source.Start, workers *workerPool) {
+func (co *consumer) hold(g *loop.Group, h *held, gen source.Generation, given map[source.TopicPartition]source.Start, workers *workerPool) {
 	co.memory.partitions.Add(int64(len(given)))
 	for tp, start := range given {
 		p := &heldPartition{partition: co.newPartition(workers, gen, tp, start), ended: make(chan struct{})}
 		p.until = h.until
-		ctx, stop := context.WithCancel(g.ctx)
+		ctx, stop := context.WithCancel(g.Context())
 		p.stop = stop
 		h.mu.Lock()
 		h.of[tp] = p
 		h.mu.Unlock()
-		jobs, forget := withGrace(ctx, co.c.StopTimeout)
-		g.run(func(context.Context) error {
+		jobs, forget := loop.WithGrace(ctx, co.c.StopTimeout)
+		g.Run(func(context.Context) error {
 			defer close(p.ended)
 			defer forget()
 			defer stop()
@@ -187,12 +188,12 @@ func (co *consumer) takeAll(h *held) []*partition {
 }
 
 // follow starts and stops partitions as the group gives and takes them, until ctx ends.
-func (co *consumer) follow(ctx context.Context, g *group, h *held, gen source.Incremental, workers *workerPool) {
+func (co *consumer) follow(ctx context.Context, g *loop.Group, h *held, gen source.Incremental, workers *workerPool) {
 	for {
 		select {
 		case c := <-gen.Changes():
 			if len(c.Revoked) > 0 {
-				g.run(func(ctx context.Context) error { co.giveBack(h, gen, c.Revoked); return nil })
+				g.Run(func(ctx context.Context) error { co.giveBack(h, gen, c.Revoked); return nil })
 			}
 			co.hold(g, h, gen, c.Added, workers)
 		case <-ctx.Done():

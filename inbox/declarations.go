@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/holdfast-go/holdfast/inbox/internal/loop"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
 
@@ -79,7 +80,7 @@ func (dec *declarations) declareLoop(ctx context.Context) error {
 		if err == nil {
 			dec.vitals.reached()
 		}
-		if pause(ctx, time.Duration((0.75+0.5*dec.random())*float64(wait))) != nil {
+		if loop.Sleep(ctx, time.Duration((0.75+0.5*dec.random())*float64(wait))) != nil {
 			return nil
 		}
 	}

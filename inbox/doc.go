@@ -28,7 +28,7 @@
 //
 // All files use these names: Config (config.go), Option (options.go, upcast.go), Handler and Outcome (outcome.go), Observer (observer.go), what
 // a consumer group and its records are (package source), what an event may be (event.go), and its headers (headers.go). The statements are constants, one file for
-// each subject: queries.go, position_queries.go, letter_queries.go, retention_queries.go.
+// each subject: queries.go, position_queries.go, letter_queries.go.
 //
 // # The way of an event
 //
@@ -56,7 +56,7 @@
 //  6. Run handles stored events (backlog.go), those of a type with a limit of its own one by one (limited.go). The handler of a due event runs (stored.go), and its row goes or waits for the
 //     next attempt (settle.go). Each event was claimed (claim.go), from a mark on (claim_mark.go), within the memory for stored
 //     events (stored_memory.go), under a lease (lease.go). sweep.go resumes heads of keys that are dormant.
-//  7. Run also removes rows that nobody needs any more (retention.go), at a pace (retention_pace.go).
+//  7. Run also removes rows that nobody needs any more (package retention).
 //  8. Any other event comes in through accept.go or a worker, and is tried until an attempt commits (intake.go).
 //  9. An attempt is one transaction: the row, the handler, COMMIT. It is pipelined with the next one (pipeline.go). A type
 //     without a handler here may have one on another node (declarations.go), or its events are skipped (skipped.go).
@@ -71,6 +71,6 @@
 //     and fault.go says whose fault it is.
 //  12. wiring.go explains a missing schema, and running.go tells a handler what it is about. All parts use env.go, registry.go (the
 //     handlers), middleware.go (what is around them), settings.go (what holds for a type), turns.go (how many of its handlers run at once), memory.go (its budget) and statements.go. grouping.go decides which events may
-//     share a transaction. ours.go has errors in our own words. transient.go bounds how often a repeated error is logged, backoff.go how long to wait. group.go runs loops.
+//     share a transaction. ours.go has errors in our own words. transient.go bounds how often a repeated error is logged, backoff.go how long to wait. Package loop runs loops.
 //     vitals.go keeps what the loops saw last. backfill_progress.go says how far a backfill has got, and bound.go where it stops.
 package inbox

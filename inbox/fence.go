@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/holdfast-go/holdfast/inbox/internal/loop"
 	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 	"github.com/holdfast-go/holdfast/internal/lane"
@@ -95,7 +96,7 @@ func waitingMost(pool *pgxpool.Pool) int {
 func (fs *fences) assign(ctx context.Context, topic string, partition int, group string, choose func(position int64) (reading, error)) (assignment, error) {
 	a, err := fs.raise(ctx, topic, partition, group, false, choose)
 	for look := 1; errors.Is(err, errFenceTaken); look++ {
-		t := time.NewTimer(spread(databaseBase, fenceLook, look, fs.random()))
+		t := time.NewTimer(loop.Spread(databaseBase, fenceLook, look, fs.random()))
 		select {
 		case fs.waiting <- struct{}{}:
 			a, err = fs.raise(ctx, topic, partition, group, true, choose)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/holdfast-go/holdfast/inbox/internal/loop"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -140,21 +141,21 @@ func decide(p retry.Policy, h history, f fault, err error, random float64) verdi
 		return verdict{do: actReturn, free: true}
 	case faultContended:
 		if h.contended < maxContended {
-			return verdict{do: actAgain, free: true, delay: spread(contendedBase, contendedCap, h.contended+1, random)}
+			return verdict{do: actAgain, free: true, delay: loop.Spread(contendedBase, contendedCap, h.contended+1, random)}
 		}
 		// It never gets through. From here on it is a failure like any other.
 	case faultDatabase, faultUnknown:
 		if !h.waitsLong && h.waits+1 >= maxDatabaseWaits {
 			return verdict{do: actReturn, free: true}
 		}
-		return verdict{do: actAgain, free: true, delay: spread(databaseBase, databaseCap, h.waits+1, random)}
+		return verdict{do: actAgain, free: true, delay: loop.Spread(databaseBase, databaseCap, h.waits+1, random)}
 	case faultLost: // Callers that do not wait get this too. amounts ends it.
-		return verdict{do: actAgain, free: true, delay: spread(databaseBase, databaseCap, h.losses+1, random)}
+		return verdict{do: actAgain, free: true, delay: loop.Spread(databaseBase, databaseCap, h.losses+1, random)}
 	case faultFull:
 		if !h.stored {
 			return verdict{do: actReturn, free: true}
 		}
-		return verdict{do: actStore, free: true, delay: spread(fullBase, fullCap, 1, random)} // Its handler stores events.
+		return verdict{do: actStore, free: true, delay: loop.Spread(fullBase, fullCap, 1, random)} // Its handler stores events.
 	}
 	after, asked := retry.AfterOf(err)
 	delay := p.Delay(h.attempts, random)
@@ -169,7 +170,7 @@ func decide(p retry.Policy, h history, f fault, err error, random float64) verdi
 	case p.Budget > 0 && h.age+delay > p.Budget:
 		return verdict{do: actDead, reason: fmt.Sprintf("its next attempt would come later than %s after its first failure", p.Budget)}
 	case h.quick > 0 && !h.stored && !asked && !ranOut(err):
-		return verdict{do: actAgain, delay: spread(immediateBase, immediateCap, h.attempts, random)}
+		return verdict{do: actAgain, delay: loop.Spread(immediateBase, immediateCap, h.attempts, random)}
 	default:
 		return verdict{do: actStore, delay: delay}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/holdfast-go/holdfast/inbox/internal/loop"
 	"github.com/holdfast-go/holdfast/internal/foreign"
 )
 
@@ -26,7 +27,7 @@ var errPositionChanged = fmt.Errorf("the position was changed while the partitio
 // hold reports that the partition is held, and waits before the next look. tries counts the looks, from 1. The error ends the
 // partition: ctx ended, or its position is not the one that it was. own says that this node has claimed the partition.
 func (p *partition) hold(ctx context.Context, why error, tries int, own bool) error {
-	delay := spread(holdBase, holdCap, tries, p.random())
+	delay := loop.Spread(holdBase, holdCap, tries, p.random())
 	attrs := []any{"consumer", p.c.Consumer, "topic", p.tp.Topic, "partition", p.tp.Partition, "error", loggedError(why), "retry_in", delay}
 	if errors.Is(why, ErrOffsetOutOfRange) {
 		p.c.Logger.Error("partition is held: its offset is out of range", attrs...)
@@ -48,7 +49,7 @@ func (p *partition) hold(ctx context.Context, why error, tries int, own bool) er
 	} else if own && !same {
 		return errPositionChanged
 	}
-	return pause(ctx, delay)
+	return loop.Sleep(ctx, delay)
 }
 
 // noteHeld writes why the partition is held, for holdfast status; nil: it is not. same reports that the position is still the one that
@@ -101,7 +102,7 @@ func (p *partition) outOfRange(ctx context.Context, offset int64) (int64, error)
 			if ctx.Err() == nil {
 				p.brokerTransient("asking for the log's bounds", err)
 			}
-			if perr := pause(ctx, spread(databaseBase, databaseCap, wait, p.random())); perr != nil {
+			if perr := loop.Sleep(ctx, loop.Spread(databaseBase, databaseCap, wait, p.random())); perr != nil {
 				return 0, perr
 			}
 			continue

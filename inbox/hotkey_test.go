@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/internal/loop"
 	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
@@ -118,7 +119,7 @@ func TestHotKey_AHotKeyThatIsSlowIsStored(t *testing.T) {
 	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
 		if e.Key == "key hot" {
 			if coldHandled.Load() < cold {
-				if err := pause(ctx, 20*time.Millisecond); err != nil {
+				if err := loop.Sleep(ctx, 20*time.Millisecond); err != nil {
 					return err
 				}
 			}
@@ -151,7 +152,7 @@ func TestHotKey_AKeyWithAPartitionOfItsOwnIsNotStored(t *testing.T) {
 	const n = maxAhead + 200
 	in := b.inbox()
 	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
-		if err := pause(ctx, time.Millisecond); err != nil {
+		if err := loop.Sleep(ctx, time.Millisecond); err != nil {
 			return err
 		}
 		return effectOf(ctx, tx, e)

@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast/inbox/internal/retention"
 )
 
 // Inbox takes in the events of one consumer. Once its handlers are registered, many goroutines may use it at once.
@@ -17,7 +19,7 @@ type Inbox struct {
 	claims       *claims
 	backlog      *backlog
 	sweeper      *sweeper
-	retention    *retention
+	retention    *retention.Loop
 	consumer     *consumer
 	pauses       *pauses
 
@@ -66,7 +68,7 @@ func newInbox(pool *pgxpool.Pool, c Config) *Inbox {
 		env: env, registry: registry, receiver: receiver, declarations: declarations, skips: skips, claims: claims,
 		backlog:   &backlog{env: env, registry: registry, runner: runner, ledger: ledger, claims: claims, pauses: pauses},
 		sweeper:   &sweeper{env: env, runner: runner},
-		retention: &retention{env: env},
+		retention: retention.New(retention.Config{Pool: pool, Schema: c.Schema, Consumer: c.Consumer, Window: c.Retention, Random: env.random, Cleaned: c.Observer.OnCleaned, Failed: env.transient}),
 		consumer:  &consumer{env: env, fences: newFences(env, runner), memory: newMemory(c.MemoryBudget), declarations: declarations, receiver: receiver, pauses: pauses, suspects: newTurns(1)},
 		pauses:    pauses,
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/internal/loop"
 )
 
 // This file is a stored event under a lease: until when it belongs to this node.
@@ -44,7 +45,7 @@ func (s *claimed) late(c Config) bool { return time.Until(s.until) < c.Timeout+c
 // leased is a context for writing down what became of the event. It ends with the lease, or finishTimeout after ctx ends. It
 // always lasts for finishTimeout: an expired lease may not be taken yet, and its token tells.
 func (s *claimed) leased(ctx context.Context) (context.Context, context.CancelFunc) {
-	longer, end := withGrace(ctx, finishTimeout)
+	longer, end := loop.WithGrace(ctx, finishTimeout)
 	ctx, cancel := context.WithTimeout(longer, max(time.Until(s.until), finishTimeout))
 	return ctx, func() { cancel(); end() }
 }

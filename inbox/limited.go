@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/holdfast-go/holdfast/inbox/internal/loop"
 )
 
 // This file is the loop over stored events of a type that has a limit of its own (WithConcurrency). It claims an event only when it has
@@ -40,7 +42,7 @@ func (bl *backlog) workLimited(ctx, jobs context.Context, eventType string, free
 				<-free
 				t.leave()
 				if err != nil {
-					offer(finished, err)
+					loop.Offer(finished, err)
 				}
 			}()
 			wait = bl.c.PollMin

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/internal/loop"
 	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/wire"
@@ -132,7 +133,7 @@ func keepsWithinTheBudget(t *testing.T, sizes []int) {
 		}
 	})
 	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
-		if err := pause(ctx, 2*time.Millisecond); err != nil { // sleep: events queue while others are handled
+		if err := loop.Sleep(ctx, 2*time.Millisecond); err != nil { // sleep: events queue while others are handled
 			return err
 		}
 		return effectOf(ctx, tx, e)

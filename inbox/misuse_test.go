@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/internal/loop"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
@@ -43,7 +44,7 @@ func (b *bundle) runsOut(ctx context.Context, tx pgx.Tx, why error) (context.Con
 			if err := b.db.QueryRow(ctx, "select coalesce((select wait_event = 'PgSleep' from pg_stat_activity where pid = $1), false)", pid).Scan(&sleeps); err == nil && sleeps {
 				cancel(why)
 			}
-			_ = pause(ctx, 2*time.Millisecond)
+			_ = loop.Sleep(ctx, 2*time.Millisecond)
 		}
 	}()
 	return overdue{ctx}, func() { cancel(nil) }

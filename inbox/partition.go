@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-go/holdfast/inbox/internal/loop"
 	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
@@ -249,7 +250,7 @@ func (p *partition) untilAnswered(ctx context.Context, ask func(ctx context.Cont
 		if ctx.Err() == nil {
 			p.transient(err)
 		}
-		if pause(ctx, spread(databaseBase, databaseCap, wait, p.random())) != nil {
+		if loop.Sleep(ctx, loop.Spread(databaseBase, databaseCap, wait, p.random())) != nil {
 			return false
 		}
 	}

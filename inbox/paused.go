@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/holdfast-go/holdfast/inbox/internal/loop"
 )
 
 // This file knows whether people have paused the consumer (waiting.Room.Pause, holdfast pause). Then no handler begins: events stay in Kafka
@@ -96,7 +98,7 @@ func (ps *pauses) watch(ctx context.Context) error {
 			}
 			ps.transient(err)
 		}
-		if pause(ctx, pausesEvery) != nil {
+		if loop.Sleep(ctx, pausesEvery) != nil {
 			return nil
 		}
 	}

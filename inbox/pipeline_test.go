@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/internal/loop"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/seed"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
@@ -131,7 +132,7 @@ func TestPipeline_ConnectionsKilledAtRandomLoseAndRepeatNothing(t *testing.T) {
 				if now := handled(); now >= before+15+10*batch {
 					before = now
 				} else if killed.Load() > 0 {
-					_ = pause(killing, 2*time.Millisecond)
+					_ = loop.Sleep(killing, 2*time.Millisecond)
 					continue
 				}
 				var one bool
@@ -140,7 +141,7 @@ func TestPipeline_ConnectionsKilledAtRandomLoseAndRepeatNothing(t *testing.T) {
 				if err == nil && one {
 					killed.Add(1)
 				}
-				_ = pause(killing, 80*time.Millisecond)
+				_ = loop.Sleep(killing, 80*time.Millisecond)
 			}
 		})
 		stop := b.consumeFake(in, newFakeGeneration(logOf(keyed(n, keys)...)))

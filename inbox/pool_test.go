@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/internal/loop"
 	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
@@ -25,7 +26,7 @@ func TestPool_ABusyKeyDoesNotWaitForAllOthersAtEachOfItsEvents(t *testing.T) {
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.Workers = 1 })
 	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
-		if err := pause(ctx, maxPipeline+time.Millisecond); err != nil { // So that the worker is given back behind each.
+		if err := loop.Sleep(ctx, maxPipeline+time.Millisecond); err != nil { // So that the worker is given back behind each.
 			return err
 		}
 		return effectOf(ctx, tx, e)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/holdfast-go/holdfast/inbox/internal/loop"
 	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 	"github.com/holdfast-go/holdfast/internal/foreign"
@@ -21,7 +22,7 @@ import (
 func (co *consumer) saveLoop(ctx context.Context, gen source.Generation, h *held) {
 	wait := saveEvery
 	looked := time.Now()
-	for pause(ctx, wait) == nil {
+	for loop.Sleep(ctx, wait) == nil {
 		begun := time.Now()
 		err := h.each(func(parts []*partition) error {
 			err := co.save(ctx, gen, parts)
@@ -34,7 +35,7 @@ func (co *consumer) saveLoop(ctx context.Context, gen source.Generation, h *held
 		if err != nil && ctx.Err() == nil {
 			co.transient(err)
 		}
-		wait = rest(time.Since(begun), 10, saveEvery, saveAtLeast)
+		wait = loop.Rest(time.Since(begun), 10, saveEvery, saveAtLeast)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/holdfast-go/holdfast/inbox/internal/loop"
 	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
@@ -80,7 +81,7 @@ func (p *partition) read(ctx, jobs context.Context) error {
 		case err != nil && !errors.As(err, &large):
 			p.brokerTransient("fetching", err)
 			wait++
-			if pause(ctx, spread(databaseBase, databaseCap, wait, p.random())) != nil {
+			if loop.Sleep(ctx, loop.Spread(databaseBase, databaseCap, wait, p.random())) != nil {
 				return nil
 			}
 			continue

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/holdfast-go/holdfast/inbox/internal/loop"
 	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/foreign"
 )
@@ -27,20 +28,20 @@ func (in *Inbox) Run(ctx context.Context) (err error) {
 	in.vitals.begin(false)
 	in.sayPool(false)
 	defer func() { in.vitals.end(err) }()
-	g := newGroup(ctx)
+	g := loop.NewGroup(ctx)
 	in.runStored(g)
-	return g.wait()
+	return g.Wait()
 }
 
 // runStored starts the parts of Run.
-func (in *Inbox) runStored(g *group) {
-	g.run(in.pauses.watch)
-	g.run(in.backlog.workStored)
-	g.run(in.declarations.declareLoop)
-	g.run(in.receiver.watchWiring)
-	g.run(in.skips.skipsLoop)
-	g.run(in.sweeper.sweepLoop)
-	g.run(in.retention.retentionLoop)
+func (in *Inbox) runStored(g *loop.Group) {
+	g.Run(in.pauses.watch)
+	g.Run(in.backlog.workStored)
+	g.Run(in.declarations.declareLoop)
+	g.Run(in.receiver.watchWiring)
+	g.Run(in.skips.skipsLoop)
+	g.Run(in.sweeper.sweepLoop)
+	g.Run(in.retention.Run)
 }
 
 // Consume takes in the events of a consumer group's topics, and also does what Run does. Events of a partition with different keys
@@ -97,11 +98,11 @@ func (in *Inbox) consume(ctx context.Context, src source.Session) (err error) {
 		}
 		in.vitals.end(err)
 	}()
-	g := newGroup(ctx)
+	g := loop.NewGroup(ctx)
 	in.runStored(g)
 	if b, ok := src.(*backfill); ok {
-		g.run(b.watch)
+		g.Run(b.watch)
 	}
-	g.run(func(ctx context.Context) error { return in.consumer.run(ctx, src) })
-	return g.wait()
+	g.Run(func(ctx context.Context) error { return in.consumer.run(ctx, src) })
+	return g.Wait()
 }

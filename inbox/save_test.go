@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/internal/loop"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
@@ -20,7 +21,7 @@ func TestSave_ALoopRestsInProportionAndNeverForLong(t *testing.T) {
 		200 * time.Millisecond: 2 * time.Second,
 		patrolTimeout:          2 * time.Second,
 	} {
-		if got := rest(took, 10, saveEvery, saveAtLeast); got != want {
+		if got := loop.Rest(took, 10, saveEvery, saveAtLeast); got != want {
 			t.Errorf("after %s it rests for %s, want %s", took, got, want)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/holdfast-go/holdfast/inbox/internal/loop"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
 
@@ -112,7 +113,7 @@ func (p *partition) replaySerially(ctx, jobs context.Context, d *delivery) bool 
 		})
 		if errors.Is(err, ErrFull) {
 			p.notifyFull(d, err)
-			if err = pause(ctx, capacityDelay(tries, 1, p.random())); err == nil {
+			if err = loop.Sleep(ctx, capacityDelay(tries, 1, p.random())); err == nil {
 				continue
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/internal/loop"
 )
 
 // This file counts the events that are skipped because no node handles their type, and says so once for each type.
@@ -65,7 +66,7 @@ func (sk *skips) note(e holdfast.Event) {
 // skipsLoop writes the counts down, for holdfast status.
 func (sk *skips) skipsLoop(ctx context.Context) error {
 	for {
-		err := pause(ctx, time.Duration((0.75+0.5*sk.random())*float64(skipsEvery)))
+		err := loop.Sleep(ctx, time.Duration((0.75+0.5*sk.random())*float64(skipsEvery)))
 		if werr := sk.write(context.WithoutCancel(ctx)); werr != nil {
 			sk.transient(werr)
 		}

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/holdfast-go/holdfast/internal/plain"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/inbox/internal/loop"
+	"github.com/holdfast-go/holdfast/internal/plain"
 )
 
 // This file counts, after an unclean end, how often the handler of an event was started.
@@ -84,7 +86,7 @@ func (st *starts) takeBack(ctx context.Context, ds ...*delivery) {
 			return
 		}
 		st.transient(fmt.Errorf("take starts back: %w", err))
-		if pause(ctx, spread(databaseBase, databaseCap, wait+1, st.random())) != nil {
+		if loop.Sleep(ctx, loop.Spread(databaseBase, databaseCap, wait+1, st.random())) != nil {
 			return
 		}
 	}

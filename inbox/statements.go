@@ -21,7 +21,6 @@ type statements struct {
 	starts, start, takeBackStart, forgetStart, watermark, watermarkIs                                  string
 	position, standings, checkpoint, assign, hold, save, release, writeBackfill                        string // of Kafka's partitions
 	renew, incarnation, awaitsClient                                                                   string
-	retentionBegin, retentionRow, retentionTake, retentionSweep, retentionSave, retentionStarts        string
 }
 
 func newStatements(c Config) statements {
@@ -43,9 +42,6 @@ func newStatements(c Config) statements {
 		watermark: in(watermarkSQL), watermarkIs: in(watermarkIsSQL),
 		renew: in(renewSQL), incarnation: in(incarnationSQL), awaitsClient: awaitsClientSQL,
 		position: in(positionSQL), standings: in(standingsSQL), checkpoint: in(checkpointSQL), assign: in(assignSQL), hold: in(holdSQL), save: in(saveSQL), release: in(releaseSQL), writeBackfill: in(writeBackfillSQL),
-		retentionBegin: fmt.Sprintf(retentionBeginSQL, millis(retentionTimeout)), retentionRow: in(retentionRowSQL),
-		retentionTake: in(retentionTakeSQL), retentionSweep: in(retentionSweepSQL), retentionSave: in(retentionSaveSQL),
-		retentionStarts: in(retentionStartsSQL),
 	}
 }
 
@@ -58,19 +54,6 @@ func beginning(c Config) string {
 func idleTimeout(c Config) time.Duration { return c.Timeout + c.Grace + 10*time.Second }
 
 func millis(d time.Duration) int64 { return max(d.Milliseconds(), 1) }
-
-const (
-	// retentionTimeout bounds one turn of retention.
-	retentionTimeout = patrolTimeout
-
-	// retentionDaily is how often a node returns to the first row. A pass may have missed rows, because their transaction was open
-	// for longer than the window or the clock was wrong. It comes no more often, and is not repeated after a failure, because it
-	// reads the index entries of everything that has gone since the last vacuum.
-	retentionDaily = 24 * time.Hour
-
-	// startsKept is how long counted starts are kept at least: a process that dies may take its time to come back.
-	startsKept = 24 * time.Hour
-)
 
 const (
 	// declareEvery is how often a node declares its types. declareFor is how long it then counts as running.

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/internal/loop"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
 
@@ -135,7 +136,7 @@ func (bl *backlog) workOne(ctx context.Context, s *claimed, fresh, goOn bool) (n
 		}
 		switch v.do {
 		case actAgain:
-			if pause(ctx, v.delay) != nil {
+			if loop.Sleep(ctx, v.delay) != nil {
 				bl.handBack(ctx, s, 0)
 				return nil, nil
 			}
@@ -183,7 +184,7 @@ func (bl *backlog) handBack(ctx context.Context, s *claimed, delay time.Duration
 			return
 		}
 		bl.transient(err)
-		if pause(ctx, spread(databaseBase, databaseCap, wait+1, bl.random())) != nil {
+		if loop.Sleep(ctx, loop.Spread(databaseBase, databaseCap, wait+1, bl.random())) != nil {
 			return
 		}
 	}
@@ -221,7 +222,7 @@ func (bl *backlog) writeDown(ctx context.Context, s *claimed, f func(ctx context
 		var fl *failure
 		inDoubt = inDoubt || errors.As(err, &fl) && fl.fault == faultUnknown
 		bl.transient(err)
-		if pause(ctx, spread(databaseBase, databaseCap, wait+1, bl.random())) != nil {
+		if loop.Sleep(ctx, loop.Spread(databaseBase, databaseCap, wait+1, bl.random())) != nil {
 			return
 		}
 	}
@@ -256,7 +257,7 @@ func (bl *backlog) gone(ctx context.Context, s *claimed) (bool, error) {
 			return gone, err
 		}
 		bl.transient(err)
-		if err := pause(ctx, spread(databaseBase, databaseCap, wait+1, bl.random())); err != nil {
+		if err := loop.Sleep(ctx, loop.Spread(databaseBase, databaseCap, wait+1, bl.random())); err != nil {
 			return false, err
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/internal/loop"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
@@ -35,7 +36,7 @@ func TestStoredMemory_StoredEventsInMemoryKeepWithinTheirShare(t *testing.T) {
 		}
 		count(1)
 		defer count(-1)
-		if err := pause(ctx, 30*time.Millisecond); err != nil { // sleep: handlers run side by side if they may
+		if err := loop.Sleep(ctx, 30*time.Millisecond); err != nil { // sleep: handlers run side by side if they may
 			return err
 		}
 		return effectOf(ctx, tx, e)

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/internal/loop"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/retry"
@@ -20,10 +21,10 @@ import (
 
 // withoutSweeps handles stored events as Run does.
 func (in *Inbox) withoutSweeps(ctx context.Context) error {
-	g := newGroup(ctx)
-	g.run(in.pauses.watch)
-	g.run(in.backlog.workStored)
-	return g.wait()
+	g := loop.NewGroup(ctx)
+	g.Run(in.pauses.watch)
+	g.Run(in.backlog.workStored)
+	return g.Wait()
 }
 
 // A partition's sender receives the events of each key one after the other, while Run handles what failed, on two nodes,
@@ -58,7 +59,7 @@ func TestStored_FollowersOfAParkedKeyNeitherOvertakeNorAreForgotten(t *testing.T
 					t.Error(err)
 				}
 				// At random moments, so that many arrive just as the queue before them ends.
-				_ = pause(b.Context(), time.Duration(rand.Int64N(int64(12*time.Millisecond))))
+				_ = loop.Sleep(b.Context(), time.Duration(rand.Int64N(int64(12*time.Millisecond))))
 			}
 		})
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/holdfast-go/holdfast/inbox/internal/loop"
 	"github.com/holdfast-go/holdfast/internal/lane"
 )
 
@@ -31,14 +32,14 @@ type sweeper struct {
 func (sw *sweeper) sweepLoop(ctx context.Context) error {
 	wait := sweepEvery
 	for {
-		if pause(ctx, time.Duration((0.75+0.5*sw.random())*float64(wait))) != nil {
+		if loop.Sleep(ctx, time.Duration((0.75+0.5*sw.random())*float64(wait))) != nil {
 			return nil
 		}
 		begun := time.Now()
 		if err := sw.sweep(ctx); err != nil && ctx.Err() == nil {
 			sw.transient(err)
 		}
-		wait = rest(time.Since(begun), 100, sweepEvery, sweepAtLeast)
+		wait = loop.Rest(time.Since(begun), 100, sweepEvery, sweepAtLeast)
 	}
 }
 

@@ -43,6 +43,7 @@ var targets = []target{
 	{dir: "inbox", tests: `_Counting`, files: []string{"starts.go"}},
 	{dir: "inbox", tests: `_(Recording(Writes|Under|Says)|DeadLettering|Knowing)`, files: []string{"ledger.go"}},
 	{dir: "internal/state", tests: `_(WhatNeeds|WhatALaneWaits|AFullLog|ALaneWithout|ARelayThatClaims)`, files: []string{"needs.go"}},
+	{dir: "inbox/internal/retention", tests: `^TestPace`, files: []string{"pace.go"}},
 	{dir: "internal/kafkafault", tests: `^Test`, files: []string{"kafkafault.go"}},
 	// Statements. Their mutants meet all quick tests of a package, until one fails.
 	{dir: "dlq", sql: true, files: []string{"queries.go"}},
@@ -51,7 +52,8 @@ var targets = []target{
 	{dir: "internal/backlog", sql: true, files: []string{"backlog.go"}},
 	{dir: "idempotency", sql: true, files: []string{"queries.go"}},
 	{dir: "relay", sql: true, files: []string{"queries.go", "parked_queries.go", "schedule_queries.go"}},
-	{dir: "inbox", sql: true, files: []string{"queries.go", "position_queries.go", "letter_queries.go", "retention_queries.go"}},
+	{dir: "inbox", sql: true, files: []string{"queries.go", "position_queries.go", "letter_queries.go"}},
+	{dir: "inbox/internal/retention", sql: true, files: []string{"queries.go"}, also: []string{"inbox"}},
 	{dir: "outbox", sql: true, files: []string{"queries.go", "schema.sql"}, also: []string{".", "rig/rights", "rig/path", "relay", "dlq", "waiting", "internal/backlog"}},
 }
 

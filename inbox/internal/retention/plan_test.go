@@ -1,4 +1,4 @@
-package inbox
+package retention
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
-func TestRetentionPlan_RetentionWorksInEveryModeOfPgx(t *testing.T) {
+func TestPlan_RetentionWorksInEveryModeOfPgx(t *testing.T) {
 	for _, mode := range []string{"cache_statement", "cache_describe", "describe_exec", "exec", "simple_protocol"} {
 		t.Run(mode, func(t *testing.T) {
 			b := setup(t)
@@ -32,28 +32,28 @@ func TestRetentionPlan_RetentionWorksInEveryModeOfPgx(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer pool.Close()
-			in := b.inboxOn(pool)
+			l := b.loop(func(c *Config) { c.Pool = pool })
 			pgtest.Exec(t, b.db, `insert into holdfast.consumer_position (consumer, topic, partition, position) values ('billing', 'orders', 0, 100)`)
 			b.oldRows("kafka-", 0, 250)
 			b.oldRows("http-", nil, 250)
 			for range 2 {
-				b.pass(in, 50)
+				b.pass(l, 50)
 			}
 			if n := b.count("select count(*) from holdfast.inbox"); n != 150 {
 				t.Errorf("%d rows are left, want 150", n)
 			}
-			if err := in.retention.forgetStarts(b.Context()); err != nil {
+			if err := l.ForgetStarts(b.Context()); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 }
 
-func TestRetentionPlan_RetentionReadsByItsIndexHoweverLittleThePlannerKnows(t *testing.T) {
+func TestPlan_RetentionReadsByItsIndexHoweverLittleThePlannerKnows(t *testing.T) {
 	for _, state := range []string{"the table is empty", "it was never analyzed", "it was analyzed", "it was analyzed while it was empty"} {
 		t.Run(state, func(t *testing.T) {
 			b := setup(t)
-			in := b.inbox()
+			l := b.loop()
 			pgtest.Exec(t, b.db, "alter table holdfast.inbox set (autovacuum_enabled = off)")
 			if strings.HasSuffix(state, "while it was empty") {
 				pgtest.Exec(t, b.db, "vacuum analyze")
@@ -74,7 +74,7 @@ func TestRetentionPlan_RetentionReadsByItsIndexHoweverLittleThePlannerKnows(t *t
 					t.Fatal(err)
 				}
 				plan := func(statement, literals string) string {
-					tx, err := conn.BeginTx(b.Context(), pgx.TxOptions{BeginQuery: in.sql.retentionBegin})
+					tx, err := conn.BeginTx(b.Context(), pgx.TxOptions{BeginQuery: l.sql.begin})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -98,8 +98,8 @@ func TestRetentionPlan_RetentionReadsByItsIndexHoweverLittleThePlannerKnows(t *t
 					}
 					return strings.Join(lines, "\n")
 				}
-				sweep := plan(in.sql.retentionSweep, "'billing', now() - interval '30 days', 604800000000, 1000")
-				starts := plan(in.sql.retentionStarts, "'billing', 604800000000")
+				sweep := plan(l.sql.sweep, "'billing', now() - interval '30 days', 604800000000, 1000")
+				starts := plan(l.sql.starts, "'billing', 604800000000")
 				conn.Release()
 				for _, want := range []string{"Index Scan using inbox_settled on inbox", "consumer_position_pkey", "letter_event", "Tid Scan on inbox f", "Tid Scan on inbox i"} {
 					if !strings.Contains(sweep, want) {

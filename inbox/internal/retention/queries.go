@@ -1,11 +1,15 @@
-package inbox
+package retention
 
-// The statements of retention, written as those in queries.go.
+import (
+	"fmt"
 
-// retentionBeginSQL opens retention's transactions. They read by index, in the index's order, whatever the planner expects. A plan
+	"github.com/holdfast-go/holdfast/internal/sqlschema"
+)
+
+// beginSQL opens retention's transactions. They read by index, in the index's order, whatever the planner expects. A plan
 // made while the table was new, or before it was analyzed, would read all of it, and a connection keeps its plans. All settings
 // end with the transaction, so that a pooler may pass the connection on.
-const retentionBeginSQL = `begin isolation level read committed;
+const beginSQL = `begin isolation level read committed;
 set local idle_in_transaction_session_timeout = 10000;
 set local lock_timeout = 1000;
 set local statement_timeout = %d;
@@ -14,14 +18,22 @@ set local enable_bitmapscan = off;
 set local enable_sort = off;
 set local jit = off`
 
-const retentionRowSQL = `-- inbox.retention_row
+// statements are the constants of this file, for a schema.
+type statements struct{ begin, row, take, sweep, save, starts string }
+
+func newStatements(schema string) statements {
+	in := func(statement string) string { return sqlschema.In(schema, statement) }
+	return statements{begin: fmt.Sprintf(beginSQL, timeout.Milliseconds()), row: in(rowSQL), take: in(takeSQL), sweep: in(sweepSQL), save: in(saveSQL), starts: in(startsSQL)}
+}
+
+const rowSQL = `-- inbox.retention_row
 insert into holdfast.retention (consumer) select $1::text
  where not exists (select from holdfast.retention r where r.consumer = $1::text)
 on conflict (consumer) do nothing`
 
 // Takes the turn by locking the consumer's row, unless another node has it or the turn is not due. If the turn is further away than
 // twice the longest pause ($2), a wrong clock set it.
-const retentionTakeSQL = `-- inbox.retention_take
+const takeSQL = `-- inbox.retention_take
 select r.from_at, r.kept_at from holdfast.retention r
  where r.consumer = $1::text
    and (r.next_at <= now() or r.next_at > now() + 2 * $2::bigint * interval '1 microsecond')
@@ -31,7 +43,7 @@ select r.from_at, r.kept_at from holdfast.retention r
 // must stay are read without a lock. Rows that another transaction has locked (a replay) are skipped, so that this one never
 // waits for a lock. Rows are found again by their ctid, which needs no statistics and no second look at the index: a row that
 // this statement's snapshot sees cannot move, and its place is not reused, while the statement runs.
-const retentionSweepSQL = `-- inbox.retention_sweep
+const sweepSQL = `-- inbox.retention_sweep
 with old as materialized (
     select i.ctid as place, i.source, i.event_id, i.topic, i.partition, i."offset", i.result, i.processed_at
       from holdfast.inbox i
@@ -62,14 +74,14 @@ select count(*), (select count(*) from gone), max(o.processed_at),
        coalesce((extract(epoch from now() - min(o.processed_at)) * 1000000)::bigint - $3::bigint, 0)
   from old o`
 
-const retentionSaveSQL = `-- inbox.retention_save
+const saveSQL = `-- inbox.retention_save
 update holdfast.retention r
    set from_at = $2::timestamptz, kept_at = $3::timestamptz, next_at = clock_timestamp() + $4::bigint * interval '1 microsecond'
  where r.consumer = $1::text`
 
 // Removes counts of starts that are older than $2, up to 10,000 at a time, unless one is being counted. No index has last_at. The
 // statement reads the consumer's part of the primary key, because the table holds few rows at any time.
-const retentionStartsSQL = `-- inbox.retention_starts
+const startsSQL = `-- inbox.retention_starts
 delete from holdfast.start s
  where s.ctid = any (array(
            select f.ctid from holdfast.start f

@@ -1,0 +1,230 @@
+package retention
+
+import (
+	"cmp"
+	"math/rand/v2"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/test/migrated"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
+)
+
+func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
+
+// bundle is a database with the schema.
+type bundle struct {
+	*testing.T
+	db *pgtest.DB
+}
+
+func setup(t *testing.T) *bundle {
+	t.Helper()
+	t.Parallel()
+	return &bundle{t, migrated.New(t)}
+}
+
+// loop is that of the consumer billing, with the window that an inbox has by default.
+func (b *bundle) loop(change ...func(*Config)) *Loop {
+	c := Config{Pool: b.db.Pool, Schema: "holdfast", Consumer: "billing", Window: 7 * 24 * time.Hour, Random: rand.Float64, Failed: func(err error) { b.Errorf("it failed: %v", err) }}
+	for _, f := range change {
+		f(&c)
+	}
+	return New(c)
+}
+
+func (b *bundle) count(sql string, args ...any) int64 {
+	b.Helper()
+	return pgtest.Count(b, b.db, sql, args...)
+}
+
+// turn makes one turn of retention that must be ours.
+func (b *bundle) turn(l *Loop, limit int) Turn {
+	b.Helper()
+	// Whatever pause the last one asked for is over.
+	pgtest.Exec(b, b.db, "update holdfast.retention set next_at = '-infinity'")
+	t, err := l.Turn(b.Context(), limit, false)
+	if err != nil {
+		b.Fatalf("turn: %v", err)
+	}
+	return t
+}
+
+// pass makes turns until one meets the end, and says how many rows they read and removed.
+func (b *bundle) pass(l *Loop, limit int) (read, removed int) {
+	b.Helper()
+	next := limit
+	for range 1000 {
+		t := b.turn(l, next)
+		read, removed = read+t.Read, removed+t.Removed
+		if t.Read < next {
+			return read, removed
+		}
+		next = limit // as small as the test wants it, where that gets on
+		if t.Removed == 0 {
+			next = t.NextLimit
+		}
+	}
+	b.Fatal("the pass does not end")
+	return 0, 0
+}
+
+func TestRetention_RetentionRemovesOldRowsBelowThePosition(t *testing.T) {
+	b := setup(t)
+	l := b.loop()
+	pgtest.Exec(t, b.db, `insert into holdfast.consumer_position (consumer, topic, partition, position) values
+		('billing', 'orders', 0, 100), ('billing', 'orders', 1, 0), ('billing', 'refunds', 2, 500), ('mail', 'orders', 0, 500), ('mail', 'orders', 3, 500)`)
+	rows := []struct {
+		name                string
+		consumer, result    string
+		received, processed string // spans before now; "" is null
+		partition, offset   any
+		letter              string // its state
+		goes                bool
+	}{
+		{name: "old, from HTTP", goes: true},
+		{name: "young, from HTTP", received: "167 hours", processed: "167 hours"},
+		{name: "received long ago, settled a moment ago", processed: "1 minute"},
+		{name: "old, below the position", partition: 0, offset: 99, goes: true},
+		{name: "young, below the position", received: "167 hours", processed: "167 hours", partition: 0, offset: 99},
+		{name: "old, at the position", partition: 0, offset: 100},
+		{name: "old, above the position", partition: 0, offset: 101},
+		{name: "old, the first of a partition that stands at 0", partition: 1, offset: 0},
+		{name: "old, below the position of the same partition of another topic", partition: 2, offset: 7},
+		{name: "old, below another consumer's position only", partition: 3, offset: 7},
+		{name: "old, of a partition without a position", partition: 9, offset: 0},
+		{name: "old, stored", result: "stored", processed: "null"},
+		{name: "old, stored, below the position", result: "stored", processed: "null", partition: 0, offset: 3},
+		{name: "old, dead without a letter", result: "dead", goes: true},
+		{name: "old, dead, its letter is open", result: "dead", letter: "open"},
+		{name: "old, dead, below the position, its letter is open", result: "dead", letter: "open", partition: 0, offset: 4},
+		{name: "old, dead, its letter is being replayed", result: "dead", letter: "replaying"},
+		{name: "old, dead, its letter was replayed", result: "dead", letter: "replayed", goes: true},
+		{name: "old, dead, its letter was discarded", result: "dead", letter: "discarded", partition: 0, offset: 5, goes: true},
+		{name: "old, handled, beside a letter of a conflict", letter: "open", goes: true},
+		{name: "old, discarded", result: "discarded", goes: true},
+		{name: "old, skipped", result: "skipped", goes: true},
+		{name: "old, another consumer's", consumer: "mail"},
+	}
+	var stays int64
+	for _, r := range rows {
+		consumer, result := cmp.Or(r.consumer, "billing"), cmp.Or(r.result, "handled")
+		received, processed := cmp.Or(r.received, "169 hours"), cmp.Or(r.processed, "169 hours")
+		pgtest.Exec(t, b.db, `insert into holdfast.inbox (consumer, source, event_id, topic, partition, "offset", hash, received_at, processed_at, result)
+			values ($1, 'shop', $2, 'orders', $3, $4, '', now() - $5::text::interval, case when $6::text <> 'null' then now() - nullif($6::text, 'null')::interval end, $7)`,
+			consumer, r.name, r.partition, r.offset, received, processed, result)
+		if r.letter != "" {
+			pgtest.Exec(t, b.db, `insert into holdfast.letter (origin, consumer, reason, state, event_id, source, type, topic, key, time, hash)
+				values ('inbox', $1, 'test', $2, $3, 'shop', 't', 'orders', '', now(), '')`, consumer, r.letter, r.name)
+		}
+		if !r.goes {
+			stays++
+		}
+	}
+	// A letter of another consumer about the same event keeps nothing.
+	pgtest.Exec(t, b.db, `insert into holdfast.letter (origin, consumer, reason, event_id, source, type, topic, key, time, hash)
+		values ('inbox', 'mail', 'test', 'old, dead without a letter', 'shop', 't', 'orders', '', now(), '')`)
+	for _, limit := range []int{3, 1000} { // a second pass takes nothing more
+		b.pass(l, limit)
+		for _, r := range rows {
+			got := b.count("select count(*) from holdfast.inbox where event_id = $1", r.name) == 0
+			if got != r.goes {
+				t.Errorf("turns of %d rows: %q: gone %v, want %v", limit, r.name, got, r.goes)
+			}
+		}
+		if n := b.count("select count(*) from holdfast.inbox"); n != stays {
+			t.Errorf("turns of %d rows: %d rows are left, want %d", limit, n, stays)
+		}
+	}
+}
+
+// oldRows inserts n rows of a partition, a millisecond apart, that were settled longer ago than the window.
+func (b *bundle) oldRows(name string, partition any, n int) {
+	b.Helper()
+	pgtest.Exec(b, b.db, `insert into holdfast.inbox (consumer, source, event_id, topic, partition, "offset", hash, received_at, processed_at, result)
+		select 'billing', 'shop', $1::text || n, 'orders', $2::int, case when $2::int is not null then n end, '',
+		       now() - interval '30 days' + n * interval '1 millisecond', now() - interval '30 days' + n * interval '1 millisecond', 'handled'
+		  from generate_series(0, $3::int - 1) n`, name, partition, n)
+}
+
+func TestRetention_RetentionReadsRowsOfAStalledPartitionOnceInAPass(t *testing.T) {
+	skip.InShort(t, "it takes 1 s beside the others")
+	b := setup(t)
+	l := b.loop()
+	pgtest.Exec(t, b.db, `insert into holdfast.consumer_position (consumer, topic, partition, position) values ('billing', 'orders', 0, 10), ('billing', 'orders', 1, 1000)`)
+	b.oldRows("stalled-", 0, 1000)
+	b.oldRows("going-", 1, 1000)
+	b.oldRows("http-", nil, 1000)
+	if read, removed := b.pass(l, 100); removed != 2010 || read > 3100 {
+		t.Errorf("the first pass read %d rows and removed %d, want about 3000 and 2010", read, removed)
+	}
+	if read, removed := b.pass(l, 100); removed != 0 || read > 1100 {
+		t.Errorf("the second pass read %d rows and removed %d, want about 990 and none", read, removed)
+	}
+	pgtest.Exec(t, b.db, `update holdfast.consumer_position set position = 600 where partition = 0`)
+	if _, removed := b.pass(l, 100); removed != 590 {
+		t.Errorf("after the position moved %d rows were removed, want 590", removed)
+	}
+	if n := b.count(`select count(*) from holdfast.inbox where "offset" < 600 or partition is distinct from 0`); n != 0 {
+		t.Errorf("%d rows are left that should have gone", n)
+	}
+	if n := b.count("select count(*) from holdfast.inbox"); n != 400 {
+		t.Errorf("%d rows are left, want 400", n)
+	}
+}
+
+func TestRetention_RetentionGetsPastManyRowsOfOneInstantThatMustStay(t *testing.T) {
+	b := setup(t)
+	l := b.loop()
+	pgtest.Exec(t, b.db, `insert into holdfast.inbox (consumer, source, event_id, topic, partition, "offset", hash, processed_at, result)
+		select 'billing', '', 'stalled-' || n, 'orders', 0, n, '', now() - interval '40 days', 'handled' from generate_series(1, 3000) n`)
+	b.oldRows("http-", nil, 500)
+	b.pass(l, 100)
+	if n := b.count("select count(*) from holdfast.inbox where partition is null"); n != 0 {
+		t.Errorf("%d rows behind them are left", n)
+	}
+	if n := b.count("select count(*) from holdfast.inbox"); n != 3000 {
+		t.Errorf("%d rows are left, want 3000", n)
+	}
+}
+
+func TestRetention_ADailyTurnFindsRowsBelowTheMark(t *testing.T) {
+	b := setup(t)
+	l := b.loop()
+	b.oldRows("http-", nil, 100)
+	b.pass(l, 1000)
+	// A transaction that had been open since before everything else.
+	pgtest.Exec(t, b.db, `insert into holdfast.inbox (consumer, source, event_id, topic, hash, processed_at, result) values ('billing', '', 'late', 'orders', '', now() - interval '60 days', 'handled')`)
+	if _, removed := b.pass(l, 1000); removed != 0 {
+		t.Errorf("%d rows were removed behind the mark", removed)
+	}
+	pgtest.Exec(t, b.db, "update holdfast.retention set next_at = '-infinity'")
+	if got, err := l.Turn(b.Context(), 1000, true); err != nil || got.Removed != 1 {
+		t.Errorf("%+v, %v; want 1 row removed", got, err)
+	}
+	pgtest.Exec(t, b.db, "update holdfast.retention set next_at = '-infinity'")
+	if got, err := l.Turn(b.Context(), 1000, true); err != nil || got.Read != 0 {
+		t.Errorf("%+v, %v; want nothing read", got, err)
+	}
+	if n := b.count("select count(*) from holdfast.retention where from_at is not null"); n != 1 {
+		t.Error("the mark was lost where there was nothing to read")
+	}
+}
+
+func TestRetention_RetentionForgetsStartsThatNobodyAskedForAgain(t *testing.T) {
+	b := setup(t)
+	l := b.loop(func(c *Config) { c.Window = time.Minute })
+	pgtest.Exec(t, b.db, `insert into holdfast.start (consumer, source, event_id, starts, last_at) values
+		('billing', '', 'leaked', 1, now() - interval '25 hours'), ('billing', '', 'a slow crash loop', 2, now() - interval '23 hours'), ('mail', '', 'other', 1, now() - interval '25 hours')`)
+	if err := l.ForgetStarts(b.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := b.count("select count(*) from holdfast.start where event_id = 'leaked'"); n != 0 {
+		t.Error("the leaked start is still there")
+	}
+	if n := b.count("select count(*) from holdfast.start"); n != 2 {
+		t.Errorf("%d starts are left, want 2", n)
+	}
+}
