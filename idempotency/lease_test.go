@@ -202,7 +202,7 @@ func TestLease_RequestsThatWaitForALeaseGetItsAnswer(t *testing.T) {
 	b.sold(1)
 }
 
-// TestTrap30: a process that is frozen past its lease and thawed does nothing more, whatever it thinks.
+// A process that is frozen past its lease and thawed does nothing more, whatever it thinks.
 func TestLease_Trap30WhoIsThawedAfterItsLeaseWritesNothing(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := openTill(t)

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -148,10 +149,10 @@ func (rec *receiver) receiveTx(ctx context.Context, tx pgx.Tx, e holdfast.Event)
 	if failed == nil {
 		return out, nil
 	}
-	if failed.fault != faultEvent || tx.Conn().IsClosed() || tx.Conn().PgConn().TxStatus() == 'I' { // Nothing may be written any more.
-		return "", fmt.Errorf("receive event: %w", failed.err)
+	if failed.Fault != failure.FaultEvent || tx.Conn().IsClosed() || tx.Conn().PgConn().TxStatus() == 'I' { // Nothing may be written any more.
+		return "", fmt.Errorf("receive event: %w", failed.Err)
 	}
-	h, v := history{}.after(rec.of(e.Type).Retry, *failed, time.Now(), rec.random())
+	h, v := failure.History{}.After(rec.of(e.Type).Retry, *failed, time.Now(), rec.random())
 	next, _ := rec.afterFailure(d, h, v, nil)
 	if out, err = next(ctx, tx); err != nil {
 		return "", fmt.Errorf("receive event: record failure: %w", err)
@@ -184,7 +185,7 @@ func (rec *receiver) storeTx(ctx context.Context, tx pgx.Tx, e holdfast.Event) (
 
 // underSavepoint runs a step in the caller's transaction, under a savepoint. When the handler fails, the savepoint undoes
 // the step, and failed holds the error and whose fault it is. A handler that hangs costs the connection, and is an error.
-func (rec *receiver) underSavepoint(ctx context.Context, tx pgx.Tx, s step) (out Outcome, failed *failure, err error) {
+func (rec *receiver) underSavepoint(ctx context.Context, tx pgx.Tx, s step) (out Outcome, failed *failure.Error, err error) {
 	savepoint, err := tx.Begin(ctx)
 	if err != nil {
 		return "", nil, fmt.Errorf("begin savepoint: %w", err)
@@ -195,17 +196,17 @@ func (rec *receiver) underSavepoint(ctx context.Context, tx pgx.Tx, s step) (out
 		}
 		return out, nil, nil
 	}
-	var h *handlerError
+	var h *failure.HandlerError
 	if !errors.As(err, &h) {
 		rollbackTo(ctx, savepoint)
 		return "", nil, err
 	}
-	if h.hung != nil { // The handler may still write: it must not write into what the caller does next.
+	if h.Hung != nil { // The handler may still write: it must not write into what the caller does next.
 		_ = tx.Conn().PgConn().Conn().Close()
-		go func() { <-h.hung; rec.runner.hung.Add(-1) }()
+		go func() { <-h.Hung; rec.runner.hung.Add(-1) }()
 		return "", nil, err
 	}
-	failed = failureOf(ctx, tx, err)
+	failed = failure.Of(ctx, tx, err)
 	rollbackTo(ctx, savepoint)
 	return "", failed, nil
 }

@@ -81,7 +81,7 @@ func (p *partition) assign(ctx context.Context) error {
 				p.transient(err)
 			}
 		}
-		if perr := loop.Sleep(ctx, loop.Spread(databaseBase, databaseCap, wait+1, p.random())); perr != nil {
+		if perr := loop.Sleep(ctx, loop.Spread(loop.DatabaseBase, loop.DatabaseCap, wait+1, p.random())); perr != nil {
 			return perr
 		}
 	}

@@ -176,7 +176,7 @@ func (b *backfill) begin(ctx context.Context, u Until) error {
 		if ctx.Err() == nil {
 			b.brokerTransient("asking where topics end", err)
 		}
-		if loop.Sleep(ctx, loop.Spread(databaseBase, databaseCap, wait, b.random())) != nil {
+		if loop.Sleep(ctx, loop.Spread(loop.DatabaseBase, loop.DatabaseCap, wait, b.random())) != nil {
 			return fmt.Errorf("consume until: %w: %w", ErrBoundNotReached, context.Cause(ctx))
 		}
 	}

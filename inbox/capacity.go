@@ -1,6 +1,10 @@
 package inbox
 
-import "time"
+import (
+	"time"
+
+	"github.com/holdfast-go/holdfast/inbox/internal/loop"
+)
 
 // This file holds a partition's events that found no room (ErrFull): backpressure. They wait here and keep their keys, but no
 // worker and no connection. The partition begins no other events meanwhile. It tries one of them at a time, and the next one
@@ -42,7 +46,7 @@ func (p *partition) tryLater() {
 	if r.left {
 		return
 	}
-	r.timer = time.AfterFunc(capacityDelay(r.tries+1, len(r.waiting), p.random()), func() {
+	r.timer = time.AfterFunc(loop.CapacityDelay(r.tries+1, len(r.waiting), p.random()), func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		r.timer = nil

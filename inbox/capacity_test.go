@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
@@ -439,7 +440,7 @@ func TestCapacity_AStopDoesNotWaitForQuickTries(t *testing.T) {
 	b.observed.mu.Lock()
 	made := len(b.observed.retries) - 1 // The last tells that it is stored.
 	b.observed.mu.Unlock()
-	if n := b.count("select count(*) from holdfast.stored where attempts = $1 and cardinality(errors) = $2", made, min(made, maxErrors)); n != 1 {
+	if n := b.count("select count(*) from holdfast.stored where attempts = $1 and cardinality(errors) = $2", made, min(made, failure.MaxErrors)); n != 1 {
 		t.Errorf("it is not stored with its %d attempts", made)
 	}
 	if n := b.count("select count(*) from holdfast.consumer_position where position = 1 and clean"); n != 1 {
@@ -453,7 +454,7 @@ func TestCapacity_AStopDoesNotWaitForADatabaseThatIsAway(t *testing.T) {
 	close(stop)
 	in := b.in.newIntake(b.in.registry.newDelivery(event("1", "k")), nil, stop)
 	in.next = func(context.Context) (Outcome, error) {
-		return "", &failure{faultDatabase, errors.New("connection refused")}
+		return "", &failure.Error{Fault: failure.FaultDatabase, Err: errors.New("connection refused")}
 	}
 	if out, err := b.in.receiver.receive(t.Context(), in, nil); !errors.Is(err, errStopping) {
 		t.Errorf("receive returned %q, %v", out, err)

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/internal/cutoff"
 )
 
@@ -57,7 +58,7 @@ func (env *env) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 		}
 		release(conn)
 	}
-	return nil, blame(ctx, fmt.Errorf("acquire connection: %w", err), failureFacts{connLost: true})
+	return nil, failure.Blame(ctx, fmt.Errorf("acquire connection: %w", err), failure.Facts{ConnLost: true})
 }
 
 // bounded is the context of our own statements.
@@ -78,7 +79,7 @@ func release(conn *pgxpool.Conn) {
 // that did not answer in time may not be the only one. One on which our own statements have no right any more, or may only
 // read, was left so by a handler (set role) or leads to a server that has become a standby.
 func (env *env) suspect(err error) {
-	var h *handlerError
+	var h *failure.HandlerError
 	var server *pgconn.PgError
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):

@@ -50,7 +50,7 @@ func (co *consumer) run(ctx context.Context, src source.Session) error {
 			return nil // Run declares the types too. It returns this error and ends both.
 		}
 		co.transient(err)
-		if loop.Sleep(ctx, loop.Spread(databaseBase, databaseCap, wait+1, co.random())) != nil {
+		if loop.Sleep(ctx, loop.Spread(loop.DatabaseBase, loop.DatabaseCap, wait+1, co.random())) != nil {
 			return nil
 		}
 	}
@@ -69,7 +69,7 @@ func (co *consumer) run(ctx context.Context, src source.Session) error {
 		if err != nil {
 			co.brokerTransient("joining the group", err)
 			wait++
-			if loop.Sleep(ctx, loop.Spread(databaseBase, databaseCap, wait, co.random())) != nil {
+			if loop.Sleep(ctx, loop.Spread(loop.DatabaseBase, loop.DatabaseCap, wait, co.random())) != nil {
 				return nil
 			}
 			continue

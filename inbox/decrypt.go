@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/internal/foreign"
 	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/retry"
@@ -51,14 +52,14 @@ func (env *env) decrypting(h BatchHandler) BatchHandler {
 // decrypt returns the payload of an event. What no other attempt can change is a permanent failure.
 func (env *env) decrypt(ctx context.Context, e holdfast.Event, s holdfast.Sealed) ([]byte, error) {
 	if env.c.Decryptor == nil {
-		return nil, ours("the payload is encrypted (%s, key %s): set inbox.Config.Decryptor", excerpt(s.Algorithm), excerpt(s.Key))
+		return nil, failure.Ours("the payload is encrypted (%s, key %s): set inbox.Config.Decryptor", excerpt(s.Algorithm), excerpt(s.Key))
 	}
 	payload, err := env.c.Decryptor.Decrypt(ctx, e, s)
 	switch err = foreign.Error(err); {
 	case errors.Is(err, holdfast.ErrKeyErased), errors.Is(err, holdfast.ErrSealBroken):
-		return nil, retry.Permanent(oursOf(err, "decrypt the payload (key %s)", excerpt(s.Key)))
+		return nil, retry.Permanent(failure.OursOf(err, "decrypt the payload (key %s)", excerpt(s.Key)))
 	case err != nil:
-		return nil, oursOf(err, "decrypt the payload (key %s)", excerpt(s.Key))
+		return nil, failure.OursOf(err, "decrypt the payload (key %s)", excerpt(s.Key))
 	case payload == nil:
 		payload = []byte{} // nil is a tombstone, and this event is none
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 )
 
 // delivery is an event that is being taken in.
@@ -134,7 +135,7 @@ type intake struct {
 	stop <-chan struct{} // when closed, delays end and nothing more is tried; nil: never
 
 	next     attemptFunc // nil before the first attempt
-	h        history
+	h        failure.History
 	failures []string
 	refused  int // how often Postgres refused what was decided
 	begun    time.Time
@@ -142,5 +143,5 @@ type intake struct {
 
 // newIntake is an event that comes alone. With a stop channel it waits as long as the database is away.
 func (env *env) newIntake(d *delivery, s step, stop <-chan struct{}) *intake {
-	return &intake{d: d, step: s, stop: stop, h: history{quick: env.c.ImmediateRetries, decided: s != nil, waitsLong: stop != nil}, begun: time.Now()}
+	return &intake{d: d, step: s, stop: stop, h: failure.History{Quick: env.c.ImmediateRetries, Decided: s != nil, WaitsLong: stop != nil}, begun: time.Now()}
 }

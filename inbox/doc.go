@@ -66,11 +66,10 @@
 //     is an event and where it came from, fence.go is the right to its partition (fencing), and start.go decides where to
 //     read that from.
 //  11. Every handler runs in one place (handler.go), in a transaction (transaction.go) that commits or rolls back (ending.go),
-//     and is judged in one place (returned.go). connection.go takes the connections, bounds what is waited for on them, and
-//     gets rid of dead ones. Errors are shortened (errortext.go). history.go decides what follows a failure,
-//     and fault.go says whose fault it is.
+//     and is judged in one place (package failure). connection.go takes the connections, bounds what is waited for on them, and
+//     gets rid of dead ones. Package failure decides whose fault a failure is, and what follows from it.
 //  12. wiring.go explains a missing schema, and running.go tells a handler what it is about. All parts use env.go, registry.go (the
 //     handlers), middleware.go (what is around them), settings.go (what holds for a type), turns.go (how many of its handlers run at once), memory.go (its budget) and statements.go. grouping.go decides which events may
-//     share a transaction. ours.go has errors in our own words. transient.go bounds how often a repeated error is logged, backoff.go how long to wait. Package loop runs loops.
+//     share a transaction. transient.go bounds how often a repeated error is logged. Package loop runs loops, and says how long they wait.
 //     vitals.go keeps what the loops saw last. backfill_progress.go says how far a backfill has got, and bound.go where it stops.
 package inbox

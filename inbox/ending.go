@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 	"github.com/holdfast-go/holdfast/internal/handlertx"
 )
@@ -33,7 +34,7 @@ func (rn *runner) needsItsOwn(eventType string) bool {
 func (rn *runner) commitTx(ctx context.Context, conn *pgxpool.Conn, tx pgx.Tx) error {
 	defer release(conn)
 	if conn.Conn().IsClosed() { // COMMIT was never sent, so nothing is in doubt.
-		return blame(ctx, errors.New("the connection was lost before commit"), failureFacts{connLost: true})
+		return failure.Blame(ctx, errors.New("the connection was lost before commit"), failure.Facts{ConnLost: true})
 	}
 	failpoint.Hit(failpoint.InboxCommitting)
 	commit, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
@@ -44,7 +45,7 @@ func (rn *runner) commitTx(ctx context.Context, conn *pgxpool.Conn, tx pgx.Tx) e
 	}
 	if err != nil {
 		rollback(ctx, tx)
-		return &failure{faultOf(err, failureFacts{committing: true}), fmt.Errorf("commit: %w", err)}
+		return &failure.Error{Fault: failure.FaultOf(err, failure.Facts{Committing: true}), Err: fmt.Errorf("commit: %w", err)}
 	}
 	return nil
 }
@@ -52,13 +53,13 @@ func (rn *runner) commitTx(ctx context.Context, conn *pgxpool.Conn, tx pgx.Tx) e
 // abort rolls back a transaction that failed, and gives its connection back. When a handler hangs, abort closes the connection
 // and never returns it to the pool: the handler could write into another transaction. So it does where a handler has ended its transaction:
 // what it did to the session since would not be rolled back.
-func (rn *runner) abort(ctx context.Context, conn *pgxpool.Conn, tx pgx.Tx, f *failure) {
-	var h *handlerError
-	if errors.As(f.err, &h) && h.hung != nil {
-		rn.abandon(conn, h.hung)
+func (rn *runner) abort(ctx context.Context, conn *pgxpool.Conn, tx pgx.Tx, f *failure.Error) {
+	var h *failure.HandlerError
+	if errors.As(f.Err, &h) && h.Hung != nil {
+		rn.abandon(conn, h.Hung)
 		return
 	}
-	if h != nil && h.ended {
+	if h != nil && h.Ended {
 		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 		_ = conn.Conn().Close(bounded)
 		cancel()

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/inbox/internal/loop"
 	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
@@ -52,7 +53,7 @@ func (f *fence) read(br pgx.BatchResults) error {
 		return fmt.Errorf("read epoch: %w", err)
 	}
 	if !mine {
-		return errFenced
+		return failure.ErrFenced
 	}
 	return nil
 }
@@ -64,7 +65,7 @@ func (f *fence) check(ctx context.Context, env *env, tx pgx.Tx) error {
 		return fmt.Errorf("read epoch: %w", err)
 	}
 	if !mine {
-		return errFenced
+		return failure.ErrFenced
 	}
 	return nil
 }
@@ -96,7 +97,7 @@ func waitingMost(pool *pgxpool.Pool) int {
 func (fs *fences) assign(ctx context.Context, topic string, partition int, group string, choose func(position int64) (reading, error)) (assignment, error) {
 	a, err := fs.raise(ctx, topic, partition, group, false, choose)
 	for look := 1; errors.Is(err, errFenceTaken); look++ {
-		t := time.NewTimer(loop.Spread(databaseBase, fenceLook, look, fs.random()))
+		t := time.NewTimer(loop.Spread(loop.DatabaseBase, fenceLook, look, fs.random()))
 		select {
 		case fs.waiting <- struct{}{}:
 			a, err = fs.raise(ctx, topic, partition, group, true, choose)

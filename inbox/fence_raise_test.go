@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/lane"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
@@ -62,7 +63,7 @@ func TestFenceRaise_RaisingTheEpochFencesTheLastOwnerOff(t *testing.T) {
 		if !last && (checked != nil || read != nil) {
 			t.Errorf("the owner is refused: %v, %v", checked, read)
 		}
-		if last && (!errors.Is(checked, errFenced) || !errors.Is(read, errFenced)) {
+		if last && (!errors.Is(checked, failure.ErrFenced) || !errors.Is(read, failure.ErrFenced)) {
 			t.Errorf("the last owner is told %v and %v, want that it is fenced off", checked, read)
 		}
 		if err := tx.Rollback(t.Context()); err != nil {
@@ -125,13 +126,13 @@ func TestFenceRaise_FencingSaysWhatItCouldNotAsk(t *testing.T) {
 	pgtest.Exec(t, tx, "set local lock_timeout = '20ms'; savepoint s")
 	err = b.readFence(in, f, tx)
 	b.wantError(err, "read epoch")
-	if errors.Is(err, errFenced) {
+	if errors.Is(err, failure.ErrFenced) {
 		t.Error("an owner that could not ask is called fenced off")
 	}
 	pgtest.Exec(t, tx, "rollback to s")
 	err = f.check(t.Context(), in.env, tx)
 	b.wantError(err, "read epoch")
-	if errors.Is(err, errFenced) {
+	if errors.Is(err, failure.ErrFenced) {
 		t.Error("an owner that could not ask is called fenced off")
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
@@ -30,8 +31,8 @@ func TestGuards_AZombieNeitherParksNorGivesUpAnEvent(t *testing.T) {
 		},
 	} {
 		out, err := in.receiver.runner.within(s)(t.Context())
-		var f *failure
-		if !errors.As(err, &f) || f.fault != faultFenced {
+		var f *failure.Error
+		if !errors.As(err, &f) || f.Fault != failure.FaultFenced {
 			t.Errorf("%s: %q, %v; want it to be fenced", name, out, err)
 		}
 	}

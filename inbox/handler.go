@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/internal/foreign"
 	"github.com/holdfast-go/holdfast/internal/handlertx"
 )
@@ -27,14 +28,14 @@ func (rn *runner) handle(ctx context.Context, tx pgx.Tx, h BatchHandler, es []ho
 	}
 	ctx, cancel := rn.bounded(ctx)
 	defer cancel()
-	return judgeSettling(settle(ctx), tx.Conn().IsClosed())
+	return failure.JudgeSettling(settle(ctx), tx.Conn().IsClosed())
 }
 
 // call runs a handler. Its error is a *handlerError, or errOneByOne if a handler that shares its transaction needs one of its own. A
 // handler that does not return within its time-out and Config.Grace is reported as hung. It still runs.
 func (rn *runner) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []holdfast.Event, about *handling) (err error) {
 	if err := rn.tooManyHung(); err != nil {
-		return &handlerError{err: err, stopped: true}
+		return &failure.HandlerError{Err: err, Stopped: true}
 	}
 	c := rn.of(es[0].Type)
 	hctx, cancel := context.WithTimeout(ctx, c.Timeout)
@@ -43,7 +44,7 @@ func (rn *runner) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []hold
 	hctx, ended := rn.observed(hctx, es, about)
 	defer func() { ended(err) }()
 	done := make(chan error, 1)
-	given := handlertx.Give(hctx, tx, errNotTheHandlers)
+	given := handlertx.Give(hctx, tx, failure.ErrNotTheHandlers)
 	defer given.TakeBack()
 	if about.shares != nil {
 		given.Share(errShared)
@@ -58,11 +59,11 @@ func (rn *runner) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []hold
 	}
 	var q *question
 	go func() {
-		err := errGoexit // unless it returns or panics
+		err := failure.ErrGoexit // unless it returns or panics
 		defer func() { done <- err }()
 		defer func() {
 			if p := recover(); p != nil {
-				err = panicOf(p)
+				err = failure.PanicOf(p)
 			}
 		}()
 		err = foreign.Error(h(hctx, given, es))
@@ -71,21 +72,21 @@ func (rn *runner) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []hold
 		if given.NeedsItsOwn() {
 			rn.own.Store(es[0].Type, true)
 			if about.shares != nil { // Nothing of that was sent.
-				return errOneByOne
+				return failure.ErrOneByOne
 			}
 		}
 		if err := given.Unready(); err != nil {
 			return err
 		}
 		conn := tx.Conn().PgConn()
-		r := handlerReturn{
-			err: err, timeout: c.Timeout, over: hctx.Err() != nil, stopped: ctx.Err() != nil,
-			closed: conn.IsClosed(), busy: conn.IsBusy(), status: conn.TxStatus(), ended: given.Ended(), ranOut: given.RanOut(),
+		r := failure.Return{
+			Err: err, Timeout: c.Timeout, Over: hctx.Err() != nil, Stopped: ctx.Err() != nil,
+			Closed: conn.IsClosed(), Busy: conn.IsBusy(), Status: conn.TxStatus(), Ended: given.Ended(), RanOut: given.RanOut(),
 		}
-		if r.timedOut() && r.closed {
-			r.cutOff = q.cutOff(given.Sent())
+		if r.TimedOut() && r.Closed {
+			r.CutOff = q.cutOff(given.Sent())
 		}
-		return r.judge()
+		return r.Judge()
 	}
 	select {
 	case err := <-done:
@@ -111,9 +112,9 @@ func (rn *runner) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []hold
 	if rn.c.Observer.OnHungHandler != nil {
 		rn.c.Observer.OnHungHandler(e, n)
 	}
-	return &handlerError{
-		err:      ours("the handler was cancelled after %s and did not return within %s", c.Timeout, c.Grace),
-		timedOut: ctx.Err() == nil, stopped: ctx.Err() != nil, hung: done,
+	return &failure.HandlerError{
+		Err:      failure.Ours("the handler was cancelled after %s and did not return within %s", c.Timeout, c.Grace),
+		TimedOut: ctx.Err() == nil, Stopped: ctx.Err() != nil, Hung: done,
 	}
 }
 

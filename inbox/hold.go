@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/inbox/internal/loop"
 	"github.com/holdfast-go/holdfast/internal/foreign"
 )
@@ -22,7 +23,7 @@ const (
 )
 
 // errPositionChanged ends a generation, so that the partition is assigned again with the position that it has now.
-var errPositionChanged = fmt.Errorf("the position was changed while the partition was held: %w", errFenced)
+var errPositionChanged = fmt.Errorf("the position was changed while the partition was held: %w", failure.ErrFenced)
 
 // hold reports that the partition is held, and waits before the next look. tries counts the looks, from 1. The error ends the
 // partition: ctx ended, or its position is not the one that it was. own says that this node has claimed the partition.
@@ -41,7 +42,7 @@ func (p *partition) hold(ctx context.Context, why error, tries int, own bool) er
 		}
 		p.c.Observer.OnHeld(held, why)
 	}
-	text := boundedError(why)
+	text := failure.BoundedError(why)
 	if same, err := p.noteHeld(ctx, &text, own); err != nil {
 		if ctx.Err() == nil {
 			p.transient(err)
@@ -102,7 +103,7 @@ func (p *partition) outOfRange(ctx context.Context, offset int64) (int64, error)
 			if ctx.Err() == nil {
 				p.brokerTransient("asking for the log's bounds", err)
 			}
-			if perr := loop.Sleep(ctx, loop.Spread(databaseBase, databaseCap, wait, p.random())); perr != nil {
+			if perr := loop.Sleep(ctx, loop.Spread(loop.DatabaseBase, loop.DatabaseCap, wait, p.random())); perr != nil {
 				return 0, perr
 			}
 			continue

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/internal/hook"
 )
 
@@ -34,7 +35,7 @@ func (in *Inbox) Hooks() hook.Inbox[Outcome] {
 }
 
 // tryTx is ReceiveTx for package holdfasttest. It returns the handler's error and does not write it down.
-func (rec *receiver) tryTx(ctx context.Context, tx pgx.Tx, e holdfast.Event) (out Outcome, failure, err error) {
+func (rec *receiver) tryTx(ctx context.Context, tx pgx.Tx, e holdfast.Event) (out Outcome, failed, err error) {
 	if err := rec.registry.start(); err != nil {
 		return "", nil, err
 	}
@@ -46,20 +47,20 @@ func (rec *receiver) tryTx(ctx context.Context, tx pgx.Tx, e holdfast.Event) (ou
 	if d.h == nil {
 		return "", nil, fmt.Errorf("the type %q has no handler: consumer %s handles %q", e.Type, rec.c.Consumer, rec.registry.types)
 	}
-	out, failed, err := rec.underSavepoint(ctx, tx, func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return rec.admission.admit(ctx, tx, d, 1) })
-	var h *handlerError
+	out, f, err := rec.underSavepoint(ctx, tx, func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return rec.admission.admit(ctx, tx, d, 1) })
+	var h *failure.HandlerError
 	if errors.As(err, &h) { // The handler hangs and may still write: the transaction is lost.
-		return Retrying, h.err, nil
+		return Retrying, h.Err, nil
 	}
-	if err != nil || failed == nil {
+	if err != nil || f == nil {
 		return out, nil, err
 	}
 	out = Retrying
-	if failed.fault == faultEvent {
-		if _, v := (history{}).after(rec.of(e.Type).Retry, *failed, time.Now(), rec.random()); v.do == actDead {
+	if f.Fault == failure.FaultEvent {
+		if _, v := (failure.History{}).After(rec.of(e.Type).Retry, *f, time.Now(), rec.random()); v.Do == failure.ActDead {
 			out = Dead
 		}
 	}
-	errors.As(failed.err, &h) // A failure under the savepoint is always the handler's.
-	return out, h.err, nil
+	errors.As(f.Err, &h) // A failure under the savepoint is always the handler's.
+	return out, h.Err, nil
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 )
 
 // This file notices that Postgres went back in time while a consumer runs. A crash with synchronous_commit = off, or a failover
@@ -21,7 +23,7 @@ import (
 const lookEvery = time.Second
 
 // errStaleGeneration ends a generation, as fencing does: the node joins the group again.
-var errStaleGeneration = fmt.Errorf("the database came back from a crash or a failover and may have lost its last transactions: %w", errFenced)
+var errStaleGeneration = fmt.Errorf("the database came back from a crash or a failover and may have lost its last transactions: %w", failure.ErrFenced)
 
 // renewIncarnation fills the table after a crash has emptied it. The first of many nodes does.
 func (env *env) renewIncarnation(ctx context.Context) error {

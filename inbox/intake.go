@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 	"github.com/holdfast-go/holdfast/internal/lane"
 )
@@ -52,9 +53,9 @@ func (rec *receiver) receive(ctx context.Context, t *intake, failed error) (Outc
 			rec.report(d, out, time.Since(t.begun))
 			return out, nil
 		}
-		var f *failure
+		var f *failure.Error
 		failing := errors.As(err, &f)
-		if !failing || f.fault != faultUnknown { // else it may be stored
+		if !failing || f.Fault != failure.FaultUnknown { // else it may be stored
 			rec.queues.quota.leave(d)
 		}
 		if errors.Is(err, errUnqueued) {
@@ -63,43 +64,43 @@ func (rec *receiver) receive(ctx context.Context, t *intake, failed error) (Outc
 		if !failing {
 			return "", err
 		}
-		d.inDoubt = d.inDoubt || f.fault == faultUnknown
-		if h.decided && f.fault == faultEvent {
+		d.inDoubt = d.inDoubt || f.Fault == failure.FaultUnknown
+		if h.Decided && f.Fault == failure.FaultEvent {
 			if t.refused++; t.refused == maxRefused {
-				t.next = rec.runner.within(rec.unrecordable(t, f.err))
+				t.next = rec.runner.within(rec.unrecordable(t, f.Err))
 			}
 		}
-		var v verdict
-		*h, v = h.after(rec.of(d.e.Type).Retry, *f, time.Now(), rec.random())
-		cause := v.failure.err
-		if v.failure.fault.outage() {
+		var v failure.Verdict
+		*h, v = h.After(rec.of(d.e.Type).Retry, *f, time.Now(), rec.random())
+		cause := v.Failure.Err
+		if v.Failure.Fault.Outage() {
 			rec.transientOf(d, cause)
 		}
-		if v.do == actAgain && !v.free {
-			rec.retried(d.context(), d.e, StateNone, h.attempts, v.delay, false, cause)
+		if v.Do == failure.ActAgain && !v.Free {
+			rec.retried(d.context(), d.e, StateNone, h.Attempts, v.Delay, false, cause)
 		}
 		stopped := false
-		if v.do == actAgain {
-			if stopped, err = t.pause(ctx, v.delay); err != nil {
+		if v.Do == failure.ActAgain {
+			if stopped, err = t.pause(ctx, v.Delay); err != nil {
 				return "", t.doubted(err)
 			}
 		}
-		if stopped && !v.free { // Store the event: its attempts are kept there.
-			v = h.elsewhere(rec.of(d.e.Type).Retry, v.failure, rec.random())
+		if stopped && !v.Free { // Store the event: its attempts are kept there.
+			v = h.Elsewhere(rec.of(d.e.Type).Retry, v.Failure, rec.random())
 		}
 		switch {
-		case v.do == actReturn:
+		case v.Do == failure.ActReturn:
 			return "", t.doubted(cause)
-		case v.do == actAgain && stopped:
+		case v.Do == failure.ActAgain && stopped:
 			return "", t.doubted(errStopping)
-		case v.do == actAgain && v.free:
-		case v.do == actAgain:
-			t.failures = appendError(t.failures, cause)
-			t.next = rec.alone(d, h.attempts+1)
+		case v.Do == failure.ActAgain && v.Free:
+		case v.Do == failure.ActAgain:
+			t.failures = failure.AppendError(t.failures, cause)
+			t.next = rec.alone(d, h.Attempts+1)
 		default:
 			var s step
 			s, t.failures = rec.afterFailure(d, *h, v, t.failures)
-			t.next, h.decided = rec.runner.within(s), true
+			t.next, h.Decided = rec.runner.within(s), true
 		}
 	}
 }
@@ -127,26 +128,26 @@ func (t *intake) doubted(err error) error {
 }
 
 // afterFailure is the step that writes a verdict.
-func (rec *receiver) afterFailure(d *delivery, h history, v verdict, failures []string) (step, []string) {
-	attempts, err := h.attempts, v.failure.err
-	failures = appendError(failures, err)
+func (rec *receiver) afterFailure(d *delivery, h failure.History, v failure.Verdict, failures []string) (step, []string) {
+	attempts, err := h.Attempts, v.Failure.Err
+	failures = failure.AppendError(failures, err)
 	age := func() time.Duration { // At the time of writing, which may come long after the verdict.
-		if h.first.IsZero() {
-			return h.age
+		if h.First.IsZero() {
+			return h.Age
 		}
-		return time.Since(h.first)
+		return time.Since(h.First)
 	}
-	if v.do == actDead {
-		l := letter{reason: rec.because(v.reason, err, d.e), holds: rec.of(d.e.Type).HoldKey, attempts: attempts, errors: failures, err: err, reopen: true}
+	if v.Do == failure.ActDead {
+		l := letter{reason: rec.because(v.Reason, err, d.e), holds: rec.of(d.e.Type).HoldKey, attempts: attempts, errors: failures, err: err, reopen: true}
 		return func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
 			l.age = age()
 			return rec.ledger.deadLetter(ctx, tx, d, l, Dead)
 		}, failures
 	}
 	return func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
-		out, perr := rec.queues.store(ctx, tx, d, past{attempts, failures, age()}, &v.delay, Retrying)
+		out, perr := rec.queues.store(ctx, tx, d, past{attempts, failures, age()}, &v.Delay, Retrying)
 		if perr == nil && out == Retrying {
-			d.after = func() { rec.retried(d.context(), d.e, StateNone, attempts, v.delay, true, err) }
+			d.after = func() { rec.retried(d.context(), d.e, StateNone, attempts, v.Delay, true, err) }
 		}
 		return out, perr
 	}, failures
@@ -158,8 +159,8 @@ const maxRefused = 3
 // unrecordable is the step for an event whose outcome Postgres refuses to record, for a reason that lies in the event. Without it
 // the event would hold its partition for good. Without a row it is handled anew if it comes again.
 func (rec *receiver) unrecordable(t *intake, err error) step {
-	l := letter{reason: "Postgres refuses to record what became of it", holds: rec.of(t.d.e.Type).HoldKey, attempts: t.h.attempts,
-		errors: appendError(t.failures, err), err: err, reopen: true}
+	l := letter{reason: "Postgres refuses to record what became of it", holds: rec.of(t.d.e.Type).HoldKey, attempts: t.h.Attempts,
+		errors: failure.AppendError(t.failures, err), err: err, reopen: true}
 	return func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return rec.ledger.letterAlone(ctx, tx, t.d, l) }
 }
 

@@ -27,7 +27,7 @@ type job struct {
 
 // runsHandler reports that the job needs a turn if its type has a limit.
 func (j *job) runsHandler() bool {
-	return j.kind != jobFollowers && (j.intake == nil || !j.intake.h.decided)
+	return j.kind != jobFollowers && (j.intake == nil || !j.intake.h.Decided)
 }
 
 // leave ends the job's turn.

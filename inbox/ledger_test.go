@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
@@ -65,13 +66,13 @@ func TestLedger_RecordingUnderALostFenceIsRefused(t *testing.T) {
 	led, d := in.receiver.ledger, b.fromKafka(in, b.raise(in, "", 0).fence, true)
 	b.raise(in, "", 0)
 	tx := b.begin()
-	if inserted, err := led.record(t.Context(), tx, d, "skipped", 0); inserted || !errors.Is(err, errFenced) {
+	if inserted, err := led.record(t.Context(), tx, d, "skipped", 0); inserted || !errors.Is(err, failure.ErrFenced) {
 		t.Errorf("recorded %v, %v", inserted, err)
 	}
-	if out, err := led.deadLetter(t.Context(), tx, d, poison, Dead); out != "" || !errors.Is(err, errFenced) {
+	if out, err := led.deadLetter(t.Context(), tx, d, poison, Dead); out != "" || !errors.Is(err, failure.ErrFenced) {
 		t.Errorf("dead-lettered %q, %v", out, err)
 	}
-	if out, err := led.letterAlone(t.Context(), tx, d, poison); out != "" || !errors.Is(err, errFenced) {
+	if out, err := led.letterAlone(t.Context(), tx, d, poison); out != "" || !errors.Is(err, failure.ErrFenced) {
 		t.Errorf("dead-lettered alone %q, %v", out, err)
 	}
 	if n := pgtest.Count(t, tx, "select count(*) from holdfast.letter"); n != 0 {

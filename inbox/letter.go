@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/internal/private"
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
@@ -62,7 +63,7 @@ func (ls *letters) withheld(l letter) letter {
 	}
 	l.errors = slices.Clone(l.errors)
 	last := &l.errors[len(l.errors)-1]
-	*last = classOf(l.err) + "\n" + *last
+	*last = failure.ClassOf(l.err) + "\n" + *last
 	return l
 }
 
@@ -71,9 +72,9 @@ func (ls *letters) withheld(l letter) letter {
 func fingerprint(eventType string, l letter) string {
 	what := private.Kind(l.reason)
 	if l.err != nil {
-		what = classOf(l.err)
+		what = failure.ClassOf(l.err)
 		if !strings.HasPrefix(what, "SQLSTATE") {
-			what += ": " + private.Kind(boundedError(l.err))
+			what += ": " + private.Kind(failure.BoundedError(l.err))
 		}
 	}
 	for len(what) > 200 || !utf8.ValidString(what) {

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/internal/foreign"
 )
 
@@ -105,12 +106,12 @@ func callsFrom(ctx context.Context) *calls {
 // run runs the handler for events, unless that would be wrong.
 func (c *calls) run(h func() error, events ...holdfast.Event) (err error) {
 	if c == nil {
-		return ours("a middleware called the handler with a context that was not made from its own: the handler would run without a limit")
+		return failure.Ours("a middleware called the handler with a context that was not made from its own: the handler would run without a limit")
 	}
 	if err := c.begin(events); err != nil {
 		return err
 	}
-	err = ours("the handler panicked, or ended its goroutine") // unless it returns
+	err = failure.Ours("the handler panicked, or ended its goroutine") // unless it returns
 	defer func() { c.end(events, err) }()
 	err = foreign.Error(h())
 	return err
@@ -120,16 +121,16 @@ func (c *calls) begin(events []holdfast.Event) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.over {
-		return ours("a middleware called the handler after it had returned: the handler's transaction has ended")
+		return failure.Ours("a middleware called the handler after it had returned: the handler's transaction has ended")
 	}
 	for _, e := range events {
 		switch now, given := c.of[identify(e)]; {
 		case !given:
-			return ours("a middleware called the handler with the event %s of %s, which it was not given", excerpt(e.ID), excerpt(e.Source))
+			return failure.Ours("a middleware called the handler with the event %s of %s, which it was not given", excerpt(e.ID), excerpt(e.Source))
 		case now.state == callRunning:
-			return ours("a middleware called the handler while it was running: a transaction is for one at a time")
+			return failure.Ours("a middleware called the handler while it was running: a transaction is for one at a time")
 		case now.state == callDone:
-			return ours("a middleware called the handler again after it had succeeded: its effect would come twice")
+			return failure.Ours("a middleware called the handler again after it had succeeded: its effect would come twice")
 		}
 	}
 	for _, e := range events {
@@ -159,12 +160,12 @@ func (c *calls) verdict(err error) error {
 	for _, now := range c.of {
 		switch {
 		case now.state == callRunning:
-			return errors.Join(ours("a middleware returned while the handler was running: wait for what it starts"), err)
+			return errors.Join(failure.Ours("a middleware returned while the handler was running: wait for what it starts"), err)
 		case err != nil:
 		case now.state == callFailed:
-			return oursOf(now.err, "a middleware returned nil, but the handler failed (to settle the event all the same, return inbox.ErrSettle)")
+			return failure.OursOf(now.err, "a middleware returned nil, but the handler failed (to settle the event all the same, return inbox.ErrSettle)")
 		case now.state == callNone:
-			return ours("a middleware returned nil without calling the handler: call next, or return inbox.ErrSettle to settle the event without it")
+			return failure.Ours("a middleware returned nil without calling the handler: call next, or return inbox.ErrSettle to settle the event without it")
 		}
 	}
 	if settled {

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/inbox/internal/loop"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
@@ -187,7 +188,7 @@ func TestMisuse_AHandlerWithATimeOutOfItsOwnCostsOneTryAnAttempt(t *testing.T) {
 		says  string
 	}{
 		"distinguished from a connection that broke": {func(ctx context.Context, tx pgx.Tx) { _, _ = tx.Exec(ctx, asleep) }, 3, "the handler's own time-out"},
-		"and where it cannot be known":               {func(ctx context.Context, tx pgx.Tx) { _, _ = tx.Conn().Exec(ctx, asleep) }, 3 * maxLosses, "5 times in a row the connection was lost"},
+		"and where it cannot be known":               {func(ctx context.Context, tx pgx.Tx) { _, _ = tx.Conn().Exec(ctx, asleep) }, 3 * failure.MaxLosses, "5 times in a row the connection was lost"},
 	} {
 		for _, batch := range []int{1, 10} {
 			t.Run(fmt.Sprintf("%s, batch %d", name, batch), func(t *testing.T) {

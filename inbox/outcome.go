@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
@@ -77,11 +78,11 @@ var (
 	// ErrFull is returned by the methods that take in a single event (Receive, ReceiveTx, Store, StoreTx, TryReceive, TryStore)
 	// when the event would have to be stored, and as many are stored as Config.MaxStored or Config.MaxStoredKey allow. Nothing
 	// was written: send the event again later. Consume waits, and holds the partition meanwhile.
-	ErrFull = errors.New("too many events wait")
+	ErrFull = failure.ErrFull
 
 	// ErrInFlight is returned by TryReceive and TryStore while another of their calls handles the same event. Nothing was
 	// decided: send the event again.
-	ErrInFlight = errors.New("the event is being handled already")
+	ErrInFlight = failure.ErrInFlight
 
 	// ErrOffsetOutOfRange means that a partition's log does not hold the next offset to read. Consume holds that partition, reports
 	// it to Observer.OnHeld and in the log with what to do, and goes on with the others.

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/inbox/internal/loop"
 	"github.com/holdfast-go/holdfast/inbox/source"
 )
@@ -122,7 +123,7 @@ func (p *partition) fail(err error) {
 
 // fencedOff gives the partition up: another node has it.
 func (p *partition) fencedOff() {
-	if first, _ := p.lose(errFenced); !first {
+	if first, _ := p.lose(failure.ErrFenced); !first {
 		return
 	}
 	p.c.Logger.Warn("another node has the partition", "consumer", p.c.Consumer, "topic", p.tp.Topic, "partition", p.tp.Partition, "epoch", p.fence.Epoch)
@@ -222,7 +223,7 @@ func (p *partition) free() {
 func (p *partition) stopped() bool { return p.reading.Err() != nil }
 
 func (p *partition) failWith(err error) {
-	if errors.Is(err, errFenced) {
+	if errors.Is(err, failure.ErrFenced) {
 		p.fencedOff()
 	} else {
 		p.fail(err)
@@ -250,7 +251,7 @@ func (p *partition) untilAnswered(ctx context.Context, ask func(ctx context.Cont
 		if ctx.Err() == nil {
 			p.transient(err)
 		}
-		if loop.Sleep(ctx, loop.Spread(databaseBase, databaseCap, wait, p.random())) != nil {
+		if loop.Sleep(ctx, loop.Spread(loop.DatabaseBase, loop.DatabaseCap, wait, p.random())) != nil {
 			return false
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
 
@@ -114,7 +115,7 @@ func (p *pipeline) open(ctx context.Context, a attempt) (o opened, committed, er
 			rollback(ctx, br.Tx())
 			release(p.conn)
 			p.conn = nil
-			return o, blame(ctx, fmt.Errorf("commit: %w", err), failureFacts{committing: true}), errNotOpened
+			return o, failure.Blame(ctx, fmt.Errorf("commit: %w", err), failure.Facts{Committing: true}), errNotOpened
 		}
 	}
 	o.attempt = a
@@ -165,12 +166,12 @@ func (p *pipeline) run(ctx context.Context, o opened) (out Outcome, err error) {
 	if err != nil {
 		conn := p.conn
 		p.conn = nil
-		if errors.Is(err, errOneByOne) {
+		if errors.Is(err, failure.ErrOneByOne) {
 			rollback(ctx, o.tx)
 			release(conn)
 			return "", err
 		}
-		f := failureOf(ctx, o.tx, err)
+		f := failure.Of(ctx, o.tx, err)
 		p.runner.abort(ctx, conn, o.tx, f)
 		return "", f
 	}
@@ -380,7 +381,7 @@ func readInsertMany(br pgx.BatchResults, ds []*delivery) error {
 		return fmt.Errorf("insert inbox rows: %w", err)
 	}
 	if n != len(ds) {
-		return errOneByOne
+		return failure.ErrOneByOne
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
 
@@ -289,7 +290,7 @@ func (w *worker) work(j *job) {
 		}
 		if j.kind == jobFollowers {
 			if w.workers.receiver.queues.quota.enter(j.ds...) != nil {
-				w.redo(j, errOneByOne)
+				w.redo(j, failure.ErrOneByOne)
 				return
 			}
 		}
@@ -363,8 +364,8 @@ func (w *worker) committed(err error, next *job) bool {
 // redo continues with a job that failed. The events of a job of several are tried one by one. The failure spends no attempt of
 // theirs: only one of them, or none, is to blame.
 func (w *worker) redo(j *job, failed error) {
-	var f *failure
-	inDoubt := errors.As(failed, &f) && f.fault == faultUnknown
+	var f *failure.Error
+	inDoubt := errors.As(failed, &f) && f.Fault == failure.FaultUnknown
 	if !inDoubt { // else they may be stored
 		w.workers.receiver.queues.quota.leave(j.ds...)
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
@@ -104,7 +105,7 @@ func TestPositionLoop_SavingWaitsToKnowWhyAPartitionIsMissing(t *testing.T) {
 		t.Errorf("the look fails: %v, given up %v", err, p.fenced)
 	}
 	in.sql.incarnation = statement
-	if err := in.consumer.save(t.Context(), gen, []*partition{p}); err != nil || !errors.Is(p.failed, errFenced) {
+	if err := in.consumer.save(t.Context(), gen, []*partition{p}); err != nil || !errors.Is(p.failed, failure.ErrFenced) {
 		t.Errorf("%v, given up for %v", err, p.failed)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
@@ -137,7 +138,7 @@ func TestPositionSave_SavingGivesUpWhatAnotherNodeHas(t *testing.T) {
 	}
 	b.row(0, 0, false, -1)
 	b.row(1, 4, false, 3)
-	if b.fencedOffs() != 1 || !errors.Is(lost.failed, errFenced) || errors.Is(lost.failed, errStaleGeneration) || kept.failed != nil {
+	if b.fencedOffs() != 1 || !errors.Is(lost.failed, failure.ErrFenced) || errors.Is(lost.failed, errStaleGeneration) || kept.failed != nil {
 		t.Errorf("fenced off %d times; the lost one says %v, the other %v", b.fencedOffs(), lost.failed, kept.failed)
 	}
 	if len(gen.got) != 1 || !maps.Equal(gen.got[0], map[source.TopicPartition]int64{kept.tp: 4}) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 	"github.com/holdfast-go/holdfast/internal/lane"
 	"github.com/holdfast-go/holdfast/internal/plain"
@@ -70,11 +71,11 @@ func (qs *queues) readFollowers(br pgx.BatchResults, ds []*delivery) error {
 	if length != nil {
 		e := &ds[0].e
 		if qs.quota.checkLength(e.Topic, e.Key, *length+len(ds)-1) != nil {
-			return errOneByOne
+			return failure.ErrOneByOne
 		}
 	}
 	if fresh != len(ds) || !follows {
-		return errOneByOne
+		return failure.ErrOneByOne
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/inbox/internal/loop"
 	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
@@ -37,7 +38,7 @@ func (p *partition) run(ctx, jobs context.Context) error {
 		err = p.failed
 		p.mu.Unlock()
 	}
-	if err != nil && ctx.Err() != nil && !fatal(err) && !errors.Is(err, errFenced) {
+	if err != nil && ctx.Err() != nil && !fatal(err) && !errors.Is(err, failure.ErrFenced) {
 		return nil // The node was told to stop.
 	}
 	return err
@@ -81,7 +82,7 @@ func (p *partition) read(ctx, jobs context.Context) error {
 		case err != nil && !errors.As(err, &large):
 			p.brokerTransient("fetching", err)
 			wait++
-			if loop.Sleep(ctx, loop.Spread(databaseBase, databaseCap, wait, p.random())) != nil {
+			if loop.Sleep(ctx, loop.Spread(loop.DatabaseBase, loop.DatabaseCap, wait, p.random())) != nil {
 				return nil
 			}
 			continue

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/retry"
@@ -283,7 +284,7 @@ func TestReceive_PanicGoexitAndABrokenTransactionAreFailures(t *testing.T) {
 		if err := b.db.QueryRow(b.Context(), "select errors[1] from holdfast.letter where event_id = $1", eventType).Scan(&text); err != nil {
 			t.Fatal(err)
 		}
-		if !strings.Contains(text, want) || strings.Contains(text, "payload of") || len(text) > maxErrorText {
+		if !strings.Contains(text, want) || strings.Contains(text, "payload of") || len(text) > failure.MaxErrorText {
 			t.Errorf("%s: the letter says %q, want %q in it and no payload", eventType, text, want)
 		}
 		if strings.HasPrefix(eventType, "panic") && !strings.Contains(text, "receive_test.go") {

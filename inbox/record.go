@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/private"
 	"github.com/holdfast-go/holdfast/internal/wire"
@@ -73,11 +74,11 @@ func (p *partition) delivery(r source.Record) (d *delivery, bad *badRecord) {
 	d = p.receiver.registry.newDelivery(sanitized(e))
 	d.h = p.receiver.registry.handlers[e.Type]
 	d.from = &origin{fence: p.fence, offset: r.Offset}
-	why := boundedError(err)
+	why := failure.BoundedError(err)
 	if p.c.withholds() {
 		why = private.Kind(why)
 	}
-	l := letter{reason: "invalid record: " + why, holds: p.of(e.Type).HoldKey && keyed && !untrusted && !d.stale(), errors: []string{boundedError(err)}, err: err, reopen: true}
+	l := letter{reason: "invalid record: " + why, holds: p.of(e.Type).HoldKey && keyed && !untrusted && !d.stale(), errors: []string{failure.BoundedError(err)}, err: err, reopen: true}
 	s := func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
 		return p.receiver.ledger.deadLetter(ctx, tx, d, l, Dead)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/internal/foreign"
 	"github.com/holdfast-go/holdfast/internal/private"
 	"github.com/holdfast-go/holdfast/internal/wire"
@@ -33,14 +34,14 @@ func WithholdError(err error) string {
 	var server *pgconn.PgError
 	var dns *net.DNSError
 	var network *net.OpError
-	var payload interface{ reason() string }
+	var payload interface{ Reason() string }
 	var text string
 	switch broken := foreign.Broken(err); {
 	case broken != "":
 		text = broken
 	case errors.As(err, &payload):
-		text = payload.reason()
-	case errors.As(err, new(*panicError)):
+		text = payload.Reason()
+	case errors.As(err, new(*failure.PanicError)):
 		text = "panic"
 	case errors.As(err, &server):
 		text = private.Text(server)
@@ -59,7 +60,7 @@ func WithholdError(err error) string {
 			text = kind
 		}
 	}
-	return joined(ourWords(err), text)
+	return failure.Joined(failure.OurWords(err), text)
 }
 
 // cause is why a handler failed for an event, in one line of at most maxLogged bytes; "" if nothing may be said. Config.RedactErrorFunc
@@ -75,7 +76,7 @@ func (env *env) cause(err error, e holdfast.Event) string {
 		said = "RedactErrorFunc panicked"
 	}
 	if said = oneLine(said); said == "" {
-		return oneLine(ourWords(err))
+		return oneLine(failure.OurWords(err))
 	}
 	return said
 }
@@ -83,13 +84,13 @@ func (env *env) cause(err error, e holdfast.Event) string {
 // textFor is the text of an error without what it shares with the event. Of an encrypted payload only the handler knows the plain
 // text, so nothing is said that is not ours.
 func textFor(err error, e holdfast.Event) string {
-	if _, sealed := wire.Sealed(e); sealed || err == nil || foreign.Broken(err) != "" || errors.As(err, new(interface{ reason() string })) {
+	if _, sealed := wire.Sealed(e); sealed || err == nil || foreign.Broken(err) != "" || errors.As(err, new(interface{ Reason() string })) {
 		return WithholdError(err)
 	}
 	text := private.Text(err)
-	var panicked *panicError
+	var panicked *failure.PanicError
 	if errors.As(err, &panicked) {
-		text = panicked.logged
+		text = panicked.Logged
 	}
 	values := []string{e.Key}
 	for _, value := range e.Headers {
@@ -100,9 +101,9 @@ func textFor(err error, e holdfast.Event) string {
 
 // reason is cause as attributes of a line, and where a panic came from.
 func (env *env) reason(err error, e holdfast.Event) (attrs []any) {
-	var panicked *panicError
+	var panicked *failure.PanicError
 	if errors.As(err, &panicked) {
-		attrs = append(attrs, "panic", panicked.kind, "at", panicked.at)
+		attrs = append(attrs, "panic", panicked.Kind, "at", panicked.At)
 	}
 	if text := env.cause(err, e); text != "" {
 		attrs = append(attrs, "error", text)
@@ -116,30 +117,30 @@ func (env *env) because(reason string, err error, e holdfast.Event) string {
 		return reason
 	}
 	text := env.cause(err, e)
-	var panicked *panicError
+	var panicked *failure.PanicError
 	if errors.As(err, &panicked) {
-		text = joined("panic at "+panicked.at, text)
+		text = failure.Joined("panic at "+panicked.At, text)
 	}
 	if strings.Contains(reason, text) { // as that of a payload that cannot be decoded
 		return reason
 	}
-	return joined(reason, text)
+	return failure.Joined(reason, text)
 }
 
 // loggedError is an error's text for a line or a state of health that is about no single event: what a handler said in it is left out.
 func loggedError(err error) string {
-	var h *handlerError
+	var h *failure.HandlerError
 	if errors.As(err, &h) {
-		return or(oneLine(WithholdError(h.err)), classOf(err)) + ", in a handler"
+		return or(oneLine(WithholdError(h.Err)), failure.ClassOf(err)) + ", in a handler"
 	}
-	return boundedError(private.Error(err))
+	return failure.BoundedError(private.Error(err))
 }
 
 // handlersError is what the handler returned, if err is of a handler.
 func handlersError(err error) error {
-	var h *handlerError
+	var h *failure.HandlerError
 	if errors.As(err, &h) {
-		return h.err
+		return h.Err
 	}
 	return err
 }

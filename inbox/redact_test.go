@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/internal/test/logtest"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/wire"
@@ -48,18 +49,18 @@ func TestRedact_TheLogSaysWhyAHandlerFailed(t *testing.T) {
 		{"of the network", fmt.Errorf("ask for Ann Lee: %w", refused), "ask for #: dial tcp: connection refused", "dial tcp: connection refused"},
 		{"a time-out", fmt.Errorf("ask: %w", context.DeadlineExceeded), "ask: context deadline exceeded", "context deadline exceeded"},
 		{"permanent", retry.Permanent(errors.New("tax service says no")), "tax service says no", ""},
-		{"ours", ours("a middleware did it"), "a middleware did it", "a middleware did it"},
-		{"ours about another", oursOf(errors.New("bill Ann Lee"), "the handler was cancelled after 1s"), "the handler was cancelled after 1s: bill #", "the handler was cancelled after 1s"},
-		{"ours about Postgres", oursOf(fmt.Errorf("insert: %w", unique), "it cannot be settled"), "it cannot be settled: insert: SQLSTATE 23505, table card, constraint card_key", "it cannot be settled: SQLSTATE 23505, table card, constraint card_key"},
-		{"ours, wrapped by a handler", fmt.Errorf("commit for Ann Lee: %w", errNotTheHandlers), "commit for #: " + errNotTheHandlers.Error(), errNotTheHandlers.Error()},
-		{"of a key that was erased", retry.Permanent(oursOf(fmt.Errorf("vault: %w", holdfast.ErrKeyErased), "decrypt the payload (key k1)")), "decrypt the payload (key k1): vault: the key was erased", "decrypt the payload (key k1): the key was erased"},
+		{"ours", failure.Ours("a middleware did it"), "a middleware did it", "a middleware did it"},
+		{"ours about another", failure.OursOf(errors.New("bill Ann Lee"), "the handler was cancelled after 1s"), "the handler was cancelled after 1s: bill #", "the handler was cancelled after 1s"},
+		{"ours about Postgres", failure.OursOf(fmt.Errorf("insert: %w", unique), "it cannot be settled"), "it cannot be settled: insert: SQLSTATE 23505, table card, constraint card_key", "it cannot be settled: SQLSTATE 23505, table card, constraint card_key"},
+		{"ours, wrapped by a handler", fmt.Errorf("commit for Ann Lee: %w", failure.ErrNotTheHandlers), "commit for #: " + failure.ErrNotTheHandlers.Error(), failure.ErrNotTheHandlers.Error()},
+		{"of a key that was erased", retry.Permanent(failure.OursOf(fmt.Errorf("vault: %w", holdfast.ErrKeyErased), "decrypt the payload (key k1)")), "decrypt the payload (key k1): vault: the key was erased", "decrypt the payload (key k1): the key was erased"},
 	} {
 		env := &env{settings: settings{c: Config{}.withDefaults()}}
-		if got := env.cause(&handlerError{err: c.err}, e); got != c.want {
+		if got := env.cause(&failure.HandlerError{Err: c.err}, e); got != c.want {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
 		env.c.RedactErrorFunc = WithholdError
-		if got := env.cause(&handlerError{err: c.err}, e); got != c.withheld {
+		if got := env.cause(&failure.HandlerError{Err: c.err}, e); got != c.withheld {
 			t.Errorf("%s, withheld: %q, want %q", c.name, got, c.withheld)
 		}
 	}
@@ -71,7 +72,7 @@ func TestRedact_NothingIsLoggedOfWhatAHandlerSaysOfAnEncryptedPayload(t *testing
 	env := &env{settings: settings{c: Config{}.withDefaults()}}
 	e := event("1", "k")
 	e.Headers = map[string]string{wire.HeaderEncryption: "aes-256-gcm k1"}
-	if got, want := env.cause(&handlerError{err: oursOf(errors.New("bill Ann Lee"), "the handler was cancelled after 1s")}, e), "the handler was cancelled after 1s"; got != want {
+	if got, want := env.cause(&failure.HandlerError{Err: failure.OursOf(errors.New("bill Ann Lee"), "the handler was cancelled after 1s")}, e), "the handler was cancelled after 1s"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
@@ -164,17 +165,17 @@ func TestRedact_ARedactFuncDecidesWhatIsLoggedOfAnError(t *testing.T) {
 		{strings.Repeat("x", 201), strings.Repeat("x", 197) + "…"},
 		{strings.Repeat("é", 101), strings.Repeat("é", 98) + "…"},
 	} {
-		got := env.cause(&handlerError{err: errors.New(c.text)}, event("1", "k"))
+		got := env.cause(&failure.HandlerError{Err: errors.New(c.text)}, event("1", "k"))
 		if got != c.want || len(got) > maxLogged || !utf8.ValidString(got) {
 			t.Errorf("%.20q: %q, want %q", c.text, got, c.want)
 		}
 	}
 	env.c.RedactErrorFunc = ErrorKind
-	if got, want := env.cause(&handlerError{err: errors.New(`charge 4111111111: "Ann Lee" has no card=77`)}, event("1", "k")), "charge #: # has no card=#"; got != want {
+	if got, want := env.cause(&failure.HandlerError{Err: errors.New(`charge 4111111111: "Ann Lee" has no card=77`)}, event("1", "k")), "charge #: # has no card=#"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 	env.c.RedactErrorFunc = func(error) string { return "" }
-	if attrs := env.reason(&handlerError{err: errors.New("secret")}, event("1", "k")); attrs != nil {
+	if attrs := env.reason(&failure.HandlerError{Err: errors.New("secret")}, event("1", "k")); attrs != nil {
 		t.Errorf("attributes %v", attrs)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -61,7 +62,7 @@ func (env *env) retried(ctx context.Context, e holdfast.Event, from string, atte
 	}
 	if log := env.c.Logger; log.Enabled(ctx, slog.LevelInfo) {
 		attrs := append(env.attrs(e), "attempt", attempt, "delay", delay, "stored", stored,
-			"from_state", from, "to_state", to, "class", classOf(err), "error_code", string(retry.Classify(err)))
+			"from_state", from, "to_state", to, "class", failure.ClassOf(err), "error_code", string(retry.Classify(err)))
 		log.InfoContext(ctx, "handler failed, will retry", append(attrs, env.reason(err, e)...)...)
 	}
 	if env.c.Observer.OnRetry != nil {
@@ -72,7 +73,7 @@ func (env *env) retried(ctx context.Context, e holdfast.Event, from string, atte
 func (env *env) notifyDead(d DeadLettered, from string) {
 	reason, _, _ := strings.Cut(d.Reason, ": ") // what follows may quote the event
 	attrs := append(env.attrs(d.Event), "letter", d.Letter, "reason", reason, "attempts", d.Attempts, "attempt", d.Attempts,
-		"from_state", from, "to_state", StateDead, "class", classOf(d.Err), "error_code", string(retry.Classify(d.Err)))
+		"from_state", from, "to_state", StateDead, "class", failure.ClassOf(d.Err), "error_code", string(retry.Classify(d.Err)))
 	env.c.Logger.ErrorContext(d.Context, "event given up", append(attrs, env.reason(d.Err, d.Event)...)...)
 	if env.c.Observer.OnDead != nil {
 		env.c.Observer.OnDead(d)

@@ -9,69 +9,18 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
-	"github.com/holdfast-go/holdfast/retry"
 )
 
-func TestReturned_AHandlerIsJudgedByWhatItLeaves(t *testing.T) {
-	boom := errors.New("boom")
-	for name, row := range map[string]struct {
-		r    handlerReturn
-		want string // of its error; "" for a success
-		f    fault
-	}{
-		"nil in an open transaction":                {handlerReturn{status: 'T'}, "", 0},
-		"an error":                                  {handlerReturn{err: boom, status: 'T'}, "boom", faultEvent},
-		"an error after its time":                   {handlerReturn{err: boom, over: true, status: 'T'}, "cancelled after 1s: boom", faultEvent},
-		"an error after it was told to stop":        {handlerReturn{err: boom, over: true, stopped: true, status: 'T'}, "boom", faultStopped},
-		"an error on a lost connection":             {handlerReturn{err: boom, closed: true}, "boom", faultLost},
-		"an error of its own time-out":              {handlerReturn{err: context.DeadlineExceeded, closed: true}, "the handler's own time-out", faultEvent},
-		"an error after its own time-out":           {handlerReturn{err: boom, closed: true, ranOut: true}, "the handler's own time-out", faultEvent},
-		"an error on a swallowed statement":         {handlerReturn{err: boom, over: true, closed: true, cutOff: true}, "cancelled after 1s: boom", faultLost},
-		"nil after its time":                        {handlerReturn{over: true, status: 'T'}, "cancelled after 1s, and then returned nil", faultEvent},
-		"nil after it was told to stop":             {handlerReturn{over: true, stopped: true, status: 'T'}, "told to stop", faultStopped},
-		"nil on a lost connection":                  {handlerReturn{closed: true}, "the connection was lost", faultLost},
-		"nil on a lost connection, told to stop":    {handlerReturn{closed: true, over: true, stopped: true}, "the connection was lost", faultStopped},
-		"nil after its statement was cancelled":     {handlerReturn{closed: true, over: true}, "cancelled after 1s", faultEvent},
-		"nil after a swallowed statement":           {handlerReturn{closed: true, over: true, cutOff: true}, "cancelled after 1s", faultLost},
-		"nil after its own time-out":                {handlerReturn{closed: true, ranOut: true}, "the handler's own time-out", faultEvent},
-		"nil with rows open":                        {handlerReturn{busy: true, status: 'T'}, "rows or batch results open", faultEvent},
-		"nil without a transaction":                 {handlerReturn{status: 'I'}, "ended its transaction", faultEvent},
-		"nil in a transaction that it began itself": {handlerReturn{status: 'T', ended: true}, "ended its transaction", faultEvent},
-		"an error in one that it began itself":      {handlerReturn{err: boom, status: 'T', ended: true}, "it returned: boom", faultEvent},
-		"an error after it ended it":                {handlerReturn{err: boom, status: 'I', ended: true}, "it returned: boom", faultEvent},
-		"an error after it ended it unseen":         {handlerReturn{err: boom, status: 'I'}, "it returned: boom", faultEvent},
-		"its time is over after it ended it unseen": {handlerReturn{err: boom, over: true, status: 'I'}, "it returned: boom", faultEvent},
-		"the refusal to end it":                     {handlerReturn{err: errNotTheHandlers, status: 'T', ended: true}, "ended its transaction by a statement: holdfast ends", faultEvent},
-		"nil after it tried to end it, too late":    {handlerReturn{over: true, status: 'T', ended: true}, "ended its transaction", faultEvent},
-		"nil in a failed transaction":               {handlerReturn{status: 'E'}, "a statement failed, but the handler returned nil", faultEvent},
-	} {
-		row.r.timeout = time.Second
-		err := row.r.judge()
-		if row.want == "" || err == nil {
-			if err != nil || row.want != "" {
-				t.Errorf("%s: %v, want %q", name, err, row.want)
-			}
-			continue
-		}
-		var h *handlerError
-		if !errors.As(err, &h) || !strings.Contains(err.Error(), row.want) {
-			t.Errorf("%s: %v, want a handler's error with %q", name, err, row.want)
-			continue
-		}
-		c := failureFacts{inHandler: true, timedOut: h.timedOut, stopped: h.stopped, cutOff: h.cutOff, connLost: row.r.closed}
-		if f := faultOf(err, c); f != row.f {
-			t.Errorf("%s: judged %v, want %v", name, f, row.f)
-		}
-		if gone := row.r.ended || row.r.status == 'I'; gone != retry.IsPermanent(err) && !row.r.closed {
-			t.Errorf("%s: permanent is %v", name, !gone)
-		}
-	}
+func pgError(code string) error {
+	return fmt.Errorf("update stock: %w", &pgconn.PgError{Code: code})
 }
 
 func TestReturned_WhatPostgresRefusesBehindAHandlerIsItsFailure(t *testing.T) {
@@ -79,28 +28,28 @@ func TestReturned_WhatPostgresRefusesBehindAHandlerIsItsFailure(t *testing.T) {
 	for name, row := range map[string]struct {
 		err    error
 		closed bool
-		want   fault
+		want   failure.Fault
 	}{
-		"a role without rights":                       {pgError("42501"), false, faultEvent},
-		"a failed transaction":                        {pgError("25P02"), false, faultEvent},
-		"a transaction made read only":                {pgError("25006"), false, faultEvent},
-		"a constraint":                                {pgError("23514"), false, faultEvent},
-		"contention":                                  {pgError("40001"), false, faultContended},
-		"a lock that others hold":                     {pgError("55P03"), false, faultLost},
-		"a statement that was cancelled":              {pgError("57014"), false, faultLost},
-		"a server that shuts down":                    {pgError("57P01"), false, faultLost},
-		"a connection that was lost":                  {boom, true, faultLost},
-		"a lease that was lost is not":                {errLeaseLost, false, faultDatabase},
-		"nor is anything else that Postgres says not": {boom, false, faultDatabase},
+		"a role without rights":                       {pgError("42501"), false, failure.FaultEvent},
+		"a failed transaction":                        {pgError("25P02"), false, failure.FaultEvent},
+		"a transaction made read only":                {pgError("25006"), false, failure.FaultEvent},
+		"a constraint":                                {pgError("23514"), false, failure.FaultEvent},
+		"contention":                                  {pgError("40001"), false, failure.FaultContended},
+		"a lock that others hold":                     {pgError("55P03"), false, failure.FaultLost},
+		"a statement that was cancelled":              {pgError("57014"), false, failure.FaultLost},
+		"a server that shuts down":                    {pgError("57P01"), false, failure.FaultLost},
+		"a connection that was lost":                  {boom, true, failure.FaultLost},
+		"a lease that was lost is not":                {errLeaseLost, false, failure.FaultDatabase},
+		"nor is anything else that Postgres says not": {boom, false, failure.FaultDatabase},
 	} {
-		err := judgeSettling(row.err, row.closed)
-		var h *handlerError
+		err := failure.JudgeSettling(row.err, row.closed)
+		var h *failure.HandlerError
 		blamed := errors.As(err, &h)
-		if got := faultOf(err, failureFacts{inHandler: blamed, behind: blamed && h.behind, connLost: row.closed}); got != row.want || !errors.Is(err, row.err) {
+		if got := failure.FaultOf(err, failure.Facts{InHandler: blamed, Behind: blamed && h.Behind, ConnLost: row.closed}); got != row.want || !errors.Is(err, row.err) {
 			t.Errorf("%s: judged %v (%v), want %v", name, got, err, row.want)
 		}
 	}
-	if err := judgeSettling(nil, false); err != nil {
+	if err := failure.JudgeSettling(nil, false); err != nil {
 		t.Error(err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/inbox/internal/loop"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
@@ -113,7 +114,7 @@ func (p *partition) replaySerially(ctx, jobs context.Context, d *delivery) bool 
 		})
 		if errors.Is(err, ErrFull) {
 			p.notifyFull(d, err)
-			if err = loop.Sleep(ctx, capacityDelay(tries, 1, p.random())); err == nil {
+			if err = loop.Sleep(ctx, loop.CapacityDelay(tries, 1, p.random())); err == nil {
 				continue
 			}
 		}
@@ -160,9 +161,9 @@ func (p *partition) count(ctx context.Context, d *delivery, t *intake) (known bo
 	// The end that led to this replay may have been the event's doing, though nobody counted then: so this start is not the
 	// process's end yet, and the uncounted one takes its place.
 	if ends := starts; ends >= maxEnds || ends >= minEnds && p.of(d.e.Type).Retry.Last(ends) {
-		err := ours("the process ended %d times while it was being handled", ends)
+		err := failure.Ours("the process ended %d times while it was being handled", ends)
 		l := letter{reason: "it ended the process", holds: p.of(d.e.Type).HoldKey, attempts: ends, errors: []string{err.Error()}, err: err, reopen: true}
-		t.h.decided = true
+		t.h.Decided = true
 		t.step, t.next = func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
 			return p.receiver.ledger.deadLetter(ctx, tx, d, l, Dead)
 		}, nil

@@ -86,7 +86,7 @@ func (st *starts) takeBack(ctx context.Context, ds ...*delivery) {
 			return
 		}
 		st.transient(fmt.Errorf("take starts back: %w", err))
-		if loop.Sleep(ctx, loop.Spread(databaseBase, databaseCap, wait+1, st.random())) != nil {
+		if loop.Sleep(ctx, loop.Spread(loop.DatabaseBase, loop.DatabaseCap, wait+1, st.random())) != nil {
 			return
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/inbox/internal/loop"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
@@ -61,12 +62,12 @@ func (bl *backlog) work(ctx context.Context, s *claimed, stop <-chan struct{}) e
 // key's lock. goOn asks to claim the next event of its key, which is returned.
 func (bl *backlog) workOne(ctx context.Context, s *claimed, fresh, goOn bool) (next *claimed, err error) {
 	begun := time.Now()
-	h := history{attempts: s.attempts, stored: true, waitsLong: true, age: s.age, losses: s.losses}
+	h := failure.History{Attempts: s.attempts, Stored: true, WaitsLong: true, Age: s.age, Losses: s.losses}
 	// The claim counted this attempt. Earlier claims may have spent all attempts, some of them without an error: then the
 	// process ended during each of those. The handler does not run again.
 	if previous := s.attempts - 1; previous > 0 && bl.of(s.e.Type).Retry.Last(previous) {
-		err := ours("its handler was started %d times; the process ended or lost it, and nothing was recorded", previous)
-		l := letter{reason: "it was started too often and never finished", holds: bl.of(s.e.Type).HoldKey, attempts: previous, errors: appendError(s.errors, err), err: err, age: s.age}
+		err := failure.Ours("its handler was started %d times; the process ended or lost it, and nothing was recorded", previous)
+		l := letter{reason: "it was started too often and never finished", holds: bl.of(s.e.Type).HoldKey, attempts: previous, errors: failure.AppendError(s.errors, err), err: err, age: s.age}
 		bl.writeDead(ctx, s, l, begun)
 		return nil, nil
 	}
@@ -111,48 +112,48 @@ func (bl *backlog) workOne(ctx context.Context, s *claimed, fresh, goOn bool) (n
 			}
 			return nil, nil
 		}
-		var f *failure
+		var f *failure.Error
 		if !errors.As(err, &f) {
 			return nil, err
 		}
-		if f.fault == faultUnknown {
+		if f.Fault == failure.FaultUnknown {
 			if gone, err := bl.gone(ctx, s); err != nil {
 				return nil, nil // The lease ends, and the next claim finds out.
 			} else if gone {
 				bl.reportStored(orCaller(about.ctx, ctx), s.e, s.attempts, Handled, time.Since(begun), next != nil)
 				return next, nil
 			}
-			f.fault = faultLost
+			f.Fault = failure.FaultLost
 		}
-		var v verdict
-		h, v = h.after(bl.of(s.e.Type).Retry, *f, time.Now(), bl.random())
-		cause := v.failure.err
+		var v failure.Verdict
+		h, v = h.After(bl.of(s.e.Type).Retry, *f, time.Now(), bl.random())
+		cause := v.Failure.Err
 		switch {
-		case v.failure.fault.outage():
+		case v.Failure.Fault.Outage():
 			bl.transient(cause)
-			s.losses = h.losses
-		case v.do == actAgain && s.late(*bl.of(s.e.Type)): // Another attempt could outlast the lease, and would count without an error.
-			v = h.elsewhere(bl.of(s.e.Type).Retry, v.failure, bl.random())
+			s.losses = h.Losses
+		case v.Do == failure.ActAgain && s.late(*bl.of(s.e.Type)): // Another attempt could outlast the lease, and would count without an error.
+			v = h.Elsewhere(bl.of(s.e.Type).Retry, v.Failure, bl.random())
 		}
-		switch v.do {
-		case actAgain:
-			if loop.Sleep(ctx, v.delay) != nil {
+		switch v.Do {
+		case failure.ActAgain:
+			if loop.Sleep(ctx, v.Delay) != nil {
 				bl.handBack(ctx, s, 0)
 				return nil, nil
 			}
 			continue
-		case actReturn:
+		case failure.ActReturn:
 			bl.handBack(ctx, s, 0)
-		case actStore:
-			if v.free {
-				bl.handBack(ctx, s, v.delay)
+		case failure.ActStore:
+			if v.Free {
+				bl.handBack(ctx, s, v.Delay)
 				break
 			}
 			bl.writeDown(ctx, s, func(ctx context.Context, tx pgx.Tx) error {
-				return bl.postpone(ctx, tx, s, v.delay, []string{boundedError(cause)})
-			}, Retrying, begun, func() { bl.retried(about.ctx, s.e, StateStored, s.attempts, v.delay, true, cause) })
-		case actDead:
-			l := letter{reason: bl.because(v.reason, cause, s.e), holds: bl.of(s.e.Type).HoldKey, attempts: s.attempts, errors: appendError(s.errors, cause), err: cause, age: s.age, reopen: true}
+				return bl.postpone(ctx, tx, s, v.Delay, []string{failure.BoundedError(cause)})
+			}, Retrying, begun, func() { bl.retried(about.ctx, s.e, StateStored, s.attempts, v.Delay, true, cause) })
+		case failure.ActDead:
+			l := letter{reason: bl.because(v.Reason, cause, s.e), holds: bl.of(s.e.Type).HoldKey, attempts: s.attempts, errors: failure.AppendError(s.errors, cause), err: cause, age: s.age, reopen: true}
 			bl.writeDead(ctx, s, l, begun)
 		}
 		return nil, bl.runner.tooManyHung()
@@ -184,7 +185,7 @@ func (bl *backlog) handBack(ctx context.Context, s *claimed, delay time.Duration
 			return
 		}
 		bl.transient(err)
-		if loop.Sleep(ctx, loop.Spread(databaseBase, databaseCap, wait+1, bl.random())) != nil {
+		if loop.Sleep(ctx, loop.Spread(loop.DatabaseBase, loop.DatabaseCap, wait+1, bl.random())) != nil {
 			return
 		}
 	}
@@ -219,10 +220,10 @@ func (bl *backlog) writeDown(ctx context.Context, s *claimed, f func(ctx context
 		case poolClosed(err): // The lease ends.
 			return
 		}
-		var fl *failure
-		inDoubt = inDoubt || errors.As(err, &fl) && fl.fault == faultUnknown
+		var fl *failure.Error
+		inDoubt = inDoubt || errors.As(err, &fl) && fl.Fault == failure.FaultUnknown
 		bl.transient(err)
-		if loop.Sleep(ctx, loop.Spread(databaseBase, databaseCap, wait+1, bl.random())) != nil {
+		if loop.Sleep(ctx, loop.Spread(loop.DatabaseBase, loop.DatabaseCap, wait+1, bl.random())) != nil {
 			return
 		}
 	}
@@ -257,7 +258,7 @@ func (bl *backlog) gone(ctx context.Context, s *claimed) (bool, error) {
 			return gone, err
 		}
 		bl.transient(err)
-		if err := loop.Sleep(ctx, loop.Spread(databaseBase, databaseCap, wait+1, bl.random())); err != nil {
+		if err := loop.Sleep(ctx, loop.Spread(loop.DatabaseBase, loop.DatabaseCap, wait+1, bl.random())); err != nil {
 			return false, err
 		}
 	}

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 )
 
 // This file lets a worker do several jobs in one transaction, if their registrations and grouping.go allow it: BEGIN, COMMIT and the
@@ -113,7 +115,7 @@ func (w *worker) leaveKnown(js []*job, o *opened) []*job {
 		}
 	}
 	if len(ds) == 0 {
-		o.err = errOneByOne
+		o.err = failure.ErrOneByOne
 		return js
 	}
 	o.ds, o.group = ds, group
@@ -173,10 +175,10 @@ func (w *worker) committedGroup(js []*job, err error) {
 // failedGroup lets each job of a group that failed come alone. If a handler may be to blame, groups of its type get smaller.
 func (w *worker) failedGroup(js []*job, failed error) {
 	now := time.Now()
-	var f *failure
-	if errors.As(failed, &f) && (f.fault == faultEvent || f.fault == faultContended) {
+	var f *failure.Error
+	if errors.As(failed, &f) && (f.Fault == failure.FaultEvent || f.Fault == failure.FaultContended) {
 		to := func(p timing) timing { return p.failed(len(js), now, w.workers.receiver.groups) }
-		var h *handlerError
+		var h *failure.HandlerError
 		if errors.As(failed, &h) {
 			at := js[0] // the last whose handler ran
 			for _, j := range js {
@@ -192,11 +194,11 @@ func (w *worker) failedGroup(js []*job, failed error) {
 			}
 		}
 	}
-	if f != nil && f.fault.outage() {
-		w.workers.receiver.transientOf(js[0].ds[0], f.err)
+	if f != nil && f.Fault.Outage() {
+		w.workers.receiver.transientOf(js[0].ds[0], f.Err)
 	}
 	for _, j := range js {
-		j.ds[0].inDoubt = j.ds[0].inDoubt || f != nil && f.fault == faultUnknown
+		j.ds[0].inDoubt = j.ds[0].inDoubt || f != nil && f.Fault == failure.FaultUnknown
 	}
 	w.leave(js, make([]bool, len(js)), true)
 }

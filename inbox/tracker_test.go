@@ -1,9 +1,13 @@
 package inbox
 
 import (
+	"math/rand/v2"
 	"testing"
 
 	"golang.org/x/sync/semaphore"
+
+	"github.com/holdfast-go/holdfast/inbox/source"
+	"github.com/holdfast-go/holdfast/internal/test/seed"
 )
 
 // panics reports what f panics with, "" if it does not.
@@ -101,4 +105,52 @@ func TestTracker_AnOffsetThatIsSettledGivesItsMemoryBackOnce(t *testing.T) {
 	free(60)
 	tr.settle(0)
 	free(60)
+}
+
+// The tracker agrees with a slow model that looks at every offset.
+func TestTracker_NoOffsetAboveAnUnsettledEventIsEverCommitted(t *testing.T) {
+	seed := seed.New(t)
+	random := rand.New(rand.NewPCG(seed, 0))
+	for range 300 {
+		start := random.Int64N(100)
+		tr := newTracker(start)
+		open := map[int64]int{}
+		var order []int64
+		var all []int64
+		next := start
+		for range 400 {
+			switch {
+			case len(order) > 0 && random.IntN(2) == 0:
+				i := random.IntN(len(order))
+				tr.settle(order[i])
+				delete(open, order[i])
+				order = append(order[:i], order[i+1:]...)
+			case random.IntN(5) == 0:
+				next += random.Int64N(4)
+				tr.skipTo(next)
+			default:
+				next += random.Int64N(3)
+				size := random.IntN(100)
+				tr.begin(next, int64(size), reservation{}, -next)
+				open[next], order, all = size, append(order, next), append(all, next)
+				next++
+			}
+			want, bytes := next, 0
+			for offset, size := range open {
+				want, bytes = min(want, offset), bytes+size
+			}
+			last := checkpoint{offset: source.NoOffset}
+			for _, offset := range all {
+				if offset < want {
+					last = checkpoint{offset, -offset}
+				}
+			}
+			if tr.last != last {
+				t.Fatalf("seed %d: the last event below %d is %+v, want %+v", seed, want, tr.last, last)
+			}
+			if tr.low() != want || tr.bytes != int64(bytes) {
+				t.Fatalf("seed %d: low is %d and %d bytes in hand, want %d and %d", seed, tr.low(), tr.bytes, want, bytes)
+			}
+		}
+	}
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 )
 
 // This file opens a transaction and runs a function in it.
@@ -32,10 +34,10 @@ func (rn *runner) transactHandler(ctx context.Context, c *Config, f func(tx pgx.
 	if err != nil {
 		lost := conn.Conn().IsClosed()
 		release(conn)
-		return blame(ctx, fmt.Errorf("begin: %w", err), failureFacts{connLost: lost})
+		return failure.Blame(ctx, fmt.Errorf("begin: %w", err), failure.Facts{ConnLost: lost})
 	}
 	if err := f(tx); err != nil {
-		f := failureOf(ctx, tx, err)
+		f := failure.Of(ctx, tx, err)
 		rn.abort(ctx, conn, tx, f)
 		return f
 	}

@@ -153,7 +153,7 @@ func (e *payloadError) Unwrap() error { return e.err }
 func (e *payloadError) RetryClass() retry.Class { return retry.Validation }
 
 // reason is what can be said of it without a value of the payload.
-func (e *payloadError) reason() string {
+func (e *payloadError) Reason() string {
 	var known *holdfast.PayloadError
 	if errors.As(e.err, &known) {
 		return known.Reason()

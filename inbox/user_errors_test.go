@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/foreign"
 	"github.com/holdfast-go/holdfast/internal/test/badly"
@@ -147,7 +148,7 @@ func TestUserErrors_AnErrorThatMayPanicArrivesInEveryWay(t *testing.T) {
 func TestUserErrors_AFunctionThatRedactsMayPanic(t *testing.T) {
 	t.Parallel()
 	env := &env{settings: settings{c: Config{RedactErrorFunc: func(error) string { panic("Ann") }}.withDefaults()}}
-	if got, want := env.cause(&handlerError{err: errors.New("Ann")}, event("1", "k")), "RedactErrorFunc panicked"; got != want {
+	if got, want := env.cause(&failure.HandlerError{Err: errors.New("Ann")}, event("1", "k")), "RedactErrorFunc panicked"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
@@ -156,7 +157,7 @@ func TestUserErrors_TheLogSaysByDefaultWhoseMethodPanicked(t *testing.T) {
 	t.Parallel()
 	env := &env{settings: settings{c: Config{}.withDefaults()}}
 	for _, bad := range badly.Errors() {
-		got := env.cause(&handlerError{err: foreign.Error(bad.Err)}, event("1", "k"))
+		got := env.cause(&failure.HandlerError{Err: foreign.Error(bad.Err)}, event("1", "k"))
 		if whose, _, panics := strings.Cut(bad.Says, " panicked"); panics && !strings.HasSuffix(got, whose+" panicked") {
 			t.Errorf("%s: the log says %q, want %q", bad.Name, got, whose)
 		}

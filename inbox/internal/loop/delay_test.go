@@ -32,3 +32,30 @@ func TestDelay_ADelayDoublesUpToItsLimitWithHalfOfItByChance(t *testing.T) {
 		t.Errorf("after 32 it is %d, want its limit's half, %d", got, 1<<39)
 	}
 }
+
+// A wait that has begun when a database or a broker comes back has to end first. So it bounds the recovery.
+func TestDelay_NoWaitForADependencyIsLongerThan2s(t *testing.T) {
+	t.Parallel()
+	for tries := range 1000 {
+		if got := Spread(DatabaseBase, DatabaseCap, tries, 1); got > 2*time.Second {
+			t.Fatalf("after %d tries it is %v", tries, got)
+		}
+	}
+}
+
+func TestDelay_OfManyEventsWithoutRoomOneIsTriedAtATime(t *testing.T) {
+	for _, row := range []struct {
+		tries, waiting int
+		want           time.Duration
+	}{
+		{1, 1, FullBase},
+		{3, 1, FullBase * 3},
+		{1000, 1, FullCap / 4 * 3},
+		{1000, 5, FullCap / 4 * 3 / 5},
+		{1000, 1000, FullBase},
+	} {
+		if got := CapacityDelay(row.tries, row.waiting, 0.5); got != row.want {
+			t.Errorf("after %d tries, while %d wait: %s, want %s", row.tries, row.waiting, got, row.want)
+		}
+	}
+}

@@ -18,7 +18,7 @@ func TestWait_UntilEndsTheTestWithWhatNeverCameTrue(t *testing.T) {
 		began, looks := time.Now(), 0
 		v := ending.Of(t, func(t testing.TB) { wait.Until(t, "the letter is open", func() bool { looks++; return false }) })
 		limit := wait.Limit()
-		if want := fmt.Sprintf("not within %v: the letter is open", limit); !strings.HasPrefix(v.Failed, want+"\n") || !strings.Contains(v.Failed, "wait_test.TestUntilEndsTheTest") || !strings.Contains(v.Failed, " [chan receive") {
+		if want := fmt.Sprintf("not within %v: the letter is open", limit); !strings.HasPrefix(v.Failed, want+"\n") || !strings.Contains(v.Failed, "wait_test.TestWait_UntilEndsTheTest") || !strings.Contains(v.Failed, " [chan receive") {
 			t.Errorf("the test says %q, want %q and the stacks of its goroutines", v.Failed, want)
 		}
 		if took := time.Since(began); took < limit || took > limit+time.Second {

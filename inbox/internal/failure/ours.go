@@ -1,4 +1,4 @@
-package inbox
+package failure
 
 import (
 	"fmt"
@@ -24,29 +24,29 @@ func (s *sentence) Error() string {
 
 func (s *sentence) Unwrap() error { return s.of }
 
-// ours is a sentence, and oursOf one about err.
-func ours(format string, args ...any) *sentence {
+// Ours is a sentence, and OursOf one about err.
+func Ours(format string, args ...any) *sentence {
 	return &sentence{words: fmt.Sprintf(format, args...)}
 }
 
-func oursOf(err error, format string, args ...any) *sentence {
+func OursOf(err error, format string, args ...any) *sentence {
 	return &sentence{words: fmt.Sprintf(format, args...), of: err}
 }
 
-// ourWords are the sentences of an error, outermost first.
-func ourWords(err error) (words string) {
+// OurWords are the sentences of an error, outermost first.
+func OurWords(err error) (words string) {
 	for node := range foreign.All(err) {
 		if s, ok := node.(*sentence); ok {
-			words = joined(words, s.words)
+			words = Joined(words, s.words)
 		} else if node == holdfast.ErrKeyErased || node == holdfast.ErrSealBroken {
-			words = joined(words, node.Error())
+			words = Joined(words, node.Error())
 		}
 	}
 	return words
 }
 
-// joined is one text after the other, if it has both.
-func joined(a, b string) string {
+// Joined is one text after the other, if it has both.
+func Joined(a, b string) string {
 	if a == "" || b == "" {
 		return a + b
 	}
