@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/inbox/internal/loop"
+	"github.com/holdfast-go/holdfast/inbox/internal/readahead"
 	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 	"github.com/holdfast-go/holdfast/internal/foreign"
@@ -49,10 +50,10 @@ func (p *partition) assign(ctx context.Context) error {
 			if err == nil {
 				failpoint.Hit(failpoint.InboxAssigned)
 				p.mu.Lock()
-				p.fence, p.track = a.fence, newTracker(a.reading.start)
+				p.fence, p.track = a.fence, readahead.NewTracker(a.reading.start)
 				p.saved, p.known = a.reading.start, p.start.Committed
 				if a.unclean {
-					p.replaying, p.replayLeft, p.replayEnd = true, maxAhead, end
+					p.replaying, p.replayLeft, p.replayEnd = true, readahead.MaxAhead, end
 				}
 				p.mu.Unlock()
 				p.c.Logger.Info("partition assigned", "consumer", p.c.Consumer, "topic", p.tp.Topic, "partition", p.tp.Partition,

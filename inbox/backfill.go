@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/inbox/internal/loop"
+	"github.com/holdfast-go/holdfast/inbox/internal/readahead"
 	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/foreign"
 )
@@ -55,8 +56,8 @@ func (u Until) validate() error {
 }
 
 // stretches says what is to be read. A partition that Offsets names and that is not there is an error: it would never be reached.
-func (u Until) stretches(there map[source.TopicPartition]source.Extent) (map[source.TopicPartition]stretch, error) {
-	all := map[source.TopicPartition]stretch{}
+func (u Until) stretches(there map[source.TopicPartition]source.Extent) (map[source.TopicPartition]readahead.Stretch, error) {
+	all := map[source.TopicPartition]readahead.Stretch{}
 	for tp, x := range there {
 		until := min(x.At, x.End)
 		if u.Offsets != nil {
@@ -66,7 +67,7 @@ func (u Until) stretches(there map[source.TopicPartition]source.Extent) (map[sou
 			}
 			until = min(given, x.End)
 		}
-		all[tp] = stretch{x.First, until}
+		all[tp] = readahead.Stretch{First: x.First, Until: until}
 	}
 	for tp := range u.Offsets {
 		if _, ok := there[tp]; !ok {
@@ -147,7 +148,7 @@ type backfill struct {
 	*env
 	pauses *pauses
 
-	bound bound
+	bound readahead.Bound
 	every time.Duration
 	tell  func(Progress)
 
@@ -159,7 +160,7 @@ type backfill struct {
 	arrived bool
 }
 
-func (b *backfill) limits() *bound { return &b.bound }
+func (b *backfill) Limits() *readahead.Bound { return &b.bound }
 
 // begin asks where the logs end, until there is an answer.
 func (b *backfill) begin(ctx context.Context, u Until) error {
@@ -167,7 +168,7 @@ func (b *backfill) begin(ctx context.Context, u Until) error {
 	for wait := 1; ; wait++ {
 		there, err := b.Extents(ctx, u.At)
 		if err = foreign.Error(err); err == nil {
-			b.bound.all, err = u.stretches(there)
+			b.bound.All, err = u.stretches(there)
 			return err
 		}
 		if errors.Is(err, ErrConfiguration) {
@@ -191,7 +192,7 @@ func (b *backfill) watch(ctx context.Context) error {
 			refitted = now
 			b.refit(ctx)
 		}
-		all := b.bound.stretches()
+		all := b.bound.Stretches()
 		at, err := b.standings(ctx)
 		if err != nil {
 			if ctx.Err() != nil {
@@ -282,14 +283,14 @@ func (b *backfill) refit(ctx context.Context) {
 		}
 		return
 	}
-	for tp, was := range b.bound.refit(now) {
+	for tp, was := range b.bound.Refit(now) {
 		b.c.Logger.Warn("the log was cut short below the bound: its new end is the bound", "consumer", b.c.Consumer, "topic", tp.Topic,
-			"partition", tp.Partition, "was", was.until, "until", b.bound.until(tp))
+			"partition", tp.Partition, "was", was.Until, "until", b.bound.Until(tp))
 	}
 }
 
 // standings are where the consumer stands in the partitions of the bound.
-func (b *backfill) standings(ctx context.Context) (map[source.TopicPartition]standing, error) {
+func (b *backfill) standings(ctx context.Context) (map[source.TopicPartition]readahead.Standing, error) {
 	ctx, cancel := context.WithTimeout(ctx, patrolTimeout)
 	defer cancel()
 	rows, err := b.pool.Query(ctx, b.sql.standings, b.c.Consumer)
@@ -297,7 +298,7 @@ func (b *backfill) standings(ctx context.Context) (map[source.TopicPartition]sta
 		return nil, fmt.Errorf("read positions: %w", err)
 	}
 	defer rows.Close()
-	at := map[source.TopicPartition]standing{}
+	at := map[source.TopicPartition]readahead.Standing{}
 	for rows.Next() {
 		var topic, held string
 		var partition int32
@@ -305,7 +306,7 @@ func (b *backfill) standings(ctx context.Context) (map[source.TopicPartition]sta
 		if err := rows.Scan(&topic, &partition, &position, &held); err != nil {
 			return nil, fmt.Errorf("read positions: %w", err)
 		}
-		at[source.TopicPartition{Topic: topic, Partition: int(partition)}] = standing{true, position, held}
+		at[source.TopicPartition{Topic: topic, Partition: int(partition)}] = readahead.Standing{Claimed: true, Position: position, Held: held}
 	}
 	if err := rows.Err(); err != nil {
 		return nil, fmt.Errorf("read positions: %w", err)

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/holdfast-go/holdfast/inbox/internal/readahead"
 	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
@@ -53,19 +54,19 @@ func (p PartitionProgress) left() int64 { return max(0, p.Until-p.Position) }
 
 // measure compares what is to be read with where the consumer stands. from is where each partition stood at the beginning, and gets
 // those that are new in it.
-func measure(all map[source.TopicPartition]stretch, at map[source.TopicPartition]standing, from map[source.TopicPartition]int64) Progress {
+func measure(all map[source.TopicPartition]readahead.Stretch, at map[source.TopicPartition]readahead.Standing, from map[source.TopicPartition]int64) Progress {
 	var p Progress
 	for tp, s := range all {
-		position := s.first
-		if at[tp].claimed {
-			position = max(position, at[tp].position)
+		position := s.First
+		if at[tp].Claimed {
+			position = max(position, at[tp].Position)
 		}
 		if _, ok := from[tp]; !ok {
 			from[tp] = position
 		}
-		part := PartitionProgress{TopicPartition: tp, From: from[tp], Position: position, Until: s.until, Held: at[tp].held}
+		part := PartitionProgress{TopicPartition: tp, From: from[tp], Position: position, Until: s.Until, Held: at[tp].Held}
 		p.Left += part.left()
-		p.Done += max(0, min(position, s.until)-from[tp])
+		p.Done += max(0, min(position, s.Until)-from[tp])
 		p.Partitions = append(p.Partitions, part)
 	}
 	slices.SortFunc(p.Partitions, func(a, b PartitionProgress) int {
@@ -127,12 +128,12 @@ const (
 )
 
 // judgeArrival decides whether all stretches are reached.
-func judgeArrival(all map[source.TopicPartition]stretch, at map[source.TopicPartition]standing) arrival {
+func judgeArrival(all map[source.TopicPartition]readahead.Stretch, at map[source.TopicPartition]readahead.Standing) arrival {
 	verdict := arrived
 	for tp, s := range all {
 		switch {
-		case s.reached(at[tp]):
-		case at[tp].held == "":
+		case s.Reached(at[tp]):
+		case at[tp].Held == "":
 			return underway
 		default:
 			verdict = stuck

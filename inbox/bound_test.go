@@ -2,12 +2,12 @@ package inbox
 
 import (
 	"errors"
-	"math"
 	"reflect"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/holdfast-go/holdfast/inbox/internal/readahead"
 	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
@@ -18,12 +18,12 @@ func TestBound_UntilSaysWhatIsToBeRead(t *testing.T) {
 	there := map[source.TopicPartition]source.Extent{partZero: {First: 3, End: 10, At: 7}, partOne: {First: 0, End: 0, At: 0}}
 	for name, row := range map[string]struct {
 		u    Until
-		want map[source.TopicPartition]stretch
+		want map[source.TopicPartition]readahead.Stretch
 	}{
-		"a time, or the end":           {Until{At: time.Now()}, map[source.TopicPartition]stretch{partZero: {3, 7}, partOne: {0, 0}}},
-		"an offset of one partition":   {Until{Offsets: map[source.TopicPartition]int64{partZero: 5}}, map[source.TopicPartition]stretch{partZero: {3, 5}}},
-		"an offset after the end":      {Until{Offsets: map[source.TopicPartition]int64{partZero: 50}}, map[source.TopicPartition]stretch{partZero: {3, 10}}},
-		"no partition at all is asked": {Until{Offsets: map[source.TopicPartition]int64{}}, map[source.TopicPartition]stretch{}},
+		"a time, or the end":           {Until{At: time.Now()}, map[source.TopicPartition]readahead.Stretch{partZero: {First: 3, Until: 7}, partOne: {First: 0, Until: 0}}},
+		"an offset of one partition":   {Until{Offsets: map[source.TopicPartition]int64{partZero: 5}}, map[source.TopicPartition]readahead.Stretch{partZero: {First: 3, Until: 5}}},
+		"an offset after the end":      {Until{Offsets: map[source.TopicPartition]int64{partZero: 50}}, map[source.TopicPartition]readahead.Stretch{partZero: {First: 3, Until: 10}}},
+		"no partition at all is asked": {Until{Offsets: map[source.TopicPartition]int64{}}, map[source.TopicPartition]readahead.Stretch{}},
 	} {
 		if got, err := row.u.stretches(there); err != nil || !reflect.DeepEqual(got, row.want) {
 			t.Errorf("%s: got %v, %v, want %v", name, got, err, row.want)
@@ -44,81 +44,50 @@ func TestBound_UntilSaysWhatIsToBeRead(t *testing.T) {
 func TestBound_ThePositionDecidesWhetherABoundIsReached(t *testing.T) {
 	t.Parallel()
 	for name, row := range map[string]struct {
-		s    stretch
-		at   standing
+		s    readahead.Stretch
+		at   readahead.Standing
 		want bool
 	}{
-		"nobody has claimed it":                  {stretch{0, 10}, standing{}, false},
-		"it is empty":                            {stretch{0, 0}, standing{}, true},
-		"all below the bound was deleted before": {stretch{12, 10}, standing{}, true},
-		"the position is below":                  {stretch{0, 10}, standing{claimed: true, position: 9}, false},
-		"the position is there":                  {stretch{0, 10}, standing{claimed: true, position: 10}, true},
-		"the position is past it":                {stretch{0, 10}, standing{claimed: true, position: 11}, true},
-		"unread records were deleted":            {stretch{12, 10}, standing{claimed: true, position: 5}, false},
-		"it is held":                             {stretch{0, 10}, standing{claimed: true, position: 50, held: "why"}, false},
+		"nobody has claimed it":                  {readahead.Stretch{First: 0, Until: 10}, readahead.Standing{}, false},
+		"it is empty":                            {readahead.Stretch{First: 0, Until: 0}, readahead.Standing{}, true},
+		"all below the bound was deleted before": {readahead.Stretch{First: 12, Until: 10}, readahead.Standing{}, true},
+		"the position is below":                  {readahead.Stretch{First: 0, Until: 10}, readahead.Standing{Claimed: true, Position: 9}, false},
+		"the position is there":                  {readahead.Stretch{First: 0, Until: 10}, readahead.Standing{Claimed: true, Position: 10}, true},
+		"the position is past it":                {readahead.Stretch{First: 0, Until: 10}, readahead.Standing{Claimed: true, Position: 11}, true},
+		"unread records were deleted":            {readahead.Stretch{First: 12, Until: 10}, readahead.Standing{Claimed: true, Position: 5}, false},
+		"it is held":                             {readahead.Stretch{First: 0, Until: 10}, readahead.Standing{Claimed: true, Position: 50, Held: "why"}, false},
 	} {
-		if got := row.s.reached(row.at); got != row.want {
+		if got := row.s.Reached(row.at); got != row.want {
 			t.Errorf("%s: got %v", name, got)
 		}
 	}
-	all := map[source.TopicPartition]stretch{partZero: {0, 10}, partOne: {0, 10}}
-	done, held := standing{claimed: true, position: 10}, standing{claimed: true, held: "why"}
+	all := map[source.TopicPartition]readahead.Stretch{partZero: {First: 0, Until: 10}, partOne: {First: 0, Until: 10}}
+	done, held := readahead.Standing{Claimed: true, Position: 10}, readahead.Standing{Claimed: true, Held: "why"}
 	for name, row := range map[string]struct {
-		zero, one standing
+		zero, one readahead.Standing
 		want      arrival
 	}{
 		"all":                       {done, done, arrived},
-		"one is left":               {done, standing{}, underway},
-		"one is left, one is held":  {held, standing{}, underway},
+		"one is left":               {done, readahead.Standing{}, underway},
+		"one is left, one is held":  {held, readahead.Standing{}, underway},
 		"what is left is held":      {done, held, stuck},
 		"nothing but held ones are": {held, held, stuck},
 	} {
-		if got := judgeArrival(all, map[source.TopicPartition]standing{partZero: row.zero, partOne: row.one}); got != row.want {
+		if got := judgeArrival(all, map[source.TopicPartition]readahead.Standing{partZero: row.zero, partOne: row.one}); got != row.want {
 			t.Errorf("%s: got %v, want %v", name, got, row.want)
-		}
-	}
-}
-
-func TestBound_ABoundIsFittedToLogsThatChange(t *testing.T) {
-	t.Parallel()
-	b := &bound{all: map[source.TopicPartition]stretch{partZero: {0, 10}, partOne: {0, 10}}}
-	gone := b.refit(map[source.TopicPartition]source.Extent{partZero: {First: 2, End: 4}, {Topic: "orders", Partition: 2}: {End: 9}})
-	if want := (map[source.TopicPartition]stretch{partZero: {0, 10}}); !reflect.DeepEqual(gone, want) {
-		t.Errorf("cut short: got %v, want %v", gone, want)
-	}
-	if want := (map[source.TopicPartition]stretch{partZero: {2, 4}, partOne: {0, 10}}); !reflect.DeepEqual(b.stretches(), want) {
-		t.Errorf("got %v, want %v", b.stretches(), want)
-	}
-	if gone := b.refit(map[source.TopicPartition]source.Extent{partZero: {First: 0, End: 100}}); len(gone) > 0 || b.until(partZero) != 4 {
-		t.Errorf("a log that grows moved the bound: %v, %d", gone, b.until(partZero))
-	}
-	if n := b.until(source.TopicPartition{Topic: "orders", Partition: 2}); n != 0 {
-		t.Errorf("a new partition is read up to %d", n)
-	}
-	if n := (*bound)(nil).until(partZero); n != math.MaxInt64 {
-		t.Errorf("without a bound: %d", n)
-	}
-}
-
-func TestBound_APageIsCutAtTheBound(t *testing.T) {
-	t.Parallel()
-	for _, row := range []struct{ until, records, next int64 }{{0, 0, 0}, {5, 0, 5}, {6, 1, 6}, {8, 2, 8}, {9, 3, 9}, {100, 3, 20}} {
-		pg := cut(source.Page{Records: []source.Record{{Offset: 5}, {Offset: 7}, {Offset: 8}}, Next: 20}, row.until)
-		if int64(len(pg.Records)) != row.records || pg.Next != row.next {
-			t.Errorf("until %d: %d records, next %d; want %d, %d", row.until, len(pg.Records), pg.Next, row.records, row.next)
 		}
 	}
 }
 
 func TestBound_TheProgressCountsOffsets(t *testing.T) {
 	t.Parallel()
-	all := map[source.TopicPartition]stretch{partOne: {5, 105}, partZero: {0, 10}}
+	all := map[source.TopicPartition]readahead.Stretch{partOne: {First: 5, Until: 105}, partZero: {First: 0, Until: 10}}
 	from := map[source.TopicPartition]int64{}
-	p := measure(all, map[source.TopicPartition]standing{partOne: {claimed: true, position: 25}}, from)
+	p := measure(all, map[source.TopicPartition]readahead.Standing{partOne: {Claimed: true, Position: 25}}, from)
 	if p.Done != 0 || p.Left != 90 || len(p.Partitions) != 2 || p.Partitions[0].TopicPartition != partZero {
 		t.Errorf("at the beginning: %+v", p)
 	}
-	p = measure(all, map[source.TopicPartition]standing{partZero: {claimed: true, position: 4, held: "why"}, partOne: {claimed: true, position: 200}}, from)
+	p = measure(all, map[source.TopicPartition]readahead.Standing{partZero: {Claimed: true, Position: 4, Held: "why"}, partOne: {Claimed: true, Position: 200}}, from)
 	want := []PartitionProgress{{partZero, 0, 4, 10, "why"}, {partOne, 25, 200, 105, ""}}
 	if p.Done != 84 || p.Left != 6 || !reflect.DeepEqual(p.Partitions, want) {
 		t.Errorf("later: %+v", p)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox/internal/failure"
+	"github.com/holdfast-go/holdfast/inbox/internal/readahead"
 	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
@@ -141,7 +142,7 @@ func (b *bundle) stands(p *partition, g *gatedLog) {
 		p.free()
 		wait.Until(b, "the reader looks whether more events may begin", func() bool {
 			p.mu.Lock()
-			next := p.track.next
+			next := p.track.Next
 			p.mu.Unlock()
 			if next > g.first {
 				b.Fatalf("while the partition was held, the events up to offset %d have begun; the last that may is %d", next-1, g.first-1)
@@ -328,13 +329,13 @@ func TestCapacity_HowManyEventsOfAPartitionMayBegin(t *testing.T) {
 	}{
 		{"nothing is settled", 1, false, 0, 1024, true},
 		{"the first is not settled", 1, true, 0, 16_384, true},
-		{"they are large", in.consumer.memory.share()/10 + 1, false, 0, 10, true},
+		{"they are large", in.consumer.memory.Share()/10 + 1, false, 0, 10, true},
 		{"one finds no room", 1, true, 1, 0, false},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := in.consumer.newPartition(newWorkerPool(in.receiver), nil, source.TopicPartition{Topic: "orders", Partition: 0}, source.Start{})
-				p.track, p.atCapacity.held = newTracker(0), row.held
+				p.track, p.atCapacity.held = readahead.NewTracker(0), row.held
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				settle := func(offset int64) { p.settle(&delivery{from: &origin{offset: offset}}) }
@@ -342,7 +343,7 @@ func TestCapacity_HowManyEventsOfAPartitionMayBegin(t *testing.T) {
 				go func() {
 					for begun < all && p.awaitCapacity(ctx, nil) {
 						p.mu.Lock()
-						p.track.begin(begun, row.bytes, reservation{}, 0)
+						p.track.Begin(begun, row.bytes, readahead.Reservation{}, 0)
 						p.mu.Unlock()
 						if begun++; row.settles && begun > 1 {
 							settle(begun - 1)

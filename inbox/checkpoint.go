@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/holdfast-go/holdfast/inbox/internal/readahead"
 	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
@@ -41,19 +42,19 @@ const (
 // show that: it may have survived the topic, in a copied cluster say. Kafka's id of a topic would tell, but kafka-go does not ask
 // for it. ok is false when the question has to be asked again.
 func (p *partition) identify(ctx context.Context, first, end int64) (id logIdentity, ok bool) {
-	m := checkpoint{offset: source.NoOffset}
+	m := readahead.Checkpoint{Offset: source.NoOffset}
 	bounded, cancel := p.bounded(ctx)
-	err := p.pool.QueryRow(bounded, p.sql.checkpoint, p.c.Consumer, p.tp.Topic, int32(p.tp.Partition)).Scan(&m.offset, &m.identity)
+	err := p.pool.QueryRow(bounded, p.sql.checkpoint, p.c.Consumer, p.tp.Topic, int32(p.tp.Partition)).Scan(&m.Offset, &m.Identity)
 	cancel()
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		p.transient(fmt.Errorf("read checkpoint of %s/%d: %w", p.tp.Topic, p.tp.Partition, err))
 		return logUnknown, false
 	}
-	if m.offset < first || m.offset >= end { // NoOffset is, too.
+	if m.Offset < first || m.Offset >= end { // NoOffset is, too.
 		return logUnknown, true
 	}
-	pg, memory, err := p.fetch(ctx, m.offset)
-	defer memory.give()
+	pg, memory, err := p.fetch(ctx, m.Offset)
+	defer memory.Give()
 	if errors.Is(err, ErrOffsetOutOfRange) {
 		return logUnknown, true
 	}
@@ -61,11 +62,11 @@ func (p *partition) identify(ctx context.Context, first, end int64) (id logIdent
 		p.brokerTransient("fetching the event that was settled last", err)
 		return logUnknown, false
 	}
-	if len(pg.Records) == 0 || pg.Records[0].Offset != m.offset {
+	if len(pg.Records) == 0 || pg.Records[0].Offset != m.Offset {
 		return logUnknown, true
 	}
 	d, _ := p.delivery(pg.Records[0])
-	if m.identity == identityOf(d) || m.identity == identityWith(d, d.payloadHash()) { // It may be of before hashes covered the type.
+	if m.Identity == identityOf(d) || m.Identity == identityWith(d, d.payloadHash()) { // It may be of before hashes covered the type.
 		return logSame, true
 	}
 	return logOther, true

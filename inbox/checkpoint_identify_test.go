@@ -76,10 +76,10 @@ func TestCheckpointIdentify_IdentifyingKnowsTheLogByTheEventThatWasSettledLast(t
 		if reported := of(b, func(o *observations) int { return len(o.errs) }) - before; (reported == 1) == row.ok || reported > 1 {
 			t.Errorf("%s: %d errors were reported", row.name, reported)
 		}
-		if !in.consumer.memory.room.TryAcquire(in.consumer.memory.bytes / 8 * 5) {
+		if !in.consumer.memory.Room.TryAcquire(in.consumer.memory.Bytes / 8 * 5) {
 			t.Fatalf("%s: memory was not given back", row.name)
 		}
-		in.consumer.memory.room.Release(in.consumer.memory.bytes / 8 * 5)
+		in.consumer.memory.Room.Release(in.consumer.memory.Bytes / 8 * 5)
 	}
 }
 

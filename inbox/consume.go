@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/inbox/internal/loop"
+	"github.com/holdfast-go/holdfast/inbox/internal/readahead"
 	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/foreign"
 )
@@ -17,7 +18,7 @@ type consumer struct {
 	declarations *declarations
 	receiver     *receiver
 	fences       *fences
-	memory       *memory
+	memory       *readahead.Memory
 	pauses       *pauses
 
 	suspects *turns // after two unclean ends one suspect of the node runs at a time (serial.go)
@@ -76,7 +77,7 @@ func (co *consumer) run(ctx context.Context, src source.Session) error {
 		}
 		wait = 0
 		co.sayMissing(gen)
-		err = co.generation(ctx, gen, workers, newHeld(boundOf(src)))
+		err = co.generation(ctx, gen, workers, newHeld(readahead.BoundOf(src)))
 		gen.Leave()
 		switch {
 		case fatal(err):
@@ -141,7 +142,7 @@ func (co *consumer) generation(ctx context.Context, gen source.Generation, worke
 
 // hold starts to read partitions.
 func (co *consumer) hold(g *loop.Group, h *held, gen source.Generation, given map[source.TopicPartition]source.Start, workers *workerPool) {
-	co.memory.partitions.Add(int64(len(given)))
+	co.memory.Partitions.Add(int64(len(given)))
 	for tp, start := range given {
 		p := &heldPartition{partition: co.newPartition(workers, gen, tp, start), ended: make(chan struct{})}
 		p.until = h.until
@@ -175,7 +176,7 @@ func (co *consumer) take(h *held, of []source.TopicPartition) (parts []*partitio
 			delete(h.of, tp)
 		}
 	}
-	co.memory.partitions.Add(-int64(len(parts)))
+	co.memory.Partitions.Add(-int64(len(parts)))
 	return parts
 }
 

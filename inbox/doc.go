@@ -30,6 +30,16 @@
 // a consumer group and its records are (package source), what an event may be (event.go), and its headers (headers.go). The statements are constants, one file for
 // each subject: queries.go, position_queries.go, letter_queries.go.
 //
+// # Rooms
+//
+// Each of these has one idea, and none imports this package:
+//
+//	source             what a Source gives: sessions, generations, pages, records (public)
+//	internal/readahead how far a partition is read ahead: settled offsets, bytes in memory, the bound of a backfill
+//	internal/failure   what becomes of an event whose transaction failed: whose fault it is, and what follows (pure)
+//	internal/retention which rows nobody needs any more, and at what pace they go
+//	internal/loop      loops side by side, their rests and their delays
+//
 // # The way of an event
 //
 // Read the files in this order. Each uses those that come after it.
@@ -52,7 +62,7 @@
 //     transactions makes a partition stale (incarnation.go).
 //  5. A worker of the pool does one job after the other (pool.go). If their handlers may share, it does several in one
 //     transaction while many wait (together.go). It may go on with the key that it has (followers.go); otherwise the scheduler decides which events may run
-//     in parallel (scheduler.go). job.go is the work of one transaction. The tracker knows which offsets are settled (tracker.go).
+//     in parallel (scheduler.go). job.go is the work of one transaction. Package readahead knows which offsets are settled.
 //  6. Run handles stored events (backlog.go), those of a type with a limit of its own one by one (limited.go). The handler of a due event runs (stored.go), and its row goes or waits for the
 //     next attempt (settle.go). Each event was claimed (claim.go), from a mark on (claim_mark.go), within the memory for stored
 //     events (stored_memory.go), under a lease (lease.go). sweep.go resumes heads of keys that are dormant.
@@ -69,7 +79,7 @@
 //     and is judged in one place (package failure). connection.go takes the connections, bounds what is waited for on them, and
 //     gets rid of dead ones. Package failure decides whose fault a failure is, and what follows from it.
 //  12. wiring.go explains a missing schema, and running.go tells a handler what it is about. All parts use env.go, registry.go (the
-//     handlers), middleware.go (what is around them), settings.go (what holds for a type), turns.go (how many of its handlers run at once), memory.go (its budget) and statements.go. grouping.go decides which events may
+//     handlers), middleware.go (what is around them), settings.go (what holds for a type), turns.go (how many of its handlers run at once), and statements.go. grouping.go decides which events may
 //     share a transaction. transient.go bounds how often a repeated error is logged. Package loop runs loops, and says how long they wait.
-//     vitals.go keeps what the loops saw last. backfill_progress.go says how far a backfill has got, and bound.go where it stops.
+//     vitals.go keeps what the loops saw last. backfill_progress.go says how far a backfill has got, and package readahead where it stops.
 package inbox

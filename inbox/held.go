@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 
+	"github.com/holdfast-go/holdfast/inbox/internal/readahead"
 	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
@@ -11,14 +12,14 @@ import (
 
 // held is what a generation has of partitions.
 type held struct {
-	until  *bound     // of all partitions
-	saving sync.Mutex // one goroutine at a time saves, releases and commits
+	until  *readahead.Bound // of all partitions
+	saving sync.Mutex       // one goroutine at a time saves, releases and commits
 
 	mu sync.Mutex
 	of map[source.TopicPartition]*heldPartition
 }
 
-func newHeld(until *bound) *held {
+func newHeld(until *readahead.Bound) *held {
 	return &held{until: until, of: map[source.TopicPartition]*heldPartition{}}
 }
 

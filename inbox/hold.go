@@ -75,7 +75,7 @@ func (p *partition) noteHeld(ctx context.Context, why *string, own bool) (same b
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return position >= p.saved && position <= p.track.low(), nil // A save may be on its way.
+	return position >= p.saved && position <= p.track.Low(), nil // A save may be on its way.
 }
 
 // letGo notes that the partition is not held any more. The error ends the partition, as that of hold does.

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/inbox/internal/readahead"
 )
 
 // This file keeps a key with many events from holding up the other keys of its partition. While such a key fills what may be in
@@ -71,7 +73,7 @@ func (p *partition) storeHotKey(ctx context.Context, next []*delivery) {
 	}
 	p.hotLooked = now
 	hot := func() *job {
-		if j := p.scheduler.hottest(maxAhead/hotShare, int(p.memory.share()/hotShare), now.Add(-hotAfter)); j != nil && otherKey(next, j.ds[0].e.Key) {
+		if j := p.scheduler.hottest(readahead.MaxAhead/hotShare, int(p.memory.Share()/hotShare), now.Add(-hotAfter)); j != nil && otherKey(next, j.ds[0].e.Key) {
 			return j
 		}
 		return nil
@@ -79,7 +81,7 @@ func (p *partition) storeHotKey(ctx context.Context, next []*delivery) {
 	p.mu.Lock()
 	found := hot() != nil
 	p.mu.Unlock()
-	if !found || !p.receiver.queues.quota.roomy(ctx, maxAhead) {
+	if !found || !p.receiver.queues.quota.roomy(ctx, readahead.MaxAhead) {
 		return
 	}
 	p.mu.Lock()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox/internal/loop"
+	"github.com/holdfast-go/holdfast/inbox/internal/readahead"
 	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
@@ -81,9 +82,9 @@ func TestHotKey_AHotKeyIsNoticedWhileNothingSettles(t *testing.T) {
 		p := in.consumer.newPartition(newWorkerPool(in.receiver), nil, source.TopicPartition{Topic: "orders", Partition: 0}, source.Start{})
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		p.reading, p.track = ctx, newTracker(0)
-		for i := range int64(maxAhead) {
-			p.track.begin(i, 1, reservation{}, 0)
+		p.reading, p.track = ctx, readahead.NewTracker(0)
+		for i := range int64(readahead.MaxAhead) {
+			p.track.Begin(i, 1, readahead.Reservation{}, 0)
 			p.dispatch(&job{owner: p, ctx: ctx, stop: ctx.Done(), ds: []*delivery{{e: event(fmt.Sprint(i), "hot"), from: &origin{offset: i}}}, first: "order.placed"})
 		}
 		ended := make(chan bool)
@@ -113,7 +114,7 @@ func TestHotKey_AHotKeyIsNoticedWhileNothingSettles(t *testing.T) {
 func TestHotKey_AHotKeyThatIsSlowIsStored(t *testing.T) {
 	skip.InShort(t, "it takes 6 s beside the others")
 	b := setup(t)
-	const hot, cold = maxAhead + 500, 40
+	const hot, cold = readahead.MaxAhead + 500, 40
 	var hotHandled, coldHandled, before atomic.Int64
 	in := b.inbox()
 	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
@@ -138,7 +139,7 @@ func TestHotKey_AHotKeyThatIsSlowIsStored(t *testing.T) {
 	b.nothingStored()
 	b.inOrderAndOnce(hot + cold)
 	// Before, no other began until the hot key had room for it.
-	if n := before.Load(); n > hot-maxAhead {
+	if n := before.Load(); n > hot-readahead.MaxAhead {
 		t.Errorf("the first event of another key came after %d of the hot key", n)
 	} else {
 		t.Logf("the first event of another key came after %d of %d of the hot key", n, hot)
@@ -149,7 +150,7 @@ func TestHotKey_AHotKeyThatIsSlowIsStored(t *testing.T) {
 func TestHotKey_AKeyWithAPartitionOfItsOwnIsNotStored(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	b := setup(t)
-	const n = maxAhead + 200
+	const n = readahead.MaxAhead + 200
 	in := b.inbox()
 	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
 		if err := loop.Sleep(ctx, time.Millisecond); err != nil {
@@ -178,16 +179,16 @@ func TestHotKey_AHotKeyIsNotStoredBeyondItsQuota(t *testing.T) {
 		roomy           bool
 	}{
 		{"there is no limit", -1, -1, 0, true},
-		{"there is room", 2000, 2 * maxAhead, 10, true},
-		{"the key may have too few", 2000, 2*maxAhead - 1, 10, false},
-		{"too many are stored", 2000, -1, 2001 - maxAhead, false},
+		{"there is room", 2000, 2 * readahead.MaxAhead, 10, true},
+		{"the key may have too few", 2000, 2*readahead.MaxAhead - 1, 10, false},
+		{"too many are stored", 2000, -1, 2001 - readahead.MaxAhead, false},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			b := setup(t)
 			in := b.inbox(func(c *Config) { c.MaxStored, c.MaxStoredKey = row.most, row.mostOfOne })
 			pgtest.Exec(t, b.db, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash)
 				select 'billing', 'orders', 'k' || n, n, '', n::text, 'order.placed', now(), '' from generate_series(1, $1::int) n`, row.stored)
-			if got := in.receiver.queues.quota.roomy(t.Context(), maxAhead); got != row.roomy {
+			if got := in.receiver.queues.quota.roomy(t.Context(), readahead.MaxAhead); got != row.roomy {
 				t.Errorf("roomy says %v, want %v", got, row.roomy)
 			}
 		})
@@ -198,7 +199,7 @@ func TestHotKey_AHotKeyIsNotStoredBeyondItsQuota(t *testing.T) {
 func TestHotKey_ASlowEventHoldsUpNoOtherKeyForThousands(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
-	const others = 3 * maxAhead
+	const others = 3 * readahead.MaxAhead
 	var handled atomic.Int64
 	all := make(chan struct{})
 	in := b.inbox(func(c *Config) { c.Timeout = 5 * time.Minute })

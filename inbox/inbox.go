@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/holdfast-go/holdfast/inbox/internal/readahead"
 	"github.com/holdfast-go/holdfast/inbox/internal/retention"
 )
 
@@ -69,7 +70,7 @@ func newInbox(pool *pgxpool.Pool, c Config) *Inbox {
 		backlog:   &backlog{env: env, registry: registry, runner: runner, ledger: ledger, claims: claims, pauses: pauses},
 		sweeper:   &sweeper{env: env, runner: runner},
 		retention: retention.New(retention.Config{Pool: pool, Schema: c.Schema, Consumer: c.Consumer, Window: c.Retention, Random: env.random, Cleaned: c.Observer.OnCleaned, Failed: env.transient}),
-		consumer:  &consumer{env: env, fences: newFences(env, runner), memory: newMemory(c.MemoryBudget), declarations: declarations, receiver: receiver, pauses: pauses, suspects: newTurns(1)},
+		consumer:  &consumer{env: env, fences: newFences(env, runner), memory: readahead.NewMemory(c.MemoryBudget), declarations: declarations, receiver: receiver, pauses: pauses, suspects: newTurns(1)},
 		pauses:    pauses,
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox/internal/loop"
+	"github.com/holdfast-go/holdfast/inbox/internal/readahead"
 	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/wire"
@@ -36,6 +37,7 @@ type sized struct {
 func (s *sized) Next(ctx context.Context) (source.Generation, error) {
 	return giveOnce(ctx, &s.given, s)
 }
+
 func (s *sized) Close() {}
 
 func (s *sized) Assigned() map[source.TopicPartition]source.Start {
@@ -63,7 +65,7 @@ func (s *sized) Fetch(ctx context.Context, tp source.TopicPartition, offset, max
 				r.Headers[i].Value = fmt.Append(nil, tp.Partition, "-", pg.Next)
 			}
 		}
-		cost := recordCost(&r)
+		cost := readahead.RecordCost(&r)
 		if cost > room && len(pg.Records) > 0 {
 			break
 		}
@@ -148,8 +150,8 @@ func keepsWithinTheBudget(t *testing.T, sizes []int) {
 		t.Errorf("at one time %d bytes were in memory, the budget is %d", g.most, budget)
 	}
 	m := in.consumer.memory
-	if !m.room.TryAcquire(m.bytes/8*5) || !m.large.TryAcquire(m.bytes/4) || m.partitions.Load() != 0 {
-		t.Errorf("a part of the budget was not given back, or of %d partitions", m.partitions.Load())
+	if !m.Room.TryAcquire(m.Bytes/8*5) || !m.Large.TryAcquire(m.Bytes/4) || m.Partitions.Load() != 0 {
+		t.Errorf("a part of the budget was not given back, or of %d partitions", m.Partitions.Load())
 	}
 }
 
@@ -169,7 +171,7 @@ func TestMemory_AStoppedConsumerGivesItsWholeBudgetBack(t *testing.T) {
 	}
 	stop()
 	m := in.consumer.memory
-	if !m.room.TryAcquire(m.bytes/8*5) || !m.large.TryAcquire(m.bytes/4) {
+	if !m.Room.TryAcquire(m.Bytes/8*5) || !m.Large.TryAcquire(m.Bytes/4) {
 		t.Error("a part of the budget was not given back")
 	}
 }
@@ -195,7 +197,7 @@ func (s lateSource) Fetch(ctx context.Context, tp source.TopicPartition, offset,
 
 func TestMemory_APageThatComesAfterItsPartitionEndedGivesItsMemoryBack(t *testing.T) {
 	const budget, partitions = 16 << 20, 2
-	page := newMemory(budget).bytes / 8 / partitions
+	page := readahead.NewMemory(budget).Bytes / 8 / partitions
 	for _, row := range []struct {
 		name string
 		size int
@@ -215,7 +217,7 @@ func TestMemory_APageThatComesAfterItsPartitionEndedGivesItsMemoryBack(t *testin
 			}
 			stop()
 			m := in.consumer.memory
-			if !m.room.TryAcquire(m.bytes/8*5) || !m.large.TryAcquire(m.bytes/4) {
+			if !m.Room.TryAcquire(m.Bytes/8*5) || !m.Large.TryAcquire(m.Bytes/4) {
 				t.Error("a part of the budget was not given back")
 			}
 		})
@@ -230,13 +232,13 @@ func TestMemory_HealthSaysWhichReaderHasWaitedLongForMemory(t *testing.T) {
 		in.vitals.begin(false)
 		in.vitals.reached()
 		m := in.consumer.memory
-		m.room.TryAcquire(m.bytes / 8 * 5)
+		m.Room.TryAcquire(m.Bytes / 8 * 5)
 		var readers sync.WaitGroup
 		read := func(number int) {
 			p := in.consumer.newPartition(nil, newFakeGeneration(sizedLog(300)), source.TopicPartition{Topic: "orders", Partition: number}, source.Start{})
 			readers.Go(func() {
 				_, memory, err := p.fetch(t.Context(), 0)
-				if memory.give(); err != nil {
+				if memory.Give(); err != nil {
 					t.Error(err)
 				}
 			})
@@ -251,7 +253,7 @@ func TestMemory_HealthSaysWhichReaderHasWaitedLongForMemory(t *testing.T) {
 		if h := in.Health(t.Context()); !in.says("partition 7 of orders has waited for memory for 1m0s") || len(h.Reasons) != 1 {
 			t.Errorf("two readers have waited for memory, one of them for %s: %+v", starvedAfter, h)
 		}
-		m.room.Release(m.bytes / 8 * 5)
+		m.Room.Release(m.Bytes / 8 * 5)
 		readers.Wait()
 		if !in.healthy() {
 			t.Errorf("no reader waits any more: %v", in.Health(t.Context()).Reasons)
@@ -311,23 +313,5 @@ func TestMemory_ABatchThatCannotBeUnpackedHoldsItsPartition(t *testing.T) {
 	}
 	if n := b.count("select count(*) from effect"); n != 0 {
 		t.Errorf("%d events were handled", n)
-	}
-}
-
-func TestMemory_PartitionsShareTheMemoryEqually(t *testing.T) {
-	t.Parallel()
-	for _, row := range []struct{ budget, partitions, page, share int64 }{
-		{128 << 20, 0, 4 << 20, 16 << 20},
-		{128 << 20, 1, 4 << 20, 16 << 20},
-		{128 << 20, 8, 2 << 20, 8 << 20},
-		{128 << 20, 64, 256 << 10, 1 << 20},
-		{128 << 20, 10_000, 64 << 10, 64 << 10},
-		{16 << 20, 1, 2 << 20, 8 << 20},
-	} {
-		m := newMemory(row.budget)
-		m.partitions.Store(row.partitions)
-		if m.page() != row.page || m.share() != row.share {
-			t.Errorf("of %d bytes, %d partitions have pages of %d and a share of %d", row.budget, row.partitions, m.page(), m.share())
-		}
 	}
 }

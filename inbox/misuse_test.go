@@ -17,6 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/inbox/internal/loop"
+	"github.com/holdfast-go/holdfast/inbox/internal/readahead"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
@@ -293,8 +294,8 @@ func TestMisuse_ABatchLargerThanWhatMayBeInHandIsCutShort(t *testing.T) {
 	b.consumeFake(in, newFakeGeneration(logOf(keyed(n, 70)...)))
 	b.awaitSettled(n)
 	b.inOrderAndOnce(n)
-	if largest, _ := h.largest(); largest != maxAhead {
-		t.Errorf("the largest batch had %d events, want %d", largest, maxAhead)
+	if largest, _ := h.largest(); largest != readahead.MaxAhead {
+		t.Errorf("the largest batch had %d events, want %d", largest, readahead.MaxAhead)
 	}
 }
 

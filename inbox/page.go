@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/holdfast-go/holdfast/inbox/internal/readahead"
 	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/foreign"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
@@ -14,14 +15,14 @@ import (
 
 // fetch reads a page from offset on. What is held is the caller's to give back, or that of the page's events. A record that
 // is larger than a page is fetched again with more bytes. If it is larger than any event may be, it comes without its value.
-func (p *partition) fetch(ctx context.Context, offset int64) (source.Page, reservation, error) {
-	bytes, must := max(p.wants, p.memory.page()), false
+func (p *partition) fetch(ctx context.Context, offset int64) (source.Page, readahead.Reservation, error) {
+	bytes, must := max(p.wants, p.memory.Page()), false
 	for {
 		h, err := p.takeMemory(ctx, bytes, must)
 		if err != nil {
-			return source.Page{}, reservation{}, err
+			return source.Page{}, readahead.Reservation{}, err
 		}
-		had := h.bytes
+		had := h.Bytes
 		pg, err := p.gen.Fetch(ctx, p.tp, offset, had)
 		err = foreign.Error(err)
 		var large *source.TooLargeError
@@ -32,14 +33,14 @@ func (p *partition) fetch(ctx context.Context, offset int64) (source.Page, reser
 		case err == nil && len(pg.Records) > 0 && pg.Records[0].Offset >= offset:
 			needs = pg.Records[0].LeftOut
 		}
-		if had < needs && needs <= p.memory.most() {
-			h.give()
+		if had < needs && needs <= p.memory.Most() {
+			h.Give()
 			bytes, must = needs, true
 			continue
 		}
 		if err != nil {
-			h.give()
-			return source.Page{}, reservation{}, err
+			h.Give()
+			return source.Page{}, readahead.Reservation{}, err
 		}
 		p.wants = pg.Wants
 		if must {
@@ -50,9 +51,9 @@ func (p *partition) fetch(ctx context.Context, offset int64) (source.Page, reser
 }
 
 // takeMemory waits for memory. Health says so while that takes long.
-func (p *partition) takeMemory(ctx context.Context, bytes int64, must bool) (*reservation, error) {
+func (p *partition) takeMemory(ctx context.Context, bytes int64, must bool) (*readahead.Reservation, error) {
 	defer p.vitals.waits(p.tp)()
-	return p.memory.take(ctx, bytes, must)
+	return p.memory.Take(ctx, bytes, must)
 }
 
 // tooLarge is why a partition is held whose next batch cannot be unpacked.
@@ -65,7 +66,7 @@ func (p *partition) tooLarge(err error) error {
 	}
 	return fmt.Errorf("%w; %d bytes may be used for it, a quarter of MemoryBudget (%d); the next batch begins at offset %d: %s: "+
 		"update %s set position = %d where consumer = %s and topic = %s and partition = %d; then stop the group's nodes and reset the group's offset to the same value",
-		err, p.memory.most(), p.memory.bytes, large.Next, remedy, sqlschema.In(p.c.Schema, "holdfast.consumer_position"), large.Next,
+		err, p.memory.Most(), p.memory.Bytes, large.Next, remedy, sqlschema.In(p.c.Schema, "holdfast.consumer_position"), large.Next,
 		quoted(p.c.Consumer), quoted(p.tp.Topic), p.tp.Partition)
 }
 
@@ -73,5 +74,5 @@ func (p *partition) tooLarge(err error) error {
 func (p *partition) errLeftOut(r source.Record) error {
 	return fmt.Errorf("the record at offset %d of %s/%d takes %d bytes unpacked: it must be at most %d, a quarter of MemoryBudget (%d). Its value is in the topic only: "+
 		"read it there, and give it to the letter (holdfast dlq edit) before you replay that, or discard the letter", r.Offset, p.tp.Topic, p.tp.Partition,
-		r.LeftOut, p.memory.most(), p.memory.bytes)
+		r.LeftOut, p.memory.Most(), p.memory.Bytes)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/inbox/internal/loop"
+	"github.com/holdfast-go/holdfast/inbox/internal/readahead"
 	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
@@ -65,15 +66,15 @@ type partition struct {
 	receiver     *receiver
 	serial       *turns // consumer.suspects
 	workers      *workerPool
-	memory       *memory
+	memory       *readahead.Memory
 	gen          source.Generation
 	tp           source.TopicPartition
 	start        source.Start
-	until        *bound // where reading stops
-	fence        *fence // nil until assign has claimed the partition
+	until        *readahead.Bound // where reading stops
+	fence        *fence           // nil until assign has claimed the partition
 
 	mu         sync.Mutex
-	track      *tracker
+	track      *readahead.Tracker
 	scheduler  scheduler
 	atCapacity atCapacity
 	saved      int64 // Invariant: saved <= track.low(), as far as Postgres knows.
@@ -102,7 +103,7 @@ type partition struct {
 func (p *partition) settle(ds ...*delivery) {
 	p.mu.Lock()
 	for _, d := range ds {
-		p.track.settle(d.from.offset)
+		p.track.Settle(d.from.offset)
 		delete(p.counted, d.from.offset)
 	}
 	p.mu.Unlock()
@@ -136,7 +137,7 @@ func (p *partition) fencedOff() {
 // settled is how far it had been settled.
 func (p *partition) lose(reason error) (first bool, settled int64) {
 	p.mu.Lock()
-	first, settled = !p.fenced, p.track.low()
+	first, settled = !p.fenced, p.track.Low()
 	p.fenced = true
 	p.mu.Unlock()
 	p.fail(reason)
@@ -144,14 +145,14 @@ func (p *partition) lose(reason error) (first bool, settled int64) {
 }
 
 // unsaved is the position, if it has moved since it was saved, with the last event below it.
-func (p *partition) unsaved() (int64, checkpoint, bool) {
+func (p *partition) unsaved() (int64, readahead.Checkpoint, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.track == nil || p.fenced {
-		return 0, checkpoint{}, false
+		return 0, readahead.Checkpoint{}, false
 	}
-	low := p.track.low()
-	return low, p.track.last, low > p.saved
+	low := p.track.Low()
+	return low, p.track.Last, low > p.saved
 }
 
 func (p *partition) savedAt(position int64) {
@@ -177,10 +178,10 @@ func (p *partition) committedAt(offset int64) {
 }
 
 // end is the final position with the last event below it. clean is false while a handler hangs.
-func (p *partition) end() (int64, checkpoint, bool) {
+func (p *partition) end() (int64, readahead.Checkpoint, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.track.low(), p.track.last, p.receiver.runner.hung.Load() == 0
+	return p.track.Low(), p.track.Last, p.receiver.runner.hung.Load() == 0
 }
 
 // repositioned reports that a person has changed the position, which must stay as it is.

@@ -67,7 +67,7 @@ func TestPaused_APausedConsumerHandlesNothingFromKafka(t *testing.T) {
 	b.awaitHandled(10)
 	b.pauses(billing)
 	b.knows(in, true)
-	wait.Until(t, "the partitions are let go of", func() bool { return in.consumer.memory.partitions.Load() == 0 })
+	wait.Until(t, "the partitions are let go of", func() bool { return in.consumer.memory.Partitions.Load() == 0 })
 	b.produce(0, all[10:30]...)
 	later := b.inbox() // a node that starts meanwhile
 	later.Handle("order.placed", effectOf)
@@ -112,7 +112,7 @@ func TestPaused_APauseLetsRunningHandlersFinish(t *testing.T) {
 	b.knows(in, true)
 	close(finish)
 	b.awaitOutcome("1", Handled)
-	wait.Until(t, "the partition is let go of", func() bool { return in.consumer.memory.partitions.Load() == 0 })
+	wait.Until(t, "the partition is let go of", func() bool { return in.consumer.memory.Partitions.Load() == 0 })
 	if got := b.order(); !slices.Equal(got, []string{"1"}) {
 		t.Errorf("handled: %q", got)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox/internal/loop"
+	"github.com/holdfast-go/holdfast/inbox/internal/readahead"
 	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
@@ -56,8 +57,8 @@ func TestPool_AKeyThatIsPutAsideGivesItsWorkerToOthersNowAndThen(t *testing.T) {
 		c.Workers = 1
 		c.Retry.Base, c.Retry.Cap = time.Hour, time.Hour
 	})
-	const n, at = 4 * maxAhead, maxAhead + 100 // so that it is read when the first of them are stored
-	var stored atomic.Int64                    // when it was handled
+	const n, at = 4 * readahead.MaxAhead, readahead.MaxAhead + 100 // so that it is read when the first of them are stored
+	var stored atomic.Int64                                        // when it was handled
 	stored.Store(-1)
 	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
 		if e.Key == "fails" {
@@ -79,7 +80,7 @@ func TestPool_AKeyThatIsPutAsideGivesItsWorkerToOthersNowAndThen(t *testing.T) {
 	b.run(func(ctx context.Context) error { in.registry.start(); return in.consume(ctx, g) })
 	b.awaitSettled(n + 1)
 	got, then := stored.Load(), g.found.Load()
-	if t.Logf("%d were stored when it was read, and %d when it was handled", then, got); got < 0 || got-then > maxAhead/2 {
+	if t.Logf("%d were stored when it was read, and %d when it was handled", then, got); got < 0 || got-then > readahead.MaxAhead/2 {
 		t.Errorf("the event of another key was read when %d of %d were stored, and handled when there were %d", then, n, got)
 	}
 }

@@ -50,7 +50,7 @@ func (co *consumer) save(ctx context.Context, gen source.Generation, parts []*pa
 		if low, last, ok := p.unsaved(); ok {
 			topics, numbers = append(topics, p.tp.Topic), append(numbers, int32(p.tp.Partition))
 			epochs, lows = append(epochs, p.fence.Epoch), append(lows, low)
-			offsets, identities = append(offsets, last.offset), append(identities, last.identity)
+			offsets, identities = append(offsets, last.Offset), append(identities, last.Identity)
 			tokens, moved = append(tokens, p.fence.token), append(moved, p)
 		}
 	}
@@ -133,11 +133,11 @@ func (co *consumer) release(gen source.Generation, parts []*partition) {
 			// The next owner continues a replay that has not ended.
 			orderly := clean && low >= p.replayEnd
 			if p.repositioned() {
-				low, last.offset = source.NoOffset, source.NoOffset
+				low, last.Offset = source.NoOffset, source.NoOffset
 			}
 			failpoint.Hit(failpoint.InboxReleasing)
 			var same bool
-			err := co.pool.QueryRow(ctx, co.sql.release, co.c.Consumer, p.tp.Topic, int32(p.tp.Partition), p.fence.Epoch, low, orderly, last.offset, last.identity, p.fence.token).Scan(&same)
+			err := co.pool.QueryRow(ctx, co.sql.release, co.c.Consumer, p.tp.Topic, int32(p.tp.Partition), p.fence.Epoch, low, orderly, last.Offset, last.Identity, p.fence.token).Scan(&same)
 			switch {
 			case errors.Is(err, pgx.ErrNoRows):
 				p.fencedOff() // It was lost while nothing was in progress that could have noticed.

@@ -69,7 +69,7 @@ func TestPositionLoop_SavingRestsAfterASlowSave(t *testing.T) {
 	p := b.owned(in, gen, 0)
 	begun := time.Now()
 	stop := b.run(func(ctx context.Context) error { in.consumer.saveLoop(ctx, gen, holding(p)); return nil })
-	wait.Until(t, "two saves", func() bool { settled(p, p.track.next+1); return saves.seen() >= 2 })
+	wait.Until(t, "two saves", func() bool { settled(p, p.track.Next+1); return saves.seen() >= 2 })
 	took := time.Since(begun)
 	stop()
 	if least := saveEvery + 10*150*time.Millisecond; took < least {

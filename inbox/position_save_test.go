@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-go/holdfast/inbox/internal/failure"
+	"github.com/holdfast-go/holdfast/inbox/internal/readahead"
 	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
@@ -42,7 +43,7 @@ func (b *bundle) owned(in *Inbox, gen source.Generation, number int) *partition 
 	if err != nil {
 		b.Fatal(err)
 	}
-	p.fence, p.track, p.known = a.fence, newTracker(0), source.NoOffset
+	p.fence, p.track, p.known = a.fence, readahead.NewTracker(0), source.NoOffset
 	p.reading, p.halt = context.WithCancel(b.Context())
 	b.Cleanup(p.halt)
 	return p
@@ -52,9 +53,9 @@ func (b *bundle) owned(in *Inbox, gen source.Generation, number int) *partition 
 func settled(p *partition, below int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for offset := p.track.next; offset < below; offset++ {
-		p.track.begin(offset, 1, reservation{}, 1000+offset)
-		p.track.settle(offset)
+	for offset := p.track.Next; offset < below; offset++ {
+		p.track.Begin(offset, 1, readahead.Reservation{}, 1000+offset)
+		p.track.Settle(offset)
 	}
 }
 

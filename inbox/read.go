@@ -8,6 +8,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/inbox/internal/loop"
+	"github.com/holdfast-go/holdfast/inbox/internal/readahead"
 	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
@@ -31,7 +32,7 @@ func (p *partition) run(ctx, jobs context.Context) error {
 	p.workers.drop(p)
 	p.working.Wait()
 	p.mu.Lock()
-	p.track.give()
+	p.track.Give()
 	p.mu.Unlock()
 	if err == nil {
 		p.mu.Lock()
@@ -46,12 +47,12 @@ func (p *partition) run(ctx, jobs context.Context) error {
 
 // read fetches pages and begins their events, until ctx ends or an event stops the partition.
 func (p *partition) read(ctx, jobs context.Context) error {
-	offset := p.track.next
+	offset := p.track.Next
 	for wait, tries := 0, 0; ; {
 		if !p.awaitCapacity(ctx, nil) {
 			return nil
 		}
-		until := p.until.until(p.tp)
+		until := p.until.Until(p.tp)
 		if offset >= until { // What has begun is settled meanwhile.
 			<-ctx.Done()
 			return nil
@@ -60,7 +61,7 @@ func (p *partition) read(ctx, jobs context.Context) error {
 		var large *source.TooLargeError
 		switch {
 		case ctx.Err() != nil:
-			memory.give() // The source may have answered all the same.
+			memory.Give() // The source may have answered all the same.
 			return nil
 		case errors.Is(err, ErrOffsetOutOfRange):
 			next, held := p.outOfRange(ctx, offset)
@@ -73,7 +74,7 @@ func (p *partition) read(ctx, jobs context.Context) error {
 			}
 			if next > offset {
 				p.mu.Lock()
-				p.track.skipTo(next)
+				p.track.SkipTo(next)
 				p.mu.Unlock()
 				offset = next
 				continue
@@ -100,7 +101,7 @@ func (p *partition) read(ctx, jobs context.Context) error {
 		}
 		if tries > 0 {
 			if held := p.letGo(ctx); held != nil {
-				memory.give()
+				memory.Give()
 				if ctx.Err() != nil {
 					return nil
 				}
@@ -111,7 +112,7 @@ func (p *partition) read(ctx, jobs context.Context) error {
 		wait, tries = 0, 0
 		p.vitals.fetched()
 		p.sayWithheld(&pg, offset)
-		pg = cut(pg, until)
+		pg = readahead.Cut(pg, until)
 		if len(pg.Records) > 0 {
 			failpoint.Hit(failpoint.InboxFetched)
 		}
@@ -163,29 +164,29 @@ func (p *partition) awaitProgress(ctx context.Context, every time.Duration, hold
 func (p *partition) full() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.track.unsettled() >= maxAhead || p.track.spread() >= maxSpread || p.track.bytes >= p.memory.share() || p.atCapacity.held > 0 ||
-		p.replaying && p.track.unsettled() >= 2*p.chunk()
+	return p.track.Unsettled() >= readahead.MaxAhead || p.track.Spread() >= readahead.MaxSpread || p.track.Bytes >= p.memory.Share() || p.atCapacity.held > 0 ||
+		p.replaying && p.track.Unsettled() >= 2*p.chunk()
 }
 
 // busy reports that events are in progress.
 func (p *partition) busy() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.track.unsettled() > 0
+	return p.track.Unsettled() > 0
 }
 
 // begin begins the events of a page, which take their part of its memory with them. It returns false when reading has to end.
-func (p *partition) begin(ctx, jobs context.Context, pg *source.Page, memory reservation) bool {
+func (p *partition) begin(ctx, jobs context.Context, pg *source.Page, memory readahead.Reservation) bool {
 	costs := make([]int64, len(pg.Records))
-	parts := make([]reservation, len(pg.Records))
+	parts := make([]readahead.Reservation, len(pg.Records))
 	for i := range pg.Records {
-		costs[i] = recordCost(&pg.Records[i])
-		parts[i] = memory.part(costs[i])
+		costs[i] = readahead.RecordCost(&pg.Records[i])
+		parts[i] = memory.Part(costs[i])
 	}
-	memory.give()
+	memory.Give()
 	defer func() {
 		for i := range parts { // what does not begin
-			parts[i].give()
+			parts[i].Give()
 		}
 	}()
 	ds := make([]*delivery, len(pg.Records))
@@ -236,8 +237,8 @@ func (p *partition) begin(ctx, jobs context.Context, pg *source.Page, memory res
 		}
 		p.mu.Lock()
 		p.scheduler.gathering = true
-		p.track.begin(d.from.offset, costs[i], parts[i], identityOf(d))
-		parts[i].bytes = 0
+		p.track.Begin(d.from.offset, costs[i], parts[i], identityOf(d))
+		parts[i].Bytes = 0
 		p.mu.Unlock()
 		switch {
 		case dispositions[i] == disposeSkip:
@@ -267,7 +268,7 @@ func (p *partition) begin(ctx, jobs context.Context, pg *source.Page, memory res
 	}
 	p.gathered()
 	p.mu.Lock()
-	p.track.skipTo(pg.Next)
+	p.track.SkipTo(pg.Next)
 	p.mu.Unlock()
 	return true
 }

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/holdfast-go/holdfast/inbox/internal/readahead"
 	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/logtest"
 )
@@ -29,7 +30,7 @@ func TestWithheld_AReaderSaysThatATransactionHoldsItUp(t *testing.T) {
 		var log logtest.Log
 		in := newInbox(nil, Config{Consumer: "billing", Logger: slog.New(slog.NewTextHandler(&log, nil))}.withDefaults())
 		p := in.consumer.newPartition(newWorkerPool(in.receiver), withholding{newFakeGeneration(nil)}, source.TopicPartition{Topic: "orders", Partition: 7}, source.Start{})
-		p.track = newTracker(0)
+		p.track = readahead.NewTracker(0)
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() { ended <- p.read(ctx, ctx) }()

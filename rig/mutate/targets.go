@@ -34,7 +34,7 @@ var targets = []target{
 	},
 	{
 		dir: "inbox", tests: inboxTests,
-		files: []string{"disposition.go", "tracker.go", "grouping.go"},
+		files: []string{"disposition.go", "grouping.go"},
 	},
 	// Each test of these files needs Postgres. Their own tests ask one part at a time, and are quick.
 	{dir: "inbox", tests: `_(Raising(The|Shares|Knows|Gives|That|Says|Waits|Looks|Ends)|Fencing|AQuarterOfThePool)`, files: []string{"fence.go"}},
@@ -44,6 +44,7 @@ var targets = []target{
 	{dir: "inbox", tests: `_(Recording(Writes|Under|Says)|DeadLettering|Knowing)`, files: []string{"ledger.go"}},
 	{dir: "internal/state", tests: `_(WhatNeeds|WhatALaneWaits|AFullLog|ALaneWithout|ARelayThatClaims)`, files: []string{"needs.go"}},
 	{dir: "inbox/internal/failure", tests: `^Test`, files: []string{"history.go", "returned.go", "fault.go"}},
+	{dir: "inbox/internal/readahead", tests: `^Test(Tracker|Bound)_`, files: []string{"tracker.go", "bound.go"}},
 	{dir: "inbox/internal/loop", tests: `^Test`, files: []string{"delay.go"}},
 	{dir: "inbox/internal/retention", tests: `^TestPace`, files: []string{"pace.go"}},
 	{dir: "internal/kafkafault", tests: `^Test`, files: []string{"kafkafault.go"}},

@@ -1,4 +1,4 @@
-package inbox
+package readahead
 
 import (
 	"math/rand/v2"
@@ -23,62 +23,62 @@ func panics(f func()) (message string) {
 
 func TestTracker_AnOffsetOutOfOrderEndsTheProcess(t *testing.T) {
 	t.Parallel()
-	tr := newTracker(5)
-	if got := panics(func() { tr.begin(4, 1, reservation{}, 0) }); got != "inbox: an offset was begun out of order" {
+	tr := NewTracker(5)
+	if got := panics(func() { tr.Begin(4, 1, Reservation{}, 0) }); got != "inbox: an offset was begun out of order" {
 		t.Errorf("an offset below the start: %q", got)
 	}
-	tr.begin(5, 1, reservation{}, 0)
-	if got := panics(func() { tr.begin(5, 1, reservation{}, 0) }); got != "inbox: an offset was begun out of order" {
+	tr.Begin(5, 1, Reservation{}, 0)
+	if got := panics(func() { tr.Begin(5, 1, Reservation{}, 0) }); got != "inbox: an offset was begun out of order" {
 		t.Errorf("an offset for the second time: %q", got)
 	}
-	tr.skipTo(9)
-	if got := panics(func() { tr.begin(8, 1, reservation{}, 0) }); got != "inbox: an offset was begun out of order" {
+	tr.SkipTo(9)
+	if got := panics(func() { tr.Begin(8, 1, Reservation{}, 0) }); got != "inbox: an offset was begun out of order" {
 		t.Errorf("an offset that was skipped: %q", got)
 	}
-	tr.skipTo(3) // what lies below is no news
-	tr.begin(9, 1, reservation{}, 0)
-	if tr.low() != 5 || tr.bytes != 2 {
-		t.Errorf("low is %d with %d bytes, want 5 and 2", tr.low(), tr.bytes)
+	tr.SkipTo(3) // what lies below is no news
+	tr.Begin(9, 1, Reservation{}, 0)
+	if tr.Low() != 5 || tr.Bytes != 2 {
+		t.Errorf("low is %d with %d bytes, want 5 and 2", tr.Low(), tr.Bytes)
 	}
 }
 
 func TestTracker_AnOffsetThatIsSettledTwiceEndsTheProcess(t *testing.T) {
 	t.Parallel()
-	tr := newTracker(0)
+	tr := NewTracker(0)
 	for offset := range int64(3) {
-		tr.begin(offset, 10, reservation{}, 0)
+		tr.Begin(offset, 10, Reservation{}, 0)
 	}
-	tr.settle(1)
+	tr.Settle(1)
 	for _, offset := range []int64{1, 3, -1} {
-		if got := panics(func() { tr.settle(offset) }); got != "inbox: an offset was settled that is not in progress" {
+		if got := panics(func() { tr.Settle(offset) }); got != "inbox: an offset was settled that is not in progress" {
 			t.Errorf("offset %d: %q", offset, got)
 		}
 	}
-	if tr.bytes != 20 || tr.low() != 0 {
-		t.Errorf("%d bytes are in progress and low is %d, want 20 and 0", tr.bytes, tr.low())
+	if tr.Bytes != 20 || tr.Low() != 0 {
+		t.Errorf("%d bytes are in progress and low is %d, want 20 and 0", tr.Bytes, tr.Low())
 	}
 }
 
 func TestTracker_ATrackerCountsWhatIsOpenAndHowFarItLies(t *testing.T) {
 	t.Parallel()
-	tr := newTracker(0)
+	tr := NewTracker(0)
 	want := func(unsettled, spread int) {
 		t.Helper()
-		if tr.unsettled() != unsettled || tr.spread() != spread {
-			t.Errorf("%d unsettled over %d events, want %d over %d", tr.unsettled(), tr.spread(), unsettled, spread)
+		if tr.Unsettled() != unsettled || tr.Spread() != spread {
+			t.Errorf("%d unsettled over %d events, want %d over %d", tr.Unsettled(), tr.Spread(), unsettled, spread)
 		}
 	}
 	want(0, 0)
 	for offset := range int64(4) {
-		tr.begin(offset*10, 1, reservation{}, 0)
+		tr.Begin(offset*10, 1, Reservation{}, 0)
 	}
 	want(4, 4)
-	tr.settle(10)
-	tr.settle(20)
+	tr.Settle(10)
+	tr.Settle(20)
 	want(2, 4)
-	tr.settle(0)
+	tr.Settle(0)
 	want(1, 1)
-	tr.settle(30)
+	tr.Settle(30)
 	want(0, 0)
 }
 
@@ -88,9 +88,9 @@ func TestTracker_AnOffsetThatIsSettledGivesItsMemoryBackOnce(t *testing.T) {
 	if !room.TryAcquire(60) {
 		t.Fatal("there is no room")
 	}
-	tr := newTracker(0)
+	tr := NewTracker(0)
 	for offset := range int64(3) {
-		tr.begin(offset, 1, reservation{room, 20}, 0)
+		tr.Begin(offset, 1, Reservation{room, 20}, 0)
 	}
 	free := func(want int64) {
 		t.Helper()
@@ -99,11 +99,11 @@ func TestTracker_AnOffsetThatIsSettledGivesItsMemoryBackOnce(t *testing.T) {
 		}
 		room.Release(want)
 	}
-	tr.settle(1)
+	tr.Settle(1)
 	free(20)
-	tr.give() // the partition ends: what is in progress, and not what was settled
+	tr.Give() // the partition ends: what is in progress, and not what was settled
 	free(60)
-	tr.settle(0)
+	tr.Settle(0)
 	free(60)
 }
 
@@ -113,7 +113,7 @@ func TestTracker_NoOffsetAboveAnUnsettledEventIsEverCommitted(t *testing.T) {
 	random := rand.New(rand.NewPCG(seed, 0))
 	for range 300 {
 		start := random.Int64N(100)
-		tr := newTracker(start)
+		tr := NewTracker(start)
 		open := map[int64]int{}
 		var order []int64
 		var all []int64
@@ -122,16 +122,16 @@ func TestTracker_NoOffsetAboveAnUnsettledEventIsEverCommitted(t *testing.T) {
 			switch {
 			case len(order) > 0 && random.IntN(2) == 0:
 				i := random.IntN(len(order))
-				tr.settle(order[i])
+				tr.Settle(order[i])
 				delete(open, order[i])
 				order = append(order[:i], order[i+1:]...)
 			case random.IntN(5) == 0:
 				next += random.Int64N(4)
-				tr.skipTo(next)
+				tr.SkipTo(next)
 			default:
 				next += random.Int64N(3)
 				size := random.IntN(100)
-				tr.begin(next, int64(size), reservation{}, -next)
+				tr.Begin(next, int64(size), Reservation{}, -next)
 				open[next], order, all = size, append(order, next), append(all, next)
 				next++
 			}
@@ -139,17 +139,17 @@ func TestTracker_NoOffsetAboveAnUnsettledEventIsEverCommitted(t *testing.T) {
 			for offset, size := range open {
 				want, bytes = min(want, offset), bytes+size
 			}
-			last := checkpoint{offset: source.NoOffset}
+			last := Checkpoint{Offset: source.NoOffset}
 			for _, offset := range all {
 				if offset < want {
-					last = checkpoint{offset, -offset}
+					last = Checkpoint{offset, -offset}
 				}
 			}
-			if tr.last != last {
-				t.Fatalf("seed %d: the last event below %d is %+v, want %+v", seed, want, tr.last, last)
+			if tr.Last != last {
+				t.Fatalf("seed %d: the last event below %d is %+v, want %+v", seed, want, tr.Last, last)
 			}
-			if tr.low() != want || tr.bytes != int64(bytes) {
-				t.Fatalf("seed %d: low is %d and %d bytes in hand, want %d and %d", seed, tr.low(), tr.bytes, want, bytes)
+			if tr.Low() != want || tr.Bytes != int64(bytes) {
+				t.Fatalf("seed %d: low is %d and %d bytes in hand, want %d and %d", seed, tr.Low(), tr.Bytes, want, bytes)
 			}
 		}
 	}
