@@ -109,14 +109,12 @@ func TestPlan_TheHotStatementsUseTheirIndexes(t *testing.T) {
 		}
 	}
 	plantest.Allowed(t, b.db.Pool, role, writeBackfillSQL, "'billing', 'node', 1, 1, 1, 1, 1, 1, '', false, ''")
-	const noTable, small, person, retention = "it reads no table", "a row a type and node, or one in all", "for a person, now and then", "TestRetention... ask for its plan, or count what it reads"
+	const noTable, small = "it reads no table", "a row a type and node, or one in all"
 	plantest.EveryStatement(t, asked, map[string]string{
 		"inbox.open": noTable, "inbox.open_fenced": noTable, "inbox.open_group": noTable, "inbox.fence_shared": noTable, "inbox.lock": noTable, "inbox.try_lock": noTable,
 		"inbox.declare": small, "inbox.undeclare": small, "inbox.declared": small, "inbox.skip": small, "inbox.write_backfill": "a row for each consumer", "inbox.renew": small, "inbox.incarnation": small,
-		"inbox.interpret": noTable, "inbox.paused": "a row for each pause", "inbox.awaits_client": "a view of the server's sessions", "inbox.blocked": person, "inbox.waiting": person,
+		"inbox.interpret": noTable, "inbox.paused": "a row for each pause", "inbox.awaits_client": "a view of the server's sessions",
 		"inbox.publish_letter": "a function, which reads a letter by its primary key",
-		"inbox.retention_row":  small, "inbox.retention_save": small,
-		"inbox.retention_take": retention, "inbox.retention_sweep": retention, "inbox.retention_starts": retention,
 	})
 }
 

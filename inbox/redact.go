@@ -55,7 +55,7 @@ func WithholdError(err error) string {
 		text = context.Canceled.Error()
 	default:
 		switch kind := fmt.Sprintf("%T", foreign.Innermost(err)); kind {
-		case "*errors.errorString", "*errors.joinError", "*fmt.wrapError", "*fmt.wrapErrors", "*inbox.handlerError", "*inbox.sentence", "<nil>":
+		case "*errors.errorString", "*errors.joinError", "*fmt.wrapError", "*fmt.wrapErrors", "*failure.HandlerError", "*failure.sentence", "<nil>":
 		default:
 			text = kind
 		}
