@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/program"
 )
 
 // This file completes command lines in shells. A shell asks this program: its script has no list of commands that could be old.
@@ -39,14 +41,14 @@ complete -c holdfast -a '(__holdfast_complete)'
 `,
 }
 
-func (c *completionCmd) Run(p *program) error {
-	_, err := fmt.Fprint(p.out, completionScripts[c.Shell])
+func (c *completionCmd) Run(p *program.Program) error {
+	_, err := fmt.Fprint(p.Out, completionScripts[c.Shell])
 	return err
 }
 
 // Run prints what may come next. The shell gives the line and the place of the cursor in variables, and as arguments the program, the
 // word to be completed and the one before. A shell that takes "=" for the end of a word completes only what comes after it.
-func (c *completeCmd) Run(p *program) error {
+func (c *completeCmd) Run(p *program.Program) error {
 	line := os.Getenv("COMP_LINE")
 	if point, err := strconv.Atoi(os.Getenv("COMP_POINT")); err == nil && point >= 0 && point < len(line) {
 		line = line[:point]
@@ -55,8 +57,8 @@ func (c *completeCmd) Run(p *program) error {
 	if fields := strings.Fields(line); len(c.Words) > 1 && len(fields) > 0 && !strings.HasSuffix(line, " ") {
 		cut = strings.TrimSuffix(fields[len(fields)-1], c.Words[1])
 	}
-	for _, word := range candidates(p.model, line) {
-		fmt.Fprintln(p.out, strings.TrimPrefix(word, cut))
+	for _, word := range candidates(p.Model, line) {
+		fmt.Fprintln(p.Out, strings.TrimPrefix(word, cut))
 	}
 	return nil
 }

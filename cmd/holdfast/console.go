@@ -15,6 +15,7 @@ import (
 	"path"
 	"time"
 
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/program"
 	"github.com/holdfast-go/holdfast/console"
 )
 
@@ -30,15 +31,15 @@ type consoleCmd struct {
 	Kafka kafkaFlags `embed:""`
 }
 
-func (c *consoleCmd) Run(p *program) error {
+func (c *consoleCmd) Run(p *program.Program) error {
 	if err := loopback(c.Listen); err != nil {
-		return usageError{err}
+		return program.UsageError{Err: err}
 	}
 	who := console.User{Name: c.By, MayChange: c.Change && !c.ReadOnly, SeesPayload: c.Payloads}
 	if who.Name == "" {
 		login, err := user.Current()
 		if err != nil {
-			return usageError{fmt.Errorf("your login name is not known: give --by: %w", err)}
+			return program.UsageError{Err: fmt.Errorf("your login name is not known: give --by: %w", err)}
 		}
 		who.Name = login.Username
 	}
@@ -47,29 +48,29 @@ func (c *consoleCmd) Run(p *program) error {
 		return err
 	}
 	defer done()
-	pool, err := p.pool()
+	pool, err := p.Pool()
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
-	h, err := console.New(pool, console.Config{Schema: p.cli.Schema, Ends: ends, Logger: slog.New(slog.NewTextHandler(p.errOut, nil)),
+	h, err := console.New(pool, console.Config{Schema: p.Database.Schema, Ends: ends, Logger: slog.New(slog.NewTextHandler(p.ErrOut, nil)),
 		UserFunc: func(r *http.Request) (console.User, error) { return who, asked(r) }})
 	if err != nil {
 		return err
 	}
-	listener, err := new(net.ListenConfig).Listen(p.ctx, "tcp", c.Listen)
+	listener, err := new(net.ListenConfig).Listen(p.Ctx, "tcp", c.Listen)
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
 	key := newDoorKey(listener.Addr())
 	server := &http.Server{Handler: key.guard(h), ReadHeaderTimeout: 10 * time.Second}
-	ended := context.AfterFunc(p.ctx, func() {
-		last, cancel := context.WithTimeout(context.WithoutCancel(p.ctx), 5*time.Second)
+	ended := context.AfterFunc(p.Ctx, func() {
+		last, cancel := context.WithTimeout(context.WithoutCancel(p.Ctx), 5*time.Second)
 		defer cancel()
 		_ = server.Shutdown(last)
 	})
 	defer ended()
-	fmt.Fprintf(p.out, "http://%s/?key=%s until you press ctrl-C\n", listener.Addr(), key.key)
+	fmt.Fprintf(p.Out, "http://%s/?key=%s until you press ctrl-C\n", listener.Addr(), key.key)
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}

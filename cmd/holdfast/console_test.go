@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/program"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
@@ -50,7 +51,7 @@ func opened(t *testing.T, dsn string, c consoleCmd) *openConsole {
 	c.Listen, c.By = "127.0.0.1:0", "ann"
 	go func() {
 		defer out.Close()
-		ended <- c.Run(&program{ctx: ctx, out: out, errOut: &errOut, cli: &cli{DatabaseURL: dsn, Schema: "holdfast"}})
+		ended <- c.Run(&program.Program{Ctx: ctx, Out: out, ErrOut: &errOut, Database: program.ConnectionFlags{DatabaseURL: dsn, Schema: "holdfast"}})
 	}()
 	t.Cleanup(func() {
 		stop()

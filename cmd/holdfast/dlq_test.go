@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/operate"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
@@ -101,7 +102,7 @@ func TestDLQ_ADryRunShowsWhichLettersAreMeant(t *testing.T) {
 	letters(t, db, "billing", "it's broken", 25)
 	letters(t, db, "mail", "f", 1)
 	out := wantStatus(t, 0, "25 dead letters would be replayed", "dlq", "replay", "--dry-run", "--fingerprint", "it's broken")
-	if !strings.Contains(out, "it's broken") || strings.Count(out, "billing") != shown || !strings.Contains(out, `and 5 more: holdfast dlq list --fingerprint "it's broken" --after 20`) || strings.Contains(out, "secret") {
+	if !strings.Contains(out, "it's broken") || strings.Count(out, "billing") != operate.Shown || !strings.Contains(out, `and 5 more: holdfast dlq list --fingerprint "it's broken" --after 20`) || strings.Contains(out, "secret") {
 		t.Errorf("it shows\n%s", out)
 	}
 	if n := pgtest.Count(t, db.Pool, "select count(*) from holdfast.letter_action"); n != 0 {
@@ -131,7 +132,7 @@ func TestDLQ_GroupsShowWhatToLookAtFirst(t *testing.T) {
 	if often, rare := strings.Index(out, "often"), strings.Index(out, "rare"); often < 0 || rare < often {
 		t.Errorf("the groups are\n%s", out)
 	}
-	var g jsonGroup
+	var g operate.JSONGroup
 	line, _, _ := strings.Cut(wantStatus(t, 0, `"often"`, "dlq", "groups", "--json"), "\n")
 	if err := json.Unmarshal([]byte(line), &g); err != nil || g.Letters != 4 || g.Letter != 5 || g.Reason != "often" || g.FirstAt.IsZero() {
 		t.Errorf("%s: %+v, %v", line, g, err)
@@ -161,7 +162,7 @@ func TestDLQ_TheVersionsOfALetterCanBeReadBack(t *testing.T) {
 	}
 	wantStatus(t, 0, "\nthird\n", "dlq", "show", "1", "--version", "3")
 	wantStatus(t, 1, "no version 4", "dlq", "show", "1", "--version", "4")
-	var l jsonLetter
+	var l operate.JSONLetter
 	if err := json.Unmarshal([]byte(wantStatus(t, 0, "", "dlq", "show", "1", "--json", "--payload")), &l); err != nil || len(l.Actions) != 2 ||
 		string(l.Payload) != "third" || string(l.Actions[0].Payload) != "the secret" || *l.Actions[1].PayloadBytes != 6 || l.Actions[1].Version != 2 {
 		t.Errorf("%+v, %v", l, err)
@@ -242,8 +243,8 @@ func TestDLQ_AnInterruptedReplayCanBeLeftForAnother(t *testing.T) {
 	wantStatus(t, 0, "1 dead letter would be replayed", "dlq", "replay", "--consumer", "billing", "--dry-run")
 	wantStatus(t, 1, "had another filter", "dlq", "replay", "--consumer", "mail", "--name", "holdfast dlq replay --consumer billing", "--reason", "r")
 	wantStatus(t, 0, "4 dead letters are being re-delivered", "dlq", "replay", "--consumer", "billing", "--reason", "r", "--anew")
-	long := (&dlqReplayCmd{chosen: chosen{ID: make([]int64, 500)}}).name()
-	if len(long) > 255 || long == (&dlqReplayCmd{chosen: chosen{ID: make([]int64, 501)}}).name() {
+	long := (&operate.DLQReplay{Chosen: operate.Chosen{ID: make([]int64, 500)}}).ReplayName()
+	if len(long) > 255 || long == (&operate.DLQReplay{Chosen: operate.Chosen{ID: make([]int64, 501)}}).ReplayName() {
 		t.Errorf("a long filter is named %q", long)
 	}
 }

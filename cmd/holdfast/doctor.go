@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/doctor"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/program"
 	"github.com/holdfast-go/holdfast/internal/state"
 	"github.com/holdfast-go/holdfast/internal/terminal"
 )
@@ -27,17 +28,17 @@ type doctorCmd struct {
 	Kafka kafkaFlags `embed:""`
 }
 
-func (d *doctorCmd) Run(p *program) error {
+func (d *doctorCmd) Run(p *program.Program) error {
 	var kafka *doctor.Kafka
 	if len(d.Brokers) > 0 {
 		connection, err := d.Kafka.connection(d.Brokers, os.Getenv)
 		if err != nil {
-			return usageError{err}
+			return program.UsageError{Err: err}
 		}
 		kafka = doctor.NewKafka(connection)
 		defer kafka.Close()
 	}
-	text, err := p.databaseURL()
+	text, err := p.DatabaseURL()
 	if err != nil {
 		return err
 	}
@@ -47,18 +48,18 @@ func (d *doctorCmd) Run(p *program) error {
 			d.PoolSize = int(config.MaxConns)
 		}
 	}
-	pool, err := p.pool()
+	pool, err := p.Pool()
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
-	who := &doctor.Doctor{Pool: pool, Schema: p.schema()}
-	findings := who.Examine(p.ctx, doctor.Options{Role: d.Role, Workers: d.Workers, PoolSize: d.PoolSize, Said: said, Pause: d.Pause, Kafka: kafka, Topics: d.Topics})
-	needs, unread := who.Needs(p.ctx)
+	who := &doctor.Doctor{Pool: pool, Schema: p.Schema()}
+	findings := who.Examine(p.Ctx, doctor.Options{Role: d.Role, Workers: d.Workers, PoolSize: d.PoolSize, Said: said, Pause: d.Pause, Kafka: kafka, Topics: d.Topics})
+	needs, unread := who.Needs(p.Ctx)
 	findings = append(findings, unread...)
-	needy, err := d.print(p.out, findings, needs)
+	needy, err := d.print(p.Out, findings, needs)
 	if err == nil && needy {
-		return errNeedsPerson
+		return program.ErrNeedsPerson
 	}
 	return err
 }

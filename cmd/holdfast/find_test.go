@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/operate"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/outbox"
@@ -48,7 +49,7 @@ func TestFind_AnEventIsFoundByItsID(t *testing.T) {
 	if !strings.Contains(out, "consumer billing has handled it") || !strings.Contains(out, "partition 3, offset 77") || strings.Contains(out, "secret") || strings.Contains(out, "\x1b") {
 		t.Errorf("it is found as\n%s", out)
 	}
-	var found jsonFound
+	var found operate.JSONFound
 	out = wantStatus(t, 0, "", "find", "e1", "--within", "1m", "--json", "--key", "k\x1b[2J")
 	if err := json.Unmarshal([]byte(out), &found); err != nil || len(found.Sightings) != 2 || found.Sightings[1].Offset != 77 || found.Sightings[0].State != "unowned" || len(found.Unsearched) != 0 {
 		t.Errorf("%v: as JSON it is found as\n%s", err, out)
@@ -75,7 +76,7 @@ func TestFind_AnIdempotencyKeyIsFound(t *testing.T) {
 	if !strings.Contains(out, "was answered with 201") || strings.Contains(out, "secret") || strings.Contains(out, "\x1b") || strings.Contains(out, "does not know it") {
 		t.Errorf("it is found as\n%s", out)
 	}
-	var found jsonFound
+	var found operate.JSONFound
 	out = wantStatus(t, 0, "", "find", "k1", "--within", "1m", "--json")
 	if err := json.Unmarshal([]byte(out), &found); err != nil || len(found.Sightings) != 0 || len(found.Requests) != 1 || found.Requests[0].State != "answered" || found.Requests[0].Status != 201 {
 		t.Errorf("%v: as JSON it is found as\n%s", err, out)

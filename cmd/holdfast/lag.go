@@ -1,6 +1,7 @@
 package main
 
 import (
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/program"
 	"github.com/holdfast-go/holdfast/kafkago"
 	"github.com/holdfast-go/holdfast/metrics"
 )
@@ -12,11 +13,11 @@ func endsOf(brokers []string, flags *kafkaFlags, env func(string) string) (ends 
 	}
 	connection, err := flags.connection(brokers, env)
 	if err != nil {
-		return nil, nil, usageError{err}
+		return nil, nil, program.UsageError{Err: err}
 	}
 	offsets, err := kafkago.NewOffsets(connection)
 	if err != nil {
-		return nil, nil, usageError{err}
+		return nil, nil, program.UsageError{Err: err}
 	}
 	return offsets.Ends, offsets.Close, nil
 }

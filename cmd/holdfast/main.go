@@ -16,58 +16,39 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/operate"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/program"
 	"github.com/holdfast-go/holdfast/waiting"
 )
 
 // cli is the command line; kong reads it from the tags.
 type cli struct {
-	DatabaseURL     string `help:"Connection string of the primary database, without a password. Defaults to what PGHOST or PGSERVICE says." env:"DATABASE_URL" placeholder:"URL"`
-	DatabaseURLFile string `help:"File with the connection string, which may have a password." env:"DATABASE_URL_FILE" placeholder:"FILE"`
-	Schema          string `help:"Postgres schema." default:"holdfast" env:"HOLDFAST_SCHEMA"`
+	program.ConnectionFlags
 
-	Migrate migrateCmd `cmd:"" help:"Create the schema, or upgrade it."`
-	Check   checkCmd   `cmd:"" help:"Check that the schema is complete, and say how to fix it."`
-	Roles   rolesCmd   `cmd:"" help:"Create the database roles of each part, with what it needs and nothing else."`
-	Relay   relayCmd   `cmd:"" help:"Publish events to Kafka until stopped."`
-	Status  statusCmd  `cmd:"" help:"Show lanes, log, queues and dead letters, and what needs a person."`
-	Find    findCmd    `cmd:"" help:"Find an event by its id, wherever it is."`
-	Doctor  doctorCmd  `cmd:"" help:"Look for what is set up wrong: schema, rights, transactions, pooler, clocks, topics."`
-	Pause   pauseCmd   `cmd:"" help:"Pause a topic, a consumer, or a key of a consumer."`
-	Resume  resumeCmd  `cmd:"" help:"End a pause."`
-	Waiting waitingCmd `cmd:"" help:"Group, list, show, retry, give up, discard, redirect and cancel events that wait."`
-	DLQ     dlqCmd     `cmd:"" name:"dlq" help:"Group, list, show, edit, replay, discard and purge dead letters."`
-	Tenant  tenantCmd  `cmd:"" help:"Export and erase what is kept of a tenant."`
-	Console consoleCmd `cmd:"" help:"Serve a page for all of this, on a loopback address."`
-	Adopt   adoptCmd   `cmd:"" help:"Let relays run on a restored copy of a database."`
-	Version versionCmd `cmd:"" help:"Print the version."`
+	Migrate migrateCmd      `cmd:"" help:"Create the schema, or upgrade it."`
+	Check   checkCmd        `cmd:"" help:"Check that the schema is complete, and say how to fix it."`
+	Roles   rolesCmd        `cmd:"" help:"Create the database roles of each part, with what it needs and nothing else."`
+	Relay   relayCmd        `cmd:"" help:"Publish events to Kafka until stopped."`
+	Status  statusCmd       `cmd:"" help:"Show lanes, log, queues and dead letters, and what needs a person."`
+	Find    operate.Find    `cmd:"" help:"Find an event by its id, wherever it is."`
+	Doctor  doctorCmd       `cmd:"" help:"Look for what is set up wrong: schema, rights, transactions, pooler, clocks, topics."`
+	Pause   operate.Pause   `cmd:"" help:"Pause a topic, a consumer, or a key of a consumer."`
+	Resume  operate.Resume  `cmd:"" help:"End a pause."`
+	Waiting operate.Waiting `cmd:"" help:"Group, list, show, retry, give up, discard, redirect and cancel events that wait."`
+	DLQ     operate.DLQ     `cmd:"" name:"dlq" help:"Group, list, show, edit, replay, discard and purge dead letters."`
+	Tenant  operate.Tenant  `cmd:"" help:"Export and erase what is kept of a tenant."`
+	Console consoleCmd      `cmd:"" help:"Serve a page for all of this, on a loopback address."`
+	Adopt   adoptCmd        `cmd:"" help:"Let relays run on a restored copy of a database."`
+	Version versionCmd      `cmd:"" help:"Print the version."`
 
-	Completion completionCmd `cmd:"" help:"Print the script that completes command lines in a shell."`
-	Parked     parkedCmd     `cmd:"" hidden:"" help:"Holdfast waiting, now."`
-	Stored     storedCmd     `cmd:"" hidden:"" help:"Holdfast waiting, now."`
-	Scheduled  scheduledCmd  `cmd:"" hidden:"" help:"Holdfast waiting, now."`
-	Complete   completeCmd   `cmd:"" hidden:"" help:"Answer a shell that completes a command line."`
-}
-
-// program is what a command works with.
-type program struct {
-	ctx    context.Context
-	out    io.Writer
-	errOut io.Writer
-	cli    *cli
-
-	given given
-	model *kong.Application
-
-	terminal io.Reader // on which a person answers; nil if there is none
+	Completion completionCmd     `cmd:"" help:"Print the script that completes command lines in a shell."`
+	Parked     operate.Parked    `cmd:"" hidden:"" help:"Holdfast waiting, now."`
+	Stored     operate.Stored    `cmd:"" hidden:"" help:"Holdfast waiting, now."`
+	Scheduled  operate.Scheduled `cmd:"" hidden:"" help:"Holdfast waiting, now."`
+	Complete   completeCmd       `cmd:"" hidden:"" help:"Answer a shell that completes a command line."`
 }
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
-
-// errNeedsPerson sets the exit status to 1 after everything was printed.
-var errNeedsPerson = errors.New("something needs a person")
-
-// usageError is a mistake on the command line that kong cannot detect.
-type usageError struct{ error }
 
 // run is main without the process. It returns the exit status: 0 if done, 1 if it failed, status found something that
 // needs a person or find found nothing, 2 if the command line is wrong.
@@ -95,23 +76,19 @@ func run(args []string, out, errOut io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
-	err = parsed.Run(&program{ctx: ctx, out: out, errOut: errOut, cli: &c, model: parser.Model, terminal: personAt(),
-		given: given{onCommandLine(parsed, "database-url"), onCommandLine(parsed, "database-url-file")}})
-	var usage usageError
+	err = parsed.Run(&program.Program{Ctx: ctx, Out: out, ErrOut: errOut, Database: c.ConnectionFlags, Model: parser.Model, Terminal: program.PersonAt(),
+		Given: program.GivenBy(parsed)})
+	var usage program.UsageError
 	switch {
 	case err == nil:
 		return 0
 	case errors.As(err, &usage), errors.Is(err, waiting.ErrInvalid):
 		fmt.Fprintf(errOut, "holdfast: %v\nholdfast --help lists the commands.\n", err)
 		return 2
-	case !errors.Is(err, errNeedsPerson):
+	case !errors.Is(err, program.ErrNeedsPerson):
 		fmt.Fprintf(errOut, "holdfast: %v\n", err)
 	}
 	return 1
-}
-
-func (p *program) schema() holdfast.SchemaConfig {
-	return holdfast.SchemaConfig{Schema: p.cli.Schema}
 }
 
 type migrateCmd struct {
@@ -122,14 +99,14 @@ type migrateCmd struct {
 	MaxPayload int    `help:"Maximum size of an event's payload, for all writers. Defaults to 1032192, or to what is installed." placeholder:"BYTES"`
 }
 
-func (m *migrateCmd) Run(p *program) error {
-	c := p.schema()
+func (m *migrateCmd) Run(p *program.Program) error {
+	c := p.Schema()
 	c.Lanes, c.MaxPayload = m.Lanes, m.MaxPayload
 	switch {
 	case m.From != 0 && !m.Print:
-		return usageError{errors.New("from is set: it must be with --print, because migrate finds the installed version itself")}
+		return program.UsageError{Err: errors.New("from is set: it must be with --print, because migrate finds the installed version itself")}
 	case m.For != "" && !m.Print:
-		return usageError{errors.New("for is set: it must be with --print, because migrate runs the script itself")}
+		return program.UsageError{Err: errors.New("for is set: it must be with --print, because migrate runs the script itself")}
 	case m.Print:
 		script, err := holdfast.SQL(c)
 		if m.From != 0 {
@@ -138,18 +115,18 @@ func (m *migrateCmd) Run(p *program) error {
 		if err != nil {
 			return err
 		}
-		_, err = io.WriteString(p.out, forTool(m.For, script))
+		_, err = io.WriteString(p.Out, forTool(m.For, script))
 		return err
 	}
-	pool, err := p.pool()
+	pool, err := p.Pool()
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
-	if err := holdfast.Migrate(p.ctx, pool, c); err != nil {
+	if err := holdfast.Migrate(p.Ctx, pool, c); err != nil {
 		return err
 	}
-	fmt.Fprintf(p.out, "schema %s is at version %d\n", c.Schema, holdfast.SchemaVersion)
+	fmt.Fprintf(p.Out, "schema %s is at version %d\n", c.Schema, holdfast.SchemaVersion)
 	return nil
 }
 
@@ -157,30 +134,30 @@ type checkCmd struct {
 	Role string `help:"Check too that the database user has the rights of this part: producer, relay, consumer, web, operator or reader." enum:"producer,relay,consumer,web,operator,reader," default:"" placeholder:"PART"`
 }
 
-func (c checkCmd) Run(p *program) error {
-	pool, err := p.pool()
+func (c checkCmd) Run(p *program.Program) error {
+	pool, err := p.Pool()
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
-	if err := holdfast.Check(p.ctx, pool, p.schema()); err != nil {
+	if err := holdfast.Check(p.Ctx, pool, p.Schema()); err != nil {
 		return err
 	}
-	fmt.Fprintf(p.out, "schema %s is complete, at version %d\n", p.cli.Schema, holdfast.SchemaVersion)
-	warnings, err := holdfast.CheckRights(p.ctx, pool, p.schema(), c.Role)
+	fmt.Fprintf(p.Out, "schema %s is complete, at version %d\n", p.Database.Schema, holdfast.SchemaVersion)
+	warnings, err := holdfast.CheckRights(p.Ctx, pool, p.Schema(), c.Role)
 	for _, text := range warnings {
-		fmt.Fprintf(p.errOut, "warning: %s\n", text)
+		fmt.Fprintf(p.ErrOut, "warning: %s\n", text)
 	}
 	if err == nil && c.Role != "" {
-		fmt.Fprintf(p.out, "the database user has the rights of a %s\n", c.Role)
+		fmt.Fprintf(p.Out, "the database user has the rights of a %s\n", c.Role)
 	}
 	return err
 }
 
 type versionCmd struct{}
 
-func (versionCmd) Run(p *program) error {
-	printVersion(p.out)
+func (versionCmd) Run(p *program.Program) error {
+	printVersion(p.Out)
 	return nil
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/program"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/sidecar"
 )
 
@@ -44,7 +45,7 @@ func (r *relayCmd) BeforeResolve(k *kong.Context) error {
 	return nil
 }
 
-func (r *relayCmd) Run(p *program, k *kong.Context) error {
+func (r *relayCmd) Run(p *program.Program, k *kong.Context) error {
 	connection, wrong := r.Kafka.connection(r.Brokers, os.Getenv)
 	connection.ClientID = "holdfast-relay"
 	problems := []error{wrong}
@@ -58,7 +59,7 @@ func (r *relayCmd) Run(p *program, k *kong.Context) error {
 	problems = append(problems, err)
 	if r.PrintConfig {
 		if err := errors.Join(problems...); err != nil {
-			return usageError{err}
+			return program.UsageError{Err: err}
 		}
 		return r.printConfig(p, k)
 	}
@@ -67,28 +68,28 @@ func (r *relayCmd) Run(p *program, k *kong.Context) error {
 		connection.Brokers = []string{"none:9092"} // so that what else is wrong is said, and this once
 	}
 	several := r.file != nil && len(r.file.databases) > 0
-	logger := r.Log.logger(p.errOut)
+	logger := r.Log.logger(p.ErrOut)
 	var relayed []sidecar.Database
 	for _, d := range databases {
 		relayed = append(relayed, sidecar.Database{Name: d.name, URL: d.url, Config: d.config(r.Name)})
 	}
-	s, err := sidecar.New(p.ctx, relayed, several, connection, logger, openPool)
+	s, err := sidecar.New(p.Ctx, relayed, several, connection, logger, program.OpenPool)
 	if err == nil {
 		defer s.Close()
 	}
 	if err := errors.Join(append(problems, err)...); err != nil {
-		return usageError{err}
+		return program.UsageError{Err: err}
 	}
 	if r.Listen != "" {
-		if err := s.Listen(p.ctx, r.Listen, r.Pprof); err != nil {
+		if err := s.Listen(p.Ctx, r.Listen, r.Pprof); err != nil {
 			return err
 		}
 	} else if !several {
 		// Nobody asks how it is: that the address of the database is wrong must show now.
-		if err := s.Reach(p.ctx, answers); err != nil {
+		if err := s.Reach(p.Ctx, program.Answers); err != nil {
 			return err
 		}
 	}
-	logger.Info("relay started", "brokers", len(r.Brokers), "schema", p.cli.Schema, "databases", len(databases))
-	return s.Run(p.ctx)
+	logger.Info("relay started", "brokers", len(r.Brokers), "schema", p.Database.Schema, "databases", len(databases))
+	return s.Run(p.Ctx)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/program"
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/sidecar"
 	"github.com/holdfast-go/holdfast/relay"
 )
@@ -36,10 +37,10 @@ type database struct {
 }
 
 // databases are those of the file's list, or the one of the flags. The error has every problem.
-func (r *relayCmd) databases(p *program, flags map[string]*kong.Flag) ([]database, error) {
+func (r *relayCmd) databases(p *program.Program, flags map[string]*kong.Flag) ([]database, error) {
 	if r.file == nil || len(r.file.databases) == 0 {
-		url, err := p.databaseURL()
-		return []database{{name: mainDatabase, url: url, schema: p.cli.Schema, flags: r.Database}}, err
+		url, err := p.DatabaseURL()
+		return []database{{name: mainDatabase, url: url, schema: p.Database.Schema, flags: r.Database}}, err
 	}
 	var all []database
 	var problems []error
@@ -49,7 +50,7 @@ func (r *relayCmd) databases(p *program, flags map[string]*kong.Flag) ([]databas
 		}
 	}
 	for _, e := range r.file.databases {
-		d := database{name: e.name, schema: p.cli.Schema, flags: r.Database}
+		d := database{name: e.name, schema: p.Database.Schema, flags: r.Database}
 		var err error
 		if d.url, err = e.url.read(); err != nil {
 			problems = append(problems, sidecar.OfDatabase(e.name, err))

@@ -13,6 +13,8 @@ import (
 
 	"github.com/alecthomas/kong"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/program"
 )
 
 // relayFile is what the file of --config says. Its keys are the names of flags, and "databases".
@@ -224,7 +226,7 @@ func ruleOf(flag *kong.Flag) string {
 }
 
 func (f *relayFile) withoutPassword(key, text string, value *yaml.Node) bool {
-	if hasPassword(text) {
+	if program.HasPassword(text) {
 		f.wrong(value, "%s has a password: it must be without one: put the connection string into a file of its own, and name that file", key)
 		return false
 	}

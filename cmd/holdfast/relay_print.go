@@ -10,6 +10,8 @@ import (
 
 	"github.com/alecthomas/kong"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/program"
 )
 
 // relayFlags are the flags that a command line may have, those of all commands first.
@@ -34,14 +36,14 @@ func flagsByName(k *kong.Context) map[string]*kong.Flag {
 }
 
 // printConfig prints the settings as a file for --config, with where each is from. A password is not among them.
-func (r *relayCmd) printConfig(p *program, k *kong.Context) error {
+func (r *relayCmd) printConfig(p *program.Program, k *kong.Context) error {
 	all := &yaml.Node{Kind: yaml.MappingNode}
 	for flag := range relayFlags(k) {
 		text := textOf(flag.Target.Interface())
 		if slices.Contains(notInFile, flag.Name) || text == "" {
 			continue
 		}
-		if flag.Name == "database-url" && hasPassword(text) {
+		if flag.Name == "database-url" && program.HasPassword(text) {
 			// It may not be in the file, so this is a comment.
 			all.FootComment = "database-url has a password: " + r.origin(k, flag)
 			continue
@@ -55,7 +57,7 @@ func (r *relayCmd) printConfig(p *program, k *kong.Context) error {
 		}
 		all.Content = append(all.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: "databases"}, list)
 	}
-	encoder := yaml.NewEncoder(p.out)
+	encoder := yaml.NewEncoder(p.Out)
 	encoder.SetIndent(2)
 	if err := encoder.Encode(all); err != nil {
 		return fmt.Errorf("print the settings: %w", err)
@@ -64,14 +66,14 @@ func (r *relayCmd) printConfig(p *program, k *kong.Context) error {
 }
 
 // entry is a database with all settings that it has of its own or shares.
-func (r *relayCmd) entry(p *program, e databaseEntry, flags map[string]*kong.Flag) *yaml.Node {
+func (r *relayCmd) entry(p *program.Program, e databaseEntry, flags map[string]*kong.Flag) *yaml.Node {
 	node := &yaml.Node{Kind: yaml.MappingNode}
 	for _, pair := range [][2]string{{"name", e.name}, {"url", e.url.url}, {"url-file", e.url.file}, {"url-env", e.url.env}} {
 		if pair[1] != "" {
 			add(node, pair[0], pair[1], r.file.name)
 		}
 	}
-	d := database{schema: p.cli.Schema, flags: r.Database}
+	d := database{schema: p.Database.Schema, flags: r.Database}
 	d.apply(e.flags, r.file.free, flags)
 	for _, name := range perDatabase {
 		from := "as above"
@@ -87,7 +89,7 @@ func (r *relayCmd) entry(p *program, e databaseEntry, flags map[string]*kong.Fla
 
 // origin says what set a flag.
 func (r *relayCmd) origin(k *kong.Context, flag *kong.Flag) string {
-	if onCommandLine(k, flag.Name) {
+	if program.OnCommandLine(k, flag.Name) {
 		return "command line"
 	}
 	for _, variable := range flag.Envs {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/program"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
 
@@ -18,28 +19,28 @@ func (rolesCmd) Help() string {
 		"None can log in: grant them to the users of your services. Run it after migrate, and again after every upgrade.\n\nExample:\n\n    holdfast roles --prefix shop"
 }
 
-func (c rolesCmd) Run(p *program) error {
-	script, err := holdfast.RolesSQL(holdfast.SchemaConfig{Schema: p.cli.Schema}, c.Prefix)
+func (c rolesCmd) Run(p *program.Program) error {
+	script, err := holdfast.RolesSQL(holdfast.SchemaConfig{Schema: p.Database.Schema}, c.Prefix)
 	if err != nil {
-		return usageError{err}
+		return program.UsageError{Err: err}
 	}
 	if c.Print {
-		_, err := fmt.Fprint(p.out, script)
+		_, err := fmt.Fprint(p.Out, script)
 		return err
 	}
-	pool, err := p.pool()
+	pool, err := p.Pool()
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
-	conn, err := pool.Acquire(p.ctx)
+	conn, err := pool.Acquire(p.Ctx)
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
 	defer conn.Release()
-	if _, err := conn.Conn().PgConn().Exec(p.ctx, script).ReadAll(); err != nil {
+	if _, err := conn.Conn().PgConn().Exec(p.Ctx, script).ReadAll(); err != nil {
 		return fmt.Errorf("create the roles: %w", sqlschema.Explain(err, "connect as a superuser, or as the owner of the schema who may create roles"))
 	}
-	fmt.Fprintf(p.out, "roles %s_owner, _producer, _relay, _consumer, _web, _operator and _reader have what they need of schema %s\n", c.Prefix, p.cli.Schema)
+	fmt.Fprintf(p.Out, "roles %s_owner, _producer, _relay, _consumer, _web, _operator and _reader have what they need of schema %s\n", c.Prefix, p.Database.Schema)
 	return nil
 }

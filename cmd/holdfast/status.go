@@ -15,6 +15,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/operate"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/program"
 	"github.com/holdfast-go/holdfast/internal/state"
 	"github.com/holdfast-go/holdfast/internal/terminal"
 	"github.com/holdfast-go/holdfast/metrics"
@@ -43,7 +45,7 @@ type limits struct {
 	Waiting     time.Duration `help:"Time that an event may wait, in a relay or a consumer, before a person is needed. 0 means for ever." name:"max-waiting-age" default:"15m"`
 }
 
-func (c *statusCmd) Run(p *program) error {
+func (c *statusCmd) Run(p *program.Program) error {
 	ends, done, err := endsOf(c.Brokers, &c.Kafka, os.Getenv)
 	if err != nil {
 		return err
@@ -52,19 +54,19 @@ func (c *statusCmd) Run(p *program) error {
 	if c.Watch {
 		return c.watching(p, ends)
 	}
-	pool, err := p.pool()
+	pool, err := p.Pool()
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
-	text, needy, err := c.look(p.ctx, pool, p.schema(), ends)
+	text, needy, err := c.look(p.Ctx, pool, p.Schema(), ends)
 	if err != nil {
 		return err
 	}
-	if _, err := p.out.Write(text); err != nil || !needy {
+	if _, err := p.Out.Write(text); err != nil || !needy {
 		return err
 	}
-	return errNeedsPerson
+	return program.ErrNeedsPerson
 }
 
 // look reads everything once and returns what to print. needy says that something needs a person. ends is nil without brokers.
@@ -133,11 +135,11 @@ func printState(out io.Writer, s state.State) error {
 			return cells(p.Of(), state.Span(p.Seconds), p.By, p.Reason)
 		}),
 		tableOf(out, "LANE\tOWNER\tLEASE\tEPOCH\tSAVED\tUNREAD\tOLDEST\tWAITING\tOLDEST WAITING\tSCHEDULED\tLETTERS\tHELD BY", s.Lanes, func(l state.Lane) string {
-			return cells(l.Lane, state.Dash(l.Owner), state.Span(l.Lease), l.Epoch, state.Span(l.Saved)+" ago", yes(l.Unread), state.Span(l.Oldest), l.WaitingText(),
+			return cells(l.Lane, state.Dash(l.Owner), state.Span(l.Lease), l.Epoch, state.Span(l.Saved)+" ago", terminal.YesNo(l.Unread), state.Span(l.Oldest), l.WaitingText(),
 				state.Span(l.OldestWaiting), l.ScheduledText(), state.AtMost(l.Letters, state.MostEvents), state.Dash(l.HeldBy))
 		}),
 		tableOf(out, "RELAY\tUP\tTROUBLE", s.Relays, func(r state.Relay) string { return cells(r.Relay, state.Span(r.Up), state.Dash(r.Trouble)) }),
-		tableOf(out, "SEGMENT\tCURRENT\tMiB", s.Segments, func(g state.Segment) string { return cells(g.Segment, yes(g.Current), mebibytes(g.Bytes)) }),
+		tableOf(out, "SEGMENT\tCURRENT\tMiB", s.Segments, func(g state.Segment) string { return cells(g.Segment, terminal.YesNo(g.Current), mebibytes(g.Bytes)) }),
 		tableOf(out, "CONSUMER\tWAITING\tKEYS\tOLDEST\tLETTERS\tNODES\tHEARD", s.Consumers, func(c state.Consumer) string {
 			heard := "-"
 			if c.Heard >= 0 {
@@ -146,7 +148,7 @@ func printState(out io.Writer, s state.State) error {
 			return cells(c.Consumer, c.WaitingText(), c.KeysText(), state.Span(c.Oldest), state.AtMost(c.Letters, state.MostEvents), c.Nodes, heard)
 		}),
 		tableOf(out, "CONSUMER\tTOPIC\tBLOCKED KEY\tEVENTS\tFOR\tHEAD\tATTEMPTS\tWHY", s.Blocked, func(b state.Blocked) string {
-			says := whyOr(b.Why, b.Running)
+			says := operate.WhyOr(b.Why, b.Running)
 			switch b.Why {
 			case waiting.BehindLetter:
 				says += fmt.Sprintf(": holdfast dlq show %d", b.Letter)
@@ -210,13 +212,6 @@ func cells(values ...any) string {
 		texts[i] = terminal.Clean(fmt.Sprint(value))
 	}
 	return strings.Join(texts, "\t")
-}
-
-func yes(b bool) string {
-	if b {
-		return "yes"
-	}
-	return "no"
 }
 
 func mebibytes(bytes int64) string { return fmt.Sprintf("%.1f", float64(bytes)/(1<<20)) }

@@ -14,6 +14,8 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/operate"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/program"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
@@ -160,7 +162,7 @@ func TestSteer_ProgressHasARateAndTheTimeThatIsLeft(t *testing.T) {
 		{7, 0, 7, time.Second, "7 dead letters, 7.0/s"},
 		{1, 1, 0, 0, "1 of 1 dead letter"},
 	} {
-		if got := progress(c.done, c.total, c.some, c.took, "dead letter"); got != c.want {
+		if got := operate.Progress(c.done, c.total, c.some, c.took, "dead letter"); got != c.want {
 			t.Errorf("%d of %d: %q, want %q", c.done, c.total, got, c.want)
 		}
 	}
@@ -217,11 +219,11 @@ func TestSteer_ACommandAsksOnATerminalOnly(t *testing.T) {
 		{"nothing", false, text(""), "nothing was changed"},
 	} {
 		var errOut bytes.Buffer
-		p := &program{errOut: &errOut}
+		p := &program.Program{ErrOut: &errOut}
 		if c.answer != nil {
-			p.terminal = strings.NewReader(*c.answer)
+			p.Terminal = strings.NewReader(*c.answer)
 		}
-		err := asking{Yes: c.yes}.ask(p, "They are gone then")
+		err := program.Asking{Yes: c.yes}.Ask(p, "They are gone then")
 		if (err == nil) != (c.want == "") || err != nil && err.Error() != c.want {
 			t.Errorf("%s: %v, want %q", c.name, err, c.want)
 		}
@@ -229,7 +231,7 @@ func TestSteer_ACommandAsksOnATerminalOnly(t *testing.T) {
 			t.Errorf("%s: it said %q", c.name, errOut.String())
 		}
 	}
-	if err := (asking{}).ask(&program{errOut: &bytes.Buffer{}, terminal: broken{}}, ""); err == nil || !strings.Contains(err.Error(), "read the answer") {
+	if err := (program.Asking{}).Ask(&program.Program{ErrOut: &bytes.Buffer{}, Terminal: broken{}}, ""); err == nil || !strings.Contains(err.Error(), "read the answer") {
 		t.Errorf("a terminal that fails: %v", err)
 	}
 }

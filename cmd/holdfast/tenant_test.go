@@ -8,6 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/operate"
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/program"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/outbox"
@@ -52,9 +54,9 @@ func TestTenant_ATenantIsExportedAndErased(t *testing.T) {
 			t.Errorf("the dry run does not say %q:\n%s", says, out)
 		}
 	}
-	var report jsonTenant
+	var report operate.JSONTenant
 	out = wantStatus(t, 0, "", "tenant", "erase", "acme", "--reason", "the contract ended", "--by", "ann", "--inbox", "--json", "--yes")
-	if err := json.Unmarshal([]byte(out), &report); err != nil || report.Tenant != "acme" || report.DryRun || report.Places[0] != (jsonTenantPlace{Place: "event", Found: 2, Erased: 2, Unattributed: 1}) {
+	if err := json.Unmarshal([]byte(out), &report); err != nil || report.Tenant != "acme" || report.DryRun || report.Places[0] != (operate.JSONTenantPlace{Place: "event", Found: 2, Erased: 2, Unattributed: 1}) {
 		t.Errorf("%v: the report is\n%s", err, out)
 	}
 	for _, at := range report.Places {
@@ -73,8 +75,8 @@ func TestTenant_ATenantIsErasedOnlyByAPersonWhoSaysYes(t *testing.T) {
 	t.Setenv("DATABASE_URL", db.DSN)
 	pgtest.Exec(t, db.Pool, "select holdfast.write('orders', 'acme/1', 'placed', 'of acme')")
 	var said strings.Builder
-	c := tenantEraseCmd{tenantFlags: tenantFlags{Tenant: "acme"}, acting: acting{By: "ann", Reason: "r"}}
-	if err := c.Run(&program{ctx: t.Context(), out: &said, errOut: &said, cli: &cli{}, terminal: strings.NewReader("n\n")}); err == nil || !strings.Contains(said.String(), `of tenant "acme" is erased for good. Go on?`) {
+	c := operate.TenantErase{TenantFlags: operate.TenantFlags{Tenant: "acme"}, Acting: operate.Acting{By: "ann", Reason: "r"}}
+	if err := c.Run(&program.Program{Ctx: t.Context(), Out: &said, ErrOut: &said, Database: program.ConnectionFlags{}, Terminal: strings.NewReader("n\n")}); err == nil || !strings.Contains(said.String(), `of tenant "acme" is erased for good. Go on?`) {
 		t.Errorf("%v: %s", err, said.String())
 	}
 	if n := pgtest.Count(t, db, "select count(*) from holdfast.event where payload is not null"); n != 1 {

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/operate"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
@@ -67,7 +68,7 @@ func TestWaitingRelays_ACommandOfAnEarlierBuildSaysWhatItIsCalledNow(t *testing.
 	} {
 		wantStatus(t, 2, says, args...)
 	}
-	for name := range moved {
+	for name := range operate.Moved {
 		group, command, _ := strings.Cut(name, " ")
 		wantStatus(t, 2, "holdfast waiting", group, command)
 	}

@@ -9,6 +9,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/program"
 	"github.com/holdfast-go/holdfast/internal/terminal"
 	"github.com/holdfast-go/holdfast/metrics"
 )
@@ -25,10 +26,10 @@ func watch(ctx context.Context, out io.Writer, inPlace bool, every time.Duration
 		}
 		switch last = nil; {
 		case err != nil:
-			last = errNeedsPerson
+			last = program.ErrNeedsPerson
 			text = fmt.Appendf(nil, "\nstatus cannot be read: %s\n", terminal.Clean(err.Error()))
 		case needy:
-			last = errNeedsPerson
+			last = program.ErrNeedsPerson
 		}
 		if _, err := out.Write(frame(head(), text, inPlace)); err != nil {
 			return err
@@ -77,11 +78,11 @@ func onTerminal(out io.Writer) bool {
 }
 
 // watching is watch for status.
-func (c *statusCmd) watching(p *program, ends metrics.Ends) error {
+func (c *statusCmd) watching(p *program.Program, ends metrics.Ends) error {
 	if c.Every <= 0 {
-		return usageError{fmt.Errorf("every is %s: it must be positive", c.Every)}
+		return program.UsageError{Err: fmt.Errorf("every is %s: it must be positive", c.Every)}
 	}
-	pool, err := p.lazyPool()
+	pool, err := p.LazyPool()
 	if err != nil {
 		return err
 	}
@@ -93,10 +94,10 @@ func (c *statusCmd) watching(p *program, ends metrics.Ends) error {
 	if c.JSON {
 		head = func() string { return "" }
 	}
-	return watch(p.ctx, p.out, onTerminal(p.out) && !c.JSON, c.Every, head, func(ctx context.Context) ([]byte, bool, error) {
+	return watch(p.Ctx, p.Out, onTerminal(p.Out) && !c.JSON, c.Every, head, func(ctx context.Context) ([]byte, bool, error) {
 		ctx, cancel := context.WithTimeoutCause(ctx, watchTimeout, errors.New("it took too long"))
 		defer cancel()
-		return c.look(ctx, pool, p.schema(), ends)
+		return c.look(ctx, pool, p.Schema(), ends)
 	})
 }
 

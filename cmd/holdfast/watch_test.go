@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/program"
 	"github.com/holdfast-go/holdfast/internal/test/logtest"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
@@ -30,9 +31,9 @@ func TestWatch_WatchingEndsWithWhatItSawLast(t *testing.T) {
 		want  error
 	}{
 		{"all is well", []look{{}}, nil},
-		{"something needs a person", []look{{}, {needy: true}}, errNeedsPerson},
+		{"something needs a person", []look{{}, {needy: true}}, program.ErrNeedsPerson},
 		{"it is over", []look{{needy: true}, {}}, nil},
-		{"it could not look", []look{{}, {err: boom}}, errNeedsPerson},
+		{"it could not look", []look{{}, {err: boom}}, program.ErrNeedsPerson},
 		{"an outage is over", []look{{err: boom}, {err: boom}, {}}, nil},
 		{"it never looked", nil, nil},
 	} {

@@ -51,3 +51,11 @@ func Verb[N int | int64](n N, one, many string) string {
 	}
 	return many
 }
+
+// YesNo is "yes" or "no".
+func YesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}

@@ -1,4 +1,4 @@
-package main
+package operate
 
 import (
 	"errors"
@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/program"
 	"github.com/holdfast-go/holdfast/internal/state"
 	"github.com/holdfast-go/holdfast/internal/terminal"
 	"github.com/holdfast-go/holdfast/waiting"
@@ -17,40 +18,40 @@ type pausable struct {
 	Topic    string `help:"The topic. With --consumer and --key: the topic of the key." placeholder:"TOPIC"`
 	Consumer string `help:"The consumer." placeholder:"NAME"`
 	Key      string `help:"With --consumer and --topic: only this key." placeholder:"KEY"`
-	acting   `embed:""`
+	Acting   `embed:""`
 }
 
 // target is what the flags name.
 func (c pausable) target() (waiting.Pausable, error) {
 	switch {
 	case c.Topic == "" && c.Consumer == "":
-		return waiting.Pausable{}, usageError{errors.New("missing flags: --topic=TOPIC or --consumer=NAME")}
+		return waiting.Pausable{}, program.UsageError{Err: errors.New("missing flags: --topic=TOPIC or --consumer=NAME")}
 	case c.Consumer == "" && c.Key != "", c.Consumer != "" && (c.Topic == "") != (c.Key == ""):
-		return waiting.Pausable{}, usageError{errors.New("give --topic alone, --consumer alone, or --consumer, --topic and --key for one key")}
+		return waiting.Pausable{}, program.UsageError{Err: errors.New("give --topic alone, --consumer alone, or --consumer, --topic and --key for one key")}
 	}
 	return waiting.Pausable{Topic: c.Topic, Consumer: c.Consumer, Key: c.Key}, c.checkReason()
 }
 
 // open is target, and what changes it until done is called.
-func (c pausable) open(p *program) (target waiting.Pausable, room *waiting.Room, done func(), err error) {
+func (c pausable) open(p *program.Program) (target waiting.Pausable, room *waiting.Room, done func(), err error) {
 	if target, err = c.target(); err != nil {
 		return target, nil, nil, err
 	}
-	room, done, err = p.waiting()
+	room, done, err = openRoom(p)
 	return target, room, done, err
 }
 
-type pauseCmd struct {
+type Pause struct {
 	pausable `embed:""`
 	Force    bool `help:"Pause a consumer too that this database does not know yet."`
 }
 
 // known refuses a consumer that nobody has: a pause under a wrong name would stop nobody, and nobody would notice.
-func (c *pauseCmd) known(p *program, room *waiting.Room, target waiting.Pausable) error {
+func (c *Pause) known(p *program.Program, room *waiting.Room, target waiting.Pausable) error {
 	if target.Consumer == "" || c.Force {
 		return nil
 	}
-	names, err := room.Consumers(p.ctx)
+	names, err := room.Consumers(p.Ctx)
 	if err != nil || slices.Contains(names, target.Consumer) {
 		return err
 	}
@@ -65,7 +66,7 @@ func (c *pauseCmd) known(p *program, room *waiting.Room, target waiting.Pausable
 	return fmt.Errorf("nothing is paused: this database knows no consumer %s: %s. To pause one before it begins, add --force", terminal.Clean(target.Consumer), terminal.Clean(known))
 }
 
-func (c *pauseCmd) Run(p *program) error {
+func (c *Pause) Run(p *program.Program) error {
 	target, room, done, err := c.open(p)
 	if err != nil {
 		return err
@@ -74,45 +75,45 @@ func (c *pauseCmd) Run(p *program) error {
 	if err := c.known(p, room, target); err != nil {
 		return err
 	}
-	changed, err := room.Pause(p.ctx, target, c.by(), c.Reason)
+	changed, err := room.Pause(p.Ctx, target, c.by(), c.Reason)
 	if err != nil {
 		return err
 	}
 	if changed {
-		fmt.Fprintf(p.out, "%s is paused; holdfast resume%s --reason WHY ends that\n", terminal.Clean(target.String()), state.Flags(target))
+		fmt.Fprintf(p.Out, "%s is paused; holdfast resume%s --reason WHY ends that\n", terminal.Clean(target.String()), state.Flags(target))
 		return nil
 	}
-	all, err := room.Paused(p.ctx)
+	all, err := room.Paused(p.Ctx)
 	if err != nil {
 		return err
 	}
 	for _, of := range all {
 		if of.Pausable == target {
-			fmt.Fprintf(p.out, "%s has been paused already, by %s since %s: %s\n", terminal.Clean(target.String()), terminal.Clean(of.By), of.At.UTC().Format(time.RFC3339), terminal.Clean(of.Reason))
+			fmt.Fprintf(p.Out, "%s has been paused already, by %s since %s: %s\n", terminal.Clean(target.String()), terminal.Clean(of.By), of.At.UTC().Format(time.RFC3339), terminal.Clean(of.Reason))
 			return nil
 		}
 	}
-	fmt.Fprintf(p.out, "%s was paused, and was resumed meanwhile\n", terminal.Clean(target.String()))
+	fmt.Fprintf(p.Out, "%s was paused, and was resumed meanwhile\n", terminal.Clean(target.String()))
 	return nil
 }
 
-type resumeCmd struct {
+type Resume struct {
 	pausable `embed:""`
 }
 
-func (c *resumeCmd) Run(p *program) error {
+func (c *Resume) Run(p *program.Program) error {
 	target, room, done, err := c.open(p)
 	if err != nil {
 		return err
 	}
 	defer done()
-	changed, err := room.Resume(p.ctx, target, c.by(), c.Reason)
+	changed, err := room.Resume(p.Ctx, target, c.by(), c.Reason)
 	if err != nil {
 		return err
 	}
 	if !changed {
 		return fmt.Errorf("%s is not paused: holdfast status shows what is", terminal.Clean(target.String()))
 	}
-	fmt.Fprintf(p.out, "%s is resumed\n", terminal.Clean(target.String()))
+	fmt.Fprintf(p.Out, "%s is resumed\n", terminal.Clean(target.String()))
 	return nil
 }

@@ -1,4 +1,4 @@
-package main
+package program
 
 import (
 	"context"
@@ -14,21 +14,28 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
+// ConnectionFlags are the flags by which every command finds the database.
+type ConnectionFlags struct {
+	DatabaseURL     string `help:"Connection string of the primary database, without a password. Defaults to what PGHOST or PGSERVICE says." env:"DATABASE_URL" placeholder:"URL"`
+	DatabaseURLFile string `help:"File with the connection string, which may have a password." env:"DATABASE_URL_FILE" placeholder:"FILE"`
+	Schema          string `help:"Postgres schema." default:"holdfast" env:"HOLDFAST_SCHEMA"`
+}
+
 // given says which flags of the database are on the command line, and not in the environment.
 type given struct{ url, file bool }
 
-// databaseURL is the connection string: from a flag, else from a variable; "" leaves it to Postgres' own variables. A
+// DatabaseURL is the connection string: from a flag, else from a variable; "" leaves it to Postgres' own variables. A
 // password is not for the command line, which a list of processes shows to everybody.
-func (p *program) databaseURL() (string, error) {
-	text, file := p.cli.DatabaseURL, p.cli.DatabaseURLFile
-	switch g := p.given; {
+func (p *Program) DatabaseURL() (string, error) {
+	text, file := p.Database.DatabaseURL, p.Database.DatabaseURLFile
+	switch g := p.Given; {
 	case g.url && !g.file:
 		file = ""
 	case g.file && !g.url:
 		text = ""
 	}
 	var found []error
-	if p.given.url && hasPassword(text) {
+	if p.Given.url && HasPassword(text) {
 		found = append(found, errors.New("--database-url has a password, which every user of this machine can read: it must be without one: "+
 			"set DATABASE_URL, --database-url-file, PGPASSWORD or PGPASSFILE"))
 	}
@@ -36,15 +43,15 @@ func (p *program) databaseURL() (string, error) {
 		found = append(found, fmt.Errorf("--database-url-file is %s, and --database-url is set too: it must be one of them, also by DATABASE_URL_FILE and DATABASE_URL", file))
 	}
 	if len(found) > 0 {
-		return "", usageError{errors.Join(found...)}
+		return "", UsageError{errors.Join(found...)}
 	}
 	if file != "" {
 		content, err := os.ReadFile(file)
 		if err != nil {
-			return "", usageError{fmt.Errorf("--database-url-file is %s: it must be a file that can be read: %w", file, err)}
+			return "", UsageError{fmt.Errorf("--database-url-file is %s: it must be a file that can be read: %w", file, err)}
 		}
 		if text = strings.TrimSpace(string(content)); text == "" {
-			return "", usageError{fmt.Errorf("--database-url-file is %s, which is empty: it must have the connection string", file)}
+			return "", UsageError{fmt.Errorf("--database-url-file is %s, which is empty: it must have the connection string", file)}
 		}
 	}
 	if text == "" && os.Getenv("PGHOST") == "" && os.Getenv("PGSERVICE") == "" {
@@ -56,8 +63,8 @@ func (p *program) databaseURL() (string, error) {
 // passwordSetting is a password in a connection string of the form name=value.
 var passwordSetting = regexp.MustCompile(`(?i)(^|\s)(ssl)?password\s*=`)
 
-// hasPassword says whether a connection string has a password. One that cannot be read may have one.
-func hasPassword(text string) bool {
+// HasPassword says whether a connection string has a password. One that cannot be read may have one.
+func HasPassword(text string) bool {
 	if !strings.HasPrefix(text, "postgres://") && !strings.HasPrefix(text, "postgresql://") {
 		return passwordSetting.MatchString(text)
 	}
@@ -76,8 +83,13 @@ func hasPassword(text string) bool {
 	return false
 }
 
-// onCommandLine says whether a flag was given, not its variable.
-func onCommandLine(parsed *kong.Context, flag string) bool {
+// GivenBy says which of them a command line has.
+func GivenBy(parsed *kong.Context) given {
+	return given{OnCommandLine(parsed, "database-url"), OnCommandLine(parsed, "database-url-file")}
+}
+
+// OnCommandLine says whether a flag was given, not its variable.
+func OnCommandLine(parsed *kong.Context, flag string) bool {
 	for _, part := range parsed.Path {
 		if part.Flag != nil && part.Flag.Name == flag && !part.Resolved {
 			return true
@@ -86,17 +98,17 @@ func onCommandLine(parsed *kong.Context, flag string) bool {
 	return false
 }
 
-// lazyPool connects to the database when it is first asked.
-func (p *program) lazyPool() (*pgxpool.Pool, error) {
-	text, err := p.databaseURL()
+// LazyPool connects to the database when it is first asked.
+func (p *Program) LazyPool() (*pgxpool.Pool, error) {
+	text, err := p.DatabaseURL()
 	if err != nil {
 		return nil, err
 	}
-	return openPool(p.ctx, text)
+	return OpenPool(p.Ctx, text)
 }
 
-// openPool makes a pool that connects to the database when it is first asked.
-func openPool(ctx context.Context, text string) (*pgxpool.Pool, error) {
+// OpenPool makes a pool that connects to the database when it is first asked.
+func OpenPool(ctx context.Context, text string) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(text)
 	if err != nil {
 		return nil, errors.New("the database URL cannot be parsed: write it like postgres://user@host:5432/database") // pgx's error would show it
@@ -109,21 +121,21 @@ func openPool(ctx context.Context, text string) (*pgxpool.Pool, error) {
 	return pool, nil
 }
 
-// pool is lazyPool for a database that answers.
-func (p *program) pool() (*pgxpool.Pool, error) {
-	pool, err := p.lazyPool()
+// Pool is LazyPool for a database that answers.
+func (p *Program) Pool() (*pgxpool.Pool, error) {
+	pool, err := p.LazyPool()
 	if err != nil {
 		return nil, err
 	}
-	if err := answers(p.ctx, pool); err != nil {
+	if err := Answers(p.Ctx, pool); err != nil {
 		pool.Close()
 		return nil, err
 	}
 	return pool, nil
 }
 
-// answers asks whether the database of a pool does.
-func answers(ctx context.Context, pool *pgxpool.Pool) error {
+// Answers asks whether the database of a pool does.
+func Answers(ctx context.Context, pool *pgxpool.Pool) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	if err := pool.Ping(ctx); err != nil {

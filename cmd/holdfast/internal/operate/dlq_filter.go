@@ -1,4 +1,4 @@
-package main
+package operate
 
 import (
 	"errors"
@@ -7,12 +7,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/program"
 	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/internal/terminal"
 )
 
-// chosen are the flags of a filter.
-type chosen struct {
+// Chosen are the flags of a filter.
+type Chosen struct {
 	ID          []int64   `help:"Only the dead letter with this id. Repeat it for several." placeholder:"ID"`
 	Origin      string    `help:"Only those of the relay, or of inboxes: relay or inbox." enum:",relay,inbox" default:"" placeholder:"ORIGIN"`
 	Consumer    string    `help:"Only those of this consumer." placeholder:"NAME"`
@@ -49,7 +50,7 @@ func (a *age) UnmarshalText(text []byte) error {
 }
 
 // given is the filter as on the command line; "" if there is none.
-func (c chosen) given() string {
+func (c Chosen) given() string {
 	var flags []string
 	add := func(name, value string) {
 		if value != "" {
@@ -85,17 +86,17 @@ type wide struct {
 }
 
 // check stops a command whose filter was forgotten from changing all letters.
-func (w wide) check(c chosen) error {
+func (w wide) check(c Chosen) error {
 	switch given := c.given(); {
 	case given == "" && !w.All:
-		return usageError{errors.New("which dead letters? give a filter (--consumer, --fingerprint, --id, …), or --all for every open one")}
+		return program.UsageError{Err: errors.New("which dead letters? give a filter (--consumer, --fingerprint, --id, …), or --all for every open one")}
 	case given != "" && w.All:
-		return usageError{errors.New("--all and a filter exclude each other: give one of them")}
+		return program.UsageError{Err: errors.New("--all and a filter exclude each other: give one of them")}
 	}
 	return nil
 }
 
-func (c chosen) filter() dlq.Filter {
+func (c Chosen) filter() dlq.Filter {
 	f := dlq.Filter{IDs: c.ID, Origin: c.Origin, Consumer: c.Consumer, Type: c.Type, Topic: c.Topic, Key: c.Key, Source: c.Source, EventID: c.EventID, Fingerprint: c.Fingerprint,
 		Since: c.Since, Until: c.Until}
 	if c.Within > 0 {

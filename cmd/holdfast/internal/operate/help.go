@@ -1,85 +1,6 @@
-package main
+package operate
 
-// The help of the commands: when you need them, and an example.
-
-func (migrateCmd) Help() string {
-	return `Run it as the owner of the schema, before the first service starts and with each new version. Many nodes may run it at
-once. An upgrade is one transaction; docs/operations.md says what it locks.
-
-Example:
-
-    holdfast migrate --lanes 16`
-}
-
-func (checkCmd) Help() string {
-	return `Run it in a deployment before the new build starts. It exits with 1 if the schema is missing, was changed, or has a
-version on which the build must not run. It names each difference and how to fix it.
-
-With --role it also exits with 1 if the database user lacks a right of that part: run it with the connection string of the
-service. It warns on standard error, and leaves the exit code as it is, if the user is a superuser; with --role also if the
-user owns the schema, or if others are bound to consumers and this user is not.
-
-Example:
-
-    holdfast check --role consumer`
-}
-
-func (relayCmd) Help() string {
-	return `For services that cannot embed a relay. Start as many as you like; they share the work. On SIGINT or SIGTERM it finishes
-its work in progress, releases its lanes and exits with 0: allow it 30 s. A second signal ends it at once. It exits with
-1 if waiting would not help: no schema, a standby, a restored copy, a default isolation other than READ COMMITTED,
-missing rights.
-
-Passwords and tokens come from files or the environment. A broker that refuses them does not end it: it logs why and goes
-on trying. docs/guides/kafka-connections.md explains the errors.
-
-Example:
-
-    holdfast relay --brokers kafka-1:9092,kafka-2:9092 --tls --sasl-mechanism scram-sha-512 --sasl-user relay --sasl-password-file /run/secrets/kafka`
-}
-
-func (statusCmd) Help() string {
-	return `Cheap enough for a live system: it reads a bounded number of rows, however many wait. It exits with 0 if nothing needs a
-person, and with 1 if something does or if it could not read the database. With --brokers it also shows how far consumers
-are behind. docs/operations/status.md explains every column.
-
-Example:
-
-    holdfast status --watch --max-waiting-age 1h`
-}
-
-func (doctorCmd) Help() string {
-	return `Before a service goes live, and when something is odd. Each check is ok, warn, fail or skip (not made), with one sentence and
-the command that helps. It ends with what holdfast status says that needs a person, if the user may read that. It changes nothing. It
-exits with 1 if a check fails or something needs a person, and with 0 if there are only warnings. Give it the connection string of
-the service. docs/operations/doctor.md explains the checks.
-
-Example:
-
-    holdfast doctor --role consumer --workers 8 --brokers kafka-1:9092 --topic orders`
-}
-
-func (adoptCmd) Help() string {
-	return `Relays refuse to run on a copy that was restored into another cluster. Stop them all, run this command, and start them
-again. Every event still in the log is published again. After pg_upgrade it only records the new identifier.
-
-Example:
-
-    holdfast adopt --yes`
-}
-
-const whysHelp = `WHY says for what an event waits:
-
-    scheduled      its time has not come (NotBefore)
-    no-handler     no node of its consumer handles its type
-    paused         a person has paused its topic, its consumer or its key
-    topic          its topic takes no events: it is missing, say
-    partition      its partition takes no events
-    behind-event   an earlier event of its key waits
-    behind-letter  a dead letter holds its key, until a person replays or discards that
-    failed         its last attempt failed, and the next one is at NEXT
-
-An event whose turn has come, or whose handler runs, waits for none of these.`
+// The help of each command.
 
 func (waitingGroupsCmd) Help() string {
 	return `How much waits, where, of which topic and why. It reads all that waits.
@@ -181,7 +102,7 @@ Example:
     holdfast dlq show 4711 --payload`
 }
 
-func (findCmd) Help() string {
+func (Find) Help() string {
 	return `Where is my event? It looks for the id in the log and in everything that waits, in the inboxes of consumers and in dead
 letters, and says of each what the event waits for or what became of it. If producers and consumers have databases of
 their own, ask each. It prints no payload. It exits with 1 if nothing is found.
@@ -191,18 +112,7 @@ Example:
     holdfast find 0199c1a5-6f3e-7c11-b0a4-4f5dc0ffee00`
 }
 
-func (consoleCmd) Help() string {
-	return `A page that finds an event by its id, shows what waits, and works on dead letters, for you alone: it listens on a loopback
-address, and answers only to the key in the address that it prints, or to the cookie that a browser gets for it. It changes nothing
-without --change. What you change there is kept with your name. To give it to others, mount package console in a service
-behind your own authentication. It runs until it is stopped.
-
-Example:
-
-    holdfast console --change --payloads`
-}
-
-func (dlqReplayCmd) Help() string {
+func (DLQReplay) Help() string {
 	return `Fix the cause first. Each dead letter goes back to its relay or consumer, ahead of the events of its key that still wait.
 Without HoldKey, later events may have been handled already. After an interruption the same command continues and
 replays none twice.
@@ -235,3 +145,68 @@ Example:
 
     holdfast dlq purge --closed --before 30d`
 }
+
+// The help of the commands that steer, and what the help of every command ends with.
+
+func (Pause) Help() string {
+	return `For the time that a fix takes. Relays publish no event of a paused topic: its events wait in order, and all others go on. No
+handler of a paused consumer begins; its events stay in their topics. The events of a paused key wait, and the other keys go on.
+Relays and consumers see it within about a second, also those that start later. holdfast status shows what is paused, and
+exits with 1 until it is resumed.
+
+Example:
+
+    holdfast pause --topic orders --reason "the consumer of the mail team is broken"
+    holdfast pause --consumer billing --reason "the tax service is away"
+    holdfast pause --consumer billing --topic orders --key customer-7 --reason "her account is being repaired"`
+}
+
+func (Resume) Help() string {
+	return `What waited goes on in order, within a few seconds.
+
+Example:
+
+    holdfast resume --topic orders --reason "billing 1.4.2 is deployed"`
+}
+
+func (tenantExportCmd) Help() string {
+	return `When a tenant asks what you have of it, or moves out. Each line has the table, the row, and the payload or body as it is stored:
+encrypted, if it was. How many rows each table had goes to standard error, with how many do not say whose they are. Run it as the owner
+of the schema, and in each database that has something of the tenant. docs/guides/tenants.md says how events get a tenant.
+
+Example:
+
+    holdfast tenant export acme > acme.jsonl`
+}
+
+func (TenantErase) Help() string {
+	return `When a tenant has left. Stop its writers first. Events that wait become tombstones, open dead letters are discarded, and the rest is
+deleted, in short transactions, while relays and consumers may run. It says what remains, and why; an interrupted erasure goes on with
+the same command. Run it as the owner of the schema. What is in a topic stays there until its retention: docs/guides/tenants.md.
+
+Example:
+
+    holdfast tenant erase acme --dry-run
+    holdfast tenant erase acme --reason "contract 17 has ended"`
+}
+
+func (dlqListCmd) Help() string {
+	return `The oldest first, a page at a time. It prints no payload.
+
+Example:
+
+    holdfast dlq list --consumer billing --within 24h`
+}
+
+const whysHelp = `WHY says for what an event waits:
+
+    scheduled      its time has not come (NotBefore)
+    no-handler     no node of its consumer handles its type
+    paused         a person has paused its topic, its consumer or its key
+    topic          its topic takes no events: it is missing, say
+    partition      its partition takes no events
+    behind-event   an earlier event of its key waits
+    behind-letter  a dead letter holds its key, until a person replays or discards that
+    failed         its last attempt failed, and the next one is at NEXT
+
+An event whose turn has come, or whose handler runs, waits for none of these.`

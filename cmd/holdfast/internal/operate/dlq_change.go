@@ -1,4 +1,4 @@
-package main
+package operate
 
 import (
 	"context"
@@ -12,25 +12,26 @@ import (
 	"slices"
 	"time"
 
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/program"
 	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/internal/terminal"
 )
 
-// acting are the flags of every change.
-type acting struct {
+// Acting are the flags of every change.
+type Acting struct {
 	By     string `help:"Your name. Defaults to your login name." placeholder:"NAME"`
 	Reason string `help:"Why you do it. It is kept with what was done." placeholder:"WHY"`
 }
 
 // checkReason requires a reason, which later readers of the letter will want.
-func (a acting) checkReason() error {
+func (a Acting) checkReason() error {
 	if a.Reason == "" {
-		return usageError{errors.New("missing flags: --reason=WHY: it is kept with what was done")}
+		return program.UsageError{Err: errors.New("missing flags: --reason=WHY: it is kept with what was done")}
 	}
 	return nil
 }
 
-func (a acting) by() string {
+func (a Acting) by() string {
 	if a.By != "" {
 		return a.By
 	}
@@ -41,19 +42,19 @@ func (a acting) by() string {
 }
 
 // sayChanged says how many things are done with, or would be, also after an error that came after some of them.
-func (p *program) sayChanged(n int, what, done string, dryRun bool, err error) {
+func sayChanged(p *program.Program, n int, what, done string, dryRun bool, err error) {
 	switch {
 	case dryRun && err == nil:
-		fmt.Fprintf(p.out, "%s would be %s\n", terminal.Count(n, what), done)
+		fmt.Fprintf(p.Out, "%s would be %s\n", terminal.Count(n, what), done)
 	case n > 0 || err == nil:
-		fmt.Fprintf(p.out, "%s %s %s\n", terminal.Count(n, what), terminal.Verb(n, "is", "are"), done)
+		fmt.Fprintf(p.Out, "%s %s %s\n", terminal.Count(n, what), terminal.Verb(n, "is", "are"), done)
 	}
 }
 
-type dlqReplayCmd struct {
-	chosen `embed:""`
+type DLQReplay struct {
+	Chosen `embed:""`
 	wide   `embed:""`
-	acting `embed:""`
+	Acting `embed:""`
 	DryRun bool    `help:"Print how many and which, and change nothing."`
 	Limit  int     `help:"Maximum number, the oldest first. Defaults to no limit." placeholder:"N"`
 	Rate   float64 `help:"Maximum number per second. Defaults to no limit." placeholder:"N"`
@@ -61,8 +62,8 @@ type dlqReplayCmd struct {
 	Anew   bool    `help:"Start afresh with the dead letters that are open now. Without it an interrupted replay continues."`
 }
 
-// name is the name under which the same command finds an interrupted replay.
-func (c *dlqReplayCmd) name() string {
+// ReplayName is the name under which the same command finds an interrupted replay.
+func (c *DLQReplay) ReplayName() string {
 	if c.Name != "" {
 		return c.Name
 	}
@@ -77,38 +78,38 @@ func (c *dlqReplayCmd) name() string {
 	return name
 }
 
-// shown is how many letters a dry run lists.
-const shown = 20
+// Shown is how many letters a dry run lists.
+const Shown = 20
 
 // everyNow is how often long work reports its progress.
 const everyNow = 2 * time.Second
 
-func (c *dlqReplayCmd) Run(p *program) error {
+func (c *DLQReplay) Run(p *program.Program) error {
 	if !c.DryRun {
-		if err := errors.Join(c.checkReason(), c.check(c.chosen)); err != nil {
+		if err := errors.Join(c.checkReason(), c.check(c.Chosen)); err != nil {
 			return err
 		}
 	}
-	d, done, err := p.dlq()
+	d, done, err := openDLQ(p)
 	if err != nil {
 		return err
 	}
 	defer done()
-	if err := exist(p.ctx, d, c.ID); err != nil {
+	if err := exist(p.Ctx, d, c.ID); err != nil {
 		return err
 	}
 	f := c.filter()
 	f.Limit = c.Limit
 	watch := watcher{p: p, doing: "replaying"}
-	n, err := d.Replay(p.ctx, f, dlq.ReplayOptions{DryRun: c.DryRun, Rate: c.Rate, By: c.by(), Reason: c.Reason, Name: c.name(), Anew: c.Anew, ProgressFunc: watch.report})
+	n, err := d.Replay(p.Ctx, f, dlq.ReplayOptions{DryRun: c.DryRun, Rate: c.Rate, By: c.by(), Reason: c.Reason, Name: c.ReplayName(), Anew: c.Anew, ProgressFunc: watch.report})
 	if c.DryRun {
 		return watch.wouldBe(d, n, "replayed", c.given(), err)
 	}
 	if n > 0 || err == nil { // also after an interruption: those are being delivered
-		fmt.Fprintf(p.out, "%s %s being re-delivered; holdfast dlq list%s --state any shows the result of %s\n", terminal.Count(n, "dead letter"), terminal.Verb(n, "is", "are"), spaced(c.given()), terminal.Verb(n, "it", "them"))
+		fmt.Fprintf(p.Out, "%s %s being re-delivered; holdfast dlq list%s --state any shows the result of %s\n", terminal.Count(n, "dead letter"), terminal.Verb(n, "is", "are"), spaced(c.given()), terminal.Verb(n, "it", "them"))
 	}
 	if left := watch.last.Total - watch.last.Looked; err != nil && watch.begun && left > 0 {
-		fmt.Fprintf(p.errOut, "stopped with %s left: the same command continues with %s and replays none twice\n", terminal.Count(left, "dead letter"), terminal.Verb(left, "it", "them"))
+		fmt.Fprintf(p.ErrOut, "stopped with %s left: the same command continues with %s and replays none twice\n", terminal.Count(left, "dead letter"), terminal.Verb(left, "it", "them"))
 	}
 	return err
 }
@@ -132,7 +133,7 @@ func exist(ctx context.Context, d *dlq.DLQ, ids []int64) error {
 
 // watcher reports the progress of a call.
 type watcher struct {
-	p     *program
+	p     *program.Program
 	doing string
 	begun bool
 	last  dlq.Progress
@@ -146,10 +147,10 @@ func (w *watcher) report(progress dlq.Progress) {
 	case !w.begun:
 		w.begun, w.line = true, progressLine{p: w.p, doing: w.doing, thing: "dead letter"}
 		if progress.Before > 0 {
-			fmt.Fprintf(w.p.errOut, "continuing an interrupted replay: %s %s replayed before, %d %s left (--anew starts afresh)\n",
+			fmt.Fprintf(w.p.ErrOut, "continuing an interrupted replay: %s %s replayed before, %d %s left (--anew starts afresh)\n",
 				terminal.Count(progress.Before, "dead letter"), terminal.Verb(progress.Before, "was", "were"), progress.Total, terminal.Verb(progress.Total, "is", "are"))
 		}
-	case len(w.ids) < shown:
+	case len(w.ids) < Shown:
 		w.ids = append(w.ids, progress.Letter)
 	}
 	w.line.report(progress.Looked, progress.Total)
@@ -160,19 +161,19 @@ func (w *watcher) wouldBe(d *dlq.DLQ, n int, done, given string, err error) erro
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(w.p.out, "%s would be %s\n", terminal.Count(n, "dead letter"), done)
+	fmt.Fprintf(w.p.Out, "%s would be %s\n", terminal.Count(n, "dead letter"), done)
 	if n == 0 {
 		return nil
 	}
-	letters, err := d.List(w.p.ctx, dlq.Filter{IDs: w.ids, State: dlq.StateAny, NoPayloads: true})
+	letters, err := d.List(w.p.Ctx, dlq.Filter{IDs: w.ids, State: dlq.StateAny, NoPayloads: true})
 	if err != nil {
 		return err
 	}
-	if err := table(w.p.out, letters); err != nil {
+	if err := table(w.p.Out, letters); err != nil {
 		return err
 	}
 	if n > len(letters) && len(letters) > 0 {
-		fmt.Fprintf(w.p.out, "and %d more: holdfast dlq list%s --after %d\n", n-len(letters), spaced(given), letters[len(letters)-1].ID)
+		fmt.Fprintf(w.p.Out, "and %d more: holdfast dlq list%s --after %d\n", n-len(letters), spaced(given), letters[len(letters)-1].ID)
 	}
 	return nil
 }
@@ -186,14 +187,14 @@ func spaced(given string) string {
 }
 
 type dlqEditCmd struct {
-	acting    `embed:""`
+	Acting    `embed:""`
 	ID        int64  `arg:"" help:"Id of the dead letter."`
 	File      string `arg:"" optional:"" help:"File with the new payload; - is standard input." default:"-"`
 	Tombstone bool   `help:"Remove the payload: a Kafka record without a value."`
 	Raw       bool   `help:"Store the payload as it is, even if it is not JSON and the event's is."`
 }
 
-func (c *dlqEditCmd) Run(p *program) error {
+func (c *dlqEditCmd) Run(p *program.Program) error {
 	if err := c.checkReason(); err != nil {
 		return err
 	}
@@ -201,7 +202,7 @@ func (c *dlqEditCmd) Run(p *program) error {
 	var err error
 	switch {
 	case c.Tombstone && c.File != "-":
-		return usageError{errors.New("--tombstone and a file exclude each other: give one of them")}
+		return program.UsageError{Err: errors.New("--tombstone and a file exclude each other: give one of them")}
 	case c.Tombstone:
 	case c.File == "-":
 		payload, err = io.ReadAll(os.Stdin)
@@ -211,13 +212,13 @@ func (c *dlqEditCmd) Run(p *program) error {
 	if err != nil {
 		return fmt.Errorf("read the new payload: %w", err)
 	}
-	d, done, err := p.dlq()
+	d, done, err := openDLQ(p)
 	if err != nil {
 		return err
 	}
 	defer done()
 	if !c.Raw {
-		l, err := d.Get(p.ctx, c.ID)
+		l, err := d.Get(p.Ctx, c.ID)
 		if err != nil {
 			return err
 		}
@@ -225,10 +226,10 @@ func (c *dlqEditCmd) Run(p *program) error {
 			return fmt.Errorf("%s: correct it, or add --raw to store it as it is", terminal.Clean(err.Error()))
 		}
 	}
-	if err := d.Edit(p.ctx, c.ID, payload, c.by(), c.Reason); err != nil {
+	if err := d.Edit(p.Ctx, c.ID, payload, c.by(), c.Reason); err != nil {
 		return err
 	}
-	l, err := d.Get(p.ctx, c.ID)
+	l, err := d.Get(p.Ctx, c.ID)
 	if err != nil {
 		return err
 	}
@@ -236,52 +237,52 @@ func (c *dlqEditCmd) Run(p *program) error {
 	if l.Origin == dlq.OriginRelay { // Consumers may have seen the old one.
 		renamed = fmt.Sprintf(", and its event the id %s", terminal.Clean(l.Event.ID))
 	}
-	fmt.Fprintf(p.out, "dead letter %d has a new payload%s; holdfast dlq replay --id %d --reason WHY re-delivers it\n", c.ID, renamed, c.ID)
+	fmt.Fprintf(p.Out, "dead letter %d has a new payload%s; holdfast dlq replay --id %d --reason WHY re-delivers it\n", c.ID, renamed, c.ID)
 	return nil
 }
 
 type dlqDiscardCmd struct {
-	chosen  `embed:""`
-	wide    `embed:""`
-	acting  `embed:""`
-	asking  `embed:""`
-	Letters []int64 `arg:"" optional:"" name:"letter" help:"Ids of the dead letters. Give these or a filter."`
-	DryRun  bool    `help:"Print how many and which, and change nothing."`
-	Limit   int     `help:"Maximum number, the oldest first. Defaults to no limit." placeholder:"N"`
+	Chosen         `embed:""`
+	wide           `embed:""`
+	Acting         `embed:""`
+	program.Asking `embed:""`
+	Letters        []int64 `arg:"" optional:"" name:"letter" help:"Ids of the dead letters. Give these or a filter."`
+	DryRun         bool    `help:"Print how many and which, and change nothing."`
+	Limit          int     `help:"Maximum number, the oldest first. Defaults to no limit." placeholder:"N"`
 }
 
-func (c *dlqDiscardCmd) Run(p *program) error {
+func (c *dlqDiscardCmd) Run(p *program.Program) error {
 	if !c.DryRun {
 		if err := c.checkReason(); err != nil {
 			return err
 		}
 	}
 	if len(c.Letters) > 0 && (c.given() != "" || c.All || c.DryRun || c.Limit > 0) {
-		return usageError{errors.New("ids and a filter exclude each other: give one of them (--id is a filter too)")}
+		return program.UsageError{Err: errors.New("ids and a filter exclude each other: give one of them (--id is a filter too)")}
 	}
 	if len(c.Letters) == 0 && !c.DryRun {
-		if err := c.check(c.chosen); err != nil {
+		if err := c.check(c.Chosen); err != nil {
 			return err
 		}
 	}
 	if !c.DryRun {
-		if err := c.ask(p, "The dead letters are never handled then, and their payloads stay until dlq purge"); err != nil {
+		if err := c.Ask(p, "The dead letters are never handled then, and their payloads stay until dlq purge"); err != nil {
 			return err
 		}
 	}
-	d, done, err := p.dlq()
+	d, done, err := openDLQ(p)
 	if err != nil {
 		return err
 	}
 	defer done()
-	if err := exist(p.ctx, d, append(c.Letters, c.ID...)); err != nil {
+	if err := exist(p.Ctx, d, append(c.Letters, c.ID...)); err != nil {
 		return err
 	}
 	for _, id := range c.Letters {
-		if err := d.Discard(p.ctx, id, c.by(), c.Reason); err != nil {
+		if err := d.Discard(p.Ctx, id, c.by(), c.Reason); err != nil {
 			return err
 		}
-		fmt.Fprintf(p.out, "dead letter %d is discarded\n", id)
+		fmt.Fprintf(p.Out, "dead letter %d is discarded\n", id)
 	}
 	if len(c.Letters) > 0 {
 		return nil
@@ -289,46 +290,46 @@ func (c *dlqDiscardCmd) Run(p *program) error {
 	f := c.filter()
 	f.Limit = c.Limit
 	watch := watcher{p: p, doing: "discarding"}
-	n, err := d.DiscardAll(p.ctx, f, dlq.DiscardOptions{DryRun: c.DryRun, By: c.by(), Reason: c.Reason, ProgressFunc: watch.report})
+	n, err := d.DiscardAll(p.Ctx, f, dlq.DiscardOptions{DryRun: c.DryRun, By: c.by(), Reason: c.Reason, ProgressFunc: watch.report})
 	if c.DryRun {
 		return watch.wouldBe(d, n, "discarded", c.given(), err)
 	}
 	if n > 0 || err == nil {
-		fmt.Fprintf(p.out, "%s %s discarded\n", terminal.Count(n, "dead letter"), terminal.Verb(n, "is", "are"))
+		fmt.Fprintf(p.Out, "%s %s discarded\n", terminal.Count(n, "dead letter"), terminal.Verb(n, "is", "are"))
 	}
 	return err
 }
 
 type dlqPurgeCmd struct {
-	asking `embed:""`
-	Closed bool `help:"Confirm that you mean replayed and discarded dead letters. Open ones are never purged."`
-	Before age  `help:"Only those closed longer ago than this, such as 30d." placeholder:"SPAN"`
-	DryRun bool `help:"Count them and change nothing."`
+	program.Asking `embed:""`
+	Closed         bool `help:"Confirm that you mean replayed and discarded dead letters. Open ones are never purged."`
+	Before         age  `help:"Only those closed longer ago than this, such as 30d." placeholder:"SPAN"`
+	DryRun         bool `help:"Count them and change nothing."`
 }
 
-func (c *dlqPurgeCmd) Run(p *program) error {
+func (c *dlqPurgeCmd) Run(p *program.Program) error {
 	switch {
 	case !c.Closed:
-		return usageError{errors.New("missing flags: --closed: it confirms that replayed and discarded dead letters are meant; open ones are never purged")}
+		return program.UsageError{Err: errors.New("missing flags: --closed: it confirms that replayed and discarded dead letters are meant; open ones are never purged")}
 	case c.Before == 0:
-		return usageError{errors.New("missing flags: --before=SPAN: how long ago they were closed, such as 30d")}
+		return program.UsageError{Err: errors.New("missing flags: --before=SPAN: how long ago they were closed, such as 30d")}
 	}
 	if !c.DryRun {
-		if err := c.ask(p, "The closed dead letters are deleted with their payloads"); err != nil {
+		if err := c.Ask(p, "The closed dead letters are deleted with their payloads"); err != nil {
 			return err
 		}
 	}
-	d, done, err := p.dlq()
+	d, done, err := openDLQ(p)
 	if err != nil {
 		return err
 	}
 	defer done()
-	n, err := d.Purge(p.ctx, dlq.PurgeOptions{OlderThan: time.Duration(c.Before), DryRun: c.DryRun})
+	n, err := d.Purge(p.Ctx, dlq.PurgeOptions{OlderThan: time.Duration(c.Before), DryRun: c.DryRun})
 	switch {
 	case c.DryRun && err == nil:
-		fmt.Fprintf(p.out, "%s would be removed\n", terminal.Count(n, "closed dead letter"))
+		fmt.Fprintf(p.Out, "%s would be removed\n", terminal.Count(n, "closed dead letter"))
 	case n > 0 || err == nil:
-		fmt.Fprintf(p.out, "%s %s removed\n", terminal.Count(n, "closed dead letter"), terminal.Verb(n, "is", "are"))
+		fmt.Fprintf(p.Out, "%s %s removed\n", terminal.Count(n, "closed dead letter"), terminal.Verb(n, "is", "are"))
 	}
 	return err
 }

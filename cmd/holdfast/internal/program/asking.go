@@ -1,4 +1,4 @@
-package main
+package program
 
 import (
 	"bufio"
@@ -9,18 +9,18 @@ import (
 	"strings"
 )
 
-// asking is the flag of commands that take something away for good: on a terminal they ask first.
-type asking struct {
+// Asking is the flag of commands that take something away for good: on a terminal they ask first.
+type Asking struct {
 	Yes bool `help:"Do not ask. On a terminal the command asks before it goes on; a script is not asked."`
 }
 
-// ask asks on a terminal whether to go on. The error says that nothing was changed.
-func (a asking) ask(p *program, what string) error {
-	if a.Yes || p.terminal == nil {
+// Ask asks on a terminal whether to go on. The error says that nothing was changed.
+func (a Asking) Ask(p *Program, what string) error {
+	if a.Yes || p.Terminal == nil {
 		return nil
 	}
-	fmt.Fprintf(p.errOut, "%s. Go on? [y/N] ", what)
-	answer, err := bufio.NewReader(p.terminal).ReadString('\n')
+	fmt.Fprintf(p.ErrOut, "%s. Go on? [y/N] ", what)
+	answer, err := bufio.NewReader(p.Terminal).ReadString('\n')
 	if err != nil && !errors.Is(err, io.EOF) {
 		return fmt.Errorf("read the answer: %w", err)
 	}
@@ -31,8 +31,8 @@ func (a asking) ask(p *program, what string) error {
 	return errors.New("nothing was changed")
 }
 
-// personAt is standard input if a person is there: it and standard error are terminals.
-func personAt() io.Reader {
+// PersonAt is standard input if a person is there: it and standard error are terminals.
+func PersonAt() io.Reader {
 	for _, f := range []*os.File{os.Stdin, os.Stderr} {
 		if info, err := f.Stat(); err != nil || info.Mode()&os.ModeCharDevice == 0 {
 			return nil

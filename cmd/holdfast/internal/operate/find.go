@@ -1,4 +1,4 @@
-package main
+package operate
 
 import (
 	"encoding/json"
@@ -6,11 +6,12 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/program"
 	"github.com/holdfast-go/holdfast/find"
 	"github.com/holdfast-go/holdfast/internal/terminal"
 )
 
-type findCmd struct {
+type Find struct {
 	ID     string        `arg:"" help:"Id of the event, or an Idempotency-Key."`
 	Source string        `help:"Only events of this source." placeholder:"SOURCE"`
 	Topic  string        `help:"Only events of this topic." placeholder:"TOPIC"`
@@ -19,7 +20,7 @@ type findCmd struct {
 	JSON   bool          `help:"Print one JSON object." name:"json"`
 }
 
-type jsonFound struct {
+type JSONFound struct {
 	Sightings  []jsonSighting   `json:"sightings"`
 	Requests   []jsonKeyUse     `json:"requests"`   // with that Idempotency-Key
 	Unsearched []jsonUnsearched `json:"unsearched"` // places that may have more
@@ -66,20 +67,20 @@ type jsonSighting struct {
 	Says      string     `json:"says"`
 }
 
-func (c *findCmd) Run(p *program) error {
-	pool, err := p.pool()
+func (c *Find) Run(p *program.Program) error {
+	pool, err := p.Pool()
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
-	found, err := find.Event(p.ctx, pool, find.Query{ID: c.ID, Source: c.Source, Topic: c.Topic, Key: c.Key, Schema: p.cli.Schema, Within: c.Within})
+	found, err := find.Event(p.Ctx, pool, find.Query{ID: c.ID, Source: c.Source, Topic: c.Topic, Key: c.Key, Schema: p.Database.Schema, Within: c.Within})
 	if err != nil {
 		return err
 	}
 	var uses []find.KeyUse
 	if c.Source == "" && c.Topic == "" && c.Key == "" {
 		var why string
-		if uses, why, err = find.Keys(p.ctx, pool, find.KeyQuery{Key: c.ID, Schema: p.cli.Schema, Within: c.Within}); err != nil {
+		if uses, why, err = find.Keys(p.Ctx, pool, find.KeyQuery{Key: c.ID, Schema: p.Database.Schema, Within: c.Within}); err != nil {
 			return err
 		}
 		if why != "" {
@@ -87,18 +88,18 @@ func (c *findCmd) Run(p *program) error {
 		}
 	}
 	if c.JSON {
-		err = json.NewEncoder(p.out).Encode(asJSONFound(found, uses))
+		err = json.NewEncoder(p.Out).Encode(asJSONFound(found, uses))
 	} else {
 		err = c.print(p, found, uses)
 	}
 	if err == nil && len(found.Sightings)+len(uses) == 0 {
-		err = errNeedsPerson
+		err = program.ErrNeedsPerson
 	}
 	return err
 }
 
-func asJSONFound(found find.Found, uses []find.KeyUse) jsonFound {
-	j := jsonFound{Sightings: []jsonSighting{}, Requests: []jsonKeyUse{}, Unsearched: []jsonUnsearched{}}
+func asJSONFound(found find.Found, uses []find.KeyUse) JSONFound {
+	j := JSONFound{Sightings: []jsonSighting{}, Requests: []jsonKeyUse{}, Unsearched: []jsonUnsearched{}}
 	for _, u := range uses {
 		j.Requests = append(j.Requests, jsonKeyUse{Scope: u.Scope, Operation: u.Operation, State: u.State, Status: u.Status, ResultRef: u.ResultRef, Attempts: u.Attempts,
 			Steps: u.Steps, CreatedAt: unlessZero(u.CreatedAt), ExpiresAt: unlessZero(u.ExpiresAt), NextAt: unlessZero(u.NextAt), Says: u.Says})
@@ -121,8 +122,8 @@ func unlessZero(t time.Time) *time.Time {
 	return &t
 }
 
-func (c *findCmd) print(p *program, found find.Found, uses []find.KeyUse) error {
-	w := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
+func (c *Find) print(p *program.Program, found find.Found, uses []find.KeyUse) error {
+	w := tabwriter.NewWriter(p.Out, 0, 0, 2, ' ', 0)
 	if len(found.Sightings) > 0 {
 		fmt.Fprintln(w, "PLACE\tSOURCE\tTYPE\tTOPIC\tKEY\tWHAT IT SAYS")
 	}
@@ -133,17 +134,17 @@ func (c *findCmd) print(p *program, found find.Found, uses []find.KeyUse) error 
 		return err
 	}
 	for _, u := range uses {
-		fmt.Fprintf(p.out, "Idempotency-Key: %s\n", terminal.Clean(u.Says))
+		fmt.Fprintf(p.Out, "Idempotency-Key: %s\n", terminal.Clean(u.Says))
 	}
 	for _, u := range found.Unsearched {
-		fmt.Fprintf(p.out, "not searched to its end: %s: %s\n", u.Place, terminal.Clean(u.Why))
+		fmt.Fprintf(p.Out, "not searched to its end: %s: %s\n", u.Place, terminal.Clean(u.Why))
 	}
 	switch {
 	case len(found.Sightings)+len(uses) > 0:
 	case len(found.Unsearched) > 0:
-		fmt.Fprintln(p.out, "the rest of this database does not know it")
+		fmt.Fprintln(p.Out, "the rest of this database does not know it")
 	default:
-		fmt.Fprintln(p.out, "this database does not know it: its transaction was not committed here, or it is published and its part of the log is emptied, or its inbox row is past its retention, or no node handled its type and it was skipped (holdfast status lists skipped types)")
+		fmt.Fprintln(p.Out, "this database does not know it: its transaction was not committed here, or it is published and its part of the log is emptied, or its inbox row is past its retention, or no node handled its type and it was skipped (holdfast status lists skipped types)")
 	}
 	return nil
 }

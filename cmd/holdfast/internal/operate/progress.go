@@ -1,15 +1,16 @@
-package main
+package operate
 
 import (
 	"fmt"
 	"time"
 
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/program"
 	"github.com/holdfast-go/holdfast/internal/terminal"
 )
 
 // progressLine reports the progress of long work on standard error, once every now and then, with its rate and the time that is left.
 type progressLine struct {
-	p       *program
+	p       *program.Program
 	doing   string // "replaying"
 	thing   string // "dead letter"
 	begun   time.Time
@@ -28,11 +29,11 @@ func (l *progressLine) report(done, total int) {
 		return
 	}
 	l.saidAt = now
-	fmt.Fprintln(l.p.errOut, l.doing+": "+progress(done, total, done-l.already, now.Sub(l.begun), l.thing))
+	fmt.Fprintln(l.p.ErrOut, l.doing+": "+Progress(done, total, done-l.already, now.Sub(l.begun), l.thing))
 }
 
-// progress is how far work is that has done so many things in all, some of them in the time that took.
-func progress(done, total, some int, took time.Duration, thing string) string {
+// Progress is how far work is that has done so many things in all, some of them in the time that took.
+func Progress(done, total, some int, took time.Duration, thing string) string {
 	text := terminal.Count(done, thing)
 	if total > 0 {
 		text = fmt.Sprintf("%d of %s", done, terminal.Count(total, thing))

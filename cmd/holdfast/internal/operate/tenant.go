@@ -1,4 +1,4 @@
-package main
+package operate
 
 import (
 	"bufio"
@@ -8,29 +8,30 @@ import (
 	"io"
 	"text/tabwriter"
 
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/program"
 	"github.com/holdfast-go/holdfast/internal/terminal"
 	"github.com/holdfast-go/holdfast/tenant"
 )
 
-type tenantCmd struct {
+type Tenant struct {
 	Export tenantExportCmd `cmd:"" help:"Print all that this database has of a tenant, as JSON lines."`
-	Erase  tenantEraseCmd  `cmd:"" help:"Erase all that this database has of a tenant."`
+	Erase  TenantErase     `cmd:"" help:"Erase all that this database has of a tenant."`
 }
 
-// tenantFlags say whose rows are meant.
-type tenantFlags struct {
+// TenantFlags say whose rows are meant.
+type TenantFlags struct {
 	Tenant    string `arg:"" help:"The tenant: what the header says, or the key before the separator."`
 	Header    string `help:"Name of the header that says whose an event is." default:"tenant"`
 	Separator string `help:"What ends the tenant's name in a key, a source or an entity." default:"/"`
 }
 
 // open returns what works on tenants, until done is called.
-func (f tenantFlags) open(p *program) (t *tenant.Tenants, done func(), err error) {
-	pool, err := p.pool()
+func (f TenantFlags) open(p *program.Program) (t *tenant.Tenants, done func(), err error) {
+	pool, err := p.Pool()
 	if err != nil {
 		return nil, nil, err
 	}
-	t, err = tenant.New(pool, tenant.Config{Schema: p.cli.Schema, Header: f.Header, Separator: f.Separator})
+	t, err = tenant.New(pool, tenant.Config{Schema: p.Database.Schema, Header: f.Header, Separator: f.Separator})
 	if err != nil {
 		pool.Close()
 		return nil, nil, err
@@ -39,41 +40,41 @@ func (f tenantFlags) open(p *program) (t *tenant.Tenants, done func(), err error
 }
 
 type tenantExportCmd struct {
-	tenantFlags `embed:""`
+	TenantFlags `embed:""`
 }
 
-func (c *tenantExportCmd) Run(p *program) error {
+func (c *tenantExportCmd) Run(p *program.Program) error {
 	t, done, err := c.open(p)
 	if err != nil {
 		return err
 	}
 	defer done()
-	out := bufio.NewWriter(p.out)
+	out := bufio.NewWriter(p.Out)
 	lines := json.NewEncoder(out)
-	report, err := t.Export(p.ctx, c.Tenant, func(r tenant.Record) error { return lines.Encode(r) })
+	report, err := t.Export(p.Ctx, c.Tenant, func(r tenant.Record) error { return lines.Encode(r) })
 	if err := errors.Join(err, out.Flush()); err != nil {
 		return oneLineEach(err)
 	}
-	return sayTenant(p.errOut, report, "EXPORTED", func(at tenant.Place) int64 { return at.Found })
+	return sayTenant(p.ErrOut, report, "EXPORTED", func(at tenant.Place) int64 { return at.Found })
 }
 
-type tenantEraseCmd struct {
-	tenantFlags `embed:""`
-	acting      `embed:""`
-	asking      `embed:""`
-	Inbox       bool `help:"Also delete the rows by which consumers recognise repeats of settled events. A repeat that comes later is handled again."`
-	DryRun      bool `help:"Print what would be erased, and change nothing."`
-	JSON        bool `help:"Print the report as one JSON object." name:"json"`
+type TenantErase struct {
+	TenantFlags    `embed:""`
+	Acting         `embed:""`
+	program.Asking `embed:""`
+	Inbox          bool `help:"Also delete the rows by which consumers recognise repeats of settled events. A repeat that comes later is handled again."`
+	DryRun         bool `help:"Print what would be erased, and change nothing."`
+	JSON           bool `help:"Print the report as one JSON object." name:"json"`
 }
 
-type jsonTenant struct {
+type JSONTenant struct {
 	Tenant string            `json:"tenant"`
 	DryRun bool              `json:"dry_run"`
-	Places []jsonTenantPlace `json:"places"`
+	Places []JSONTenantPlace `json:"places"`
 	Beyond []string          `json:"beyond"` // what no statement reaches
 }
 
-type jsonTenantPlace struct {
+type JSONTenantPlace struct {
 	Place        string `json:"place"`
 	Found        int64  `json:"found"`
 	Erased       int64  `json:"erased"`
@@ -82,12 +83,12 @@ type jsonTenantPlace struct {
 	Unattributed int64  `json:"unattributed"`
 }
 
-func (c *tenantEraseCmd) Run(p *program) error {
+func (c *TenantErase) Run(p *program.Program) error {
 	if !c.DryRun {
 		if err := c.checkReason(); err != nil {
 			return err
 		}
-		if err := c.ask(p, fmt.Sprintf("All that this database has of tenant %q is erased for good", c.Tenant)); err != nil {
+		if err := c.Ask(p, fmt.Sprintf("All that this database has of tenant %q is erased for good", c.Tenant)); err != nil {
 			return err
 		}
 	}
@@ -98,7 +99,7 @@ func (c *tenantEraseCmd) Run(p *program) error {
 	defer done()
 	line := progressLine{p: p, doing: "erasing", thing: "row"}
 	rows, last, sofar := int64(0), "", int64(0)
-	report, err := t.Erase(p.ctx, c.Tenant, tenant.EraseOptions{DryRun: c.DryRun, Inbox: c.Inbox, By: c.by(), Reason: c.Reason, ProgressFunc: func(place string, erased int64) {
+	report, err := t.Erase(p.Ctx, c.Tenant, tenant.EraseOptions{DryRun: c.DryRun, Inbox: c.Inbox, By: c.by(), Reason: c.Reason, ProgressFunc: func(place string, erased int64) {
 		if place != last {
 			last, sofar = place, 0
 		}
@@ -109,24 +110,24 @@ func (c *tenantEraseCmd) Run(p *program) error {
 		return oneLineEach(err)
 	}
 	if c.JSON {
-		return json.NewEncoder(p.out).Encode(asJSONTenant(report))
+		return json.NewEncoder(p.Out).Encode(asJSONTenant(report))
 	}
 	title := "ERASED"
 	erased := func(at tenant.Place) int64 { return at.Erased }
 	if c.DryRun {
 		title, erased = "TO ERASE", func(at tenant.Place) int64 { return at.Found - at.Remains }
 	}
-	if err := sayTenant(p.out, report, title, erased); err != nil {
+	if err := sayTenant(p.Out, report, title, erased); err != nil {
 		return err
 	}
 	for _, at := range report.Places {
 		if at.Remains > 0 {
-			fmt.Fprintf(p.out, "%s in %s %s: %s\n", terminal.Count(at.Remains, "row"), at.Name, terminal.Verb(at.Remains, "remains", "remain"), at.Why)
+			fmt.Fprintf(p.Out, "%s in %s %s: %s\n", terminal.Count(at.Remains, "row"), at.Name, terminal.Verb(at.Remains, "remains", "remain"), at.Why)
 		}
 	}
-	fmt.Fprintln(p.out, "\nNot reached:")
+	fmt.Fprintln(p.Out, "\nNot reached:")
 	for _, text := range report.Beyond {
-		fmt.Fprintln(p.out, "- "+text)
+		fmt.Fprintln(p.Out, "- "+text)
 	}
 	return nil
 }
@@ -143,10 +144,10 @@ func sayTenant(out io.Writer, report tenant.Report, title string, of func(tenant
 	return w.Flush()
 }
 
-func asJSONTenant(r tenant.Report) jsonTenant {
-	j := jsonTenant{Tenant: r.Tenant, DryRun: r.DryRun, Places: []jsonTenantPlace{}, Beyond: r.Beyond}
+func asJSONTenant(r tenant.Report) JSONTenant {
+	j := JSONTenant{Tenant: r.Tenant, DryRun: r.DryRun, Places: []JSONTenantPlace{}, Beyond: r.Beyond}
 	for _, at := range r.Places {
-		j.Places = append(j.Places, jsonTenantPlace{at.Name, at.Found, at.Erased, at.Remains, at.Why, at.Unattributed})
+		j.Places = append(j.Places, JSONTenantPlace{at.Name, at.Found, at.Erased, at.Remains, at.Why, at.Unattributed})
 	}
 	return j
 }

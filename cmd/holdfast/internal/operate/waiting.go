@@ -1,4 +1,4 @@
-package main
+package operate
 
 import (
 	"context"
@@ -9,13 +9,14 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/program"
 	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/internal/state"
 	"github.com/holdfast-go/holdfast/internal/terminal"
 	"github.com/holdfast-go/holdfast/waiting"
 )
 
-type waitingCmd struct {
+type Waiting struct {
 	Groups   waitingGroupsCmd   `cmd:"" help:"Count what waits, by place, topic and reason."`
 	List     waitingListCmd     `cmd:"" help:"List events that wait."`
 	Show     waitingShowCmd     `cmd:"" help:"Show a waiting event with its errors."`
@@ -27,12 +28,12 @@ type waitingCmd struct {
 }
 
 // waiting returns what the commands work with, until done is called.
-func (p *program) waiting() (*waiting.Room, func(), error) {
-	pool, err := p.pool()
+func openRoom(p *program.Program) (*waiting.Room, func(), error) {
+	pool, err := p.Pool()
 	if err != nil {
 		return nil, nil, err
 	}
-	room, err := waiting.New(pool, waiting.Config{Schema: p.cli.Schema})
+	room, err := waiting.New(pool, waiting.Config{Schema: p.Database.Schema})
 	if err != nil {
 		pool.Close()
 		return nil, nil, err
@@ -73,8 +74,8 @@ func where(consumer string) string {
 	return "consumer " + terminal.Clean(consumer)
 }
 
-// whyOr is a reason, or what it is instead of waiting.
-func whyOr(why waiting.Why, running bool) string {
+// WhyOr is a reason, or what it is instead of waiting.
+func WhyOr(why waiting.Why, running bool) string {
 	switch {
 	case running:
 		return "its handler runs"
@@ -117,18 +118,18 @@ type jsonWaitingGroup struct {
 	LastError string     `json:"last_error,omitempty"`
 }
 
-func (c *waitingGroupsCmd) Run(p *program) error {
-	room, done, err := p.waiting()
+func (c *waitingGroupsCmd) Run(p *program.Program) error {
+	room, done, err := openRoom(p)
 	if err != nil {
 		return err
 	}
 	defer done()
-	groups, err := room.Groups(p.ctx, c.filter(0))
+	groups, err := room.Groups(p.Ctx, c.filter(0))
 	if err != nil {
 		return err
 	}
 	if c.JSON {
-		enc := json.NewEncoder(p.out)
+		enc := json.NewEncoder(p.Out)
 		for _, g := range groups {
 			if err := enc.Encode(jsonWaitingGroup{g.Origin, g.Consumer, g.Topic, string(g.Why), g.Events, g.Keys, g.Bytes, g.OldestAt.UTC(), unlessZero(g.NextAt.UTC()), g.Error}); err != nil {
 				return err
@@ -136,7 +137,7 @@ func (c *waitingGroupsCmd) Run(p *program) error {
 		}
 		return nil
 	}
-	w := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
+	w := tabwriter.NewWriter(p.Out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "WHERE\tTOPIC\tWHY\tEVENTS\tKEYS\tMiB\tOLDEST\tNEXT\tLAST ERROR")
 	for _, g := range groups {
 		failure, _, _ := strings.Cut(g.Error, "\n")
@@ -180,18 +181,18 @@ func jsonOfWaiting(w waiting.Event) jsonWaiting {
 	return j
 }
 
-func (c *waitingListCmd) Run(p *program) error {
-	room, done, err := p.waiting()
+func (c *waitingListCmd) Run(p *program.Program) error {
+	room, done, err := openRoom(p)
 	if err != nil {
 		return err
 	}
 	defer done()
-	events, err := room.List(p.ctx, c.filter(c.Limit))
+	events, err := room.List(p.Ctx, c.filter(c.Limit))
 	if err != nil {
 		return err
 	}
 	if c.JSON {
-		enc := json.NewEncoder(p.out)
+		enc := json.NewEncoder(p.Out)
 		for _, e := range events {
 			if err := enc.Encode(jsonOfWaiting(e)); err != nil {
 				return err
@@ -199,18 +200,18 @@ func (c *waitingListCmd) Run(p *program) error {
 		}
 		return nil
 	}
-	w := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
+	w := tabwriter.NewWriter(p.Out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "WHERE\tTOPIC\tKEY\tID\tTYPE\tSOURCE\tWHY\tATTEMPTS\tSINCE\tNEXT\tLAST ERROR")
 	for _, e := range events {
 		failure, _, _ := strings.Cut(e.Error, "\n")
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%.80s\n", where(e.Consumer), e.Event.Topic, terminal.Clean(e.Event.Key), terminal.Clean(e.Event.ID), terminal.Clean(e.Event.Type), state.Dash(e.Event.Source),
-			whyOr(e.Why, e.Running), e.Attempts, timeOrDash(e.Since), timeOrDash(e.NextAt), terminal.Clean(failure))
+			WhyOr(e.Why, e.Running), e.Attempts, timeOrDash(e.Since), timeOrDash(e.NextAt), terminal.Clean(failure))
 	}
 	if err := w.Flush(); err != nil {
 		return err
 	}
 	if len(events) == c.Limit {
-		fmt.Fprintln(p.out, "there may be more: raise --limit (1000 at most), or narrow the filter. Relays come first, then consumers (--origin inbox), then what is scheduled (--why scheduled)")
+		fmt.Fprintln(p.Out, "there may be more: raise --limit (1000 at most), or narrow the filter. Relays come first, then consumers (--origin inbox), then what is scheduled (--why scheduled)")
 	}
 	return nil
 }
@@ -234,13 +235,13 @@ type jsonWaitingDetail struct {
 	Payload         []byte            `json:"payload,omitempty"`
 }
 
-func (c *waitingShowCmd) Run(p *program) error {
-	room, done, err := p.waiting()
+func (c *waitingShowCmd) Run(p *program.Program) error {
+	room, done, err := openRoom(p)
 	if err != nil {
 		return err
 	}
 	defer done()
-	found, err := room.Show(p.ctx, waiting.Filter{Consumer: c.Consumer, Source: c.Source, EventID: c.ID}, c.Payload)
+	found, err := room.Show(p.Ctx, waiting.Filter{Consumer: c.Consumer, Source: c.Source, EventID: c.ID}, c.Payload)
 	if errors.Is(err, waiting.ErrNotFound) {
 		return fmt.Errorf("%w: holdfast find says where the event is", err)
 	}
@@ -252,7 +253,7 @@ func (c *waitingShowCmd) Run(p *program) error {
 			err = c.encode(p, d)
 		} else {
 			if i > 0 {
-				fmt.Fprintln(p.out)
+				fmt.Fprintln(p.Out)
 			}
 			err = c.print(p, d)
 		}
@@ -263,18 +264,18 @@ func (c *waitingShowCmd) Run(p *program) error {
 	return nil
 }
 
-func (c *waitingShowCmd) encode(p *program, d waiting.Detail) error {
+func (c *waitingShowCmd) encode(p *program.Program, d waiting.Detail) error {
 	j := jsonWaitingDetail{jsonWaiting: jsonOfWaiting(d.Event), Errors: d.Errors, FailedAt: unlessZero(d.FailedAt.UTC()),
 		RecordPartition: d.RecordPartition, RecordOffset: d.RecordOffset, PayloadSize: d.PayloadSize}
 	if c.Payload {
 		j.Headers, j.Payload = d.Event.Event.Headers, d.Event.Event.Payload
 	}
-	return json.NewEncoder(p.out).Encode(j)
+	return json.NewEncoder(p.Out).Encode(j)
 }
 
-func (c *waitingShowCmd) print(p *program, d waiting.Detail) error {
+func (c *waitingShowCmd) print(p *program.Program, d waiting.Detail) error {
 	e := d.Event.Event
-	w := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
+	w := tabwriter.NewWriter(p.Out, 0, 0, 2, ' ', 0)
 	line := func(name, format string, args ...any) { fmt.Fprintf(w, "%s\t%s\n", name, fmt.Sprintf(format, args...)) }
 	line("event", "%s of %s, %s", terminal.Clean(e.ID), state.Dash(e.Source), terminal.Clean(e.Type))
 	line("where", "%s", where(d.Consumer))
@@ -304,7 +305,7 @@ func (c *waitingShowCmd) print(p *program, d waiting.Detail) error {
 		return err
 	}
 	if c.Payload && e.Payload != nil {
-		printPayload(p.out, e.Payload)
+		printPayload(p.Out, e.Payload)
 	}
 	return nil
 }
@@ -337,7 +338,7 @@ func inWords(w waiting.Event) string {
 // deciding are the flags of commands that change waiting events.
 type deciding struct {
 	waits  `embed:""`
-	acting `embed:""`
+	Acting `embed:""`
 	All    bool `help:"All that wait in the consumer. Needed when there is no other filter."`
 	DryRun bool `help:"Print how many, and change nothing."`
 	Limit  int  `help:"Maximum number, in a consumer. Defaults to no limit." placeholder:"N"`
@@ -347,13 +348,13 @@ type deciding struct {
 func (c deciding) check() error {
 	switch {
 	case c.Consumer == "" && c.Origin != dlq.OriginRelay:
-		return usageError{errors.New("where? give --consumer NAME for what waits in a consumer, or --origin relay for what waits in relays")}
+		return program.UsageError{Err: errors.New("where? give --consumer NAME for what waits in a consumer, or --origin relay for what waits in relays")}
 	case c.Consumer == "" && c.Topic == "":
-		return usageError{errors.New("missing flags: --topic=TOPIC: what waits in relays is changed a topic at a time")}
+		return program.UsageError{Err: errors.New("missing flags: --topic=TOPIC: what waits in relays is changed a topic at a time")}
 	case !c.narrow() && !c.All:
-		return usageError{errors.New("which waiting events? give a filter (--topic, --type, --key, --event-id, --why, …), or --all for all of the consumer")}
+		return program.UsageError{Err: errors.New("which waiting events? give a filter (--topic, --type, --key, --event-id, --why, …), or --all for all of the consumer")}
 	case c.narrow() && c.All:
-		return usageError{errors.New("--all and a filter exclude each other: give one of them")}
+		return program.UsageError{Err: errors.New("--all and a filter exclude each other: give one of them")}
 	case c.DryRun:
 		return nil
 	}
@@ -363,24 +364,24 @@ func (c deciding) check() error {
 type waitingChange func(*waiting.Room, context.Context, waiting.Filter, waiting.Options) (int, error)
 
 // change runs one of the changes. doing is what it is called meanwhile, done what the events are then.
-func (c deciding) change(p *program, doing, done string, change waitingChange) error {
-	room, end, err := p.waiting()
+func (c deciding) change(p *program.Program, doing, done string, change waitingChange) error {
+	room, end, err := openRoom(p)
 	if err != nil {
 		return err
 	}
 	defer end()
 	line := progressLine{p: p, doing: doing, thing: "waiting event"}
 	var last waiting.Progress
-	n, err := change(room, p.ctx, c.filter(c.Limit), waiting.Options{DryRun: c.DryRun, By: c.by(), Reason: c.Reason, ProgressFunc: func(now waiting.Progress) {
+	n, err := change(room, p.Ctx, c.filter(c.Limit), waiting.Options{DryRun: c.DryRun, By: c.by(), Reason: c.Reason, ProgressFunc: func(now waiting.Progress) {
 		last = now
 		line.report(now.Changed, now.Total)
 	}})
 	if c.All && errors.Is(err, waiting.ErrNotFound) {
 		err = nil // All of none: a script may say so again and again.
 	}
-	p.sayChanged(n, "waiting event", done, c.DryRun, err)
+	sayChanged(p, n, "waiting event", done, c.DryRun, err)
 	if left := last.Total - last.Changed - last.Left; err != nil && n > 0 && left > 0 {
-		fmt.Fprintf(p.errOut, "stopped with %s left: the same command continues with %s\n", terminal.Count(left, "waiting event"), terminal.Verb(left, "it", "them"))
+		fmt.Fprintf(p.ErrOut, "stopped with %s left: the same command continues with %s\n", terminal.Count(left, "waiting event"), terminal.Verb(left, "it", "them"))
 	}
 	return err
 }
@@ -389,13 +390,13 @@ type waitingRetryCmd struct {
 	deciding `embed:""`
 }
 
-func (c *waitingRetryCmd) Run(p *program) error {
+func (c *waitingRetryCmd) Run(p *program.Program) error {
 	if err := c.check(); err != nil {
 		return err
 	}
 	err := c.change(p, "retrying", "due now", (*waiting.Room).Retry)
 	if err == nil && !c.DryRun && c.Consumer == "" {
-		fmt.Fprintln(p.out, "what waits for the topic or a partition of it is tried too; holdfast waiting groups shows what still waits")
+		fmt.Fprintln(p.Out, "what waits for the topic or a partition of it is tried too; holdfast waiting groups shows what still waits")
 	}
 	return err
 }
@@ -404,7 +405,7 @@ type waitingGiveUpCmd struct {
 	deciding `embed:""`
 }
 
-func (c *waitingGiveUpCmd) Run(p *program) error {
+func (c *waitingGiveUpCmd) Run(p *program.Program) error {
 	if err := c.check(); err != nil {
 		return err
 	}
@@ -412,15 +413,15 @@ func (c *waitingGiveUpCmd) Run(p *program) error {
 }
 
 type waitingDiscardCmd struct {
-	deciding `embed:""`
-	asking   `embed:""`
+	deciding       `embed:""`
+	program.Asking `embed:""`
 }
 
-func (c *waitingDiscardCmd) Run(p *program) error {
+func (c *waitingDiscardCmd) Run(p *program.Program) error {
 	if err := c.check(); err != nil {
 		return err
 	}
-	if !c.DryRun && !c.Yes && p.terminal != nil {
+	if !c.DryRun && !c.Yes && p.Terminal != nil {
 		if err := c.askFirst(p); err != nil {
 			return err
 		}
@@ -429,13 +430,13 @@ func (c *waitingDiscardCmd) Run(p *program) error {
 }
 
 // askFirst says how many events the command would discard, if it may, and asks.
-func (c *waitingDiscardCmd) askFirst(p *program) error {
-	room, end, err := p.waiting()
+func (c *waitingDiscardCmd) askFirst(p *program.Program) error {
+	room, end, err := openRoom(p)
 	if err != nil {
 		return err
 	}
 	defer end()
-	n, err := room.Discard(p.ctx, c.filter(c.Limit), waiting.Options{DryRun: true})
+	n, err := room.Discard(p.Ctx, c.filter(c.Limit), waiting.Options{DryRun: true})
 	if err != nil {
 		return err
 	}
@@ -443,7 +444,7 @@ func (c *waitingDiscardCmd) askFirst(p *program) error {
 	if c.Consumer == "" {
 		never = "not published"
 	}
-	return c.ask(p, fmt.Sprintf("%s would be discarded: they are %s then, and their payloads stay until dlq purge", terminal.Count(n, "waiting event"), never))
+	return c.Ask(p, fmt.Sprintf("%s would be discarded: they are %s then, and their payloads stay until dlq purge", terminal.Count(n, "waiting event"), never))
 }
 
 type waitingRedirectCmd struct {
@@ -451,11 +452,11 @@ type waitingRedirectCmd struct {
 	Key    string `help:"Only events of this key." placeholder:"KEY"`
 	To     string `help:"The topic whose events they are from then on." required:"" placeholder:"TOPIC"`
 	DryRun bool   `help:"Print how many, and change nothing."`
-	acting `embed:""`
+	Acting `embed:""`
 }
 
-func (c *waitingRedirectCmd) Run(p *program) error {
-	d := deciding{waits: waits{Origin: dlq.OriginRelay, Topic: c.Topic, Key: c.Key}, acting: c.acting, DryRun: c.DryRun}
+func (c *waitingRedirectCmd) Run(p *program.Program) error {
+	d := deciding{waits: waits{Origin: dlq.OriginRelay, Topic: c.Topic, Key: c.Key}, Acting: c.Acting, DryRun: c.DryRun}
 	if err := d.check(); err != nil {
 		return err
 	}
@@ -465,36 +466,36 @@ func (c *waitingRedirectCmd) Run(p *program) error {
 }
 
 type waitingCancelCmd struct {
-	Topic  string   `help:"Only events of this topic." placeholder:"TOPIC"`
-	Key    string   `help:"Only events of this key." placeholder:"KEY"`
-	Type   string   `help:"Only events of this type." placeholder:"TYPE"`
-	Source string   `help:"Only events of this source." placeholder:"SOURCE"`
-	Events []string `arg:"" optional:"" name:"event" help:"Ids of the events. Give these or a filter."`
-	All    bool     `help:"All scheduled events. Needed when there is no filter."`
-	DryRun bool     `help:"Print how many, and change nothing."`
-	Limit  int      `help:"Maximum number, those first that are due first. Defaults to no limit." placeholder:"N"`
-	acting `embed:""`
-	asking `embed:""`
+	Topic          string   `help:"Only events of this topic." placeholder:"TOPIC"`
+	Key            string   `help:"Only events of this key." placeholder:"KEY"`
+	Type           string   `help:"Only events of this type." placeholder:"TYPE"`
+	Source         string   `help:"Only events of this source." placeholder:"SOURCE"`
+	Events         []string `arg:"" optional:"" name:"event" help:"Ids of the events. Give these or a filter."`
+	All            bool     `help:"All scheduled events. Needed when there is no filter."`
+	DryRun         bool     `help:"Print how many, and change nothing."`
+	Limit          int      `help:"Maximum number, those first that are due first. Defaults to no limit." placeholder:"N"`
+	Acting         `embed:""`
+	program.Asking `embed:""`
 }
 
-func (c *waitingCancelCmd) Run(p *program) error {
+func (c *waitingCancelCmd) Run(p *program.Program) error {
 	switch given := c.Topic != "" || c.Key != "" || c.Type != ""; {
 	case len(c.Events) > 0 && (given || c.All || c.Limit > 0):
-		return usageError{errors.New("ids and a filter exclude each other: give one of them (only --source may be with ids)")}
+		return program.UsageError{Err: errors.New("ids and a filter exclude each other: give one of them (only --source may be with ids)")}
 	case len(c.Events) == 0 && !given && c.Source == "" && !c.All:
-		return usageError{errors.New("which scheduled events? give ids, a filter (--topic, --key, --type, …), or --all for all of them")}
+		return program.UsageError{Err: errors.New("which scheduled events? give ids, a filter (--topic, --key, --type, …), or --all for all of them")}
 	case (given || c.Source != "") && c.All:
-		return usageError{errors.New("--all and a filter exclude each other: give one of them")}
+		return program.UsageError{Err: errors.New("--all and a filter exclude each other: give one of them")}
 	}
 	if !c.DryRun {
 		if err := c.checkReason(); err != nil {
 			return err
 		}
-		if err := c.ask(p, "The events are not published then, and their payloads stay until dlq purge"); err != nil {
+		if err := c.Ask(p, "The events are not published then, and their payloads stay until dlq purge"); err != nil {
 			return err
 		}
 	}
-	room, done, err := p.waiting()
+	room, done, err := openRoom(p)
 	if err != nil {
 		return err
 	}
@@ -510,7 +511,7 @@ func (c *waitingCancelCmd) Run(p *program) error {
 	var wrong []error
 	for _, f := range filters {
 		before := n
-		cancelled, err := room.Cancel(p.ctx, f, waiting.Options{DryRun: c.DryRun, By: c.by(), Reason: c.Reason,
+		cancelled, err := room.Cancel(p.Ctx, f, waiting.Options{DryRun: c.DryRun, By: c.by(), Reason: c.Reason,
 			ProgressFunc: func(now waiting.Progress) { line.report(before+now.Changed, 0) }})
 		n += cancelled
 		if err != nil {
@@ -518,7 +519,7 @@ func (c *waitingCancelCmd) Run(p *program) error {
 		}
 	}
 	err = errors.Join(wrong...)
-	p.sayChanged(n, "scheduled event", "cancelled: holdfast dlq list --origin relay --state discarded shows "+terminal.Verb(n, "it", "them"), c.DryRun, err)
+	sayChanged(p, n, "scheduled event", "cancelled: holdfast dlq list --origin relay --state discarded shows "+terminal.Verb(n, "it", "them"), c.DryRun, err)
 	return oneLineEach(err)
 }
 
@@ -535,8 +536,8 @@ type movedCmd struct {
 	Args []string `arg:"" optional:"" passthrough:""`
 }
 
-// moved are the commands of earlier builds, and what they are called now.
-var moved = map[string]string{
+// Moved are the commands of earlier builds, and what they are called now.
+var Moved = map[string]string{
 	"parked list":        "holdfast waiting groups --origin relay",
 	"parked retry":       "holdfast waiting retry --origin relay",
 	"parked give-up":     "holdfast waiting give-up --origin relay, or holdfast waiting discard --origin relay for good",
@@ -559,26 +560,26 @@ func (c *movedCmd) run(group string) error {
 			break
 		}
 	}
-	if now, known := moved[name]; known {
-		return usageError{fmt.Errorf("holdfast %s has a new name: %s", name, now)}
+	if now, known := Moved[name]; known {
+		return program.UsageError{Err: fmt.Errorf("holdfast %s has a new name: %s", name, now)}
 	}
-	return usageError{fmt.Errorf("holdfast %s has a new name: holdfast waiting, whose --help lists its commands", group)}
+	return program.UsageError{Err: fmt.Errorf("holdfast %s has a new name: holdfast waiting, whose --help lists its commands", group)}
 }
 
-type parkedCmd struct {
+type Parked struct {
 	movedCmd `embed:""`
 }
 
-func (c *parkedCmd) Run() error { return c.run("parked") }
+func (c *Parked) Run() error { return c.run("parked") }
 
-type storedCmd struct {
+type Stored struct {
 	movedCmd `embed:""`
 }
 
-func (c *storedCmd) Run() error { return c.run("stored") }
+func (c *Stored) Run() error { return c.run("stored") }
 
-type scheduledCmd struct {
+type Scheduled struct {
 	movedCmd `embed:""`
 }
 
-func (c *scheduledCmd) Run() error { return c.run("scheduled") }
+func (c *Scheduled) Run() error { return c.run("scheduled") }

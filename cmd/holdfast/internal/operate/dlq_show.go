@@ -1,4 +1,4 @@
-package main
+package operate
 
 import (
 	"cmp"
@@ -9,13 +9,14 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/program"
 	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/internal/terminal"
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// jsonLetter is a letter without its private parts: payload and header values.
-type jsonLetter struct {
+// JSONLetter is a letter without its private parts: payload and header values.
+type JSONLetter struct {
 	ID           int64        `json:"id"`
 	Origin       string       `json:"origin"`
 	Consumer     string       `json:"consumer,omitempty"`
@@ -54,8 +55,8 @@ type jsonAction struct {
 	Payload      []byte `json:"payload,omitempty"`       // likewise, with --payload, in base64
 }
 
-func asJSON(l dlq.Letter) jsonLetter {
-	return jsonLetter{ID: l.ID, Origin: l.Origin, Consumer: l.Consumer, State: l.State, Reason: l.Reason, Fingerprint: l.Fingerprint, Holds: l.Holds,
+func asJSON(l dlq.Letter) JSONLetter {
+	return JSONLetter{ID: l.ID, Origin: l.Origin, Consumer: l.Consumer, State: l.State, Reason: l.Reason, Fingerprint: l.Fingerprint, Holds: l.Holds,
 		EventID: l.Event.ID, Source: l.Event.Source, Type: l.Event.Type, Topic: l.Event.Topic, Key: l.Event.Key, Time: l.Event.Time.UTC(),
 		PayloadBytes: l.PayloadSize, Version: l.Version, Attempts: l.Attempts, FirstAt: l.FirstAt.UTC(), LastAt: l.LastAt.UTC(),
 		Partition: l.Partition, Offset: l.Offset, Errors: l.Errors, Malformed: l.Malformed}
@@ -68,17 +69,17 @@ type dlqShowCmd struct {
 	JSON    bool  `help:"Print a JSON object, with payloads in base64." name:"json"`
 }
 
-func (c *dlqShowCmd) Run(p *program) error {
-	d, done, err := p.dlq()
+func (c *dlqShowCmd) Run(p *program.Program) error {
+	d, done, err := openDLQ(p)
 	if err != nil {
 		return err
 	}
 	defer done()
-	l, err := d.Get(p.ctx, c.ID)
+	l, err := d.Get(p.Ctx, c.ID)
 	if err != nil {
 		return err
 	}
-	actions, err := d.Actions(p.ctx, c.ID)
+	actions, err := d.Actions(p.Ctx, c.ID)
 	if err != nil {
 		return err
 	}
@@ -98,21 +99,21 @@ func (c *dlqShowCmd) Run(p *program) error {
 			}
 			j.Actions = append(j.Actions, ja)
 		}
-		return json.NewEncoder(p.out).Encode(j)
+		return json.NewEncoder(p.Out).Encode(j)
 	}
 	if c.Version > 0 && c.Version != l.Version {
 		for _, a := range actions {
 			if a.Version == c.Version {
-				printPayload(p.out, a.Payload)
+				printPayload(p.Out, a.Payload)
 				return nil
 			}
 		}
 		return fmt.Errorf("dead letter %d has no version %d: it is at version %d", l.ID, c.Version, l.Version)
 	}
-	w := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
+	w := tabwriter.NewWriter(p.Out, 0, 0, 2, ' ', 0)
 	encrypted := cmp.Or(l.Event.Headers[wire.HeaderEncryption], "no")
 	for _, row := range [][2]any{{"dead letter", l.ID}, {"state", l.State}, {"origin", l.Origin}, {"consumer", l.Consumer}, {"reason", l.Reason}, {"fingerprint", l.Fingerprint},
-		{"holds its key", yes(l.Holds)}, {"event", l.Event.ID}, {"source", l.Event.Source}, {"type", l.Event.Type}, {"topic", l.Event.Topic}, {"key", l.Event.Key},
+		{"holds its key", terminal.YesNo(l.Holds)}, {"event", l.Event.ID}, {"source", l.Event.Source}, {"type", l.Event.Type}, {"topic", l.Event.Topic}, {"key", l.Event.Key},
 		{"time", l.Event.Time.UTC().Format(time.RFC3339Nano)}, {"partition", l.Partition}, {"offset", l.Offset}, {"payload bytes", bytesOf(l.PayloadSize)}, {"encrypted", encrypted}, {"version", l.Version},
 		{"attempts", l.Attempts}, {"first given up", l.FirstAt.UTC().Format(time.RFC3339)}, {"last " + l.LastWas(), l.LastAt.UTC().Format(time.RFC3339)}} {
 		fmt.Fprintf(w, "%v\t%s\n", row[0], terminal.Clean(fmt.Sprint(row[1])))
@@ -121,24 +122,24 @@ func (c *dlqShowCmd) Run(p *program) error {
 		return err
 	}
 	for _, text := range l.Malformed {
-		fmt.Fprintf(p.out, "malformed: %s\n", terminal.Clean(text))
+		fmt.Fprintf(p.Out, "malformed: %s\n", terminal.Clean(text))
 	}
 	for i, text := range l.Errors {
-		fmt.Fprintf(p.out, "error %d: %s\n", i+1, terminal.Clean(text))
+		fmt.Fprintf(p.Out, "error %d: %s\n", i+1, terminal.Clean(text))
 	}
 	for _, a := range actions {
-		fmt.Fprintf(p.out, "%s %s by %s: %s", a.At.UTC().Format(time.RFC3339), a.Action, terminal.Clean(a.By), terminal.Clean(a.Reason))
+		fmt.Fprintf(p.Out, "%s %s by %s: %s", a.At.UTC().Format(time.RFC3339), a.Action, terminal.Clean(a.By), terminal.Clean(a.Reason))
 		if a.Version > 0 {
-			fmt.Fprintf(p.out, " (replaced version %d, payload bytes %s: --version %d shows it)", a.Version, bytesOf(size(a.Payload)), a.Version)
+			fmt.Fprintf(p.Out, " (replaced version %d, payload bytes %s: --version %d shows it)", a.Version, bytesOf(size(a.Payload)), a.Version)
 		}
 		if a.Login != "" {
-			fmt.Fprintf(p.out, " (database user %s)", terminal.Clean(a.Login))
+			fmt.Fprintf(p.Out, " (database user %s)", terminal.Clean(a.Login))
 		}
-		fmt.Fprintln(p.out)
+		fmt.Fprintln(p.Out)
 	}
 	if c.Payload || c.Version > 0 {
-		fmt.Fprintln(p.out)
-		printPayload(p.out, l.Event.Payload)
+		fmt.Fprintln(p.Out)
+		printPayload(p.Out, l.Event.Payload)
 	}
 	return nil
 }

@@ -1,4 +1,6 @@
-package main
+// Package operate has the commands of a person who looks for events and decides what becomes of them: find, pause and resume, waiting,
+// dlq, tenant. Each is a struct whose tags say its flags; Run does it.
+package operate
 
 import (
 	"encoding/json"
@@ -7,26 +9,27 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/program"
 	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/internal/terminal"
 )
 
-type dlqCmd struct {
+type DLQ struct {
 	Groups  dlqGroupsCmd  `cmd:"" help:"Count dead letters by kind of failure, the most frequent first."`
 	List    dlqListCmd    `cmd:"" help:"List dead letters."`
 	Show    dlqShowCmd    `cmd:"" help:"Show one dead letter with its errors and what was done to it."`
-	Replay  dlqReplayCmd  `cmd:"" help:"Re-deliver dead letters."`
+	Replay  DLQReplay     `cmd:"" help:"Re-deliver dead letters."`
 	Edit    dlqEditCmd    `cmd:"" help:"Give a dead letter a new payload and keep the old one."`
 	Discard dlqDiscardCmd `cmd:"" help:"Close dead letters without handling them."`
 	Purge   dlqPurgeCmd   `cmd:"" help:"Delete dead letters that were replayed or discarded long ago."`
 }
 
-func (p *program) dlq() (*dlq.DLQ, func(), error) {
-	pool, err := p.pool()
+func openDLQ(p *program.Program) (*dlq.DLQ, func(), error) {
+	pool, err := p.Pool()
 	if err != nil {
 		return nil, nil, err
 	}
-	d, err := dlq.New(pool, dlq.Config{Schema: p.cli.Schema})
+	d, err := dlq.New(pool, dlq.Config{Schema: p.Database.Schema})
 	if err != nil {
 		pool.Close()
 		return nil, nil, err
@@ -35,27 +38,27 @@ func (p *program) dlq() (*dlq.DLQ, func(), error) {
 }
 
 type dlqListCmd struct {
-	chosen `embed:""`
+	Chosen `embed:""`
 	State  string `help:"State: open, replaying, replayed, discarded or any." default:"open" enum:"open,replaying,replayed,discarded,any"`
 	Limit  int    `help:"Maximum number to list." default:"100"`
 	After  int64  `help:"Dead letters after this id, for the next page." placeholder:"ID"`
 	JSON   bool   `help:"Print one JSON object per line, without payloads." name:"json"`
 }
 
-func (c *dlqListCmd) Run(p *program) error {
-	d, done, err := p.dlq()
+func (c *dlqListCmd) Run(p *program.Program) error {
+	d, done, err := openDLQ(p)
 	if err != nil {
 		return err
 	}
 	defer done()
 	f := c.filter()
 	f.State, f.Limit, f.After, f.NoPayloads = c.State, c.Limit, c.After, true
-	letters, err := d.List(p.ctx, f)
+	letters, err := d.List(p.Ctx, f)
 	if err != nil {
 		return err
 	}
 	if c.JSON {
-		enc := json.NewEncoder(p.out)
+		enc := json.NewEncoder(p.Out)
 		for _, l := range letters {
 			if err := enc.Encode(asJSON(l)); err != nil {
 				return err
@@ -63,16 +66,16 @@ func (c *dlqListCmd) Run(p *program) error {
 		}
 		return nil
 	}
-	if err := table(p.out, letters); err != nil {
+	if err := table(p.Out, letters); err != nil {
 		return err
 	}
 	if len(letters) == 0 {
 		return nil
 	}
 	f.After, f.Limit = letters[len(letters)-1].ID, 1
-	more, err := d.List(p.ctx, f) // a page may end for its bytes
+	more, err := d.List(p.Ctx, f) // a page may end for its bytes
 	if err == nil && len(more) > 0 {
-		fmt.Fprintf(p.out, "there are more: add --after %d\n", f.After)
+		fmt.Fprintf(p.Out, "there are more: add --after %d\n", f.After)
 	}
 	return err
 }
@@ -96,14 +99,14 @@ func from(origin, consumer string) string {
 }
 
 type dlqGroupsCmd struct {
-	chosen `embed:""`
+	Chosen `embed:""`
 	State  string `help:"State: open, replaying, replayed, discarded or any." default:"open" enum:"open,replaying,replayed,discarded,any"`
 	Limit  int    `help:"Maximum number of groups to list." default:"100"`
 	JSON   bool   `help:"Print one JSON object per line." name:"json"`
 }
 
-// jsonGroup is a group of letters with one kind of failure.
-type jsonGroup struct {
+// JSONGroup is a group of letters with one kind of failure.
+type JSONGroup struct {
 	Letters     int       `json:"letters"`
 	Holding     int       `json:"holding"` // how many of the letters hold their key
 	Origin      string    `json:"origin"`
@@ -117,28 +120,28 @@ type jsonGroup struct {
 	Reason      string    `json:"reason"` // of that letter
 }
 
-func (c *dlqGroupsCmd) Run(p *program) error {
-	d, done, err := p.dlq()
+func (c *dlqGroupsCmd) Run(p *program.Program) error {
+	d, done, err := openDLQ(p)
 	if err != nil {
 		return err
 	}
 	defer done()
 	f := c.filter()
 	f.State, f.Limit = c.State, c.Limit
-	groups, err := d.Groups(p.ctx, f)
+	groups, err := d.Groups(p.Ctx, f)
 	if err != nil {
 		return err
 	}
 	if c.JSON {
-		enc := json.NewEncoder(p.out)
+		enc := json.NewEncoder(p.Out)
 		for _, g := range groups {
-			if err := enc.Encode(jsonGroup{g.Letters, g.Holding, g.Origin, g.Consumer, g.Topic, g.Type, g.Fingerprint, g.FirstAt.UTC(), g.LastAt.UTC(), g.Letter, g.Reason}); err != nil {
+			if err := enc.Encode(JSONGroup{g.Letters, g.Holding, g.Origin, g.Consumer, g.Topic, g.Type, g.Fingerprint, g.FirstAt.UTC(), g.LastAt.UTC(), g.Letter, g.Reason}); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
-	w := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
+	w := tabwriter.NewWriter(p.Out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "LETTERS\tHOLDING\tFROM\tTOPIC\tTYPE\tFIRST\tLAST\tEXAMPLE\tREASON\tFINGERPRINT")
 	for _, g := range groups {
 		fmt.Fprintf(w, "%d\t%d\t%s\t%s\t%s\t%s\t%s\t%d\t%.80s\t%s\n", g.Letters, g.Holding, terminal.Clean(from(g.Origin, g.Consumer)), g.Topic, terminal.Clean(g.Type),
@@ -149,7 +152,7 @@ func (c *dlqGroupsCmd) Run(p *program) error {
 	}
 	if len(groups) > 0 {
 		g := groups[0]
-		fmt.Fprintf(p.out, "\nexample of the first group: holdfast dlq show %d\nits dead letters: holdfast dlq list --topic %s --fingerprint %s\n", g.Letter, g.Topic, terminal.Quote(terminal.Clean(g.Fingerprint)))
+		fmt.Fprintf(p.Out, "\nexample of the first group: holdfast dlq show %d\nits dead letters: holdfast dlq list --topic %s --fingerprint %s\n", g.Letter, g.Topic, terminal.Quote(terminal.Clean(g.Fingerprint)))
 	}
 	return nil
 }
