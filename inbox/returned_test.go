@@ -13,7 +13,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
@@ -21,37 +20,6 @@ import (
 
 func pgError(code string) error {
 	return fmt.Errorf("update stock: %w", &pgconn.PgError{Code: code})
-}
-
-func TestReturned_WhatPostgresRefusesBehindAHandlerIsItsFailure(t *testing.T) {
-	boom := errors.New("boom")
-	for name, row := range map[string]struct {
-		err    error
-		closed bool
-		want   failure.Fault
-	}{
-		"a role without rights":                       {pgError("42501"), false, failure.FaultEvent},
-		"a failed transaction":                        {pgError("25P02"), false, failure.FaultEvent},
-		"a transaction made read only":                {pgError("25006"), false, failure.FaultEvent},
-		"a constraint":                                {pgError("23514"), false, failure.FaultEvent},
-		"contention":                                  {pgError("40001"), false, failure.FaultContended},
-		"a lock that others hold":                     {pgError("55P03"), false, failure.FaultLost},
-		"a statement that was cancelled":              {pgError("57014"), false, failure.FaultLost},
-		"a server that shuts down":                    {pgError("57P01"), false, failure.FaultLost},
-		"a connection that was lost":                  {boom, true, failure.FaultLost},
-		"a lease that was lost is not":                {errLeaseLost, false, failure.FaultDatabase},
-		"nor is anything else that Postgres says not": {boom, false, failure.FaultDatabase},
-	} {
-		err := failure.JudgeSettling(row.err, row.closed)
-		var h *failure.HandlerError
-		blamed := errors.As(err, &h)
-		if got := failure.FaultOf(err, failure.Facts{InHandler: blamed, Behind: blamed && h.Behind, ConnLost: row.closed}); got != row.want || !errors.Is(err, row.err) {
-			t.Errorf("%s: judged %v (%v), want %v", name, got, err, row.want)
-		}
-	}
-	if err := failure.JudgeSettling(nil, false); err != nil {
-		t.Error(err)
-	}
 }
 
 // misdeeds are what a handler may do to its transaction before it returns.

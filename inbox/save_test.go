@@ -8,24 +8,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/inbox/internal/loop"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
-
-func TestSave_ALoopRestsInProportionAndNeverForLong(t *testing.T) {
-	for took, want := range map[time.Duration]time.Duration{
-		0:                      100 * time.Millisecond,
-		5 * time.Millisecond:   100 * time.Millisecond,
-		30 * time.Millisecond:  300 * time.Millisecond,
-		200 * time.Millisecond: 2 * time.Second,
-		patrolTimeout:          2 * time.Second,
-	} {
-		if got := loop.Rest(took, 10, saveEvery, saveAtLeast); got != want {
-			t.Errorf("after %s it rests for %s, want %s", took, got, want)
-		}
-	}
-}
 
 // The answer to a save may be lost with a connection, and the time-out be the first to notice. What is handled afterwards
 // has to be saved soon all the same: after a crash everything behind the position is read again.

@@ -65,3 +65,34 @@ func TestReturned_AHandlerIsJudgedByWhatItLeaves(t *testing.T) {
 		}
 	}
 }
+
+func TestReturned_WhatPostgresRefusesBehindAHandlerIsItsFailure(t *testing.T) {
+	boom := errors.New("boom")
+	for name, row := range map[string]struct {
+		err    error
+		closed bool
+		want   Fault
+	}{
+		"a role without rights":                       {pgError("42501"), false, FaultEvent},
+		"a failed transaction":                        {pgError("25P02"), false, FaultEvent},
+		"a transaction made read only":                {pgError("25006"), false, FaultEvent},
+		"a constraint":                                {pgError("23514"), false, FaultEvent},
+		"contention":                                  {pgError("40001"), false, FaultContended},
+		"a lock that others hold":                     {pgError("55P03"), false, FaultLost},
+		"a statement that was cancelled":              {pgError("57014"), false, FaultLost},
+		"a server that shuts down":                    {pgError("57P01"), false, FaultLost},
+		"a connection that was lost":                  {boom, true, FaultLost},
+		"a lease that was lost is not":                {errors.New("the lease of the event was lost"), false, FaultDatabase},
+		"nor is anything else that Postgres says not": {boom, false, FaultDatabase},
+	} {
+		err := JudgeSettling(row.err, row.closed)
+		var h *HandlerError
+		blamed := errors.As(err, &h)
+		if got := FaultOf(err, Facts{InHandler: blamed, Behind: blamed && h.Behind, ConnLost: row.closed}); got != row.want || !errors.Is(err, row.err) {
+			t.Errorf("%s: judged %v (%v), want %v", name, got, err, row.want)
+		}
+	}
+	if err := JudgeSettling(nil, false); err != nil {
+		t.Error(err)
+	}
+}

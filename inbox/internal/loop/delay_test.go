@@ -59,3 +59,17 @@ func TestDelay_OfManyEventsWithoutRoomOneIsTriedAtATime(t *testing.T) {
 		}
 	}
 }
+
+func TestDelay_ALoopRestsInProportionAndNeverForLong(t *testing.T) {
+	for took, want := range map[time.Duration]time.Duration{
+		0:                      100 * time.Millisecond,
+		5 * time.Millisecond:   100 * time.Millisecond,
+		30 * time.Millisecond:  300 * time.Millisecond,
+		200 * time.Millisecond: 2 * time.Second,
+		30 * time.Second:       2 * time.Second,
+	} {
+		if got := Rest(took, 10, 100*time.Millisecond, 2*time.Second); got != want {
+			t.Errorf("after %s it rests for %s, want %s", took, got, want)
+		}
+	}
+}

@@ -27,6 +27,7 @@ const (
 	largestShare = 16 << 20
 )
 
+// NewMemory returns a Memory of so many bytes.
 func NewMemory(bytes int64) *Memory {
 	return &Memory{Bytes: bytes, Room: semaphore.NewWeighted(bytes / 8 * 5), Large: semaphore.NewWeighted(bytes / 4)}
 }

@@ -25,6 +25,7 @@ type begun struct {
 	settled  bool
 }
 
+// NewTracker returns a Tracker of a partition that is read from an offset on.
 func NewTracker(start int64) *Tracker {
 	return &Tracker{Next: start, index: map[int64]int{}, Last: Checkpoint{Offset: source.NoOffset}}
 }

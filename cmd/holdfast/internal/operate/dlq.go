@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/terminal"
 )
 
+// DLQ is holdfast dlq.
 type DLQ struct {
 	Groups  dlqGroupsCmd  `cmd:"" help:"Count dead letters by kind of failure, the most frequent first."`
 	List    dlqListCmd    `cmd:"" help:"List dead letters."`

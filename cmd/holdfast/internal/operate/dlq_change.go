@@ -51,6 +51,7 @@ func sayChanged(p *program.Program, n int, what, done string, dryRun bool, err e
 	}
 }
 
+// DLQReplay is holdfast dlq replay.
 type DLQReplay struct {
 	Chosen `embed:""`
 	wide   `embed:""`

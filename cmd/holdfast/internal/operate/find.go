@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/terminal"
 )
 
+// Find is holdfast find.
 type Find struct {
 	ID     string        `arg:"" help:"Id of the event, or an Idempotency-Key."`
 	Source string        `help:"Only events of this source." placeholder:"SOURCE"`
@@ -20,6 +21,7 @@ type Find struct {
 	JSON   bool          `help:"Print one JSON object." name:"json"`
 }
 
+// JSONFound is what find --json prints.
 type JSONFound struct {
 	Sightings  []jsonSighting   `json:"sightings"`
 	Requests   []jsonKeyUse     `json:"requests"`   // with that Idempotency-Key

@@ -41,6 +41,7 @@ func (c pausable) open(p *program.Program) (target waiting.Pausable, room *waiti
 	return target, room, done, err
 }
 
+// Pause is holdfast pause.
 type Pause struct {
 	pausable `embed:""`
 	Force    bool `help:"Pause a consumer too that this database does not know yet."`
@@ -97,6 +98,7 @@ func (c *Pause) Run(p *program.Program) error {
 	return nil
 }
 
+// Resume is holdfast resume.
 type Resume struct {
 	pausable `embed:""`
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/tenant"
 )
 
+// Tenant is holdfast tenant.
 type Tenant struct {
 	Export tenantExportCmd `cmd:"" help:"Print all that this database has of a tenant, as JSON lines."`
 	Erase  TenantErase     `cmd:"" help:"Erase all that this database has of a tenant."`
@@ -58,6 +59,7 @@ func (c *tenantExportCmd) Run(p *program.Program) error {
 	return sayTenant(p.ErrOut, report, "EXPORTED", func(at tenant.Place) int64 { return at.Found })
 }
 
+// TenantErase is holdfast tenant erase.
 type TenantErase struct {
 	TenantFlags    `embed:""`
 	Acting         `embed:""`
@@ -67,6 +69,7 @@ type TenantErase struct {
 	JSON           bool `help:"Print the report as one JSON object." name:"json"`
 }
 
+// JSONTenant is the report of tenant erase --json.
 type JSONTenant struct {
 	Tenant string            `json:"tenant"`
 	DryRun bool              `json:"dry_run"`

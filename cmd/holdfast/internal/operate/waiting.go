@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/waiting"
 )
 
+// Waiting is holdfast waiting.
 type Waiting struct {
 	Groups   waitingGroupsCmd   `cmd:"" help:"Count what waits, by place, topic and reason."`
 	List     waitingListCmd     `cmd:"" help:"List events that wait."`
@@ -566,6 +567,7 @@ func (c *movedCmd) run(group string) error {
 	return program.UsageError{Err: fmt.Errorf("holdfast %s has a new name: holdfast waiting, whose --help lists its commands", group)}
 }
 
+// Parked, Stored and Scheduled are commands of earlier builds: each says what it is called now.
 type Parked struct {
 	movedCmd `embed:""`
 }
