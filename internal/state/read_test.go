@@ -48,9 +48,13 @@ func TestRead_WhoHoldsTheLogIsFound(t *testing.T) {
 	const write = "select holdfast.write('orders', 'k', 't', '')"
 	pgtest.Exec(t, begin(db, write), "prepare transaction "+literal)
 	t.Cleanup(func() { pgtest.Exec(t, db.Pool, "rollback prepared "+literal) })
+	second := strings.TrimSuffix(literal, "'") + ", again'"
+	pgtest.Exec(t, begin(db, write), "prepare transaction "+second)
+	t.Cleanup(func() { pgtest.Exec(t, db.Pool, "rollback prepared "+second) })
 	begin(db, "create table elsewhere ()")
 	begin(migrated.New(t), write) // a copy of the same database, whose tables have the same numbers
 	writer, reader := begin(db, write), begin(db, "select from holdfast.event_2")
+	waitForLock(t, db, "lock table holdfast.event_2 in access exclusive mode", "holdfast.event_2") // it holds nothing yet
 
 	r := Reader{db.Pool, "holdfast"}
 	holders, err := r.LogHolders(t.Context())
@@ -64,13 +68,13 @@ func TestRead_WhoHoldsTheLogIsFound(t *testing.T) {
 			t.Errorf("its age is %+v", h)
 		}
 	}
-	for _, want := range []string{fmt.Sprint("0 ", gid), fmt.Sprint(pid(writer), " "), fmt.Sprint(pid(reader), " ")} {
+	for _, want := range []string{fmt.Sprint("0 ", gid), fmt.Sprint("0 ", gid, ", again"), fmt.Sprint(pid(writer), " "), fmt.Sprint(pid(reader), " ")} {
 		if !found[want] {
 			t.Errorf("%q is not found: %v", want, found)
 		}
 	}
-	if len(found) != 3 {
-		t.Errorf("got %v, want three", found)
+	if len(holders) != 4 {
+		t.Errorf("got %v, want four, each once", holders)
 	}
 
 	role := "looker_" + db.Config().ConnConfig.Database
@@ -81,6 +85,29 @@ func TestRead_WhoHoldsTheLogIsFound(t *testing.T) {
 	if needs := whyFull(hidden, nil); err != nil || len(needs) != 1 || !strings.Contains(needs[0].Says, "grant pg_read_all_stats") {
 		t.Errorf("a role that may not see the ages: %q, %v", needs, err)
 	}
+}
+
+// waitForLock has another transaction wait for a lock on a table until the test ends.
+func waitForLock(t *testing.T, db *pgtest.DB, lock, table string) {
+	t.Helper()
+	waiter, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	waited := make(chan struct{})
+	t.Cleanup(func() {
+		stop()
+		<-waited
+		_ = waiter.Rollback(context.Background())
+	})
+	go func() {
+		defer close(waited)
+		_, _ = waiter.Exec(ctx, lock)
+	}()
+	wait.Until(t, "another waits for the lock", func() bool {
+		return pgtest.Count(t, db.Pool, "select count(*) from pg_locks where relation = $1::regclass and not granted and database = (select oid from pg_database where datname = current_database())", table) == 1
+	})
 }
 
 // Whoever has locked a lane's row is found; one that reads the table, or waits for a lock, is not. Without a running relay nobody is looked for.
@@ -117,21 +144,7 @@ func TestRead_WhoLocksALaneIsFound(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = other.Rollback(t.Context()) })
 	pgtest.Exec(t, other, "select from holdfast.lane for update") // of a copy of the same database, whose tables have the same numbers
-	waiter, err := db.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	waited := make(chan struct{})
-	t.Cleanup(func() { <-waited; _ = waiter.Rollback(t.Context()) })
-	ctx, stop := context.WithCancel(t.Context())
-	go func() {
-		defer close(waited)
-		_, _ = waiter.Exec(ctx, "lock table holdfast.lane in exclusive mode")
-	}()
-	t.Cleanup(stop)
-	wait.Until(t, "another waits for the lock", func() bool {
-		return pgtest.Count(t, db.Pool, "select count(*) from pg_locks where relation = 'holdfast.lane'::regclass and not granted and database = (select oid from pg_database where datname = current_database())") == 1
-	})
+	waitForLock(t, db, "lock table holdfast.lane in exclusive mode", "holdfast.lane")
 	if s := wants("1 lane has events and no owner"); len(s.LaneHolders) != 1 || s.LaneHolders[0].PID != pids[0] {
 		t.Errorf("found %v, want process %d alone", s.LaneHolders, pids[0])
 	}

@@ -262,3 +262,27 @@ func TestWhole_ALaneThatHasNotReadAnOlderSegmentIsFound(t *testing.T) {
 		t.Errorf("behind are %s", got)
 	}
 }
+
+// Each segment in turn has what two lanes have not read: 4 reads what comes at the end of its cursor next, 5 what was in flight at it.
+// The others have no such event: of theirs, or not of this kind.
+func TestWhole_WhoHasNotReadASegmentIsFoundInEachOfThem(t *testing.T) {
+	t.Parallel()
+	db := migrated.New(t)
+	pgtest.Exec(t, db.Pool, `update holdfast.lane set done = case when lane = 4 then '1001:1001:' when lane in (1, 5, 6) then '990:2000:990' when lane = 0 then '10:10:' else '5000:5000:' end::pg_snapshot`)
+	for n := range 4 {
+		table := fmt.Sprint("holdfast.event_", n)
+		pgtest.Exec(t, db.Pool, "insert into "+table+" (xid, lane, id, type, topic) values ('1001', 4, 'a', 't', 'o'), ('990', 5, 'b', 't', 'o'), ('1995', 6, 'c', 't', 'o'), ('1', 0, 'd', 't', 'o')")
+		for current := range 4 {
+			pgtest.Exec(t, db.Pool, "update holdfast.segments set current = $1", current)
+			behind, err := list[Behind](t.Context(), Reader{db.Pool, "holdfast"}, readBehind)
+			want := "[{4} {5}]"
+			if current == n { // it is being written
+				want = "[]"
+			}
+			if got := fmt.Sprint(behind); err != nil || got != want {
+				t.Errorf("segment %d is current, and %d was not read: behind are %s (%v), want %s", current, n, got, err, want)
+			}
+		}
+		pgtest.Exec(t, db.Pool, "truncate "+table)
+	}
+}
