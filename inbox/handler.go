@@ -17,7 +17,7 @@ import (
 // This file runs handlers. No other place does.
 
 // handle runs a handler: for a new or a stored event, for one event or a batch, in our transaction or the caller's. Then
-// settle, if it is not nil, settles the events in the same transaction. The error is a *handlerError when the handler is to
+// settle, if it is not nil, settles the events in the same transaction. The error is a *failure.HandlerError when the handler is to
 // blame, or when the connection was lost while it ran. failureOf turns it into a *failure.
 func (rn *runner) handle(ctx context.Context, tx pgx.Tx, h BatchHandler, es []holdfast.Event, about *handling, settle func(ctx context.Context) error) error {
 	if err := rn.call(ctx, tx, h, es, about); err != nil {
@@ -31,7 +31,7 @@ func (rn *runner) handle(ctx context.Context, tx pgx.Tx, h BatchHandler, es []ho
 	return failure.JudgeSettling(settle(ctx), tx.Conn().IsClosed())
 }
 
-// call runs a handler. Its error is a *handlerError, or errOneByOne if a handler that shares its transaction needs one of its own. A
+// call runs a handler. Its error is a *failure.HandlerError, or failure.ErrOneByOne if a handler that shares its transaction needs one of its own. A
 // handler that does not return within its time-out and Config.Grace is reported as hung. It still runs.
 func (rn *runner) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []holdfast.Event, about *handling) (err error) {
 	if err := rn.tooManyHung(); err != nil {

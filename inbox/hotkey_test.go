@@ -195,7 +195,7 @@ func TestHotKey_AHotKeyIsNotStoredBeyondItsQuota(t *testing.T) {
 	}
 }
 
-// One event whose handler takes long does not stop its partition after maxAhead others.
+// One event whose handler takes long does not stop its partition after readahead.MaxAhead others.
 func TestHotKey_ASlowEventHoldsUpNoOtherKeyForThousands(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)

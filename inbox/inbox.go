@@ -69,7 +69,7 @@ func newInbox(pool *pgxpool.Pool, c Config) *Inbox {
 		env: env, registry: registry, receiver: receiver, declarations: declarations, skips: skips, claims: claims,
 		backlog:   &backlog{env: env, registry: registry, runner: runner, ledger: ledger, claims: claims, pauses: pauses},
 		sweeper:   &sweeper{env: env, runner: runner},
-		retention: retention.New(retention.Config{Pool: pool, Schema: c.Schema, Consumer: c.Consumer, Window: c.Retention, Random: env.random, Cleaned: c.Observer.OnCleaned, Failed: env.transient}),
+		retention: retention.New(retention.Config{Pool: pool, Schema: c.Schema, Consumer: c.Consumer, Window: c.Retention, Random: func() float64 { return env.random() }, Cleaned: c.Observer.OnCleaned, Failed: env.transient}),
 		consumer:  &consumer{env: env, fences: newFences(env, runner), memory: readahead.NewMemory(c.MemoryBudget), declarations: declarations, receiver: receiver, pauses: pauses, suspects: newTurns(1)},
 		pauses:    pauses,
 	}

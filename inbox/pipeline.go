@@ -141,7 +141,7 @@ func (p *pipeline) open(ctx context.Context, a attempt) (o opened, committed, er
 	return o, nil, nil
 }
 
-// run does an opened transaction, except for its COMMIT. The error is a *failure or errOneByOne.
+// run does an opened transaction, except for its COMMIT. The error is a *failure.Error or failure.ErrOneByOne.
 func (p *pipeline) run(ctx context.Context, o opened) (out Outcome, err error) {
 	if err = o.err; err == nil {
 		err = ctx.Err()
@@ -374,7 +374,7 @@ func (led *ledger) queueInsertMany(b *pgx.Batch, ds []*delivery, fences []*fence
 	b.Queue(insert, led.c.Consumer, topics, partitions, epochs, from, parts, sources, ids, keys, offsets, hashes)
 }
 
-// readInsertMany reads the answer to queueInsertMany. The error is errOneByOne unless all of the events were recorded as new.
+// readInsertMany reads the answer to queueInsertMany. The error is failure.ErrOneByOne unless all of the events were recorded as new.
 func readInsertMany(br pgx.BatchResults, ds []*delivery) error {
 	var n int
 	if err := br.QueryRow().Scan(&n); err != nil {

@@ -66,7 +66,7 @@ func (c *workerPool) end() {
 	c.wg.Wait()
 }
 
-// add never waits: a partition has at most maxAhead events in progress. A job of a partition that has stopped is dropped at once.
+// add never waits: a partition has at most readahead.MaxAhead events in progress. A job of a partition that has stopped is dropped at once.
 func (c *workerPool) add(j *job) {
 	c.mu.Lock()
 	if j.owner.stopped() {

@@ -51,7 +51,7 @@ func (qs *queues) queueFollowers(b *pgx.Batch, ds []*delivery) {
 		first.partition(), offsets, qs.quota.measures(first.e.Topic, first.e.Key, n))
 }
 
-// readFollowers reads the answers to queueFollowers. The error is errOneByOne unless all of them were stored.
+// readFollowers reads the answers to queueFollowers. The error is failure.ErrOneByOne unless all of them were stored.
 func (qs *queues) readFollowers(br pgx.BatchResults, ds []*delivery) error {
 	var fresh int
 	var follows bool

@@ -34,7 +34,7 @@ func WithholdError(err error) string {
 	var server *pgconn.PgError
 	var dns *net.DNSError
 	var network *net.OpError
-	var payload interface{ Reason() string }
+	var payload *failure.PayloadError
 	var text string
 	switch broken := foreign.Broken(err); {
 	case broken != "":
@@ -84,7 +84,7 @@ func (env *env) cause(err error, e holdfast.Event) string {
 // textFor is the text of an error without what it shares with the event. Of an encrypted payload only the handler knows the plain
 // text, so nothing is said that is not ours.
 func textFor(err error, e holdfast.Event) string {
-	if _, sealed := wire.Sealed(e); sealed || err == nil || foreign.Broken(err) != "" || errors.As(err, new(interface{ Reason() string })) {
+	if _, sealed := wire.Sealed(e); sealed || err == nil || foreign.Broken(err) != "" || errors.As(err, new(*failure.PayloadError)) {
 		return WithholdError(err)
 	}
 	text := private.Text(err)

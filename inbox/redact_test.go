@@ -26,6 +26,12 @@ type cardError struct{ number string }
 
 func (e *cardError) Error() string { return "card " + e.number + " was declined" }
 
+// reasoningError is an error of a handler whose method has the name of one of ours.
+type reasoningError struct{ text string }
+
+func (e *reasoningError) Error() string  { return e.text }
+func (e *reasoningError) Reason() string { return "for " + e.text }
+
 func TestRedact_TheLogSaysWhyAHandlerFailed(t *testing.T) {
 	t.Parallel()
 	unique := &pgconn.PgError{Severity: "ERROR", Code: "23505", Message: "Key (card)=(4111) already exists", ConstraintName: "card_key", TableName: "card"}
@@ -49,6 +55,7 @@ func TestRedact_TheLogSaysWhyAHandlerFailed(t *testing.T) {
 		{"of the network", fmt.Errorf("ask for Ann Lee: %w", refused), "ask for #: dial tcp: connection refused", "dial tcp: connection refused"},
 		{"a time-out", fmt.Errorf("ask: %w", context.DeadlineExceeded), "ask: context deadline exceeded", "context deadline exceeded"},
 		{"permanent", retry.Permanent(errors.New("tax service says no")), "tax service says no", ""},
+		{"with a reason of its own", retry.Permanent(&reasoningError{"Ann Lee"}), "#", "*inbox.reasoningError"},
 		{"ours", failure.Ours("a middleware did it"), "a middleware did it", "a middleware did it"},
 		{"ours about another", failure.OursOf(errors.New("bill Ann Lee"), "the handler was cancelled after 1s"), "the handler was cancelled after 1s: bill #", "the handler was cancelled after 1s"},
 		{"ours about Postgres", failure.OursOf(fmt.Errorf("insert: %w", unique), "it cannot be settled"), "it cannot be settled: insert: SQLSTATE 23505, table card, constraint card_key", "it cannot be settled: SQLSTATE 23505, table card, constraint card_key"},

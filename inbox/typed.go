@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/internal/foreign"
 	"github.com/holdfast-go/holdfast/retry"
 )
@@ -141,22 +142,4 @@ func mayPass(err error) bool {
 }
 
 // undecodable is the failure of a payload that no other attempt can read.
-func undecodable(err error) error { return retry.Permanent(&payloadError{err}) }
-
-// payloadError is an error of a codec or an upcast.
-type payloadError struct{ err error }
-
-func (e *payloadError) Error() string { return e.err.Error() }
-func (e *payloadError) Unwrap() error { return e.err }
-
-// RetryClass says that the payload is at fault, whatever errors the codec met on its way.
-func (e *payloadError) RetryClass() retry.Class { return retry.Validation }
-
-// reason is what can be said of it without a value of the payload.
-func (e *payloadError) Reason() string {
-	var known *holdfast.PayloadError
-	if errors.As(e.err, &known) {
-		return known.Reason()
-	}
-	return "payload: it cannot be decoded"
-}
+func undecodable(err error) error { return retry.Permanent(&failure.PayloadError{Err: err}) }

@@ -37,7 +37,7 @@ type outage struct {
 }
 
 // calmAfter is how long nothing fails until an answer to a read shows that an outage is over. While something does, it fails again
-// within databaseCap: reads may succeed where nothing can be written.
+// within loop.DatabaseCap: reads may succeed where nothing can be written.
 const calmAfter = 3 * time.Second
 
 // over says that an answer to a read ends the outage.

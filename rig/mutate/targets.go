@@ -57,7 +57,7 @@ var targets = []target{
 	{dir: "relay", sql: true, files: []string{"queries.go", "parked_queries.go", "schedule_queries.go"}},
 	{dir: "inbox", sql: true, files: []string{"queries.go", "position_queries.go", "letter_queries.go"}},
 	{dir: "inbox/internal/retention", sql: true, files: []string{"queries.go"}, also: []string{"inbox"}},
-	{dir: "outbox", sql: true, files: []string{"queries.go", "schema.sql"}, also: []string{".", "rig/rights", "rig/path", "relay", "dlq", "waiting", "internal/backlog"}},
+	{dir: "outbox", sql: true, files: []string{"queries.go", "schema.sql"}, also: []string{".", "rig/rights", "rig/path", "rig/versions", "relay", "dlq", "waiting", "internal/backlog"}},
 }
 
 // path is a file's from the top of the repository.

@@ -192,7 +192,7 @@ func Of(ctx context.Context, tx pgx.Tx, err error) *Error {
 	return Blame(ctx, err, c)
 }
 
-// Blame makes a *failure of an error.
+// Blame makes an *Error of an error.
 func Blame(ctx context.Context, err error, c Facts) *Error {
 	c.Stopped = c.Stopped || ctx.Err() != nil
 	return &Error{FaultOf(err, c), err}

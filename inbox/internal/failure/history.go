@@ -3,6 +3,7 @@
 //	returned.go   what a handler that has returned has left behind: may its work be committed, or is that a HandlerError
 //	fault.go      whose Fault an error is: the event's, the database's, nobody's
 //	history.go    what follows from that and from what happened before: again, store, dead letter, return (History.After, a Verdict)
+//	payload.go    an error of a codec
 //	errortext.go  an error as a row or a log line holds it
 //	ours.go       errors in our own words, which a log may have
 package failure
@@ -185,7 +186,7 @@ func decide(p retry.Policy, h History, f Fault, err error, random float64) Verdi
 
 // permanentReason is why an event is given up after a permanent failure.
 func permanentReason(err error) string {
-	var payload interface{ Reason() string }
+	var payload *PayloadError // no other error's method: a handler's may say, or do, anything
 	if errors.As(err, &payload) {
 		return payload.Reason()
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox/internal/loop"
 	"github.com/holdfast-go/holdfast/internal/test/seed"
 	"github.com/holdfast-go/holdfast/retry"
@@ -61,6 +62,29 @@ func TestHistory_JudgeSaysWhoseFaultAFailureIs(t *testing.T) {
 	} {
 		if got := FaultOf(row.err, row.c); got != row.want {
 			t.Errorf("%s: judged %v, want %v", name, got, row.want)
+		}
+	}
+}
+
+// reasoningError is an error of a handler whose method has the name of one of ours.
+type reasoningError struct{}
+
+func (reasoningError) Error() string  { return "Ann Lee" }
+func (reasoningError) Reason() string { panic("it is not ours to call") }
+
+func TestHistory_AReasonIsThatOfAPayloadErrorOfOurs(t *testing.T) {
+	for name, row := range map[string]struct {
+		err  error
+		want string
+	}{
+		"a handler's, with a method of that name": {reasoningError{}, "its handler returned a permanent failure"},
+		"a handler's, of our public type":         {&holdfast.PayloadError{Problem: "Ann Lee"}, "its handler returned a permanent failure"},
+		"ours":                                    {&PayloadError{Err: errors.New("Ann Lee")}, "payload: it cannot be decoded"},
+		"ours, of a codec that says more":         {&PayloadError{Err: &holdfast.PayloadError{Field: "card", Problem: "it is too long"}}, `payload: field "card": it is too long`},
+	} {
+		_, v := History{}.After(retry.Policy{Attempts: 5}, Error{FaultEvent, retry.Permanent(row.err)}, time.Now(), 0.5)
+		if v.Do != ActDead || v.Reason != row.want {
+			t.Errorf("%s: %s because %q, want a dead letter because %q", name, v.Do, v.Reason, row.want)
 		}
 	}
 }

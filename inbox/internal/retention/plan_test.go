@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/plantest"
 )
 
 func TestPlan_RetentionWorksInEveryModeOfPgx(t *testing.T) {
@@ -117,4 +118,12 @@ func TestPlan_RetentionReadsByItsIndexHoweverLittleThePlannerKnows(t *testing.T)
 			}
 		})
 	}
+}
+
+func TestPlan_EveryStatementIsAskedForItsPlanOrCountedElsewhere(t *testing.T) {
+	t.Parallel()
+	const aRow, above = "a row of a consumer, by its key", "TestPlan_RetentionReadsByItsIndexHoweverLittleThePlannerKnows asks for its plan"
+	plantest.EveryStatement(t, nil, map[string]string{
+		"inbox.retention_row": aRow, "inbox.retention_take": aRow, "inbox.retention_save": aRow, "inbox.retention_sweep": above, "inbox.retention_starts": above,
+	})
 }

@@ -27,7 +27,7 @@ type Config struct {
 	Random   func() float64
 
 	Cleaned func(rows int, took time.Duration) // is told of rows that were removed; nil for nobody
-	Failed  func(error)                        // is told of an error after which the loop goes on
+	Failed  func(error)                        // is told of an error after which the loop goes on; it must be set
 }
 
 const (
@@ -41,8 +41,6 @@ const (
 
 	// startsKept is how long counted starts are kept at least: a process that dies may take its time to come back.
 	startsKept = 24 * time.Hour
-
-	failureBase = 50 * time.Millisecond // of the delay after a failed turn
 )
 
 // ErrNotOurTurn means that another node is removing rows, or that the next turn is not due.
@@ -84,7 +82,7 @@ func (l *Loop) Run(ctx context.Context) error {
 		case err != nil:
 			l.c.Failed(err)
 			failures++
-			wait = max(idle(), loop.Spread(failureBase, longestPause, failures, l.c.Random()))
+			wait = max(idle(), loop.Spread(loop.DatabaseBase, longestPause, failures, l.c.Random()))
 			limit = max(limit/2, leastLimit) // The turn may have been too large.
 			continue
 		}
