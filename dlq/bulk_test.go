@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/rows"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
@@ -51,7 +52,7 @@ func TestBulk_AnInterruptedReplayGoesOnWithoutMovingALetterTwice(t *testing.T) {
 		t.Fatalf("replayed %d: %v", n, err)
 	}
 	b.failAgain(t) // all of them are open again
-	late := b.letter(t, "billing", "k", "written later")
+	late := rows.Dead(t, b.Pool, "billing", "k", "written later")
 	// 2. Broken off by the database.
 	pgtest.Exec(t, b.Pool, `create function halt() returns trigger language plpgsql as $$ begin
 		if (select count(*) from holdfast.letter_action) >= 130 then perform pg_terminate_backend(pg_backend_pid()); end if; return new; end $$`)

@@ -26,20 +26,6 @@ func setup(t testing.TB) bundle {
 	return bundle{db, d}
 }
 
-// letter makes a dead letter as an inbox or, without a consumer, a relay writes it.
-func (b bundle) letter(t testing.TB, consumer, key, id string) int64 {
-	t.Helper()
-	origin := "inbox"
-	if consumer == "" {
-		origin = "relay"
-	} else {
-		pgtest.Exec(t, b.Pool, `insert into holdfast.inbox (consumer, source, event_id, topic, hash, processed_at, result, attempts)
-			values ($1, 'shop', $2, 'orders', sha256('{}'), now(), 'dead', 5)`, consumer, id)
-	}
-	return pgtest.Count(t, b.Pool, `insert into holdfast.letter (origin, consumer, reason, fingerprint, event_id, source, type, topic, key, time, headers, payload, hash, attempts, errors)
-		values ($1, $2, 'it failed', 'order.placed: it failed', $3, 'shop', 'order.placed', 'orders', $4, now(), '{"a": "b"}', '{}', sha256('{}'), 5, '{one,two}') returning id`, origin, consumer, id, key)
-}
-
 // text runs a query that returns one text.
 func (b bundle) text(t testing.TB, query string) string {
 	t.Helper()

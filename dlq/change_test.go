@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/rows"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/retry"
 )
@@ -29,7 +30,7 @@ func (b bundle) conflict(t testing.TB, id, payload string) int64 {
 func TestChange_WhatIsDoneToAConflictLeavesTheFirstPayloadsRowAlone(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.letter(t, "billing", "k", "e")
+	rows.Dead(t, b.Pool, "billing", "k", "e")
 	before := b.text(t, "select i::text from holdfast.inbox i")
 	edited := b.conflict(t, "e", "other")
 	if err := b.d.Edit(t.Context(), edited, []byte("third"), "ann", ""); err != nil {
@@ -59,7 +60,7 @@ func TestChange_WhatIsDoneToAConflictLeavesTheFirstPayloadsRowAlone(t *testing.T
 func TestChange_ALetterWhoseEventWasHandledMeanwhileIsNotReplayed(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	id, other := b.letter(t, "billing", "k", "e"), b.letter(t, "billing", "k", "f")
+	id, other := rows.Dead(t, b.Pool, "billing", "k", "e"), rows.Dead(t, b.Pool, "billing", "k", "f")
 	pgtest.Exec(t, b.Pool, "update holdfast.inbox set result = 'handled' where event_id = 'e'")
 	conflict := b.conflict(t, "e", "other") // Its payload was not handled.
 	n, err := b.d.Replay(t.Context(), dlq.Filter{IDs: []int64{id, other, conflict}}, dlq.ReplayOptions{By: "ann", Reason: "r"})
@@ -87,7 +88,7 @@ func TestChange_ALetterWhoseEventWasHandledMeanwhileIsNotReplayed(t *testing.T) 
 func TestChange_ADiscardReleasesTheEventsThatItsLetterHeld(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	first, second := b.letter(t, "billing", "k", "1"), b.letter(t, "billing", "k", "2")
+	first, second := rows.Dead(t, b.Pool, "billing", "k", "1"), rows.Dead(t, b.Pool, "billing", "k", "2")
 	pgtest.Exec(t, b.Pool, "update holdfast.letter set holds = true")
 	b.follower(t, "f")
 	b.follower(t, "g")
@@ -109,7 +110,7 @@ func TestChange_ADiscardReleasesTheEventsThatItsLetterHeld(t *testing.T) {
 func TestChange_AReplayThatWaitsCanBeDiscardedUnlessAHandlerIsAtIt(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	id, relay := b.letter(t, "billing", "k", "e"), b.letter(t, "", "k", "e")
+	id, relay := rows.Dead(t, b.Pool, "billing", "k", "e"), rows.Dead(t, b.Pool, "", "k", "e")
 	b.replay(t, dlq.Filter{}, 2)
 	if got := b.text(t, "select result || coalesce(processed_at::text, '') from holdfast.inbox"); got != "stored" {
 		t.Errorf("while it waits the inbox says %q", got)
@@ -135,7 +136,7 @@ func TestChange_AReplayThatWaitsCanBeDiscardedUnlessAHandlerIsAtIt(t *testing.T)
 func TestChange_TheStoryOfALetterIsKept(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	id := b.letter(t, "billing", "k", "e")
+	id := rows.Dead(t, b.Pool, "billing", "k", "e")
 	for _, payload := range []string{"second", "third"} {
 		if err := b.d.Edit(t.Context(), id, []byte(payload), "ann", "a typo"); err != nil {
 			t.Fatal(err)
@@ -170,7 +171,7 @@ func TestChange_AFilterThatCannotBeMeantIsRefused(t *testing.T) {
 			t.Errorf("%+v was taken", f)
 		}
 	}
-	id := b.letter(t, "billing", "k", "e")
+	id := rows.Dead(t, b.Pool, "billing", "k", "e")
 	if letters, err := b.d.List(t.Context(), dlq.Filter{IDs: []int64{}}); err != nil || len(letters) != 0 {
 		t.Errorf("an empty list of ids chose %d letters, %v", len(letters), err)
 	}
@@ -185,7 +186,7 @@ func TestChange_AFilterThatCannotBeMeantIsRefused(t *testing.T) {
 func TestChange_AReplayWaitsForTheInboxThatIsStoringAnEventOfItsKey(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.letter(t, "billing", "k", "dead")
+	rows.Dead(t, b.Pool, "billing", "k", "dead")
 	pgtest.Exec(t, b.Pool, `create function halt() returns trigger language plpgsql as $$ begin
 		if new.event_id = 'new' then perform pg_advisory_xact_lock(42); end if; return new; end $$`)
 	pgtest.Exec(t, b.Pool, "create trigger halt before insert on holdfast.stored for each row execute function halt()")
@@ -301,7 +302,7 @@ func TestChange_ItWorksWithTheRightsThatAreDocumentedAndNoMore(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, consumer := range []string{"billing", ""} {
-		id, other := b.letter(t, consumer, "k", "e"), b.letter(t, consumer, "k", "f")
+		id, other := rows.Dead(t, b.Pool, consumer, "k", "e"), rows.Dead(t, b.Pool, consumer, "k", "f")
 		if err := d.Edit(t.Context(), id, []byte("fixed"), "ann", ""); err != nil {
 			t.Error(err)
 		}
@@ -331,7 +332,7 @@ func TestChange_ItWorksWithTheRightsThatAreDocumentedAndNoMore(t *testing.T) {
 		}
 	}
 	pgtest.Exec(t, b.Pool, "revoke execute on function holdfast.replay_letter from "+role)
-	b.letter(t, "", "k", "g")
+	rows.Dead(t, b.Pool, "", "k", "g")
 	if _, err := d.Replay(t.Context(), dlq.Filter{}, dlq.ReplayOptions{By: "ann"}); err == nil || !strings.Contains(err.Error(), "docs/operations.md") {
 		t.Errorf("a missing right: %v", err)
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/rows"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
@@ -25,10 +26,10 @@ func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 func TestDLQ_AListIsTheOpenLettersThatTheFilterChooses(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	first := b.letter(t, "billing", "k1", "e1")
-	second := b.letter(t, "mail", "k2", "e2")
-	third := b.letter(t, "", "k1", "e3")
-	gone := b.letter(t, "", "k1", "e4")
+	first := rows.Dead(t, b.Pool, "billing", "k1", "e1")
+	second := rows.Dead(t, b.Pool, "mail", "k2", "e2")
+	third := rows.Dead(t, b.Pool, "", "k1", "e3")
+	gone := rows.Dead(t, b.Pool, "", "k1", "e4")
 	if err := b.d.Discard(t.Context(), gone, "ann", "a test order"); err != nil {
 		t.Fatal(err)
 	}
@@ -78,8 +79,8 @@ func TestDLQ_TwoPeopleWhoReplayAtOnceReplayALetterOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	for i := range 40 {
-		b.letter(t, "billing", fmt.Sprint("k", i%7), fmt.Sprint("inbox ", i))
-		b.letter(t, "", fmt.Sprint("k", i%7), fmt.Sprint("relay ", i))
+		rows.Dead(t, b.Pool, "billing", fmt.Sprint("k", i%7), fmt.Sprint("inbox ", i))
+		rows.Dead(t, b.Pool, "", fmt.Sprint("k", i%7), fmt.Sprint("relay ", i))
 	}
 	var total atomic.Int64
 	var wg sync.WaitGroup
@@ -111,8 +112,8 @@ func TestDLQ_AReplayGoesToTheHeadOfItsKeyAndKeepsTheOrderOfTheKey(t *testing.T) 
 	t.Parallel()
 	b := setup(t)
 	for i := range 3 {
-		b.letter(t, "billing", "k", fmt.Sprint("dead ", i))
-		b.letter(t, "", "k", fmt.Sprint("dead ", i))
+		rows.Dead(t, b.Pool, "billing", "k", fmt.Sprint("dead ", i))
+		rows.Dead(t, b.Pool, "", "k", fmt.Sprint("dead ", i))
 	}
 	pgtest.Exec(t, b.Pool, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, next_at)
 		values ('billing', 'orders', 'k', nextval('holdfast.stored_place'), 'shop', 'follower', 't', now(), '', 'infinity')`)
@@ -135,7 +136,7 @@ func TestDLQ_AReplayGoesToTheHeadOfItsKeyAndKeepsTheOrderOfTheKey(t *testing.T) 
 func TestDLQ_ADryRunCountsAndChangesNothing(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.letter(t, "billing", "k", "e")
+	rows.Dead(t, b.Pool, "billing", "k", "e")
 	n, err := b.d.Replay(t.Context(), dlq.Filter{}, dlq.ReplayOptions{DryRun: true})
 	if err != nil || n != 1 {
 		t.Errorf("got %d, %v", n, err)
@@ -151,7 +152,7 @@ func TestDLQ_ADryRunCountsAndChangesNothing(t *testing.T) {
 func TestDLQ_AnEditKeepsTheOldPayloadAndChangesWhatIdentifiesTheEvent(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	inbox, relay := b.letter(t, "billing", "k", "e"), b.letter(t, "", "k", "e")
+	inbox, relay := rows.Dead(t, b.Pool, "billing", "k", "e"), rows.Dead(t, b.Pool, "", "k", "e")
 	for _, id := range []int64{inbox, relay} {
 		if err := b.d.Edit(t.Context(), id, []byte(`{"fixed": true}`), "ann", "a typo"); err != nil {
 			t.Fatal(err)
@@ -178,7 +179,7 @@ func TestDLQ_AnEditKeepsTheOldPayloadAndChangesWhatIdentifiesTheEvent(t *testing
 func TestDLQ_WhatWasDealtWithIsNotDealtWithAgain(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	id := b.letter(t, "billing", "k", "e")
+	id := rows.Dead(t, b.Pool, "billing", "k", "e")
 	if err := b.d.Discard(t.Context(), id, "ann", "not worth it"); err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +203,7 @@ func TestDLQ_WhatWasDealtWithIsNotDealtWithAgain(t *testing.T) {
 func TestDLQ_WhoeverActsHasToSayWho(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	id := b.letter(t, "billing", "k", "e")
+	id := rows.Dead(t, b.Pool, "billing", "k", "e")
 	_, replay := b.d.Replay(t.Context(), dlq.Filter{}, dlq.ReplayOptions{})
 	for name, err := range map[string]error{"Replay": replay, "Discard": b.d.Discard(t.Context(), id, "", "x"), "Edit": b.d.Edit(t.Context(), id, nil, "", "x")} {
 		if err == nil || !strings.Contains(err.Error(), "by is empty") {
@@ -215,7 +216,7 @@ func TestDLQ_WhoeverActsHasToSayWho(t *testing.T) {
 func TestDLQ_EveryProblemNamesFieldValueAndRule(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	id := b.letter(t, "billing", "k", "e")
+	id := rows.Dead(t, b.Pool, "billing", "k", "e")
 	form := regexp.MustCompile(`^[a-z][a-z ]* is .+: it must `)
 	_, config := dlq.New(nil, dlq.Config{Schema: "No"})
 	_, list := b.d.List(t.Context(), dlq.Filter{State: "lost", Origin: "moon", Limit: -1, Since: time.Unix(2, 0), Until: time.Unix(1, 0)})
@@ -245,7 +246,7 @@ func TestDLQ_AReplayKeepsToItsRateAndStopsWithItsContext(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	for i := range 100 {
-		b.letter(t, "billing", "", fmt.Sprint("e", i))
+		rows.Dead(t, b.Pool, "billing", "", fmt.Sprint("e", i))
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -275,7 +276,7 @@ func TestDLQ_EverythingWorksInEveryExecModeOfPgx(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			relay, inbox, third := b.letter(t, "", "k", mode.String()), b.letter(t, "billing", "k", mode.String()), b.letter(t, "mail", "k", mode.String())
+			relay, inbox, third := rows.Dead(t, b.Pool, "", "k", mode.String()), rows.Dead(t, b.Pool, "billing", "k", mode.String()), rows.Dead(t, b.Pool, "mail", "k", mode.String())
 			if err := d.Edit(t.Context(), relay, []byte{0, '\'', '\\', 0xff}, "o'neill", `\`); err != nil {
 				t.Error(err)
 			}

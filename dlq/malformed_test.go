@@ -8,6 +8,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/rows"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
@@ -16,7 +17,7 @@ func TestMalformed_AMalformedLetterHidesNoOther(t *testing.T) {
 	skip.InShort(t, "it takes 18 s beside the others")
 	t.Parallel()
 	b := setup(t)
-	first := b.letter(t, "", "k", "first")
+	first := rows.Dead(t, b.Pool, "", "k", "first")
 	for i, c := range []struct{ set, says string }{
 		{"headers = '[1, 2]'", "headers are [1, 2]"},
 		{"headers = '\"text\"'", "headers are"},
@@ -30,7 +31,7 @@ func TestMalformed_AMalformedLetterHidesNoOther(t *testing.T) {
 		{"errors = array[array['a', null], array['b', 'c']]", ""},
 		{`headers = '{"a": {"b": [null]}, "c": null, "d": 1e400}'`, ""},
 	} {
-		id := b.letter(t, "", "k", fmt.Sprintf("malformed-%d", i))
+		id := rows.Dead(t, b.Pool, "", "k", fmt.Sprintf("malformed-%d", i))
 		pgtest.Exec(t, b.Pool, "update holdfast.letter set "+c.set+" where id = $1", id)
 		l, err := b.d.Get(t.Context(), id)
 		if err != nil {
@@ -41,7 +42,7 @@ func TestMalformed_AMalformedLetterHidesNoOther(t *testing.T) {
 			t.Errorf("%s: malformed is %.200q, want %q", c.set, l.Malformed, c.says)
 		}
 	}
-	last := b.letter(t, "", "k", "last")
+	last := rows.Dead(t, b.Pool, "", "k", "last")
 	all, err := b.d.List(t.Context(), dlq.Filter{})
 	if err != nil || len(all) != 13 || all[0].ID != first || all[12].ID != last {
 		t.Errorf("%d letters, %v", len(all), err)
@@ -58,11 +59,11 @@ func TestMalformed_AMalformedLetterHidesNoOther(t *testing.T) {
 func TestMalformed_AReplayPassesOverMalformedLettersAndSaysWhy(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	array := b.letter(t, "", "k1", "array")
+	array := rows.Dead(t, b.Pool, "", "k1", "array")
 	pgtest.Exec(t, b.Pool, "update holdfast.letter set headers = '[]' where id = $1", array)
-	never := b.letter(t, "", "k2", "never")
+	never := rows.Dead(t, b.Pool, "", "k2", "never")
 	pgtest.Exec(t, b.Pool, "update holdfast.letter set time = 'infinity' where id = $1", never)
-	b.letter(t, "", "k3", "good")
+	rows.Dead(t, b.Pool, "", "k3", "good")
 	moved, err := b.d.Replay(t.Context(), dlq.Filter{}, dlq.ReplayOptions{By: "alice"})
 	if moved != 1 || !errors.Is(err, dlq.ErrMalformed) {
 		t.Fatalf("%d were moved, %v", moved, err)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/rows"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
@@ -21,7 +22,7 @@ func TestOrder_LettersOfOneKeyThatAreReplayedOneByOneKeepTheirOrder(t *testing.T
 				pgtest.Exec(t, b.Pool, "truncate holdfast.letter, holdfast.letter_action, holdfast.stored, holdfast.inbox")
 				var ids []int64
 				for i := range order {
-					ids = append(ids, b.letter(t, "billing", "k", fmt.Sprint(i)))
+					ids = append(ids, rows.Dead(t, b.Pool, "billing", "k", fmt.Sprint(i)))
 				}
 				want := "0 1 2 3"
 				if queue == "with a follower" {
@@ -62,7 +63,7 @@ func TestOrder_AnEarlierLetterOfAKeyIsNeverThereLater(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	for i := range 5 {
-		b.letter(t, "billing", "k", fmt.Sprint(i))
+		rows.Dead(t, b.Pool, "billing", "k", fmt.Sprint(i))
 	}
 	if _, err := b.d.Replay(t.Context(), dlq.Filter{}, dlq.ReplayOptions{By: "ann", Rate: 200}); err != nil {
 		t.Fatal(err)
@@ -76,7 +77,7 @@ func TestOrder_LettersOfTheRelayGoIntoTheLogInTheirOrder(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	for i := range 5 {
-		b.letter(t, "", "k", fmt.Sprint(i))
+		rows.Dead(t, b.Pool, "", "k", fmt.Sprint(i))
 	}
 	b.replay(t, dlq.Filter{}, 5)
 	if got := b.text(t, "select string_agg(id || '=' || letter, ' ' order by seq) from holdfast.event"); got != "0=1 1=2 2=3 3=4 4=5" {
@@ -88,7 +89,7 @@ func TestOrder_ALimitBoundsAReplay(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	for i := range 5 {
-		b.letter(t, "billing", "k", fmt.Sprint(i))
+		rows.Dead(t, b.Pool, "billing", "k", fmt.Sprint(i))
 	}
 	if n, err := b.d.Replay(t.Context(), dlq.Filter{Limit: 2}, dlq.ReplayOptions{DryRun: true}); n != 2 || err != nil {
 		t.Errorf("a dry run counts %d, want 2: %v", n, err)
@@ -103,7 +104,7 @@ func TestOrder_ALimitBoundsAReplay(t *testing.T) {
 func TestOrder_AReplayDoesNotChaseTheLettersThatItCauses(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.letter(t, "billing", "", "e")
+	rows.Dead(t, b.Pool, "billing", "", "e")
 	pgtest.Exec(t, b.Pool, `create function again() returns trigger language plpgsql as $$ begin
 		insert into holdfast.letter (origin, consumer, reason, event_id, source, type, topic, key, time, hash)
 		select 'inbox', 'billing', 'again', gen_random_uuid(), 's', 't', 'orders', '', now(), '' from holdfast.installation where (select count(*) from holdfast.letter) < 50;
@@ -115,9 +116,9 @@ func TestOrder_AReplayDoesNotChaseTheLettersThatItCauses(t *testing.T) {
 func TestOrder_ALetterWhoseEventWaitsAlreadyStaysOpenAndTheOthersGo(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.letter(t, "billing", "k", "e")
+	rows.Dead(t, b.Pool, "billing", "k", "e")
 	b.follower(t, "e") // the same event, taken in once more
-	waiting, other := int64(1), b.letter(t, "billing", "k", "other")
+	waiting, other := int64(1), rows.Dead(t, b.Pool, "billing", "k", "other")
 	n, err := b.d.Replay(t.Context(), dlq.Filter{}, dlq.ReplayOptions{By: "ann"})
 	if n != 1 || !errors.Is(err, dlq.ErrWaiting) {
 		t.Errorf("replayed %d: %v", n, err)
@@ -133,7 +134,7 @@ func TestOrder_ALetterWhoseEventWaitsAlreadyStaysOpenAndTheOthersGo(t *testing.T
 func TestOrder_ALetterWithoutItsPayloadIsNotReplayed(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	large, other := b.letter(t, "billing", "k", "large"), b.letter(t, "billing", "k", "other")
+	large, other := rows.Dead(t, b.Pool, "billing", "k", "large"), rows.Dead(t, b.Pool, "billing", "k", "other")
 	pgtest.Exec(t, b.Pool, fmt.Sprintf(`update holdfast.letter set payload = null, headers = '{"%s": "300"}' where id = %d`, wire.HeaderValueLeftOut, large))
 	n, err := b.d.Replay(t.Context(), dlq.Filter{}, dlq.ReplayOptions{By: "ann"})
 	if n != 1 || !errors.Is(err, dlq.ErrLeftOut) {
@@ -169,7 +170,7 @@ func TestOrder_AHundredLettersOfOneKeyFindTheirPlacesBetweenTwoThatWait(t *testi
 func TestOrder_ALetterWhosePlaceIsTakenIsNotSaidToWait(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	id := b.letter(t, "billing", "k", "e")
+	id := rows.Dead(t, b.Pool, "billing", "k", "e")
 	b.replay(t, dlq.Filter{}, 1)
 	pgtest.Exec(t, b.Pool, "update holdfast.stored set event_id = 'another'") // which no replay does
 	pgtest.Exec(t, b.Pool, "update holdfast.letter set state = 'open'")

@@ -6,6 +6,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/rows"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
@@ -16,7 +17,7 @@ func TestPage_APageOfLettersEndsByItsBytes(t *testing.T) {
 	b := setup(t)
 	const letters = 40
 	for i := range letters {
-		b.letter(t, "", "k", fmt.Sprint(i))
+		rows.Dead(t, b.Pool, "", "k", fmt.Sprint(i))
 	}
 	for _, c := range []struct {
 		name, set  string

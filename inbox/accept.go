@@ -206,7 +206,7 @@ func (rec *receiver) underSavepoint(ctx context.Context, tx pgx.Tx, s step) (out
 		go func() { <-h.Hung; rec.runner.hung.Add(-1) }()
 		return "", nil, err
 	}
-	failed = failure.Of(ctx, tx, err)
+	failed = failureOf(ctx, tx, err)
 	rollbackTo(ctx, savepoint)
 	return "", failed, nil
 }

@@ -274,7 +274,7 @@ func (b *backfill) stuck() error {
 
 // refit fits the bound to the logs as they are now.
 func (b *backfill) refit(ctx context.Context) {
-	bounded, cancel := context.WithTimeout(ctx, patrolTimeout) // a broker that does not answer must not keep the backfill from telling of itself
+	bounded, cancel := context.WithTimeout(ctx, loop.Patience) // a broker that does not answer must not keep the backfill from telling of itself
 	defer cancel()
 	now, err := b.Extents(bounded, time.Time{})
 	if err != nil {
@@ -291,7 +291,7 @@ func (b *backfill) refit(ctx context.Context) {
 
 // standings are where the consumer stands in the partitions of the bound.
 func (b *backfill) standings(ctx context.Context) (map[source.TopicPartition]readahead.Standing, error) {
-	ctx, cancel := context.WithTimeout(ctx, patrolTimeout)
+	ctx, cancel := context.WithTimeout(ctx, loop.Patience)
 	defer cancel()
 	rows, err := b.pool.Query(ctx, b.sql.standings, b.c.Consumer)
 	if err != nil {

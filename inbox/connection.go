@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/inbox/internal/failure"
+	"github.com/holdfast-go/holdfast/inbox/internal/loop"
 	"github.com/holdfast-go/holdfast/internal/cutoff"
 )
 
@@ -35,7 +36,7 @@ type rowQuerier interface {
 }
 
 // connectionTimeout bounds the wait for a connection, with the ping of one that was idle.
-func connectionTimeout(c Config) time.Duration { return min(max(c.Timeout, leastWait), patrolTimeout) }
+func connectionTimeout(c Config) time.Duration { return min(max(c.Timeout, leastWait), loop.Patience) }
 
 // statementTimeout bounds the inbox's own statements before a handler, after it, and where none runs. Postgres ends a wait for a
 // lock after Config.Timeout, so only a connection that is dead takes as long.
@@ -58,7 +59,7 @@ func (env *env) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 		}
 		release(conn)
 	}
-	return nil, failure.Blame(ctx, fmt.Errorf("acquire connection: %w", err), failure.Facts{ConnLost: true})
+	return nil, blame(ctx, fmt.Errorf("acquire connection: %w", err), failure.Facts{ConnLost: true})
 }
 
 // bounded is the context of our own statements.

@@ -42,7 +42,7 @@ type declarations struct {
 
 // declare tells the other nodes which types this node handles.
 func (dec *declarations) declare(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, patrolTimeout)
+	ctx, cancel := context.WithTimeout(ctx, loop.Patience)
 	defer cancel()
 	if _, err := dec.pool.Exec(ctx, dec.sql.declare, dec.c.Consumer, dec.registry.types, dec.node, declareFor.Microseconds()); err != nil {
 		return err
@@ -53,7 +53,7 @@ func (dec *declarations) declare(ctx context.Context) error {
 
 // fit says why this build must not run on the schema.
 func (dec *declarations) fit(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, patrolTimeout)
+	ctx, cancel := context.WithTimeout(ctx, loop.Patience)
 	defer cancel()
 	return sqlschema.Fits(ctx, dec.pool, dec.c.Schema)
 }

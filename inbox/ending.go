@@ -34,7 +34,7 @@ func (rn *runner) needsItsOwn(eventType string) bool {
 func (rn *runner) commitTx(ctx context.Context, conn *pgxpool.Conn, tx pgx.Tx) error {
 	defer release(conn)
 	if conn.Conn().IsClosed() { // COMMIT was never sent, so nothing is in doubt.
-		return failure.Blame(ctx, errors.New("the connection was lost before commit"), failure.Facts{ConnLost: true})
+		return blame(ctx, errors.New("the connection was lost before commit"), failure.Facts{ConnLost: true})
 	}
 	failpoint.Hit(failpoint.InboxCommitting)
 	commit, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)

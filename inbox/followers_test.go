@@ -15,7 +15,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/internal/lane"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/seed"
@@ -173,10 +172,10 @@ func TestFollowers_FollowersThatCannotAllBeStoredLeaveNothing(t *testing.T) {
 	}{
 		{"all of them", 100, []string{"0"}, "", 0, nil},
 		{"as many as fit", 4, []string{"0"}, "", 0, nil},
-		{"nothing is before them any more", 100, nil, "", 0, failure.ErrOneByOne},
-		{"one is known", 100, []string{"0"}, "2", 0, failure.ErrOneByOne},
-		{"there is room for two", 3, []string{"0"}, "", 0, failure.ErrOneByOne},
-		{"another node has the partition", 100, []string{"0"}, "", -1, failure.ErrOneByOne},
+		{"nothing is before them any more", 100, nil, "", 0, errOneByOne},
+		{"one is known", 100, []string{"0"}, "2", 0, errOneByOne},
+		{"there is room for two", 3, []string{"0"}, "", 0, errOneByOne},
+		{"another node has the partition", 100, []string{"0"}, "", -1, errOneByOne},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			b := setup(t)
@@ -267,7 +266,7 @@ func TestFollowers_FollowersWaitForWhoeverIsTakingTheHeadAway(t *testing.T) {
 	if err := tx.Commit(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-said; !errors.Is(err, failure.ErrOneByOne) {
+	if err := <-said; !errors.Is(err, errOneByOne) {
 		t.Errorf("the head has gone, and of what came behind it is said: %v", err)
 	}
 }

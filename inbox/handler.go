@@ -1,9 +1,12 @@
 package inbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -12,6 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/internal/foreign"
 	"github.com/holdfast-go/holdfast/internal/handlertx"
+	"github.com/holdfast-go/holdfast/internal/private"
 )
 
 // This file runs handlers. No other place does.
@@ -31,7 +35,7 @@ func (rn *runner) handle(ctx context.Context, tx pgx.Tx, h BatchHandler, es []ho
 	return failure.JudgeSettling(settle(ctx), tx.Conn().IsClosed())
 }
 
-// call runs a handler. Its error is a *failure.HandlerError, or failure.ErrOneByOne if a handler that shares its transaction needs one of its own. A
+// call runs a handler. Its error is a *failure.HandlerError, or errOneByOne if a handler that shares its transaction needs one of its own. A
 // handler that does not return within its time-out and Config.Grace is reported as hung. It still runs.
 func (rn *runner) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []holdfast.Event, about *handling) (err error) {
 	if err := rn.tooManyHung(); err != nil {
@@ -63,7 +67,7 @@ func (rn *runner) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []hold
 		defer func() { done <- err }()
 		defer func() {
 			if p := recover(); p != nil {
-				err = failure.PanicOf(p)
+				err = panicOf(p)
 			}
 		}()
 		err = foreign.Error(h(hctx, given, es))
@@ -72,7 +76,7 @@ func (rn *runner) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []hold
 		if given.NeedsItsOwn() {
 			rn.own.Store(es[0].Type, true)
 			if about.shares != nil { // Nothing of that was sent.
-				return failure.ErrOneByOne
+				return errOneByOne
 			}
 		}
 		if err := given.Unready(); err != nil {
@@ -163,3 +167,39 @@ func (env *env) systemAt(place int) string {
 
 // errShared is what a handler gets that tries what only one with a transaction of its own may do. It runs again in one.
 var errShared = errors.New("not in a transaction with others: the handler runs again in a transaction of its own")
+
+// panicOf makes an error of what the calling deferred function has recovered from.
+func panicOf(p any) *failure.PanicError {
+	e := &failure.PanicError{Message: foreign.Text(p), Stack: trimmedStack(), Kind: fmt.Sprintf("%T", p), At: foreign.PanickedAt()}
+	e.Logged = e.Message
+	if err, ok := p.(error); ok {
+		e.Logged = cmp.Or(foreign.Broken(err), private.Text(err))
+	}
+	return e
+}
+
+// trimmedStack is the stack below the panic, without arguments. Above the panic are only the runtime and this package.
+func trimmedStack() string {
+	stack := string(debug.Stack())
+	if _, below, ok := strings.Cut(stack, "panic("); ok {
+		if i := strings.Index(below, "\n"); i >= 0 {
+			below = below[i+1:]
+			if i := strings.Index(below, "\n"); i >= 0 { // the line that names panic's own file
+				stack = below[i+1:]
+			}
+		}
+	}
+	var b strings.Builder
+	for line := range strings.Lines(stack) {
+		if b.Len() > failure.MaxErrorText {
+			break
+		}
+		if !strings.HasPrefix(line, "\t") {
+			if i := strings.LastIndex(line, "("); i > 0 {
+				line = line[:i] + "\n"
+			}
+		}
+		b.WriteString(line)
+	}
+	return b.String()
+}

@@ -56,7 +56,7 @@ func (p *partition) hold(ctx context.Context, why error, tries int, own bool) er
 // noteHeld writes why the partition is held, for holdfast status; nil: it is not. same reports that the position is still the one that
 // this node has saved.
 func (p *partition) noteHeld(ctx context.Context, why *string, own bool) (same bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, patrolTimeout)
+	ctx, cancel := context.WithTimeout(ctx, loop.Patience)
 	defer cancel()
 	var epoch *int64
 	if own {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/inbox/internal/failure"
+	"github.com/holdfast-go/holdfast/inbox/internal/loop"
 )
 
 // This file notices that Postgres went back in time while a consumer runs. A crash with synchronous_commit = off, or a failover
@@ -27,7 +28,7 @@ var errStaleGeneration = fmt.Errorf("the database came back from a crash or a fa
 
 // renewIncarnation fills the table after a crash has emptied it. The first of many nodes does.
 func (env *env) renewIncarnation(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, patrolTimeout)
+	ctx, cancel := context.WithTimeout(ctx, loop.Patience)
 	defer cancel()
 	if _, err := env.pool.Exec(ctx, env.sql.renew); err != nil {
 		return fmt.Errorf("refill the incarnation: %w", err)

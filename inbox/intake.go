@@ -28,6 +28,11 @@ type receiver struct {
 	pauses       *pauses
 }
 
+// errOneByOne ends a transaction of several events that have to come one by one. In a batch, one is known or has to wait for
+// its key. Among followers, one is known, nothing is before them any more, or there is no room. In a group, a handler
+// needs a transaction of its own, none of the events may be handled now, or somebody else has recorded one meanwhile.
+var errOneByOne = errors.New("the events have to come one by one")
+
 // errStopping is returned instead of a delay when there is no time for one.
 var errStopping = errors.New("the node is stopping")
 

@@ -243,7 +243,7 @@ type atCapacity struct {
 // untilAnswered asks the database until it answers. It returns false when ctx ends first.
 func (p *partition) untilAnswered(ctx context.Context, ask func(ctx context.Context) error) bool {
 	for wait := 1; ; wait++ {
-		actx, cancel := context.WithTimeout(ctx, patrolTimeout)
+		actx, cancel := context.WithTimeout(ctx, loop.Patience)
 		err := ask(actx)
 		cancel()
 		if err == nil {

@@ -115,7 +115,7 @@ func (p *pipeline) open(ctx context.Context, a attempt) (o opened, committed, er
 			rollback(ctx, br.Tx())
 			release(p.conn)
 			p.conn = nil
-			return o, failure.Blame(ctx, fmt.Errorf("commit: %w", err), failure.Facts{Committing: true}), errNotOpened
+			return o, blame(ctx, fmt.Errorf("commit: %w", err), failure.Facts{Committing: true}), errNotOpened
 		}
 	}
 	o.attempt = a
@@ -141,7 +141,7 @@ func (p *pipeline) open(ctx context.Context, a attempt) (o opened, committed, er
 	return o, nil, nil
 }
 
-// run does an opened transaction, except for its COMMIT. The error is a *failure.Error or failure.ErrOneByOne.
+// run does an opened transaction, except for its COMMIT. The error is a *failure.Error or errOneByOne.
 func (p *pipeline) run(ctx context.Context, o opened) (out Outcome, err error) {
 	if err = o.err; err == nil {
 		err = ctx.Err()
@@ -166,12 +166,12 @@ func (p *pipeline) run(ctx context.Context, o opened) (out Outcome, err error) {
 	if err != nil {
 		conn := p.conn
 		p.conn = nil
-		if errors.Is(err, failure.ErrOneByOne) {
+		if errors.Is(err, errOneByOne) {
 			rollback(ctx, o.tx)
 			release(conn)
 			return "", err
 		}
-		f := failure.Of(ctx, o.tx, err)
+		f := failureOf(ctx, o.tx, err)
 		p.runner.abort(ctx, conn, o.tx, f)
 		return "", f
 	}
@@ -374,14 +374,14 @@ func (led *ledger) queueInsertMany(b *pgx.Batch, ds []*delivery, fences []*fence
 	b.Queue(insert, led.c.Consumer, topics, partitions, epochs, from, parts, sources, ids, keys, offsets, hashes)
 }
 
-// readInsertMany reads the answer to queueInsertMany. The error is failure.ErrOneByOne unless all of the events were recorded as new.
+// readInsertMany reads the answer to queueInsertMany. The error is errOneByOne unless all of the events were recorded as new.
 func readInsertMany(br pgx.BatchResults, ds []*delivery) error {
 	var n int
 	if err := br.QueryRow().Scan(&n); err != nil {
 		return fmt.Errorf("insert inbox rows: %w", err)
 	}
 	if n != len(ds) {
-		return failure.ErrOneByOne
+		return errOneByOne
 	}
 	return nil
 }

@@ -290,7 +290,7 @@ func (w *worker) work(j *job) {
 		}
 		if j.kind == jobFollowers {
 			if w.workers.receiver.queues.quota.enter(j.ds...) != nil {
-				w.redo(j, failure.ErrOneByOne)
+				w.redo(j, errOneByOne)
 				return
 			}
 		}

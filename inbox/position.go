@@ -40,7 +40,7 @@ func (co *consumer) saveLoop(ctx context.Context, gen source.Generation, h *held
 }
 
 func (co *consumer) save(ctx context.Context, gen source.Generation, parts []*partition) error {
-	ctx, cancel := context.WithTimeout(ctx, patrolTimeout)
+	ctx, cancel := context.WithTimeout(ctx, loop.Patience)
 	defer cancel()
 	var topics, tokens []string
 	var numbers []int32
@@ -173,7 +173,7 @@ const (
 
 // look gives up partitions that were assigned in another incarnation of the database.
 func (co *consumer) look(ctx context.Context, parts []*partition) error {
-	ctx, cancel := context.WithTimeout(ctx, patrolTimeout)
+	ctx, cancel := context.WithTimeout(ctx, loop.Patience)
 	defer cancel()
 	var token string
 	if err := co.pool.QueryRow(ctx, co.sql.incarnation).Scan(&token); err != nil {

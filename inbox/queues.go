@@ -8,7 +8,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 	"github.com/holdfast-go/holdfast/internal/lane"
 	"github.com/holdfast-go/holdfast/internal/plain"
@@ -51,7 +50,7 @@ func (qs *queues) queueFollowers(b *pgx.Batch, ds []*delivery) {
 		first.partition(), offsets, qs.quota.measures(first.e.Topic, first.e.Key, n))
 }
 
-// readFollowers reads the answers to queueFollowers. The error is failure.ErrOneByOne unless all of them were stored.
+// readFollowers reads the answers to queueFollowers. The error is errOneByOne unless all of them were stored.
 func (qs *queues) readFollowers(br pgx.BatchResults, ds []*delivery) error {
 	var fresh int
 	var follows bool
@@ -71,11 +70,11 @@ func (qs *queues) readFollowers(br pgx.BatchResults, ds []*delivery) error {
 	if length != nil {
 		e := &ds[0].e
 		if qs.quota.checkLength(e.Topic, e.Key, *length+len(ds)-1) != nil {
-			return failure.ErrOneByOne
+			return errOneByOne
 		}
 	}
 	if fresh != len(ds) || !follows {
-		return failure.ErrOneByOne
+		return errOneByOne
 	}
 	return nil
 }

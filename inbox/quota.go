@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/holdfast-go/holdfast/inbox/internal/loop"
 )
 
 // This file bounds how many events are stored, so that a key that nobody looks after cannot fill the database.
@@ -158,7 +160,7 @@ func (qu *quota) roomy(ctx context.Context, events int) bool {
 	if limit := qu.c.MaxStoredKey; limit >= 0 && limit < 2*events {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(ctx, patrolTimeout)
+	ctx, cancel := context.WithTimeout(ctx, loop.Patience)
 	defer cancel()
 	return qu.count(ctx, qu.pool) == nil && qu.usage.roomy(events, qu.c.MaxStored, time.Now())
 }

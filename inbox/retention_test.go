@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox/internal/retention"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/rows"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
@@ -30,15 +31,6 @@ func (b *bundle) retain(in *Inbox) int {
 	return turn.Removed
 }
 
-// oldRows inserts n rows of a partition, a millisecond apart, that were settled longer ago than the window.
-func (b *bundle) oldRows(name string, partition any, n int) {
-	b.Helper()
-	pgtest.Exec(b, b.db, `insert into holdfast.inbox (consumer, source, event_id, topic, partition, "offset", hash, received_at, processed_at, result)
-		select 'billing', 'shop', $1::text || n, 'orders', $2::int, case when $2::int is not null then n end, '',
-		       now() - interval '30 days' + n * interval '1 millisecond', now() - interval '30 days' + n * interval '1 millisecond', 'handled'
-		  from generate_series(0, $3::int - 1) n`, name, partition, n)
-}
-
 // TestRetention_RetentionOnFourNodesRemovesAllThatIsDueAndNoMore also has a transaction that locks rows in
 // another order, as replays and batches do.
 func TestRetention_RetentionOnFourNodesRemovesAllThatIsDueAndNoMore(t *testing.T) {
@@ -46,8 +38,8 @@ func TestRetention_RetentionOnFourNodesRemovesAllThatIsDueAndNoMore(t *testing.T
 	b := setup(t)
 	const due, held = 30_000, 500
 	pgtest.Exec(t, b.db, `insert into holdfast.consumer_position (consumer, topic, partition, position) values ('billing', 'orders', 0, $1)`, due/2)
-	b.oldRows("http-", nil, due/2)
-	b.oldRows("kafka-", 0, due/2+held)
+	rows.Settled(t, b.db, "http-", nil, due/2)
+	rows.Settled(t, b.db, "kafka-", 0, due/2+held)
 	var removed atomic.Int64
 	change := func(c *Config) {
 		c.Retention = time.Minute
@@ -133,7 +125,7 @@ func TestRetention_RetentionOnFourNodesRemovesAllThatIsDueAndNoMore(t *testing.T
 func TestRetention_RunRemovesOldRowsByItselfAndTellsTheObserver(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
-	b.oldRows("http-", nil, 300)
+	rows.Settled(t, b.db, "http-", nil, 300)
 	pgtest.Exec(t, b.db, `insert into holdfast.inbox (consumer, source, event_id, topic, hash, processed_at, result) values ('billing', '', 'young', 'orders', '', now() + interval '1 hour', 'handled')`) // however long the test takes
 	removed := make(chan int, 100)
 	in := b.inbox(func(c *Config) {
@@ -158,7 +150,7 @@ func TestRetention_RunRemovesOldRowsByItselfAndTellsTheObserver(t *testing.T) {
 func TestRetention_AnErrorOfRetentionIsReportedAndRunGoesOn(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	b := setup(t)
-	b.oldRows("http-", nil, 10)
+	rows.Settled(t, b.db, "http-", nil, 10)
 	pgtest.Exec(t, b.db, "create function away() returns trigger language plpgsql as $$ begin raise exception 'away' using errcode = '57P03'; end $$")
 	pgtest.Exec(t, b.db, "create trigger away before insert or update on holdfast.retention for each statement execute function away()")
 	cleaned := make(chan int, 10)

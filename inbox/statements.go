@@ -64,7 +64,4 @@ const (
 	// with a pool whose connections slow handlers hold. Events that are stored in vain can be found (package waiting) and
 	// handled; events that are skipped are gone.
 	believeFor = time.Hour
-
-	// patrolTimeout bounds every statement of the loops, so that a lost answer cannot end a loop silently.
-	patrolTimeout = 30 * time.Second
 )

@@ -44,7 +44,7 @@ func (sw *sweeper) sweepLoop(ctx context.Context) error {
 }
 
 func (sw *sweeper) sweep(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, patrolTimeout)
+	ctx, cancel := context.WithTimeout(ctx, loop.Patience)
 	defer cancel()
 	tag, err := sw.pool.Exec(ctx, sw.sql.sweep, sw.c.Consumer)
 	if err != nil {

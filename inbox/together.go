@@ -115,7 +115,7 @@ func (w *worker) leaveKnown(js []*job, o *opened) []*job {
 		}
 	}
 	if len(ds) == 0 {
-		o.err = failure.ErrOneByOne
+		o.err = errOneByOne
 		return js
 	}
 	o.ds, o.group = ds, group

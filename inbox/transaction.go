@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -34,10 +35,10 @@ func (rn *runner) transactHandler(ctx context.Context, c *Config, f func(tx pgx.
 	if err != nil {
 		lost := conn.Conn().IsClosed()
 		release(conn)
-		return failure.Blame(ctx, fmt.Errorf("begin: %w", err), failure.Facts{ConnLost: lost})
+		return blame(ctx, fmt.Errorf("begin: %w", err), failure.Facts{ConnLost: lost})
 	}
 	if err := f(tx); err != nil {
-		f := failure.Of(ctx, tx, err)
+		f := failureOf(ctx, tx, err)
 		rn.abort(ctx, conn, tx, f)
 		return f
 	}
@@ -71,3 +72,22 @@ type step func(ctx context.Context, tx pgx.Tx) (Outcome, error)
 
 // attemptFunc is one transaction from its beginning to its commit. Its error is a *failure.
 type attemptFunc func(ctx context.Context) (Outcome, error)
+
+// failureOf says whose fault it is that a transaction failed with err.
+func failureOf(ctx context.Context, tx pgx.Tx, err error) *failure.Error {
+	var c failure.Facts
+	var h *failure.HandlerError
+	if errors.As(err, &h) {
+		c.InHandler, c.Behind, c.TimedOut, c.CutOff, c.Stopped = true, h.Behind, h.TimedOut, h.CutOff, h.Stopped
+	}
+	if h == nil || h.Hung == nil { // A handler that hangs may be using the connection.
+		c.ConnLost = tx.Conn().IsClosed()
+	}
+	return blame(ctx, err, c)
+}
+
+// blame says whose fault err is. A context that has ended stopped what failed.
+func blame(ctx context.Context, err error, c failure.Facts) *failure.Error {
+	c.Stopped = c.Stopped || ctx.Err() != nil
+	return &failure.Error{Fault: failure.FaultOf(err, c), Err: err}
+}

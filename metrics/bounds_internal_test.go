@@ -40,11 +40,11 @@ func TestBounds_OfManyBackfillsThoseThatAreDoneAreLeftOut(t *testing.T) {
 // The consumers with the most have figures, and the letters of a relay's lanes are one figure.
 func TestBounds_OfManyConsumersThoseWithTheMostHaveFigures(t *testing.T) {
 	t.Parallel()
-	var stored []storedOf
+	var stored []state.Stored
 	for i := range 3 * maxConsumers {
-		stored = append(stored, storedOf{Consumer: fmt.Sprintf("c%03d", i), Events: i % 100})
+		stored = append(stored, state.Stored{Consumer: fmt.Sprintf("c%03d", i), Events: i % 100})
 	}
-	if got := most(stored, func(of storedOf) int { return of.Events }); len(got) != maxConsumers || got[0].Consumer != "c099" || got[49].Events != 50 {
+	if got := most(stored, func(of state.Stored) int { return of.Events }); len(got) != maxConsumers || got[0].Consumer != "c099" || got[49].Events != 50 {
 		t.Errorf("%d have figures: %+v", len(got), got)
 	}
 	got := lettersOf([]state.Letters{{Lane: 3, Origin: "relay", Open: 2}, {Lane: 5, Origin: "relay", Open: 1}, {Lane: -1, Origin: "inbox", Consumer: "billing", Open: 4}})

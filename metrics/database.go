@@ -100,33 +100,17 @@ type sample struct {
 	HeldTopics     int // topics for which events wait, because they are missing or not permitted
 	HeldPartitions int // partitions for which events wait
 
-	Stored    []storedOf    // of the consumers with stored events
-	Letters   []openLetters // open dead letters
-	Positions []positionsOf
+	Stored    []state.Stored // of the consumers with stored events
+	Letters   []openLetters  // open dead letters
+	Positions []state.Progress
 	Backfills []backfillOf
-	Sizes     []sizeOf
-}
-
-// storedOf is what is stored for a consumer.
-type storedOf struct {
-	Consumer   string
-	Events     int
-	Keys       int // topics and keys that are blocked
-	Oldest     time.Duration
-	Undeclared int // events of types that no running node handles
+	Sizes     []state.Size
 }
 
 // openLetters are the open dead letters of a relay (Consumer is "") or of a consumer.
 type openLetters struct {
 	Origin, Consumer string
 	Open             int
-}
-
-// positionsOf are the partitions in which a consumer has a position.
-type positionsOf struct {
-	Consumer   string
-	Partitions int
-	Held       int // those whose log does not hold the next offset
 }
 
 // backfillOf is the last backfill (inbox.Inbox.ConsumeUntil) of a consumer, for a week after a node has told of it.
@@ -136,12 +120,6 @@ type backfillOf struct {
 	Done      bool          // it ended at its bound
 	Waiting   bool          // a node runs it, and it waits: the consumer is paused, or too many of its events are stored
 	Told      time.Duration // since a node told of it; one that runs it does so every 5 s
-}
-
-// sizeOf is the size of a table with its indexes. The log's segments are the table "event".
-type sizeOf struct {
-	Table string
-	Bytes float64
 }
 
 // sample returns the last sample if that is younger than Interval, and else queries the database. Callers that come together wait for
@@ -232,10 +210,7 @@ func (d *Database) readIn(ctx context.Context, tx pgx.Tx) (s sample, err error) 
 	if err != nil {
 		return sample{}, in("waiting events", err)
 	}
-	for _, of := range stored {
-		s.Stored = append(s.Stored, storedOf{of.Consumer, of.Events, of.Keys, seconds(of.Oldest), of.Undeclared})
-	}
-	s.Stored = most(s.Stored, func(of storedOf) int { return of.Events })
+	s.Stored = most(stored, func(of state.Stored) int { return of.Events })
 	letters, _, err := r.Letters(ctx, maxSampled)
 	if err != nil {
 		return sample{}, in("dead letters", err)
@@ -245,26 +220,15 @@ func (d *Database) readIn(ctx context.Context, tx pgx.Tx) (s sample, err error) 
 	if err != nil {
 		return sample{}, in("positions", err)
 	}
-	for _, of := range progress {
-		s.Positions = append(s.Positions, positionsOf{of.Consumer, of.Partitions, of.Held})
-	}
-	s.Positions = most(s.Positions, func(of positionsOf) int { return of.Held })
+	s.Positions = most(progress, func(of state.Progress) int { return of.Held })
 	told, err := r.Backfills(ctx)
 	if err != nil {
 		return sample{}, in("backfills", err)
 	}
 	s.Backfills = backfillsOf(told)
-	sizes, err := r.Sizes(ctx)
-	if err != nil {
+	if s.Sizes, err = r.Sizes(ctx); err != nil {
 		return sample{}, in("sizes", err)
 	}
-	for _, of := range sizes {
-		if of.Table == "log" {
-			of.Table = "event"
-		}
-		s.Sizes = append(s.Sizes, sizeOf{of.Table, float64(of.Bytes)})
-	}
-	slices.SortFunc(s.Sizes, func(a, b sizeOf) int { return strings.Compare(a.Table, b.Table) })
 	return s, nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/state"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/roletest"
@@ -59,7 +60,7 @@ func TestDatabase_ASampleIsWhatTheDatabaseHolds(t *testing.T) {
 	if s.Lanes != 1 || !near(s.Oldest, time.Hour) || s.Waiting != 7 || !near(s.OldestWaiting, 2*time.Hour) || s.Scheduled != 1 {
 		t.Errorf("got %+v", s)
 	}
-	if len(s.Stored) != 2 || s.Stored[0].Consumer != "billing" || s.Stored[0].Events != 3 || s.Stored[0].Keys != 2 || s.Stored[0].Undeclared != 3 || !near(s.Stored[0].Oldest, 3*time.Hour) ||
+	if len(s.Stored) != 2 || s.Stored[0].Consumer != "billing" || s.Stored[0].Events != 3 || s.Stored[0].Keys != 2 || s.Stored[0].Undeclared != 3 || !near(seconds(s.Stored[0].Oldest), 3*time.Hour) ||
 		s.Stored[1].Consumer != "mail" || s.Stored[1].Events != 1 || s.Stored[1].Undeclared != 0 {
 		t.Errorf("stored: %+v", s.Stored)
 	}
@@ -70,7 +71,7 @@ func TestDatabase_ASampleIsWhatTheDatabaseHolds(t *testing.T) {
 	if s.Unowned != lanes-1 || s.Relays != 2 || s.Troubled != 1 || s.Empty != 3 || s.HeldTopics != 1 || s.HeldPartitions != 2 {
 		t.Errorf("relays: %+v", s)
 	}
-	if len(s.Positions) != 2 || s.Positions[0] != (positionsOf{Consumer: "billing", Partitions: 2, Held: 1}) || s.Positions[1] != (positionsOf{Consumer: "mail", Partitions: 1}) {
+	if len(s.Positions) != 2 || s.Positions[0] != (state.Progress{Consumer: "billing", Partitions: 2, Held: 1, Position: 6}) || s.Positions[1] != (state.Progress{Consumer: "mail", Partitions: 1, Position: 9}) {
 		t.Errorf("positions: %+v", s.Positions)
 	}
 	for i := range s.Backfills {
@@ -80,11 +81,11 @@ func TestDatabase_ASampleIsWhatTheDatabaseHolds(t *testing.T) {
 		{Consumer: "a", Done: true, Told: time.Hour}}; !slices.Equal(s.Backfills, want) {
 		t.Errorf("backfills: %+v, want %+v", s.Backfills, want)
 	}
-	sizes := map[string]float64{}
+	sizes := map[string]int64{}
 	for _, of := range s.Sizes {
 		sizes[of.Table] = of.Bytes
 	}
-	if sizes["event"] <= 0 || sizes["inbox"] <= 0 || len(sizes) != 10 {
+	if sizes["log"] <= 0 || sizes["inbox"] <= 0 || len(sizes) != 10 {
 		t.Errorf("sizes: %v", sizes)
 	}
 	// It is kept.

@@ -59,7 +59,7 @@ func (s sample) readings() []Reading {
 	}
 	for _, of := range s.Stored {
 		who := []string{of.Consumer}
-		all = append(all, Reading{5, float64(of.Events), who}, Reading{6, float64(of.Keys), who}, Reading{7, of.Oldest.Seconds(), who}, Reading{8, float64(of.Undeclared), who})
+		all = append(all, Reading{5, float64(of.Events), who}, Reading{6, float64(of.Keys), who}, Reading{7, of.Oldest, who}, Reading{8, float64(of.Undeclared), who})
 	}
 	for _, of := range s.Letters {
 		all = append(all, Reading{9, float64(of.Open), []string{of.Origin, of.Consumer}})
@@ -79,7 +79,7 @@ func (s sample) readings() []Reading {
 		}
 	}
 	for _, of := range s.Sizes {
-		all = append(all, Reading{10, of.Bytes, []string{of.Table}})
+		all = append(all, Reading{10, float64(of.Bytes), []string{of.Table}})
 	}
 	return all
 }

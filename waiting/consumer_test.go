@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/internal/lane"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/rows"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/waiting"
@@ -137,7 +138,7 @@ func TestConsumer_ReleasingStoredEventsMakesHeadsDueOnly(t *testing.T) {
 	b.stored(t, "running", "running", "order.placed", "2100-01-01")
 	b.stored(t, "held", "held", "order.placed", "infinity")
 	pgtest.Exec(t, b.Pool, "update holdfast.stored set lease_until = now() + interval '1 hour' where event_id = 'running'")
-	pgtest.Exec(t, b.Pool, "update holdfast.letter set holds = true, place = 0 where id = $1", b.letter(t, "billing", "held", "holder"))
+	pgtest.Exec(t, b.Pool, "update holdfast.letter set holds = true, place = 0 where id = $1", rows.Dead(t, b.Pool, "billing", "held", "holder"))
 	if n, err := b.w.Retry(t.Context(), waiting.Filter{Consumer: "billing"}, waiting.Options{DryRun: true}); n != 1 || err != nil {
 		t.Errorf("%d would be released, %v", n, err)
 	}
@@ -245,7 +246,7 @@ func TestConsumer_AStoredEventThatRunsIsNotSkipped(t *testing.T) {
 func TestConsumer_AReplayThatIsGivenUpIsItsLetterAgain(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	id := b.letter(t, "billing", "k", "e1")
+	id := rows.Dead(t, b.Pool, "billing", "k", "e1")
 	if n, err := b.d.Replay(t.Context(), dlq.Filter{}, dlq.ReplayOptions{By: "ann"}); n != 1 || err != nil {
 		t.Fatal(n, err)
 	}

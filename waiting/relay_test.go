@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/rows"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
@@ -151,7 +152,7 @@ func TestRelay_TheReasonForWhichAnEventWaits(t *testing.T) {
 	consumerRow("running", "run", "known", "now", 1)
 	pgtest.Exec(t, b.Pool, "update holdfast.stored set lease_until = now() + interval '1 hour' where event_id = 'running'")
 	consumerRow("behind a letter", "d", "known", "infinity", 0)
-	pgtest.Exec(t, b.Pool, "update holdfast.letter set holds = true, place = 0 where id = $1", b.letter(t, "billing", "d", "its letter"))
+	pgtest.Exec(t, b.Pool, "update holdfast.letter set holds = true, place = 0 where id = $1", rows.Dead(t, b.Pool, "billing", "d", "its letter"))
 	consumerRow("of a paused key", "paused", "known", "infinity", 0)
 	consumerRow("due again there", "again", "known", "now", 2)
 	b.pause(t, waiting.Pausable{Consumer: "billing", Topic: "orders", Key: "paused"})

@@ -6,9 +6,7 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// The help of each command, and what its exit codes mean.
-
-// The help of the commands: when you need them, and an example.
+// This file has the help of each command: when you need it, an example, and what its exit codes mean.
 
 func (migrateCmd) Help() string {
 	return `Run it as the owner of the schema, before the first service starts and with each new version. Many nodes may run it at

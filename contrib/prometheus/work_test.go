@@ -76,7 +76,7 @@ func TestWork_WhatIsDoneOnRealServersIsMeasured(t *testing.T) {
 	sampler := need[*metrics.Database](t)(metrics.NewDatabase(db.Pool, metrics.DatabaseConfig{Interval: time.Second}))
 	need[func() error](t)(c.Database(sampler))
 	need[func() error](t)(c.Pool("main", db.Pool))
-	if got := values(t, registry); got["holdfast_backlog_lanes{}"] < 1 || got["holdfast_backlog_age_seconds{}"] <= 0 || got["holdfast_table_size_bytes{table=event}"] <= 0 {
+	if got := values(t, registry); got["holdfast_backlog_lanes{}"] < 1 || got["holdfast_backlog_age_seconds{}"] <= 0 || got["holdfast_table_size_bytes{table=log}"] <= 0 {
 		t.Errorf("nothing is published: %v", got)
 	}
 

@@ -16,27 +16,18 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/roletest"
+	"github.com/holdfast-go/holdfast/internal/test/rows"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
 )
-
-// relayLetter writes an open letter of a relay, and returns its id.
-func relayLetter(t *testing.T, db *pgtest.DB) (id int64) {
-	t.Helper()
-	if err := db.QueryRow(t.Context(), `insert into holdfast.letter (origin, reason, holds, event_id, source, type, topic, key, time, payload, hash, lane)
-		values ('relay', 'refused', true, 'e', '', 't', 'orders', 'k', now(), 'x', sha256('x'), holdfast.lane_of('k', 'e', 8)) returning id`).Scan(&id); err != nil {
-		t.Fatal(err)
-	}
-	return id
-}
 
 // A producer that could name a letter could pass a key that the letter holds, make an event vanish with it, reopen a
 // discarded one, and stop a lane by a number that is none.
 func TestReplay_AProducerCannotNameADeadLetter(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
-	id := relayLetter(t, db)
+	id := rows.Holding(t, db)
 	producer := roletest.As(t, db, "producer")
 	for name, letters := range map[string]string{"its id": fmt.Sprintf("array[%d]", id), "one that is none": "array[9223372036854775807]", "no number": "array[null]", "none": "array[]"} {
 		_, err := producer.Exec(t.Context(), `select holdfast.append(array['1'], array[''], array['t'], array['orders'], array['k'], null, null, null, null, `+letters+`::bigint[])`)
@@ -63,7 +54,7 @@ func TestReplay_AProducerCannotNameADeadLetter(t *testing.T) {
 func TestReplay_ALetterIsReplayedOnceAndOnlyWhenItIsOpen(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
-	id := relayLetter(t, db)
+	id := rows.Holding(t, db)
 	letters := roletest.As(t, db, "operator")
 	replayed := func(id int64) bool {
 		t.Helper()
@@ -104,7 +95,7 @@ func TestReplay_ALowerLimitHoldsNoEventUpThatWasLetIn(t *testing.T) {
 		t.Fatal(err)
 	}
 	pgtest.Exec(t, db.Pool, "update holdfast.scheduled set due_at = now(), headers = '{\"hf_x\": \"1\"}'")
-	id := relayLetter(t, db)
+	id := rows.Holding(t, db)
 	pgtest.Exec(t, db.Pool, "update holdfast.letter set payload = convert_to(repeat('x', 1000), 'UTF8'), headers = '{\"hf_x\": \"1\"}'")
 	d, err := dlq.New(roletest.As(t, db, "operator"), dlq.Config{})
 	if err != nil {

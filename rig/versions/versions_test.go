@@ -25,6 +25,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/roletest"
+	"github.com/holdfast-go/holdfast/internal/test/rows"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/kafkago"
@@ -208,11 +209,7 @@ func TestVersions_ReplaysOfTheOtherVersionSayWhatToDo(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	migrated.Script(t, db.Pool, "holdfast", version1)
-	var id int64
-	if err := db.QueryRow(t.Context(), `insert into holdfast.letter (origin, reason, holds, event_id, source, type, topic, key, time, payload, hash, lane)
-		values ('relay', 'refused', true, 'e', '', 't', 'orders', 'k', now(), 'x', sha256('x'), holdfast.lane_of('k', 'e', 8)) returning id`).Scan(&id); err != nil {
-		t.Fatal(err)
-	}
+	id := rows.Holding(t, db)
 	letters := asOf1(t, db, "letters")
 	d, err := dlq.New(letters, dlq.Config{})
 	if err != nil {

@@ -1,21 +1,13 @@
 package failure
 
 import (
-	"cmp"
-	"context"
 	"errors"
-	"fmt"
-	"runtime/debug"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-
-	"github.com/holdfast-go/holdfast/internal/foreign"
-	"github.com/holdfast-go/holdfast/internal/private"
 )
 
-// This file says whose fault it is that a transaction failed. FaultOf is pure: values in, values out.
+// This file says whose fault it is that a transaction failed.
 
 // Fault says whose fault it is that a transaction failed.
 type Fault int
@@ -131,72 +123,17 @@ func (e *HandlerError) Unwrap() error { return e.Err }
 
 // PanicError is a panic of a handler, with its stack.
 type PanicError struct {
-	message string
-	stack   string
+	Message string // of its value
+	Stack   string // below the panic, without arguments
 	Kind    string // the type of its value
 	At      string // the function and line where it came from
-	Logged  string // message, without what Postgres quotes
-}
-
-// PanicOf makes a PanicError of what the calling deferred function has recovered from.
-func PanicOf(p any) *PanicError {
-	e := &PanicError{message: foreign.Text(p), stack: trimmedStack(), Kind: fmt.Sprintf("%T", p), At: foreign.PanickedAt()}
-	e.Logged = e.message
-	if err, ok := p.(error); ok {
-		e.Logged = cmp.Or(foreign.Broken(err), private.Text(err))
-	}
-	return e
+	Logged  string // Message, without what Postgres quotes
 }
 
 // MaxErrorText is the most bytes kept of one error.
 const MaxErrorText = 2 << 10
 
-// trimmedStack is the stack below the panic, without arguments. Above the panic are only the runtime and this package.
-func trimmedStack() string {
-	stack := string(debug.Stack())
-	if _, below, ok := strings.Cut(stack, "panic("); ok {
-		if i := strings.Index(below, "\n"); i >= 0 {
-			below = below[i+1:]
-			if i := strings.Index(below, "\n"); i >= 0 { // the line that names panic's own file
-				stack = below[i+1:]
-			}
-		}
-	}
-	var b strings.Builder
-	for line := range strings.Lines(stack) {
-		if b.Len() > MaxErrorText {
-			break
-		}
-		if !strings.HasPrefix(line, "\t") {
-			if i := strings.LastIndex(line, "("); i > 0 {
-				line = line[:i] + "\n"
-			}
-		}
-		b.WriteString(line)
-	}
-	return b.String()
-}
-
-func (e *PanicError) Error() string { return "panic: " + e.message + "\n" + e.stack }
-
-// Of says whose fault it is that a transaction failed with err.
-func Of(ctx context.Context, tx pgx.Tx, err error) *Error {
-	var c Facts
-	var h *HandlerError
-	if errors.As(err, &h) {
-		c.InHandler, c.Behind, c.TimedOut, c.CutOff, c.Stopped = true, h.Behind, h.TimedOut, h.CutOff, h.Stopped
-	}
-	if h == nil || h.Hung == nil { // A handler that hangs may be using the connection.
-		c.ConnLost = tx.Conn().IsClosed()
-	}
-	return Blame(ctx, err, c)
-}
-
-// Blame makes an *Error of an error.
-func Blame(ctx context.Context, err error, c Facts) *Error {
-	c.Stopped = c.Stopped || ctx.Err() != nil
-	return &Error{FaultOf(err, c), err}
-}
+func (e *PanicError) Error() string { return "panic: " + e.Message + "\n" + e.Stack }
 
 // ErrGoexit means that a handler ended its goroutine.
 var ErrGoexit error = Ours("the handler ended its goroutine (runtime.Goexit)")
@@ -209,8 +146,3 @@ var ErrInFlight = errors.New("the event is being handled already")
 
 // ErrFenced means that the group has given the partition to another node.
 var ErrFenced = errors.New("another node has the partition")
-
-// ErrOneByOne ends a transaction of several events that have to come one by one. In a batch, one is known or has to wait for
-// its key. Among followers, one is known, nothing is before them any more, or there is no room. In a group, a handler
-// needs a transaction of its own, none of the events may be handled now, or somebody else has recorded one meanwhile.
-var ErrOneByOne = errors.New("the events have to come one by one")

@@ -9,6 +9,9 @@ import (
 	"time"
 )
 
+// Patience bounds a turn of a loop, and each of its statements, so that a lost answer cannot end the loop silently.
+const Patience = 30 * time.Second
+
 // Sleep waits for d. It returns an error early when the context ends.
 func Sleep(ctx context.Context, d time.Duration) error {
 	if d <= 0 {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/rows"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
@@ -15,7 +16,7 @@ func TestBeside_RetentionPassesOverALockedRowAndTakesItLater(t *testing.T) {
 	skip.InShort(t, "it judges how long something takes")
 	b := setup(t)
 	l := b.loop()
-	b.oldRows("http-", nil, 100)
+	rows.Settled(t, b.db, "http-", nil, 100)
 	tx, err := b.db.Begin(b.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -49,7 +50,7 @@ func TestBeside_RetentionPassesOverALockedRowAndTakesItLater(t *testing.T) {
 func TestBeside_RetentionsTurnBelongsToOneNodeAndComesWhenItIsTime(t *testing.T) {
 	b := setup(t)
 	one, two := b.loop(), b.loop()
-	b.oldRows("http-", nil, 300)
+	rows.Settled(t, b.db, "http-", nil, 300)
 	if got, err := one.Turn(b.Context(), 100, false); err != nil || got.Removed != 100 {
 		t.Fatalf("the first turn: %+v, %v", got, err)
 	}
@@ -81,7 +82,7 @@ func TestBeside_RetentionsTurnBelongsToOneNodeAndComesWhenItIsTime(t *testing.T)
 func TestBeside_RetentionGivesUpOnALockedTableSoon(t *testing.T) {
 	skip.InShort(t, "it judges how long something takes")
 	b := setup(t)
-	b.oldRows("http-", nil, 10)
+	rows.Settled(t, b.db, "http-", nil, 10)
 	pool := b.db.PoolOf(t, 1)
 	l := b.loop(func(c *Config) { c.Pool = pool })
 	settings := func() string {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/plantest"
+	"github.com/holdfast-go/holdfast/internal/test/rows"
 )
 
 func TestPlan_RetentionWorksInEveryModeOfPgx(t *testing.T) {
@@ -35,8 +36,8 @@ func TestPlan_RetentionWorksInEveryModeOfPgx(t *testing.T) {
 			defer pool.Close()
 			l := b.loop(func(c *Config) { c.Pool = pool })
 			pgtest.Exec(t, b.db, `insert into holdfast.consumer_position (consumer, topic, partition, position) values ('billing', 'orders', 0, 100)`)
-			b.oldRows("kafka-", 0, 250)
-			b.oldRows("http-", nil, 250)
+			rows.Settled(t, b.db, "kafka-", 0, 250)
+			rows.Settled(t, b.db, "http-", nil, 250)
 			for range 2 {
 				b.pass(l, 50)
 			}
@@ -61,8 +62,8 @@ func TestPlan_RetentionReadsByItsIndexHoweverLittleThePlannerKnows(t *testing.T)
 			}
 			if state != "the table is empty" {
 				pgtest.Exec(t, b.db, `insert into holdfast.consumer_position (consumer, topic, partition, position) select 'billing', 'orders', p, 100000 from generate_series(0, 63) p`)
-				b.oldRows("http-", nil, 20_000)
-				b.oldRows("kafka-", 0, 20_000)
+				rows.Settled(t, b.db, "http-", nil, 20_000)
+				rows.Settled(t, b.db, "kafka-", 0, 20_000)
 				pgtest.Exec(t, b.db, `insert into holdfast.start (consumer, source, event_id, last_at)
 					select 'consumer ' || n % 10, '', n::text, now() - n * interval '1 hour' from generate_series(1, 5000) n`)
 			}

@@ -31,9 +31,6 @@ type Config struct {
 }
 
 const (
-	// timeout bounds every turn, so that a lost answer cannot end the loop silently.
-	timeout = 30 * time.Second
-
 	// daily is how often a node returns to the first row. A pass may have missed rows, because their transaction was open
 	// for longer than the window or the clock was wrong. It comes no more often, and is not repeated after a failure, because it
 	// reads the index entries of everything that has gone since the last vacuum.
@@ -108,7 +105,7 @@ type Turn struct {
 // Turn reads up to limit rows from the mark on and removes those that may go, in one transaction. whole starts at the
 // first row instead of the mark.
 func (l *Loop) Turn(ctx context.Context, limit int, whole bool) (Turn, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(ctx, loop.Patience)
 	defer cancel()
 	if _, err := l.c.Pool.Exec(ctx, l.sql.row, l.c.Consumer); err != nil {
 		return Turn{}, fmt.Errorf("make retention row: %w", err)
@@ -174,7 +171,7 @@ func (l *Loop) Turn(ctx context.Context, limit int, whole bool) (Turn, error) {
 // ForgetStarts removes counts of starts that nobody asked for again, for example because the partition was released before the
 // handler ran. The table holds few rows at any time.
 func (l *Loop) ForgetStarts(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(ctx, loop.Patience)
 	defer cancel()
 	err := pgx.BeginTxFunc(ctx, l.c.Pool, pgx.TxOptions{BeginQuery: l.sql.begin}, func(tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, l.sql.starts, l.c.Consumer, max(l.c.Window, startsKept).Microseconds())

@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/rows"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
@@ -140,23 +141,14 @@ func TestRetention_RetentionRemovesOldRowsBelowThePosition(t *testing.T) {
 	}
 }
 
-// oldRows inserts n rows of a partition, a millisecond apart, that were settled longer ago than the window.
-func (b *bundle) oldRows(name string, partition any, n int) {
-	b.Helper()
-	pgtest.Exec(b, b.db, `insert into holdfast.inbox (consumer, source, event_id, topic, partition, "offset", hash, received_at, processed_at, result)
-		select 'billing', 'shop', $1::text || n, 'orders', $2::int, case when $2::int is not null then n end, '',
-		       now() - interval '30 days' + n * interval '1 millisecond', now() - interval '30 days' + n * interval '1 millisecond', 'handled'
-		  from generate_series(0, $3::int - 1) n`, name, partition, n)
-}
-
 func TestRetention_RetentionReadsRowsOfAStalledPartitionOnceInAPass(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	b := setup(t)
 	l := b.loop()
 	pgtest.Exec(t, b.db, `insert into holdfast.consumer_position (consumer, topic, partition, position) values ('billing', 'orders', 0, 10), ('billing', 'orders', 1, 1000)`)
-	b.oldRows("stalled-", 0, 1000)
-	b.oldRows("going-", 1, 1000)
-	b.oldRows("http-", nil, 1000)
+	rows.Settled(t, b.db, "stalled-", 0, 1000)
+	rows.Settled(t, b.db, "going-", 1, 1000)
+	rows.Settled(t, b.db, "http-", nil, 1000)
 	if read, removed := b.pass(l, 100); removed != 2010 || read > 3100 {
 		t.Errorf("the first pass read %d rows and removed %d, want about 3000 and 2010", read, removed)
 	}
@@ -180,7 +172,7 @@ func TestRetention_RetentionGetsPastManyRowsOfOneInstantThatMustStay(t *testing.
 	l := b.loop()
 	pgtest.Exec(t, b.db, `insert into holdfast.inbox (consumer, source, event_id, topic, partition, "offset", hash, processed_at, result)
 		select 'billing', '', 'stalled-' || n, 'orders', 0, n, '', now() - interval '40 days', 'handled' from generate_series(1, 3000) n`)
-	b.oldRows("http-", nil, 500)
+	rows.Settled(t, b.db, "http-", nil, 500)
 	b.pass(l, 100)
 	if n := b.count("select count(*) from holdfast.inbox where partition is null"); n != 0 {
 		t.Errorf("%d rows behind them are left", n)
@@ -193,7 +185,7 @@ func TestRetention_RetentionGetsPastManyRowsOfOneInstantThatMustStay(t *testing.
 func TestRetention_ADailyTurnFindsRowsBelowTheMark(t *testing.T) {
 	b := setup(t)
 	l := b.loop()
-	b.oldRows("http-", nil, 100)
+	rows.Settled(t, b.db, "http-", nil, 100)
 	b.pass(l, 1000)
 	// A transaction that had been open since before everything else.
 	pgtest.Exec(t, b.db, `insert into holdfast.inbox (consumer, source, event_id, topic, hash, processed_at, result) values ('billing', '', 'late', 'orders', '', now() - interval '60 days', 'handled')`)

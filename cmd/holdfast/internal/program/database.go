@@ -21,8 +21,8 @@ type ConnectionFlags struct {
 	Schema          string `help:"Postgres schema." default:"holdfast" env:"HOLDFAST_SCHEMA"`
 }
 
-// given says which flags of the database are on the command line, and not in the environment.
-type given struct{ url, file bool }
+// Given says which flags of the database are on the command line, and not in the environment.
+type Given struct{ url, file bool }
 
 // DatabaseURL is the connection string: from a flag, else from a variable; "" leaves it to Postgres' own variables. A
 // password is not for the command line, which a list of processes shows to everybody.
@@ -84,8 +84,8 @@ func HasPassword(text string) bool {
 }
 
 // GivenBy says which of them a command line has.
-func GivenBy(parsed *kong.Context) given {
-	return given{OnCommandLine(parsed, "database-url"), OnCommandLine(parsed, "database-url-file")}
+func GivenBy(parsed *kong.Context) Given {
+	return Given{OnCommandLine(parsed, "database-url"), OnCommandLine(parsed, "database-url-file")}
 }
 
 // OnCommandLine says whether a flag was given, not its variable.

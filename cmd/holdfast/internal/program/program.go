@@ -18,7 +18,7 @@ type Program struct {
 	ErrOut   io.Writer
 	Database ConnectionFlags
 
-	Given given
+	Given Given
 	Model *kong.Application
 
 	Terminal io.Reader // on which a person answers; nil if there is none
