@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/inbox/internal/loop"
+	"github.com/holdfast-go/holdfast/inbox/internal/position"
 	"github.com/holdfast-go/holdfast/inbox/internal/readahead"
 	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
@@ -30,39 +31,39 @@ func (p *partition) assign(ctx context.Context) error {
 			id, ok = p.identify(ctx, first, end)
 		}
 		if ok {
-			var a assignment
-			a, err = p.fences.assign(ctx, p.tp.Topic, p.tp.Partition, groupOf(p.gen), func(position int64) (reading, error) {
-				if position > end && known <= end { // The last owner went on while we waited for the fence or were frozen.
-					known = position
-					return reading{}, errOldBounds
+			var a position.Assigned
+			a, err = p.positions.Assign(ctx, p.tp.Topic, p.tp.Partition, groupOf(p.gen), func(at int64) (position.Reading, error) {
+				if at > end && known <= end { // The last owner went on while we waited for the fence or were frozen.
+					known = at
+					return position.Reading{}, errOldBounds
 				}
-				if refused.stands(position, id) {
-					return reading{}, refused.err
+				if refused.stands(at, id) {
+					return position.Reading{}, refused.err
 				}
 				committed := p.start.Committed
 				if id == logOther { // It belongs to the other log, too.
 					committed = source.NoOffset
 				}
-				r, err := startAt(position, committed, first, end, id == logSame, p.start.AdoptCommitted, p.start.SkipDeleted)
-				refused = refusal{position, err}
+				r, err := position.StartAt(at, committed, first, end, id == logSame, p.start.AdoptCommitted, p.start.SkipDeleted)
+				refused = refusal{at, err}
 				return r, err
 			})
 			if err == nil {
 				failpoint.Hit(failpoint.InboxAssigned)
 				p.mu.Lock()
-				p.fence, p.track = a.fence, readahead.NewTracker(a.reading.start)
-				p.saved, p.known = a.reading.start, p.start.Committed
-				if a.unclean {
+				p.fence, p.track = a.Fence, readahead.NewTracker(a.Reading.Start)
+				p.saved, p.known = a.Reading.Start, p.start.Committed
+				if a.Unclean {
 					p.replaying, p.replayLeft, p.replayEnd = true, readahead.MaxAhead, end
 				}
 				p.mu.Unlock()
 				p.c.Logger.Info("partition assigned", "consumer", p.c.Consumer, "topic", p.tp.Topic, "partition", p.tp.Partition,
-					"epoch", a.fence.Epoch, "start", a.reading.start, "position", a.reading.position, "committed", p.start.Committed, "unclean", a.unclean)
+					"epoch", a.Fence.Epoch, "start", a.Reading.Start, "position", a.Reading.Position, "committed", p.start.Committed, "unclean", a.Unclean)
 				if p.c.Observer.OnAssigned != nil {
-					p.c.Observer.OnAssigned(a.fence.Assignment, a.reading.start)
+					p.c.Observer.OnAssigned(Assignment(a.Fence.Claim), a.Reading.Start)
 				}
-				p.otherGroup(a.otherGroup)
-				p.notifyReread(a.fence, a.reading, id)
+				p.otherGroup(a.OtherGroup)
+				p.notifyReread(a.Fence, a.Reading, id)
 				return nil
 			}
 			if errors.Is(err, errOldBounds) {
@@ -108,7 +109,7 @@ func (p *partition) otherGroup(other string) {
 	}
 }
 
-// refusal is why startAt refused a position.
+// refusal is why StartAt refused a position.
 type refusal struct {
 	position int64
 	err      error // nil: it did not

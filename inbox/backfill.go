@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/inbox/internal/loop"
+	"github.com/holdfast-go/holdfast/inbox/internal/position"
 	"github.com/holdfast-go/holdfast/inbox/internal/readahead"
 	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/foreign"
@@ -114,7 +115,7 @@ func (in *Inbox) ConsumeUntil(ctx context.Context, s Source, u Until) (Progress,
 		src.Close()
 		return Progress{}, fmt.Errorf("%w: source is a %T: its sessions must be source.Bounded, which says where topics end", ErrConfiguration, s)
 	}
-	b := &backfill{env: in.env, Bounded: bounded, pauses: in.pauses, every: cmp.Or(u.ProgressEvery, defaultProgressEvery), tell: u.ProgressFunc, from: map[source.TopicPartition]int64{}}
+	b := &backfill{env: in.env, positions: in.consumer.positions, Bounded: bounded, pauses: in.pauses, every: cmp.Or(u.ProgressEvery, defaultProgressEvery), tell: u.ProgressFunc, from: map[source.TopicPartition]int64{}}
 	if err := b.begin(ctx, u); err != nil {
 		src.Close()
 		return Progress{}, err
@@ -146,7 +147,8 @@ var errArrived = errors.New("the bound is reached")
 type backfill struct {
 	source.Bounded
 	*env
-	pauses *pauses
+	positions *position.Table
+	pauses    *pauses
 
 	bound readahead.Bound
 	every time.Duration
@@ -293,23 +295,5 @@ func (b *backfill) refit(ctx context.Context) {
 func (b *backfill) standings(ctx context.Context) (map[source.TopicPartition]readahead.Standing, error) {
 	ctx, cancel := context.WithTimeout(ctx, loop.Patience)
 	defer cancel()
-	rows, err := b.pool.Query(ctx, b.sql.standings, b.c.Consumer)
-	if err != nil {
-		return nil, fmt.Errorf("read positions: %w", err)
-	}
-	defer rows.Close()
-	at := map[source.TopicPartition]readahead.Standing{}
-	for rows.Next() {
-		var topic, held string
-		var partition int32
-		var position int64
-		if err := rows.Scan(&topic, &partition, &position, &held); err != nil {
-			return nil, fmt.Errorf("read positions: %w", err)
-		}
-		at[source.TopicPartition{Topic: topic, Partition: int(partition)}] = readahead.Standing{Claimed: true, Position: position, Held: held}
-	}
-	if err := rows.Err(); err != nil {
-		return nil, fmt.Errorf("read positions: %w", err)
-	}
-	return at, nil
+	return b.positions.Standings(ctx)
 }

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/internal/position"
 	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
@@ -258,4 +260,31 @@ func giveOnce(ctx context.Context, given *bool, g source.Generation) (source.Gen
 	}
 	<-ctx.Done()
 	return nil, ctx.Err()
+}
+
+// readAt chooses to read from an offset, and takes the position to be there.
+func readAt(offset int64) func(int64) (position.Reading, error) {
+	return func(int64) (position.Reading, error) { return position.Reading{Start: offset, Position: offset}, nil }
+}
+
+// raise gives partition 0 to a node.
+func (b *bundle) raise(in *Inbox, group string, offset int64) position.Assigned {
+	b.Helper()
+	a, err := in.consumer.positions.Assign(b.Context(), "orders", 0, group, readAt(offset))
+	if err != nil {
+		b.Fatal(err)
+	}
+	return a
+}
+
+func (b *bundle) fenceWaiters() int64 {
+	return b.count("select count(*) from pg_locks where locktype = 'advisory' and classid = $1 and not granted and database = (select oid from pg_database where datname = current_database())", int64(position.FenceClass))
+}
+
+// wantError wants an error that says what was being tried.
+func (b *bundle) wantError(err error, says string) {
+	b.Helper()
+	if err == nil || !strings.Contains(err.Error(), says) {
+		b.Errorf("the error is %v, want one that says %q", err, says)
+	}
 }

@@ -118,7 +118,7 @@ func (b *bundle) consumeGated(in *Inbox, g *gatedLog) *partition {
 	if err := in.registry.start(); err != nil {
 		b.Fatal(err)
 	}
-	if err := errors.Join(in.consumer.renewIncarnation(b.Context()), in.pauses.look(b.Context(), b.db)); err != nil {
+	if err := errors.Join(in.consumer.renew(b.Context()), in.pauses.look(b.Context(), b.db)); err != nil {
 		b.Fatal(err)
 	}
 	b.run(in.Run)

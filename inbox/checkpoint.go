@@ -4,13 +4,10 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"hash/fnv"
 	"io"
 
-	"github.com/jackc/pgx/v5"
-
-	"github.com/holdfast-go/holdfast/inbox/internal/readahead"
+	"github.com/holdfast-go/holdfast/inbox/internal/position"
 	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
@@ -42,12 +39,11 @@ const (
 // show that: it may have survived the topic, in a copied cluster say. Kafka's id of a topic would tell, but kafka-go does not ask
 // for it. ok is false when the question has to be asked again.
 func (p *partition) identify(ctx context.Context, first, end int64) (id logIdentity, ok bool) {
-	m := readahead.Checkpoint{Offset: source.NoOffset}
 	bounded, cancel := p.bounded(ctx)
-	err := p.pool.QueryRow(bounded, p.sql.checkpoint, p.c.Consumer, p.tp.Topic, int32(p.tp.Partition)).Scan(&m.Offset, &m.Identity)
+	m, err := p.positions.Checkpoint(bounded, p.tp)
 	cancel()
-	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-		p.transient(fmt.Errorf("read checkpoint of %s/%d: %w", p.tp.Topic, p.tp.Partition, err))
+	if err != nil {
+		p.transient(err)
 		return logUnknown, false
 	}
 	if m.Offset < first || m.Offset >= end { // NoOffset is, too.
@@ -73,8 +69,8 @@ func (p *partition) identify(ctx context.Context, first, end int64) (id logIdent
 }
 
 // notifyReread reports a start below the position.
-func (p *partition) notifyReread(f *fence, r reading, id logIdentity) {
-	offsets := r.position - r.start
+func (p *partition) notifyReread(f *position.Fence, r position.Reading, id logIdentity) {
+	offsets := r.Position - r.Start
 	if offsets <= 0 {
 		return
 	}
@@ -87,8 +83,8 @@ func (p *partition) notifyReread(f *fence, r reading, id logIdentity) {
 			"if it was not, stop, and set the group's offset to the position"
 	}
 	p.c.Logger.Warn("records below the position are read again; events without an inbox row become dead letters", "consumer", p.c.Consumer,
-		"topic", p.tp.Topic, "partition", p.tp.Partition, "offsets", offsets, "start", r.start, "position", r.position, "why", why)
+		"topic", p.tp.Topic, "partition", p.tp.Partition, "offsets", offsets, "start", r.Start, "position", r.Position, "why", why)
 	if p.c.Observer.OnReread != nil {
-		p.c.Observer.OnReread(f.Assignment, offsets)
+		p.c.Observer.OnReread(Assignment(f.Claim), offsets)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/internal/position"
 	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/logtest"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
@@ -143,12 +144,12 @@ func TestCheckpointIdentify_RereadingIsSaidWithItsCause(t *testing.T) {
 		watched(&log)(&c)
 		in := newInbox(nil, c)
 		p := in.consumer.newPartition(nil, nil, source.TopicPartition{Topic: "orders", Partition: 0}, source.Start{Committed: row.committed})
-		p.notifyReread(&fence{Assignment: Assignment{Topic: "orders"}}, reading{start: row.start, position: row.position}, row.id)
+		p.notifyReread(&position.Fence{Claim: position.Claim{Topic: "orders"}}, position.Reading{Start: row.start, Position: row.position}, row.id)
 		got, said := b.observed.reread["orders/0"]
 		if got != row.offsets || said != (row.offsets > 0) || said != strings.Contains(log.String(), "read again") || said && !strings.Contains(log.String(), `why="`+row.why) {
 			t.Errorf("%s: %d offsets are said to be read again (%v), want %d; log %s", row.name, got, said, row.offsets, log.String())
 		}
 		in.c.Observer.OnReread = nil // Nobody has to listen.
-		p.notifyReread(&fence{}, reading{start: row.start, position: row.position}, row.id)
+		p.notifyReread(&position.Fence{}, position.Reading{Start: row.start, Position: row.position}, row.id)
 	}
 }

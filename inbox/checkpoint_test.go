@@ -104,11 +104,11 @@ func TestCheckpoint_ANewLogDoesNotVouchForAPositionThatItHasNotReached(t *testin
 	}{{10, 9, 19}, {20, source.NoOffset, 19}, {20, 18, 18}, {30, 28, 28}, {31, source.NoOffset, 28}} {
 		for name, change := range map[string]func() error{
 			"save": func() error {
-				_, err := b.db.Exec(t.Context(), in.sql.save, "billing", []string{"orders"}, []int32{0}, []int64{1}, []int64{row.position}, []int64{row.checkpoint}, []int64{1}, []string{token})
+				_, err := b.db.Exec(t.Context(), in.consumer.positions.SQL.Save, "billing", []string{"orders"}, []int32{0}, []int64{1}, []int64{row.position}, []int64{row.checkpoint}, []int64{1}, []string{token})
 				return err
 			},
 			"release": func() error {
-				_, err := b.db.Exec(t.Context(), in.sql.release, "billing", "orders", int32(0), int64(1), row.position, true, row.checkpoint, int64(1), token)
+				_, err := b.db.Exec(t.Context(), in.consumer.positions.SQL.Release, "billing", "orders", int32(0), int64(1), row.position, true, row.checkpoint, int64(1), token)
 				return err
 			},
 		} {

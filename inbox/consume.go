@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/inbox/internal/loop"
+	"github.com/holdfast-go/holdfast/inbox/internal/position"
 	"github.com/holdfast-go/holdfast/inbox/internal/readahead"
 	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/foreign"
@@ -17,7 +18,7 @@ type consumer struct {
 	*env
 	declarations *declarations
 	receiver     *receiver
-	fences       *fences
+	positions    *position.Table
 	memory       *readahead.Memory
 	pauses       *pauses
 
@@ -34,7 +35,7 @@ func (co *consumer) run(ctx context.Context, src source.Session) error {
 	for wait := 0; ; wait++ {
 		err := co.declarations.declare(ctx)
 		if err == nil {
-			if err = co.renewIncarnation(ctx); err == nil {
+			if err = co.renew(ctx); err == nil {
 				err = co.pauses.look(ctx, co.pool)
 			}
 			if err == nil {
@@ -162,7 +163,7 @@ func (co *consumer) hold(g *loop.Group, h *held, gen source.Generation, given ma
 }
 
 func (co *consumer) newPartition(workers *workerPool, gen source.Generation, tp source.TopicPartition, start source.Start) *partition {
-	return &partition{env: co.env, fences: co.fences, declarations: co.declarations, receiver: co.receiver, serial: co.suspects, memory: co.memory,
+	return &partition{env: co.env, positions: co.positions, declarations: co.declarations, receiver: co.receiver, serial: co.suspects, memory: co.memory,
 		workers: workers, gen: gen, tp: tp, start: start, scheduler: newScheduler(co.c.BatchSize), freed: make(chan struct{}, 1), counted: map[int64]*delivery{}}
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/holdfast-go/holdfast/inbox/internal/position"
 	"github.com/holdfast-go/holdfast/internal/test/cable"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
@@ -19,12 +20,12 @@ func TestCutoff_ANodeCutOffInsideAPipelineFreesItsFence(t *testing.T) {
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.Timeout, c.Grace = time.Second, time.Second })
 	rn := in.receiver.runner
-	f := &fence{Assignment: Assignment{Topic: "orders"}, number: 4711}
+	f := &position.Fence{Claim: position.Claim{Topic: "orders"}, Number: 4711}
 	release, held, ended := make(chan struct{}), make(chan pgx.Tx), make(chan struct{})
 	go func() {
 		defer close(ended)
 		_ = rn.transactHandler(context.Background(), &in.c, func(tx pgx.Tx) error {
-			if _, err := tx.Exec(context.Background(), in.sql.fenceShared, int32(fenceClass), f.number); err != nil {
+			if _, err := tx.Exec(context.Background(), in.consumer.positions.SQL.FenceShared, position.FenceClass, f.Number); err != nil {
 				t.Error(err)
 			}
 			held <- tx
@@ -38,7 +39,7 @@ func TestCutoff_ANodeCutOffInsideAPipelineFreesItsFence(t *testing.T) {
 	var last time.Duration // A look that comes late, on a busy machine, does not count.
 	free := func() bool {
 		at := running()
-		if b.count("select count(*) from pg_locks where locktype = 'advisory' and classid = $1 and objid = $2 and database = (select oid from pg_database where datname = current_database())", int64(fenceClass), int64(f.number)) == 0 {
+		if b.count("select count(*) from pg_locks where locktype = 'advisory' and classid = $1 and objid = $2 and database = (select oid from pg_database where datname = current_database())", int64(position.FenceClass), int64(f.Number)) == 0 {
 			return true
 		}
 		last = at

@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox/internal/failure"
+	"github.com/holdfast-go/holdfast/inbox/internal/position"
 )
 
 // delivery is an event that is being taken in.
@@ -47,7 +48,7 @@ const (
 
 // origin says where in Kafka an event comes from.
 type origin struct {
-	fence  *fence
+	fence  *position.Fence
 	offset int64
 }
 
@@ -106,7 +107,7 @@ func (d *delivery) epoch() *int64 {
 // stale reports that the event lies below the position that the partition had when this node was given it. Records that are
 // read before that have no fence: checkpoint.go only compares them.
 func (d *delivery) stale() bool {
-	return d.from != nil && d.from.fence != nil && d.from.offset < d.from.fence.position
+	return d.from != nil && d.from.fence != nil && d.from.offset < d.from.fence.Position
 }
 
 // errUnqueued means that an event was to join the queue of its key, but the queue is empty by now: run the event instead.

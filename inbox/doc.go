@@ -27,8 +27,8 @@
 // # Words
 //
 // All files use these names: Config (config.go), Option (options.go, upcast.go), Handler and Outcome (outcome.go), Observer (observer.go), what
-// a consumer group and its records are (package source), what an event may be (event.go), and its headers (headers.go). The statements are constants, one file for
-// each subject: queries.go, position_queries.go, letter_queries.go.
+// a consumer group and its records are (package source), what an event may be (event.go), and its headers (headers.go). The statements are constants:
+// queries.go, and letter_queries.go for dead letters.
 //
 // # Rooms
 //
@@ -36,6 +36,7 @@
 //
 //	source             what a Source gives: sessions, generations, pages, records (public)
 //	internal/readahead how far a partition is read ahead: settled offsets, bytes in memory, the bound of a backfill
+//	internal/position  where the consumer stands in each partition, and which node may move it: fences, positions, where to read from
 //	internal/failure   what becomes of an event whose transaction failed: whose fault it is, and what follows (pure)
 //	internal/retention which rows nobody needs any more, and at what pace they go
 //	internal/loop      loops side by side, their rests and their delays
@@ -50,7 +51,7 @@
 //     clear (decrypt.go).
 //  2. Consume joins the group and gets partitions (consume.go), all at once or some of them. It says what keeps the
 //     node from working though nothing fails (complete.go), saves and commits the positions as events settle, and releases them at a
-//     rebalance or shutdown (position.go). held.go has all partitions of a node.
+//     rebalance or shutdown (position.go, by package position). held.go has all partitions of a node.
 //  3. A partition is read page by page (read.go). First it is assigned: the fence is raised, so that the last owner can no
 //     longer commit (assign.go). If the log does not hold the next offset, the partition is held (hold.go). A checkpoint shows
 //     whether the log is still the same (checkpoint.go). After a crash starts are counted, and suspects run alone (serial.go).
@@ -59,7 +60,7 @@
 //     than the partition's share of the memory (page.go).
 //  4. The workers get an event when its key is free (dispatch.go), and report how it went (progress.go). An event that finds
 //     no room waits: backpressure (capacity.go). partition.go is what these files share. A database that lost its last
-//     transactions makes a partition stale (incarnation.go).
+//     transactions makes a partition stale.
 //  5. A worker of the pool does one job after the other (pool.go). If their handlers may share, it does several in one
 //     transaction while many wait (together.go). It may go on with the key that it has (followers.go); otherwise the scheduler decides which events may run
 //     in parallel (scheduler.go). job.go is the work of one transaction. Package readahead knows which offsets are settled.
@@ -73,8 +74,7 @@
 //  10. An event that has to wait joins the queue of its key (queues.go), within the quota (quota.go). ledger.go writes rows,
 //     paused.go knows what people have paused, starts.go counts starts, letter.go writes dead letters, and report.go reports to the log and the Observer, without what a
 //     handler's error has of its event (redact.go). delivery.go
-//     is an event and where it came from, fence.go is the right to its partition (fencing), and start.go decides where to
-//     read that from.
+//     is an event and where it came from; package position has the right to its partition (fencing), and decides where to read that from.
 //  11. Every handler runs in one place (handler.go), in a transaction (transaction.go) that commits or rolls back (ending.go),
 //     and is judged in one place (package failure). connection.go takes the connections, bounds what is waited for on them, and
 //     gets rid of dead ones. Package failure decides whose fault a failure is, and what follows from it.

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/internal/position"
 	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
@@ -210,7 +211,7 @@ func TestFence_TheNextOwnerWaitsForTheHandlersOfTheLast(t *testing.T) {
 	next.c.Observer.OnAssigned = func(Assignment, int64) { close(assigned) }
 	b.consumeFake(next, newFakeGeneration(log))
 	// It waits for the lock: that is to be seen in Postgres.
-	for b.count("select count(*) from pg_locks where locktype = 'advisory' and classid = $1 and not granted and database = (select oid from pg_database where datname = current_database())", int64(fenceClass)) == 0 {
+	for b.count("select count(*) from pg_locks where locktype = 'advisory' and classid = $1 and not granted and database = (select oid from pg_database where datname = current_database())", int64(position.FenceClass)) == 0 {
 		select {
 		case <-assigned:
 			t.Fatal("the next owner did not wait")
@@ -313,15 +314,15 @@ func TestFence_NoEpochOfAPartitionComesTwice(t *testing.T) {
 		{"one whose clock is behind", "update holdfast.consumer_position set epoch = epoch + 3600000000"},
 	} {
 		pgtest.Exec(t, b.db, row.before)
-		a, err := in.consumer.fences.assign(t.Context(), "orders", 0, "", func(int64) (reading, error) { return reading{}, nil })
+		a, err := in.consumer.positions.Assign(t.Context(), "orders", 0, "", func(int64) (position.Reading, error) { return position.Reading{}, nil })
 		if err != nil {
 			t.Fatal(err)
 		}
-		if other, again := given[a.fence.Epoch]; again {
-			t.Errorf("%s has the epoch of %s: %d", row.name, other, a.fence.Epoch)
+		if other, again := given[a.Fence.Epoch]; again {
+			t.Errorf("%s has the epoch of %s: %d", row.name, other, a.Fence.Epoch)
 		}
-		given[a.fence.Epoch] = row.name
-		if n := b.count("select count(*) from holdfast.consumer_position where epoch = $1", a.fence.Epoch); n != 1 {
+		given[a.Fence.Epoch] = row.name
+		if n := b.count("select count(*) from holdfast.consumer_position where epoch = $1", a.Fence.Epoch); n != 1 {
 			t.Errorf("%s: the table has another epoch", row.name)
 		}
 	}

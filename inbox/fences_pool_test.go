@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/holdfast-go/holdfast/inbox/internal/position"
 	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/lane"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
@@ -25,7 +25,7 @@ func (b *bundle) holdFences(from, to int) pgx.Tx {
 	b.Cleanup(func() { _ = tx.Rollback(context.Background()) })
 	for p := from; p <= to; p++ {
 		number := lane.Number("holdfast", "billing", "orders", string(rune('0'+p)))
-		pgtest.Exec(b, tx, "select pg_advisory_xact_lock_shared($1, $2)", int32(fenceClass), number)
+		pgtest.Exec(b, tx, "select pg_advisory_xact_lock_shared($1, $2)", position.FenceClass, number)
 	}
 	return tx
 }
@@ -66,7 +66,7 @@ func TestFencesPool_AnOwnerThatGoesOnDoesNotKeepTheNextOneOut(t *testing.T) {
 	one, other := b.holdFences(1, 1), pgx.Tx(nil)
 	done := make(chan error, 1)
 	go func() {
-		_, err := in.consumer.fences.assign(b.Context(), "orders", 1, "", func(int64) (reading, error) { return reading{}, nil })
+		_, err := in.consumer.positions.Assign(b.Context(), "orders", 1, "", func(int64) (position.Reading, error) { return position.Reading{}, nil })
 		done <- err
 	}()
 	wait.Until(t, "the next owner to wait", func() bool {
@@ -79,7 +79,7 @@ func TestFencesPool_AnOwnerThatGoesOnDoesNotKeepTheNextOneOut(t *testing.T) {
 	}
 	defer func() { _ = other.Rollback(context.Background()) }()
 	pgtest.Exec(t, other, "set local lock_timeout = '50ms'")
-	if _, err := other.Exec(b.Context(), "select pg_advisory_xact_lock_shared($1, $2)", int32(fenceClass), lane.Number("holdfast", "billing", "orders", "1")); err == nil {
+	if _, err := other.Exec(b.Context(), "select pg_advisory_xact_lock_shared($1, $2)", position.FenceClass, lane.Number("holdfast", "billing", "orders", "1")); err == nil {
 		t.Error("the last owner overtook the next one")
 	}
 	if err := one.Rollback(b.Context()); err != nil {
@@ -87,26 +87,5 @@ func TestFencesPool_AnOwnerThatGoesOnDoesNotKeepTheNextOneOut(t *testing.T) {
 	}
 	if err := <-done; err != nil {
 		t.Error(err)
-	}
-}
-
-func TestFencesPool_AQuarterOfThePoolMayWaitForLastOwners(t *testing.T) {
-	if n := waitingMost(nil); n != 1 {
-		t.Errorf("without a pool %d may wait", n)
-	}
-	for conns, want := range map[int32]int{1: 1, 3: 1, 4: 1, 7: 1, 8: 2, 12: 3, 20: 5, 100: 25} {
-		c, err := pgxpool.ParseConfig("postgres://localhost/x")
-		if err != nil {
-			t.Fatal(err)
-		}
-		c.MaxConns = conns
-		pool, err := pgxpool.NewWithConfig(t.Context(), c) // It connects to nothing before it is asked to.
-		if err != nil {
-			t.Fatal(err)
-		}
-		if n := waitingMost(pool); n != want {
-			t.Errorf("of %d connections %d may wait, want %d", conns, n, want)
-		}
-		pool.Close()
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/internal/position"
 	"github.com/holdfast-go/holdfast/internal/lane"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/seed"
@@ -214,14 +215,14 @@ func TestFollowers_FollowersThatCannotAllBeStoredLeaveNothing(t *testing.T) {
 // followers are the events 1, 2 and 3 of the key "k", from a partition that is ours, by an epoch that is off by some.
 func (b *bundle) followers(in *Inbox, off int64) (ds []*delivery) {
 	b.Helper()
-	a, err := in.consumer.fences.assign(b.Context(), "orders", 0, "", func(int64) (reading, error) { return reading{}, nil })
+	a, err := in.consumer.positions.Assign(b.Context(), "orders", 0, "", func(int64) (position.Reading, error) { return position.Reading{}, nil })
 	if err != nil {
 		b.Fatal(err)
 	}
-	a.fence.Epoch += off
+	a.Fence.Epoch += off
 	for i := range 3 {
 		d := in.registry.newDelivery(event(strconv.Itoa(i+1), "k"))
-		d.from = &origin{fence: a.fence, offset: int64(i)}
+		d.from = &origin{fence: a.Fence, offset: int64(i)}
 		ds = append(ds, d)
 	}
 	return ds

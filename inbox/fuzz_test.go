@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/internal/position"
 	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
@@ -22,7 +23,7 @@ func FuzzEveryRecordIsAnEventOrALetter(f *testing.F) {
 	f.Add([]byte(strings.Repeat("k", 1100)), []byte("v"), "ce_time", []byte("0000-01-01T00:00:00Z"), "ce_type", []byte(strings.Repeat("t", 256)), "", []byte(nil), int64(-1))
 	f.Fuzz(func(t *testing.T, key, value []byte, name1 string, value1 []byte, name2 string, value2 []byte, name3 string, value3 []byte, offset int64) {
 		bare := bareReceiver()
-		p := &partition{env: bare.env, receiver: bare, tp: source.TopicPartition{Topic: "orders", Partition: 3}, fence: &fence{}}
+		p := &partition{env: bare.env, receiver: bare, tp: source.TopicPartition{Topic: "orders", Partition: 3}, fence: &position.Fence{}}
 		d, letter := p.delivery(source.Record{Offset: offset, Key: key, Value: value, Time: time.Unix(1_700_000_000, 0),
 			Headers: []source.Header{{Key: name1, Value: value1}, {Key: name2, Value: value2}, {Key: name3, Value: value3}}})
 		p.fence, p.c.HoldKey = nil, true // as where a log is compared with what was settled, before the partition is ours
@@ -82,7 +83,7 @@ func FuzzAPublishedEventIsReceivedAsItWas(f *testing.F) {
 			recordKey = []byte(wire.RecordKey(key))
 		}
 		bare := bareReceiver()
-		p := &partition{env: bare.env, receiver: bare, tp: source.TopicPartition{Topic: "orders", Partition: 3}, fence: &fence{}}
+		p := &partition{env: bare.env, receiver: bare, tp: source.TopicPartition{Topic: "orders", Partition: 3}, fence: &position.Fence{}}
 		d, letter := p.delivery(source.Record{Key: recordKey, Value: payload, Headers: wire.Headers[source.Header](nil, e), Time: time.Unix(9, 0)})
 		if letter != nil {
 			t.Fatalf("%+v became a letter", e)

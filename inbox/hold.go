@@ -6,10 +6,9 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/inbox/internal/loop"
+	"github.com/holdfast-go/holdfast/inbox/internal/position"
 	"github.com/holdfast-go/holdfast/internal/foreign"
 )
 
@@ -38,7 +37,7 @@ func (p *partition) hold(ctx context.Context, why error, tries int, own bool) er
 	if p.c.Observer.OnHeld != nil {
 		held := Assignment{Topic: p.tp.Topic, Partition: p.tp.Partition}
 		if own {
-			held = p.fence.Assignment
+			held = Assignment(p.fence.Claim)
 		}
 		p.c.Observer.OnHeld(held, why)
 	}
@@ -62,20 +61,16 @@ func (p *partition) noteHeld(ctx context.Context, why *string, own bool) (same b
 	if own {
 		epoch = &p.fence.Epoch
 	}
-	var position int64
-	err = p.pool.QueryRow(ctx, p.sql.hold, p.c.Consumer, p.tp.Topic, int32(p.tp.Partition), why, epoch).Scan(&position)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("note that %s/%d is held: %w", p.tp.Topic, p.tp.Partition, err)
+	at, found, err := p.positions.Hold(ctx, p.tp, why, epoch)
+	if err != nil || !found {
+		return false, err
 	}
 	if !own {
 		return true, nil
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return position >= p.saved && position <= p.track.Low(), nil // A save may be on its way.
+	return at >= p.saved && at <= p.track.Low(), nil // A save may be on its way.
 }
 
 // letGo notes that the partition is not held any more. The error ends the partition, as that of hold does.
@@ -113,18 +108,18 @@ func (p *partition) outOfRange(ctx context.Context, offset int64) (int64, error)
 			same, _ = p.identify(ctx, first, end)
 		}
 		if refused == nil || same == logSame {
-			var r reading
-			if r, refused = startAt(offset, offset, first, end, true, false, p.start.SkipDeleted); refused == nil {
-				if r.start > offset {
+			var r position.Reading
+			if r, refused = position.StartAt(offset, offset, first, end, true, false, p.start.SkipDeleted); refused == nil {
+				if r.Start > offset {
 					p.c.Logger.Warn("records that were deleted before they were handled are skipped", "consumer", p.c.Consumer,
-						"topic", p.tp.Topic, "partition", p.tp.Partition, "offsets", r.start-offset, "start", r.start)
+						"topic", p.tp.Topic, "partition", p.tp.Partition, "offsets", r.Start-offset, "start", r.Start)
 				}
 				if tries > 1 {
-					return r.start, p.letGo(ctx)
+					return r.Start, p.letGo(ctx)
 				}
-				return r.start, nil
+				return r.Start, nil
 			}
-			refused = fmt.Errorf("read %s/%d: %w", p.tp.Topic, p.tp.Partition, remedied(refused, p.c, p.tp.Topic, p.tp.Partition))
+			refused = fmt.Errorf("read %s/%d: %w", p.tp.Topic, p.tp.Partition, p.positions.Remedied(refused, p.tp.Topic, p.tp.Partition))
 		}
 		if err := p.hold(ctx, refused, tries, true); err != nil {
 			return 0, err

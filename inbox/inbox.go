@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/holdfast-go/holdfast/inbox/internal/position"
 	"github.com/holdfast-go/holdfast/inbox/internal/readahead"
 	"github.com/holdfast-go/holdfast/inbox/internal/retention"
 )
@@ -49,7 +50,11 @@ func newInbox(pool *pgxpool.Pool, c Config) *Inbox {
 	registry := newRegistry(&env.settings, env.decrypting)
 	runner := &runner{env: env}
 	pauses := newPauses(env)
-	ledger := &ledger{env: env, starts: &starts{env: env}, letters: &letters{env: env}, pauses: pauses}
+	positions := position.New(position.Config{
+		Pool: pool, Schema: c.Schema, Consumer: c.Consumer, Node: env.node,
+		Random: func() float64 { return env.random() }, Transact: runner.transact,
+	})
+	ledger := &ledger{env: env, positions: positions, starts: &starts{env: env}, letters: &letters{env: env}, pauses: pauses}
 	queues := &queues{env: env, ledger: ledger, quota: &quota{env: env}}
 	declarations := &declarations{env: env, registry: registry}
 	skips := &skips{env: env, registry: registry}
@@ -70,7 +75,7 @@ func newInbox(pool *pgxpool.Pool, c Config) *Inbox {
 		backlog:   &backlog{env: env, registry: registry, runner: runner, ledger: ledger, claims: claims, pauses: pauses},
 		sweeper:   &sweeper{env: env, runner: runner},
 		retention: retention.New(retention.Config{Pool: pool, Schema: c.Schema, Consumer: c.Consumer, Window: c.Retention, Random: func() float64 { return env.random() }, Cleaned: c.Observer.OnCleaned, Failed: env.transient}),
-		consumer:  &consumer{env: env, fences: newFences(env, runner), memory: readahead.NewMemory(c.MemoryBudget), declarations: declarations, receiver: receiver, pauses: pauses, suspects: newTurns(1)},
+		consumer:  &consumer{env: env, positions: positions, memory: readahead.NewMemory(c.MemoryBudget), declarations: declarations, receiver: receiver, pauses: pauses, suspects: newTurns(1)},
 		pauses:    pauses,
 	}
 }

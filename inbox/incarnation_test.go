@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/holdfast-go/holdfast/inbox/internal/position"
 	"github.com/holdfast-go/holdfast/internal/test/logtest"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
@@ -128,14 +129,14 @@ func TestIncarnation_APositionOfAnotherIncarnationIsNotSaved(t *testing.T) {
 	pgtest.Exec(t, b.db, "insert into holdfast.consumer_position (consumer, topic, partition, epoch, position, clean) values ('billing', 'orders', 0, 1, 10, false)")
 	old := b.incarnation()
 	save := func(token string) bool {
-		tag, err := b.db.Exec(t.Context(), in.sql.save, "billing", []string{"orders"}, []int32{0}, []int64{1}, []int64{20}, []int64{19}, []int64{1}, []string{token})
+		tag, err := b.db.Exec(t.Context(), in.consumer.positions.SQL.Save, "billing", []string{"orders"}, []int32{0}, []int64{1}, []int64{20}, []int64{19}, []int64{1}, []string{token})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return tag.RowsAffected() == 1
 	}
 	release := func(token string) (same bool) {
-		if err := b.db.QueryRow(t.Context(), in.sql.release, "billing", "orders", int32(0), int64(1), int64(20), true, int64(19), int64(1), token).Scan(&same); err != nil {
+		if err := b.db.QueryRow(t.Context(), in.consumer.positions.SQL.Release, "billing", "orders", int32(0), int64(1), int64(20), true, int64(19), int64(1), token).Scan(&same); err != nil {
 			t.Fatal(err)
 		}
 		return same
@@ -154,7 +155,7 @@ func TestIncarnation_APositionOfAnotherIncarnationIsNotSaved(t *testing.T) {
 			t.Errorf("after %s: the position moved, or an end that was in order is not called so", name)
 		}
 	}
-	if err := in.renewIncarnation(t.Context()); err != nil {
+	if err := in.consumer.renew(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if token := b.incarnation(); !save(token) || !release(token) {
@@ -172,12 +173,12 @@ func TestIncarnation_NodesThatComeAtOnceAfterACrashAgreeOnOneToken(t *testing.T)
 	var wg sync.WaitGroup
 	for i := range nodes {
 		wg.Go(func() {
-			a, err := in.consumer.fences.assign(t.Context(), "orders", i, "", func(int64) (reading, error) { return reading{}, nil })
+			a, err := in.consumer.positions.Assign(t.Context(), "orders", i, "", func(int64) (position.Reading, error) { return position.Reading{}, nil })
 			if err != nil {
 				t.Error(err)
 				return
 			}
-			tokens[i] = a.fence.token
+			tokens[i] = a.Fence.Token
 		})
 	}
 	wg.Wait()

@@ -218,5 +218,5 @@ func (rec *receiver) trying(d *delivery, s step) step {
 // copy of an event is being handled, a second copy must not be acknowledged, because the first may still fail. Nor may it
 // wait with a connection of the pool: a few of them would leave none for the handlers.
 
-// tryClass is "hftr" in ASCII, a class of advisory locks as in fence.go: an event that is being tried.
+// tryClass is "hftr" in ASCII, a class of advisory locks, as position.FenceClass is: an event that is being tried.
 const tryClass = 0x68667472

@@ -6,6 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/holdfast-go/holdfast/inbox/internal/position"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 	"github.com/holdfast-go/holdfast/internal/plain"
 )
@@ -15,22 +16,23 @@ import (
 // ledger is the events' rows in the table inbox, with their dead letters.
 type ledger struct {
 	*env
-	starts  *starts
-	letters *letters
-	pauses  *pauses
+	positions *position.Table
+	starts    *starts
+	letters   *letters
+	pauses    *pauses
 }
 
 // record writes the row of an event that was not handled, under the fence. It returns false when there is a row already.
 func (led *ledger) record(ctx context.Context, tx pgx.Tx, d *delivery, result string, attempts int) (bool, error) {
 	b := &pgx.Batch{}
 	if d.from != nil {
-		d.from.fence.queue(led.env, b)
+		led.positions.Queue(d.from.fence, b)
 	}
 	b.Queue(led.sql.record, led.c.Consumer, d.e.Source, d.e.ID, d.e.Topic, d.partition(), d.offset(), d.hash, result, int32(attempts))
 	br := tx.SendBatch(ctx, b)
 	var err error
 	if d.from != nil {
-		err = d.from.fence.read(br)
+		err = led.positions.Read(br)
 	}
 	var inserted int64
 	if err == nil {
@@ -70,9 +72,9 @@ func (led *ledger) deadLetter(ctx context.Context, tx pgx.Tx, d *delivery, l let
 func (led *ledger) letterAlone(ctx context.Context, tx pgx.Tx, d *delivery, l letter) (Outcome, error) {
 	if d.from != nil {
 		b := &pgx.Batch{}
-		d.from.fence.queue(led.env, b)
+		led.positions.Queue(d.from.fence, b)
 		br := tx.SendBatch(ctx, b)
-		err := d.from.fence.read(br)
+		err := led.positions.Read(br)
 		if closing := br.Close(); err == nil {
 			err = closing
 		}

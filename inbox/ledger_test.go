@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/inbox/internal/failure"
+	"github.com/holdfast-go/holdfast/inbox/internal/position"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
@@ -17,7 +18,7 @@ import (
 var poison = letter{reason: "it is broken", attempts: 2, errors: []string{"no"}, reopen: true}
 
 // fromKafka is an event that a partition's owner takes in, at offset 4. suspected: a start of its handler is counted.
-func (b *bundle) fromKafka(in *Inbox, f *fence, suspected bool) *delivery {
+func (b *bundle) fromKafka(in *Inbox, f *position.Fence, suspected bool) *delivery {
 	b.Helper()
 	d := in.registry.newDelivery(event("1", "k"))
 	d.from = &origin{fence: f, offset: 4}
@@ -42,7 +43,7 @@ func (b *bundle) notified() int { return of(b, func(o *observations) int { retur
 func TestLedger_RecordingWritesARowOnce(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
-	led, f := in.receiver.ledger, b.raise(in, "", 0).fence
+	led, f := in.receiver.ledger, b.raise(in, "", 0).Fence
 	for _, d := range []*delivery{b.fromKafka(in, f, false), in.registry.newDelivery(event("2", "k"))} {
 		tx := b.begin()
 		for _, want := range []bool{true, false} {
@@ -63,7 +64,7 @@ func TestLedger_RecordingWritesARowOnce(t *testing.T) {
 func TestLedger_RecordingUnderALostFenceIsRefused(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
-	led, d := in.receiver.ledger, b.fromKafka(in, b.raise(in, "", 0).fence, true)
+	led, d := in.receiver.ledger, b.fromKafka(in, b.raise(in, "", 0).Fence, true)
 	b.raise(in, "", 0)
 	tx := b.begin()
 	if inserted, err := led.record(t.Context(), tx, d, "skipped", 0); inserted || !errors.Is(err, failure.ErrFenced) {
@@ -100,7 +101,7 @@ func TestLedger_RecordingSaysWhatFailed(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			b := setup(t)
 			in := b.inbox()
-			d := b.fromKafka(in, b.raise(in, "", 0).fence, true)
+			d := b.fromKafka(in, b.raise(in, "", 0).Fence, true)
 			if !row.kafka {
 				d.from = nil
 			}
@@ -145,7 +146,7 @@ func TestLedger_DeadLetteringWritesTheLetterAndForgetsTheStarts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := setup(t)
 			in := b.inbox()
-			led, d := in.receiver.ledger, b.fromKafka(in, b.raise(in, "", 0).fence, true)
+			led, d := in.receiver.ledger, b.fromKafka(in, b.raise(in, "", 0).Fence, true)
 			if !row.kafka {
 				d.from = nil
 			}
@@ -218,7 +219,7 @@ func TestLedger_KnowingAnEventTellsWhatBecameOfIt(t *testing.T) {
 		t.Run(row.result+" "+string(row.want)+" "+row.edited, func(t *testing.T) {
 			b := setup(t)
 			in := b.inbox()
-			led, d := in.receiver.ledger, b.fromKafka(in, b.raise(in, "", 0).fence, true)
+			led, d := in.receiver.ledger, b.fromKafka(in, b.raise(in, "", 0).Fence, true)
 			first := b.fromKafka(in, d.from.fence, false)
 			tx := b.begin()
 			if _, err := led.record(t.Context(), tx, first, row.result, 1); err != nil {
@@ -265,7 +266,7 @@ func TestLedger_KnowingAConflictSaysWhatFailed(t *testing.T) {
 			in := b.inbox()
 			in.Handle("order.placed", effectOf)
 			b.receive(in, event("1", "k"), Handled)
-			d := b.fromKafka(in, &fence{}, true)
+			d := b.fromKafka(in, &position.Fence{}, true)
 			if says != "forget starts" {
 				d.e.Payload = []byte("another")
 				d.hash = d.eventHash()
@@ -280,8 +281,8 @@ func TestLedger_KnowingAConflictSaysWhatFailed(t *testing.T) {
 func TestLedger_RecordingSaysThatTheFenceCouldNotBeTaken(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
-	d := b.fromKafka(in, b.raise(in, "", 0).fence, false)
-	pgtest.Exec(t, b.begin(), "select pg_advisory_xact_lock($1, $2)", int32(fenceClass), d.from.fence.number)
+	d := b.fromKafka(in, b.raise(in, "", 0).Fence, false)
+	pgtest.Exec(t, b.begin(), "select pg_advisory_xact_lock($1, $2)", position.FenceClass, d.from.fence.Number)
 	for name, ask := range map[string]func(*ledger, pgx.Tx, *delivery) error{"record": recorded, "letterAlone": letteredAlone} {
 		tx := b.begin()
 		pgtest.Exec(t, tx, "set local lock_timeout = '20ms'")

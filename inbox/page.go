@@ -8,7 +8,6 @@ import (
 	"github.com/holdfast-go/holdfast/inbox/internal/readahead"
 	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/foreign"
-	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
 
 // This file fetches a page within the memory that there is.
@@ -65,9 +64,8 @@ func (p *partition) tooLarge(err error) error {
 		remedy = fmt.Sprintf("raise MemoryBudget to %d at least, or %s", 4*large.Needs, remedy)
 	}
 	return fmt.Errorf("%w; %d bytes may be used for it, a quarter of MemoryBudget (%d); the next batch begins at offset %d: %s: "+
-		"update %s set position = %d where consumer = %s and topic = %s and partition = %d; then stop the group's nodes and reset the group's offset to the same value",
-		err, p.memory.Most(), p.memory.Bytes, large.Next, remedy, sqlschema.In(p.c.Schema, "holdfast.consumer_position"), large.Next,
-		quoted(p.c.Consumer), quoted(p.tp.Topic), p.tp.Partition)
+		"%s; then stop the group's nodes and reset the group's offset to the same value",
+		err, p.memory.Most(), p.memory.Bytes, large.Next, remedy, p.positions.SkipTo(p.tp.Topic, p.tp.Partition, large.Next))
 }
 
 // errLeftOut is why a record without its value becomes a dead letter.

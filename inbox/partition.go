@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/inbox/internal/loop"
+	"github.com/holdfast-go/holdfast/inbox/internal/position"
 	"github.com/holdfast-go/holdfast/inbox/internal/readahead"
 	"github.com/holdfast-go/holdfast/inbox/source"
 )
@@ -61,7 +62,7 @@ import (
 //   - failed is the first error that stopped the partition, unless a fatal one came later.
 type partition struct {
 	*env
-	fences       *fences
+	positions    *position.Table
 	declarations *declarations
 	receiver     *receiver
 	serial       *turns // consumer.suspects
@@ -71,7 +72,7 @@ type partition struct {
 	tp           source.TopicPartition
 	start        source.Start
 	until        *readahead.Bound // where reading stops
-	fence        *fence           // nil until assign has claimed the partition
+	fence        *position.Fence  // nil until assign has claimed the partition
 
 	mu         sync.Mutex
 	track      *readahead.Tracker
@@ -129,7 +130,7 @@ func (p *partition) fencedOff() {
 	}
 	p.c.Logger.Warn("another node has the partition", "consumer", p.c.Consumer, "topic", p.tp.Topic, "partition", p.tp.Partition, "epoch", p.fence.Epoch)
 	if p.c.Observer.OnFenced != nil {
-		p.c.Observer.OnFenced(p.fence.Assignment)
+		p.c.Observer.OnFenced(Assignment(p.fence.Claim))
 	}
 }
 
@@ -190,6 +191,9 @@ func (p *partition) repositioned() bool {
 	defer p.mu.Unlock()
 	return errors.Is(p.failed, errPositionChanged)
 }
+
+// errStaleGeneration ends a generation, as fencing does: the node joins the group again.
+var errStaleGeneration = fmt.Errorf("the database came back from a crash or a failover and may have lost its last transactions: %w", failure.ErrFenced)
 
 // staleGeneration gives the partition up, so that the group assigns it again with the position that Postgres has now.
 func (p *partition) staleGeneration() {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox/internal/failure"
+	"github.com/holdfast-go/holdfast/inbox/internal/position"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
 
@@ -88,7 +89,7 @@ func (p *pipeline) open(ctx context.Context, a attempt) (o opened, committed, er
 		p.ledger.queueInsert(b, a.ds[0], a.number)
 	default:
 		p.ledger.queueOpening(b, a.ds[0])
-		p.ledger.queueInsertMany(b, a.ds, []*fence{a.ds[0].from.fence}, keysOf(a.ds))
+		p.ledger.queueInsertMany(b, a.ds, []*position.Fence{a.ds[0].from.fence}, keysOf(a.ds))
 	}
 	var sending context.Context
 	var cancel context.CancelFunc
@@ -294,7 +295,7 @@ func (a *admission) inserted(ctx context.Context, tx pgx.Tx, d *delivery, attemp
 	}
 	// The event is known, or another node has the partition.
 	if d.from != nil {
-		if err := d.from.fence.check(ctx, a.env, tx); err != nil {
+		if err := a.ledger.positions.Check(ctx, tx, d.from.fence); err != nil {
 			return "", err
 		}
 	}
@@ -307,23 +308,23 @@ func (led *ledger) queueOpening(b *pgx.Batch, d *delivery) {
 	if d.from == nil {
 		b.Queue(led.sql.open, idle, lock)
 	} else {
-		b.Queue(led.sql.openFenced, idle, lock, int32(fenceClass), d.from.fence.number)
+		b.Queue(led.sql.openFenced, idle, lock, position.FenceClass, d.from.fence.Number)
 	}
 }
 
 // fencesOf are the fences of the partitions that events come from, each once, in the order of their numbers.
-func fencesOf(ds []*delivery) (all []*fence) {
+func fencesOf(ds []*delivery) (all []*position.Fence) {
 	for _, d := range ds {
 		if f := d.from.fence; !slices.Contains(all, f) {
 			all = append(all, f)
 		}
 	}
-	slices.SortFunc(all, func(a, b *fence) int { return cmp.Compare(a.number, b.number) })
+	slices.SortFunc(all, func(a, b *position.Fence) int { return cmp.Compare(a.Number, b.Number) })
 	return all
 }
 
 // queueOpeningGroup is queueOpening for a group of events. Handlers in a group wait for locks less long than alone.
-func (led *ledger) queueOpeningGroup(b *pgx.Batch, ds []*delivery, fences []*fence) {
+func (led *ledger) queueOpeningGroup(b *pgx.Batch, ds []*delivery, fences []*position.Fence) {
 	idle, wait := time.Duration(0), led.groups.lockWait
 	for _, d := range ds {
 		c := led.of(d.e.Type)
@@ -331,9 +332,9 @@ func (led *ledger) queueOpeningGroup(b *pgx.Batch, ds []*delivery, fences []*fen
 	}
 	numbers := make([]int32, len(fences))
 	for i, f := range fences {
-		numbers[i] = f.number
+		numbers[i] = f.Number
 	}
-	b.Queue(led.sql.openGroup, strconv.FormatInt(millis(idle), 10), strconv.FormatInt(millis(wait), 10), int32(fenceClass), numbers)
+	b.Queue(led.sql.openGroup, strconv.FormatInt(millis(idle), 10), strconv.FormatInt(millis(wait), 10), position.FenceClass, numbers)
 }
 
 func (led *ledger) queueInsert(b *pgx.Batch, d *delivery, attempt int) {
@@ -358,7 +359,7 @@ func readInsert(br pgx.BatchResults) (result string, err error) {
 
 // queueInsertMany inserts the rows of events with nothing of their keys before them; of one with the key "" that is not asked. Without
 // fences the caller has them, and nothing can have changed since.
-func (led *ledger) queueInsertMany(b *pgx.Batch, ds []*delivery, fences []*fence, keys []string) {
+func (led *ledger) queueInsertMany(b *pgx.Batch, ds []*delivery, fences []*position.Fence, keys []string) {
 	topics, partitions, epochs := epochsOf(fences)
 	n := len(ds)
 	from, parts := make([]string, n), make([]int32, n)
@@ -407,7 +408,7 @@ func (led *ledger) insertGroup(ctx context.Context, tx pgx.Tx, ds []*delivery) e
 }
 
 // queueFresh asks which events of a group may be handled now.
-func (led *ledger) queueFresh(b *pgx.Batch, ds []*delivery, fences []*fence) {
+func (led *ledger) queueFresh(b *pgx.Batch, ds []*delivery, fences []*position.Fence) {
 	topics, partitions, epochs := epochsOf(fences)
 	n := len(ds)
 	from, sources, ids := make([]string, n), make([]string, n), make([]string, n)
@@ -445,7 +446,7 @@ func readFresh(br pgx.BatchResults, ds []*delivery) ([]bool, error) {
 }
 
 // epochsOf are the partitions of fences, with the epochs under which events of them are taken in.
-func epochsOf(fences []*fence) (topics []string, partitions []int32, epochs []int64) {
+func epochsOf(fences []*position.Fence) (topics []string, partitions []int32, epochs []int64) {
 	topics, partitions, epochs = make([]string, len(fences)), make([]int32, len(fences)), make([]int64, len(fences))
 	for i, f := range fences {
 		topics[i], partitions[i], epochs[i] = f.Topic, int32(f.Partition), f.Epoch

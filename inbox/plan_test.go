@@ -54,7 +54,6 @@ func TestPlan_TheHotStatementsUseTheirIndexes(t *testing.T) {
 		statement, literals string
 		indexes             []string
 	}{
-		{fenceCheckSQL, partition, []string{"consumer_position_pkey"}},
 		{insertSQL, "'billing', '', '12', 'orders', '12', 8, 0, '', 1, 1", []string{"inbox_pkey", "stored_pkey", "letter_holds_inbox", "consumer_position_pkey"}},
 		{insertUnpausedSQL, "'billing', '', '12', 'orders', '12', 8, 0, '', 1, 1", []string{"inbox_pkey", "stored_pkey", "letter_holds_inbox", "consumer_position_pkey"}},
 		{insertManySQL, "'billing', " + many("'orders'", "text") + ", " + many("8", "int") + ", " + many("1", "bigint") + ", " + many("'orders'", "text") + ", " + many("8", "int") + ", " + many("''", "text") + ", " + many("'12'", "text") + ", " + many("'12'", "text") + ", " + many("0", "bigint") + ", " + many("''", "bytea"), []string{"inbox_pkey", "stored_pkey", "letter_holds_inbox", "consumer_position_pkey"}},
@@ -72,7 +71,6 @@ func TestPlan_TheHotStatementsUseTheirIndexes(t *testing.T) {
 		{unrecordSQL, "'billing', '', '12'", []string{"inbox_pkey"}},
 		// Of one who has half of them these two may as well read all, the first up to its limit.
 		{storedCountSQL, "'consumer 7', 100", []string{"stored_(pkey|consumer_source_event_id_key)"}},
-		{standingsSQL, "'consumer 7'", []string{"consumer_position_pkey"}},
 		{letterSQL, "'billing', 'r', 'f', true, '12', '', 't', 'orders', '12', now(), '{}', '', '', 8, 0, 1, '{}', 1, true, 1", []string{"letter_event"}},
 		{letterReopenSQL, "12, 1, 'r', 'f', '{e}'", []string{"letter_pkey"}},
 		{letterReplayedSQL, "12", []string{"letter_open"}},
@@ -94,12 +92,6 @@ func TestPlan_TheHotStatementsUseTheirIndexes(t *testing.T) {
 		{startSQL, "'billing', " + many("''", "text") + ", " + many("'12'", "text") + ", " + many("1", "int"), []string{"start_pkey"}},
 		{takeBackStartSQL, "'billing', " + many("''", "text") + ", " + many("'12'", "text") + ", " + many("1", "int"), []string{"start_pkey"}},
 		{forgetStartSQL, "'billing', " + many("''", "text") + ", " + many("'12'", "text"), []string{"start_pkey"}},
-		{positionSQL, "'billing', 'topic 7', 8", []string{"consumer_position_pkey"}},
-		{checkpointSQL, "'billing', 'topic 7', 8", []string{"consumer_position_pkey"}},
-		{assignSQL, "'billing', 'topic 7', 8, 1, 'node', 'group'", []string{"consumer_position_pkey"}},
-		{holdSQL, "'billing', 'topic 7', 8, 'why', null", []string{"consumer_position_pkey"}},
-		{saveSQL, "'billing', " + many("'topic 7'", "text") + ", " + many("8", "int") + strings.Repeat(", "+many("1", "bigint"), 4) + ", " + many(token, "text"), []string{"consumer_position_pkey"}},
-		{releaseSQL, partition + ", 1, true, 1, 1, " + token, []string{"consumer_position_pkey"}},
 	} {
 		asked = append(asked, c.statement)
 		plantest.Allowed(t, b.db.Pool, role, c.statement, c.literals)
@@ -111,8 +103,8 @@ func TestPlan_TheHotStatementsUseTheirIndexes(t *testing.T) {
 	plantest.Allowed(t, b.db.Pool, role, writeBackfillSQL, "'billing', 'node', 1, 1, 1, 1, 1, 1, '', false, ''")
 	const noTable, small = "it reads no table", "a row a type and node, or one in all"
 	plantest.EveryStatement(t, asked, map[string]string{
-		"inbox.open": noTable, "inbox.open_fenced": noTable, "inbox.open_group": noTable, "inbox.fence_shared": noTable, "inbox.lock": noTable, "inbox.try_lock": noTable,
-		"inbox.declare": small, "inbox.undeclare": small, "inbox.declared": small, "inbox.skip": small, "inbox.write_backfill": "a row for each consumer", "inbox.renew": small, "inbox.incarnation": small,
+		"inbox.open": noTable, "inbox.open_fenced": noTable, "inbox.open_group": noTable, "inbox.lock": noTable, "inbox.try_lock": noTable,
+		"inbox.declare": small, "inbox.undeclare": small, "inbox.declared": small, "inbox.skip": small, "inbox.write_backfill": "a row for each consumer",
 		"inbox.interpret": noTable, "inbox.paused": "a row for each pause", "inbox.awaits_client": "a view of the server's sessions",
 		"inbox.publish_letter": "a function, which reads a letter by its primary key",
 	})

@@ -3,13 +3,12 @@ package inbox
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
+	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/inbox/internal/loop"
+	"github.com/holdfast-go/holdfast/inbox/internal/position"
 	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 	"github.com/holdfast-go/holdfast/internal/foreign"
@@ -42,38 +41,18 @@ func (co *consumer) saveLoop(ctx context.Context, gen source.Generation, h *held
 func (co *consumer) save(ctx context.Context, gen source.Generation, parts []*partition) error {
 	ctx, cancel := context.WithTimeout(ctx, loop.Patience)
 	defer cancel()
-	var topics, tokens []string
-	var numbers []int32
-	var epochs, lows, offsets, identities []int64
+	var all []position.Progress
 	var moved []*partition
 	for _, p := range parts {
 		if low, last, ok := p.unsaved(); ok {
-			topics, numbers = append(topics, p.tp.Topic), append(numbers, int32(p.tp.Partition))
-			epochs, lows = append(epochs, p.fence.Epoch), append(lows, low)
-			offsets, identities = append(offsets, last.Offset), append(identities, last.Identity)
-			tokens, moved = append(tokens, p.fence.token), append(moved, p)
+			all, moved = append(all, position.Progress{Fence: p.fence, Settled: low, Last: last}), append(moved, p)
 		}
 	}
 	if len(moved) > 0 {
-		failpoint.Hit(failpoint.InboxSaving)
-		rows, err := co.pool.Query(ctx, co.sql.save, co.c.Consumer, topics, numbers, epochs, lows, offsets, identities, tokens)
+		mine, err := co.positions.Save(ctx, all)
 		if err != nil {
-			return fmt.Errorf("save positions: %w", err)
+			return err
 		}
-		mine := map[source.TopicPartition]bool{}
-		for rows.Next() {
-			var topic string
-			var number int32
-			if err := rows.Scan(&topic, &number); err != nil {
-				rows.Close()
-				return fmt.Errorf("save positions: %w", err)
-			}
-			mine[source.TopicPartition{Topic: topic, Partition: int(number)}] = true
-		}
-		if err := rows.Err(); err != nil {
-			return fmt.Errorf("save positions: %w", err)
-		}
-		failpoint.Hit(failpoint.InboxSaved)
 		if len(mine) < len(moved) {
 			if err := co.look(ctx, parts); err != nil {
 				return err // It is not known yet why some are not ours.
@@ -84,9 +63,9 @@ func (co *consumer) save(ctx context.Context, gen source.Generation, parts []*pa
 				p.fencedOff()
 				continue
 			}
-			p.savedAt(lows[i])
+			p.savedAt(all[i].Settled)
 			if co.c.Observer.OnSettled != nil {
-				co.c.Observer.OnSettled(p.fence.Assignment, lows[i])
+				co.c.Observer.OnSettled(Assignment(p.fence.Claim), all[i].Settled)
 			}
 		}
 	}
@@ -136,13 +115,12 @@ func (co *consumer) release(gen source.Generation, parts []*partition) {
 				low, last.Offset = source.NoOffset, source.NoOffset
 			}
 			failpoint.Hit(failpoint.InboxReleasing)
-			var same bool
-			err := co.pool.QueryRow(ctx, co.sql.release, co.c.Consumer, p.tp.Topic, int32(p.tp.Partition), p.fence.Epoch, low, orderly, last.Offset, last.Identity, p.fence.token).Scan(&same)
+			same, err := co.positions.Release(ctx, position.Progress{Fence: p.fence, Settled: low, Last: last}, orderly)
 			switch {
-			case errors.Is(err, pgx.ErrNoRows):
+			case errors.Is(err, failure.ErrFenced):
 				p.fencedOff() // It was lost while nothing was in progress that could have noticed.
 			case err != nil:
-				co.transient(fmt.Errorf("release %s/%d: %w", p.tp.Topic, p.tp.Partition, err))
+				co.transient(err)
 			case !same:
 				p.staleGeneration()
 			default:
@@ -151,7 +129,7 @@ func (co *consumer) release(gen source.Generation, parts []*partition) {
 			p.takeBackStarts(ctx)
 			co.c.Logger.Info("partition released", "consumer", co.c.Consumer, "topic", p.tp.Topic, "partition", p.tp.Partition, "position", low, "clean", clean)
 			if co.c.Observer.OnRevoked != nil {
-				co.c.Observer.OnRevoked(p.fence.Assignment, clean)
+				co.c.Observer.OnRevoked(Assignment(p.fence.Claim), clean)
 			}
 		})
 	}
@@ -171,17 +149,28 @@ const (
 	saveAtLeast = 2 * time.Second
 )
 
+// lookEvery is how often the database's token is read while no position moves. Otherwise what a quiet partition lost would wait for its
+// next event.
+const lookEvery = time.Second
+
+// renew fills the database's token after a crash has emptied it.
+func (co *consumer) renew(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, loop.Patience)
+	defer cancel()
+	return co.positions.Renew(ctx)
+}
+
 // look gives up partitions that were assigned in another incarnation of the database.
 func (co *consumer) look(ctx context.Context, parts []*partition) error {
 	ctx, cancel := context.WithTimeout(ctx, loop.Patience)
 	defer cancel()
-	var token string
-	if err := co.pool.QueryRow(ctx, co.sql.incarnation).Scan(&token); err != nil {
-		return fmt.Errorf("read the incarnation: %w", err)
+	token, err := co.positions.Incarnation(ctx)
+	if err != nil {
+		return err
 	}
 	for _, p := range parts {
 		p.mu.Lock()
-		old := p.fence != nil && p.fence.token != token
+		old := p.fence != nil && p.fence.Token != token
 		p.mu.Unlock()
 		if old {
 			p.staleGeneration()

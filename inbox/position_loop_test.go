@@ -63,8 +63,8 @@ func TestPositionLoop_SavingRestsAfterASlowSave(t *testing.T) {
 	b := setup(t)
 	pool, saves := b.counted("-- inbox.save\n")
 	in := b.inboxOn(pool)
-	in.sql.save = strings.Replace(in.sql.save, "-- inbox.save\n", "-- inbox.save\nwith slow as materialized (select pg_sleep(0.15)) ", 1)
-	in.sql.save = strings.Replace(in.sql.save, "from unnest(", "from slow, unnest(", 1)
+	in.consumer.positions.SQL.Save = strings.Replace(in.consumer.positions.SQL.Save, "-- inbox.save\n", "-- inbox.save\nwith slow as materialized (select pg_sleep(0.15)) ", 1)
+	in.consumer.positions.SQL.Save = strings.Replace(in.consumer.positions.SQL.Save, "from unnest(", "from slow, unnest(", 1)
 	gen := newCommitted()
 	p := b.owned(in, gen, 0)
 	begun := time.Now()
@@ -99,12 +99,12 @@ func TestPositionLoop_SavingWaitsToKnowWhyAPartitionIsMissing(t *testing.T) {
 	p := b.owned(in, gen, 0)
 	settled(p, 3)
 	b.raise(b.inbox(), "", 0) // another node has it
-	statement := in.sql.incarnation
-	in.sql.incarnation = "select 1/0"
+	statement := in.consumer.positions.SQL.Incarnation
+	in.consumer.positions.SQL.Incarnation = "select 1/0"
 	if err := in.consumer.save(t.Context(), gen, []*partition{p}); err == nil || p.fenced {
 		t.Errorf("the look fails: %v, given up %v", err, p.fenced)
 	}
-	in.sql.incarnation = statement
+	in.consumer.positions.SQL.Incarnation = statement
 	if err := in.consumer.save(t.Context(), gen, []*partition{p}); err != nil || !errors.Is(p.failed, failure.ErrFenced) {
 		t.Errorf("%v, given up for %v", err, p.failed)
 	}
@@ -118,7 +118,7 @@ func TestPositionLoop_SavingThatBreaksOffGivesNothingUp(t *testing.T) {
 		in, gen := b.inbox(), newCommitted()
 		p := b.owned(in, gen, 0)
 		settled(p, 3)
-		in.sql.save = save
+		in.consumer.positions.SQL.Save = save
 		if err := in.consumer.save(t.Context(), gen, []*partition{p}); err == nil || !strings.Contains(err.Error(), "save positions") {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -39,11 +39,11 @@ func newCommitted() *committed { return &committed{fakeGeneration: newFakeGenera
 func (b *bundle) owned(in *Inbox, gen source.Generation, number int) *partition {
 	b.Helper()
 	p := in.consumer.newPartition(nil, gen, source.TopicPartition{Topic: "orders", Partition: number}, source.Start{Committed: source.NoOffset})
-	a, err := in.consumer.fences.assign(b.Context(), "orders", number, "", readAt(0))
+	a, err := in.consumer.positions.Assign(b.Context(), "orders", number, "", readAt(0))
 	if err != nil {
 		b.Fatal(err)
 	}
-	p.fence, p.track, p.known = a.fence, readahead.NewTracker(0), source.NoOffset
+	p.fence, p.track, p.known = a.Fence, readahead.NewTracker(0), source.NoOffset
 	p.reading, p.halt = context.WithCancel(b.Context())
 	b.Cleanup(p.halt)
 	return p
@@ -234,7 +234,7 @@ func TestPositionSave_LookingGivesUpWhatOtherIncarnationsGave(t *testing.T) {
 	in, gen := b.inbox(), newCommitted()
 	p, old := b.owned(in, gen, 0), b.owned(in, gen, 1)
 	unclaimed := in.consumer.newPartition(nil, gen, source.TopicPartition{Topic: "orders", Partition: 2}, source.Start{})
-	old.fence.token = "another"
+	old.fence.Token = "another"
 	if err := in.consumer.look(t.Context(), []*partition{unclaimed, p, old}); err != nil {
 		t.Fatal(err)
 	}

@@ -2,7 +2,7 @@ package inbox
 
 import "github.com/holdfast-go/holdfast/internal/waitroom"
 
-// The statements of the package, except those on letters, positions and retention, which have files of their own. They are
+// The statements of the package, except those on letters, which have a file of their own. They are
 // written for the schema "holdfast"; newStatements puts in the configured one, once. Parameters are cast everywhere, because in
 // the modes exec and simple_protocol nobody asks Postgres for their types.
 
@@ -27,17 +27,9 @@ const openGroupSQL = `-- inbox.open_group
 select set_config('idle_in_transaction_session_timeout', $1::text, true), set_config('lock_timeout', $2::text, true),
        (select count(pg_advisory_xact_lock_shared($3::int, f.number)::text) from unnest($4::int[]) f (number))`
 
-// Takes the fence (fence.go). It must be a statement of its own, before the one that reads the epoch.
-const fenceSharedSQL = `-- inbox.fence_shared
-select pg_advisory_xact_lock_shared($1::int, $2::int)`
-
 // Says whether a backend waits for its client: it has no statement to carry out. Behind a pooler no backend has the number.
 const awaitsClientSQL = `-- inbox.awaits_client
 select coalesce((select a.wait_event_type = 'Client' from pg_stat_activity a where a.pid = $1::int), false)`
-
-const fenceCheckSQL = `-- inbox.fence_check
-select exists (select from holdfast.consumer_position p
-                where p.consumer = $1::text and p.topic = $2::text and p.partition = $3::int and p.epoch = $4::bigint)`
 
 const lockSQL = `-- inbox.lock
 select pg_advisory_xact_lock($1::int, $2::int)`
@@ -485,3 +477,15 @@ delete from holdfast.start s
          select f.ctid from unnest($2::text[], $3::text[]) u (source, event_id)
           cross join lateral (select s.ctid from holdfast.start s
                                where s.consumer = $1::text and s.source = u.source and s.event_id = u.event_id limit 1) f))`
+
+// Writes how far a backfill has got. Several nodes may run it: the one that began to tell goes on, until it ends, or says nothing for
+// 30 s. An end without an error stays until another call begins.
+const writeBackfillSQL = `-- inbox.write_backfill
+insert into holdfast.consumer_backfill as b (consumer, node, began_at, partitions, partitions_left, done, remaining, per_second, waits, ended_at, error)
+values ($1::text, $2::text, now() - $3::bigint * interval '1 microsecond', $4::int, $5::int, $6::bigint, $7::bigint, $8::float8, nullif($9::text, ''),
+        case when $10::boolean then now() end, nullif($11::text, ''))
+on conflict (consumer) do update
+   set node = excluded.node, began_at = excluded.began_at, told_at = excluded.told_at, partitions = excluded.partitions, partitions_left = excluded.partitions_left,
+       done = excluded.done, remaining = excluded.remaining, per_second = excluded.per_second, waits = excluded.waits, ended_at = excluded.ended_at, error = excluded.error
+ where b.node = excluded.node or b.told_at < now() - interval '30 seconds'
+    or b.ended_at is not null and (b.error is not null or excluded.ended_at is null)`

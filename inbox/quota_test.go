@@ -205,7 +205,7 @@ func TestQuota_AnEventWhoseCommitFailsIsNotCountedAsStored(t *testing.T) {
 	}
 	ds := []*delivery{in.registry.newDelivery(event("4", "k")), in.registry.newDelivery(event("5", "k"))}
 	j := &job{owner: &splitting{}, ctx: t.Context(), ds: ds, kind: jobFollowers}
-	f := b.raise(in, "", 0).fence
+	f := b.raise(in, "", 0).Fence
 	for i, d := range ds {
 		d.from = &origin{f, int64(i)}
 	}

@@ -12,6 +12,10 @@ import (
 	"github.com/anishathalye/porcupine"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/holdfast-go/holdfast/inbox/internal/failure"
+	"github.com/holdfast-go/holdfast/inbox/internal/position"
+	"github.com/holdfast-go/holdfast/inbox/internal/readahead"
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/lane"
 	"github.com/holdfast-go/holdfast/internal/test/seed"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
@@ -62,7 +66,7 @@ func TestRegister_ThePositionOfAPartitionIsARegisterThatOnlyItsOwnerWrites(t *te
 	b := setup(t)
 	in := b.inboxOn(b.db.PoolOf(t, 20))
 	in.registry.start()
-	if err := in.renewIncarnation(b.Context()); err != nil {
+	if err := in.consumer.renew(b.Context()); err != nil {
 		t.Fatal(err)
 	}
 	first, err := positionOperation(b.Context(), in, positionInput{op: "assign"}, "")
@@ -148,16 +152,16 @@ func positionOperation(ctx context.Context, in *Inbox, input positionInput, id s
 	const topic, partition = "orders", 0
 	switch input.op {
 	case "assign":
-		a, assignErr := in.consumer.fences.assign(ctx, topic, partition, "", func(position int64) (reading, error) {
-			return reading{position: max(position, 0)}, nil
+		a, assignErr := in.consumer.positions.Assign(ctx, topic, partition, "", func(at int64) (position.Reading, error) {
+			return position.Reading{Position: max(at, 0)}, nil
 		})
 		if assignErr != nil {
 			return out, assignErr
 		}
-		out.ok, out.epoch, out.position = true, a.fence.Epoch, a.reading.position
+		out.ok, out.epoch, out.position = true, a.Fence.Epoch, a.Reading.Position
 	case "take":
 		err = pgx.BeginFunc(ctx, in.pool, func(tx pgx.Tx) error {
-			if _, err := tx.Exec(ctx, in.sql.fenceShared, int32(fenceClass), lane.Number(in.c.Schema, in.c.Consumer, topic, fmt.Sprint(partition))); err != nil {
+			if _, err := tx.Exec(ctx, in.consumer.positions.SQL.FenceShared, position.FenceClass, lane.Number(in.c.Schema, in.c.Consumer, topic, fmt.Sprint(partition))); err != nil {
 				return err
 			}
 			var result string
@@ -168,20 +172,21 @@ func positionOperation(ctx context.Context, in *Inbox, input positionInput, id s
 			}
 			return insertErr
 		})
-	case "save":
-		var token string
-		if err := in.pool.QueryRow(ctx, in.sql.incarnation).Scan(&token); err != nil {
-			return out, err
+	case "save", "release":
+		table := in.consumer.positions
+		token, tokenErr := table.Incarnation(ctx)
+		if tokenErr != nil {
+			return out, tokenErr
 		}
-		tag, saveErr := in.pool.Exec(ctx, in.sql.save, in.c.Consumer, []string{topic}, []int32{partition}, []int64{input.epoch}, []int64{input.position}, []int64{-1}, []int64{0}, []string{token})
-		out.ok, err = tag.RowsAffected() == 1, saveErr
-	case "release":
-		var token string
-		if err := in.pool.QueryRow(ctx, in.sql.incarnation).Scan(&token); err != nil {
-			return out, err
+		claim := position.Claim{Topic: topic, Partition: partition, Epoch: input.epoch}
+		settled := position.Progress{Fence: &position.Fence{Claim: claim, Token: token}, Settled: input.position, Last: readahead.Checkpoint{Offset: source.NoOffset}}
+		if input.op == "save" {
+			var saved map[source.TopicPartition]bool
+			saved, err = table.Save(ctx, []position.Progress{settled})
+			out.ok = len(saved) == 1
+		} else if out.ok, err = table.Release(ctx, settled, true); errors.Is(err, failure.ErrFenced) {
+			err = nil
 		}
-		tag, releaseErr := in.pool.Exec(ctx, in.sql.release, in.c.Consumer, topic, int32(partition), input.epoch, input.position, true, int64(-1), int64(0), token)
-		out.ok, err = tag.RowsAffected() == 1, releaseErr
 	default:
 		err = in.pool.QueryRow(ctx, "select epoch, position from holdfast.consumer_position where consumer = $1", in.c.Consumer).Scan(&out.epoch, &out.position)
 		out.ok = true

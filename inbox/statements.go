@@ -10,7 +10,7 @@ import (
 
 // statements are the constants of queries.go, for the configured schema and time-outs.
 type statements struct {
-	open, openFenced, openGroup, fenceShared, fenceCheck, lock, tryLock                                string
+	open, openFenced, openGroup, lock, tryLock                                                         string
 	insert, insertUnpaused, insertMany, insertManyUnpaused, fresh, freshUnpaused                       string // of an event's transaction
 	known, knownMany, record, recordMany                                                               string
 	store, storeMany, unrecord, storedCount                                                            string // of stored events
@@ -19,15 +19,14 @@ type statements struct {
 	claim, take, isHead, drop, settle, next, resume, deferFollowers, active, sweep, retry, stillStored string // of Run
 	declare, undeclare, declared, skip, paused                                                         string
 	starts, start, takeBackStart, forgetStart, watermark, watermarkIs                                  string
-	position, standings, checkpoint, assign, hold, save, release, writeBackfill                        string // of Kafka's partitions
-	renew, incarnation, awaitsClient                                                                   string
+	writeBackfill, awaitsClient                                                                        string
 }
 
 func newStatements(c Config) statements {
 	in := func(statement string) string { return sqlschema.In(c.Schema, statement) }
 	return statements{
 		open: openSQL, openFenced: openFencedSQL, openGroup: openGroupSQL,
-		fenceShared: in(fenceSharedSQL), fenceCheck: in(fenceCheckSQL), lock: in(lockSQL), tryLock: in(tryLockSQL),
+		lock: in(lockSQL), tryLock: in(tryLockSQL),
 		insert: in(insertSQL), insertUnpaused: in(insertUnpausedSQL), insertMany: in(insertManySQL), insertManyUnpaused: in(insertManyUnpausedSQL),
 		fresh: in(freshSQL), freshUnpaused: in(freshUnpausedSQL),
 		known: in(knownSQL), knownMany: in(knownManySQL), record: in(recordSQL), recordMany: in(recordManySQL),
@@ -40,8 +39,7 @@ func newStatements(c Config) statements {
 		declare: in(declareSQL), undeclare: in(undeclareSQL), declared: in(declaredSQL), skip: in(skipSQL), paused: in(pausedSQL),
 		starts: in(startsSQL), start: in(startSQL), takeBackStart: in(takeBackStartSQL), forgetStart: in(forgetStartSQL),
 		watermark: in(watermarkSQL), watermarkIs: in(watermarkIsSQL),
-		renew: in(renewSQL), incarnation: in(incarnationSQL), awaitsClient: awaitsClientSQL,
-		position: in(positionSQL), standings: in(standingsSQL), checkpoint: in(checkpointSQL), assign: in(assignSQL), hold: in(holdSQL), save: in(saveSQL), release: in(releaseSQL), writeBackfill: in(writeBackfillSQL),
+		writeBackfill: in(writeBackfillSQL), awaitsClient: awaitsClientSQL,
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/internal/position"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
@@ -564,13 +565,13 @@ func TestTogether_AGroupOfTwoPartitionsIsFencedByBoth(t *testing.T) {
 	in := b.inbox()
 	in.Handle("order.placed", effectOf)
 	var ds []*delivery
-	var fences []*fence
+	var fences []*position.Fence
 	for partition := range 2 {
-		a, err := in.consumer.fences.assign(t.Context(), "orders", partition, "", func(int64) (reading, error) { return reading{}, nil })
+		a, err := in.consumer.positions.Assign(t.Context(), "orders", partition, "", func(int64) (position.Reading, error) { return position.Reading{}, nil })
 		if err != nil {
 			t.Fatal(err)
 		}
-		fences = append(fences, a.fence)
+		fences = append(fences, a.Fence)
 	}
 	for i, e := range keyed(6, 6) {
 		d := in.registry.newDelivery(e)

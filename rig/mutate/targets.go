@@ -37,7 +37,7 @@ var targets = []target{
 		files: []string{"disposition.go", "grouping.go"},
 	},
 	// Each test of these files needs Postgres. Their own tests ask one part at a time, and are quick.
-	{dir: "inbox", tests: `_(Raising(The|Shares|Knows|Gives|That|Says|Waits|Looks|Ends)|Fencing|AQuarterOfThePool)`, files: []string{"fence.go"}},
+	{dir: "inbox/internal/position", tests: `^Test(Fence|Start|Position)_`, files: []string{"fence.go", "start.go", "position.go"}},
 	{dir: "inbox", tests: `_(Saving|Committing|Looking|Releasing)`, files: []string{"position.go"}},
 	{dir: "inbox", tests: `_(Identifying|Rereading)`, files: []string{"checkpoint.go"}},
 	{dir: "inbox", tests: `_Counting`, files: []string{"starts.go"}},
@@ -55,7 +55,8 @@ var targets = []target{
 	{dir: "internal/backlog", sql: true, files: []string{"backlog.go"}},
 	{dir: "idempotency", sql: true, files: []string{"queries.go"}},
 	{dir: "relay", sql: true, files: []string{"queries.go", "parked_queries.go", "schedule_queries.go"}},
-	{dir: "inbox", sql: true, files: []string{"queries.go", "position_queries.go", "letter_queries.go"}},
+	{dir: "inbox", sql: true, files: []string{"queries.go", "letter_queries.go"}},
+	{dir: "inbox/internal/position", sql: true, files: []string{"queries.go"}, also: []string{"inbox"}},
 	{dir: "inbox/internal/retention", sql: true, files: []string{"queries.go"}, also: []string{"inbox"}},
 	{dir: "outbox", sql: true, files: []string{"queries.go", "schema.sql"}, also: []string{".", "rig/rights", "rig/path", "rig/versions", "relay", "dlq", "waiting", "internal/backlog"}},
 }

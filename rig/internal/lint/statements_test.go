@@ -99,7 +99,7 @@ func TestStatements_EveryStatementIsPreparedOnTheOldestAndTheNewestPostgres(t *t
 	t.Parallel()
 	statements := map[string]string{}
 	for _, path := range sources(t) {
-		if !strings.HasSuffix(path, "queries.go") && path != "schema.go" { // position_queries.go too
+		if !strings.HasSuffix(path, "queries.go") && path != "schema.go" { // letter_queries.go too
 			continue
 		}
 		for name, sql := range statementsOf(t, filepath.Join(root, path)) {

@@ -1,4 +1,4 @@
-package inbox
+package position
 
 import (
 	"errors"
@@ -9,15 +9,15 @@ import (
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
 
-// This file decides where to read a partition from. It is pure: values in, values out.
+// This file decides where to read a partition from, and says what a person does about a log that cannot be read on.
 
-// reading is where to read a partition from.
-type reading struct {
-	start    int64 // the first offset to fetch
-	position int64 // every offset below it is settled: events there are duplicates or stale
+// Reading is where to read a partition from.
+type Reading struct {
+	Start    int64 // the first offset to fetch
+	Position int64 // every offset below it is settled: events there are duplicates or stale
 }
 
-// startAt chooses where to read a partition from: at the consumer's position or at the group's committed offset, whichever is
+// StartAt chooses where to read a partition from: at the consumer's position or at the group's committed offset, whichever is
 // lower. It is never above the position: after a failover or a restore of Postgres the effects are gone while Kafka's offset
 // stays. It never skips records silently.
 //
@@ -27,7 +27,7 @@ type reading struct {
 // duplicate, and what was not, below the position, is stale.
 //
 // position is NoOffset if Postgres has none. first and end are the bounds of the log.
-func startAt(position, committed, first, end int64, same, adopt, skipDeleted bool) (reading, error) {
+func StartAt(position, committed, first, end int64, same, adopt, skipDeleted bool) (Reading, error) {
 	if position == source.NoOffset {
 		switch {
 		case adopt && committed != source.NoOffset:
@@ -38,11 +38,11 @@ func startAt(position, committed, first, end int64, same, adopt, skipDeleted boo
 		}
 	}
 	if position > end {
-		return reading{}, &beyondEnd{position: position, end: end}
+		return Reading{}, &beyondEnd{position: position, end: end}
 	}
 	if committed > end {
-		return reading{}, fmt.Errorf("%w: the group's committed offset is %d, but the log ends at %d: the topic was made again, or its log was cut short; "+
-			"stop the group's nodes and reset the group's offset to %d, or lower if events have come since", ErrOffsetOutOfRange, committed, end, end)
+		return Reading{}, fmt.Errorf("%w: the group's committed offset is %d, but the log ends at %d: the topic was made again, or its log was cut short; "+
+			"stop the group's nodes and reset the group's offset to %d, or lower if events have come since", source.ErrOffsetOutOfRange, committed, end, end)
 	}
 	start := min(position, committed)
 	switch {
@@ -58,37 +58,47 @@ func startAt(position, committed, first, end int64, same, adopt, skipDeleted boo
 	}
 	if start < first {
 		if !skipDeleted {
-			return reading{}, fmt.Errorf("%w: offset %d is next, but the log begins at %d: %d offsets were deleted before they were handled; "+
-				"lengthen the topic's retention, and start again with SkipDeleted to go on after the gap", ErrOffsetOutOfRange, start, first, first-start)
+			return Reading{}, fmt.Errorf("%w: offset %d is next, but the log begins at %d: %d offsets were deleted before they were handled; "+
+				"lengthen the topic's retention, and start again with SkipDeleted to go on after the gap", source.ErrOffsetOutOfRange, start, first, first-start)
 		}
 		start, position = first, first
 	}
-	return reading{start: start, position: position}, nil
+	return Reading{Start: start, Position: position}, nil
 }
 
-// beyondEnd is an ErrOffsetOutOfRange for a position that the log does not reach.
+// beyondEnd is a source.ErrOffsetOutOfRange for a position that the log does not reach.
 type beyondEnd struct{ position, end int64 }
 
-func (e *beyondEnd) Unwrap() error { return ErrOffsetOutOfRange }
+func (e *beyondEnd) Unwrap() error { return source.ErrOffsetOutOfRange }
 
 func (e *beyondEnd) Error() string {
-	return fmt.Sprintf("%v: its position is %d, but the log ends at %d", ErrOffsetOutOfRange, e.position, e.end)
+	return fmt.Sprintf("%v: its position is %d, but the log ends at %d", source.ErrOffsetOutOfRange, e.position, e.end)
 }
 
-// remedied adds to a refusal of startAt what an operator does about it. After a log was cut short the row must stay: without a
+// Remedied adds to a refusal of StartAt what an operator does about it. After a log was cut short the row must stay: without a
 // position everything left in the log is read, and events that retention has forgotten are handled twice. After a topic was made
 // again, rows of events whose ids are offsets must go: the new log has other events at these offsets.
-func remedied(refused error, c Config, topic string, partition int) error {
+func (t *Table) Remedied(refused error, topic string, partition int) error {
 	var beyond *beyondEnd
 	if !errors.As(refused, &beyond) {
 		return refused
 	}
-	table, inbox := sqlschema.In(c.Schema, "holdfast.consumer_position"), sqlschema.In(c.Schema, "holdfast.inbox")
-	row := fmt.Sprintf("consumer = %s and topic = %s and partition = %d", quoted(c.Consumer), quoted(topic), partition)
+	table, inbox := sqlschema.In(t.Schema, "holdfast.consumer_position"), sqlschema.In(t.Schema, "holdfast.inbox")
+	row := t.row(topic, partition)
 	return fmt.Errorf("%w: if the topic was made again, delete the partition's row of consumer_position, and the inbox rows of events without an id of their own: "+
 		"delete from %s where %s; delete from %s where %s and event_id like 'kafka:%%'; "+
 		"if its log was cut short, keep the row: update %s set position = %d where %s; then stop the group's nodes and reset the group's offset to the same value; "+
 		"use a lower one for both if events have come since the cut", refused, table, row, inbox, row, table, beyond.end, row)
+}
+
+// SkipTo is the statement by which a person lets the partition go on at an offset.
+func (t *Table) SkipTo(topic string, partition int, offset int64) string {
+	return fmt.Sprintf("update %s set position = %d where %s", sqlschema.In(t.Schema, "holdfast.consumer_position"), offset, t.row(topic, partition))
+}
+
+// row is a condition for statements that a person runs.
+func (t *Table) row(topic string, partition int) string {
+	return fmt.Sprintf("consumer = %s and topic = %s and partition = %d", quoted(t.Consumer), quoted(topic), partition)
 }
 
 // quoted is text as an SQL literal, for statements that a person runs.

@@ -1,39 +1,86 @@
-package inbox
+package position
 
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/lane"
+	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
-// These tests ask the fence alone, without a partition that reads.
+func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
 
-// readAt chooses to read from an offset, and takes the position to be there.
-func readAt(offset int64) func(int64) (reading, error) {
-	return func(int64) (reading, error) { return reading{start: offset, position: offset}, nil }
+// bundle is a database with the schema, and the rows of the consumer billing in it.
+type bundle struct {
+	*testing.T
+	db *pgtest.DB
+	*Table
 }
 
-func (b *bundle) raise(in *Inbox, group string, offset int64) assignment {
+func setup(t *testing.T) *bundle {
+	t.Helper()
+	t.Parallel()
+	db := migrated.New(t)
+	return &bundle{t, db, New(Config{
+		Pool: db.Pool, Schema: "holdfast", Consumer: "billing", Node: "node", Random: rand.Float64,
+		Transact: func(ctx context.Context, f func(ctx context.Context, tx pgx.Tx) error) error {
+			return pgx.BeginFunc(ctx, db.Pool, func(tx pgx.Tx) error { return f(ctx, tx) })
+		},
+	})}
+}
+
+func (b *bundle) count(sql string, args ...any) int64 {
 	b.Helper()
-	a, err := in.consumer.fences.assign(b.Context(), "orders", 0, group, readAt(offset))
+	return pgtest.Count(b, b.db, sql, args...)
+}
+
+func (b *bundle) begin() pgx.Tx {
+	b.Helper()
+	tx, err := b.db.Begin(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+	return tx
+}
+
+// readAt chooses to read from an offset, and takes the position to be there.
+func readAt(offset int64) func(int64) (Reading, error) {
+	return func(int64) (Reading, error) { return Reading{Start: offset, Position: offset}, nil }
+}
+
+// assign gives partition 0 to the node.
+func (b *bundle) assign(group string, offset int64) Assigned {
+	b.Helper()
+	a, err := b.Assign(b.Context(), "orders", 0, group, readAt(offset))
 	if err != nil {
 		b.Fatal(err)
 	}
 	return a
 }
 
+// holdFence holds the fence of partition 0 as the last owner's transaction does, until the transaction ends.
+func (b *bundle) holdFence() pgx.Tx {
+	b.Helper()
+	tx := b.begin()
+	pgtest.Exec(b, tx, "select pg_advisory_xact_lock_shared($1, $2)", FenceClass, lane.Number("holdfast", "billing", "orders", "0"))
+	return tx
+}
+
 func (b *bundle) fenceWaiters() int64 {
-	return b.count("select count(*) from pg_locks where locktype = 'advisory' and classid = $1 and not granted and database = (select oid from pg_database where datname = current_database())", int64(fenceClass))
+	return b.count("select count(*) from pg_locks where locktype = 'advisory' and classid = $1 and not granted and database = (select oid from pg_database where datname = current_database())", int64(FenceClass))
 }
 
 // wantError wants an error that says what was being tried.
@@ -45,21 +92,20 @@ func (b *bundle) wantError(err error, says string) {
 }
 
 // readFence asks the fence as the first batch of a transaction does.
-func (b *bundle) readFence(in *Inbox, f *fence, tx pgx.Tx) error {
+func (b *bundle) readFence(f *Fence, tx pgx.Tx) error {
 	batch := &pgx.Batch{}
-	f.queue(in.env, batch)
+	b.Queue(f, batch)
 	br := tx.SendBatch(b.Context(), batch)
 	defer func() { _ = br.Close() }()
-	return f.read(br)
+	return b.Read(br)
 }
 
-func TestFenceRaise_RaisingTheEpochFencesTheLastOwnerOff(t *testing.T) {
+func TestFence_RaisingTheEpochFencesTheLastOwnerOff(t *testing.T) {
 	b := setup(t)
-	in := b.inbox()
-	old := b.raise(in, "", 0).fence
+	old := b.assign("", 0).Fence
 	for _, last := range []bool{false, true} {
 		tx := b.begin()
-		checked, read := old.check(t.Context(), in.env, tx), b.readFence(in, old, tx)
+		checked, read := b.Check(t.Context(), tx, old), b.readFence(old, tx)
 		if !last && (checked != nil || read != nil) {
 			t.Errorf("the owner is refused: %v, %v", checked, read)
 		}
@@ -69,36 +115,34 @@ func TestFenceRaise_RaisingTheEpochFencesTheLastOwnerOff(t *testing.T) {
 		if err := tx.Rollback(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		b.raise(in, "", 0)
+		b.assign("", 0)
 	}
 }
 
-func TestFenceRaise_RaisingSharesNoFenceWithItsReaders(t *testing.T) {
+func TestFence_RaisingSharesNoFenceWithItsReaders(t *testing.T) {
 	b := setup(t)
-	in := b.inbox()
-	f := b.raise(in, "", 0).fence
+	f := b.assign("", 0).Fence
 	tx := b.begin()
-	if err := b.readFence(in, f, tx); err != nil {
+	if err := b.readFence(f, tx); err != nil {
 		t.Fatal(err)
 	}
-	_, err := in.consumer.fences.raise(t.Context(), "orders", 0, "", false, readAt(0))
+	_, err := b.raise(t.Context(), "orders", 0, "", false, readAt(0))
 	if !errors.Is(err, errFenceTaken) {
 		t.Errorf("while a transaction reads under the fence, raising says %v", err)
 	}
-	if err := b.readFence(in, f, b.begin()); err != nil {
+	if err := b.readFence(f, b.begin()); err != nil {
 		t.Errorf("two transactions of one owner keep each other out: %v", err)
 	}
 }
 
-func TestFenceRaise_FencingSaysWhatItCouldNotAsk(t *testing.T) {
+func TestFence_FencingSaysWhatItCouldNotAsk(t *testing.T) {
 	b := setup(t)
-	in := b.inbox()
-	f := b.raise(in, "", 0).fence
+	f := b.assign("", 0).Fence
 	exclusive := b.begin()
-	pgtest.Exec(t, exclusive, "select pg_advisory_xact_lock($1, $2)", int32(fenceClass), f.number)
+	pgtest.Exec(t, exclusive, "select pg_advisory_xact_lock($1, $2)", FenceClass, f.Number)
 	waiting := b.begin()
 	pgtest.Exec(t, waiting, "set local lock_timeout = '20ms'")
-	b.wantError(b.readFence(in, f, waiting), "take fence")
+	b.wantError(b.readFence(f, waiting), "take fence")
 	if err := exclusive.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +155,7 @@ func TestFenceRaise_FencingSaysWhatItCouldNotAsk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := b.readFence(in, f, before); err != nil { // The statements are prepared from here on.
+	if err := b.readFence(f, before); err != nil { // The statements are prepared from here on.
 		t.Fatal(err)
 	}
 	if err := before.Rollback(t.Context()); err != nil {
@@ -124,22 +168,21 @@ func TestFenceRaise_FencingSaysWhatItCouldNotAsk(t *testing.T) {
 	}
 	defer func() { _ = tx.Rollback(context.Background()) }()
 	pgtest.Exec(t, tx, "set local lock_timeout = '20ms'; savepoint s")
-	err = b.readFence(in, f, tx)
+	err = b.readFence(f, tx)
 	b.wantError(err, "read epoch")
 	if errors.Is(err, failure.ErrFenced) {
 		t.Error("an owner that could not ask is called fenced off")
 	}
 	pgtest.Exec(t, tx, "rollback to s")
-	err = f.check(t.Context(), in.env, tx)
+	err = b.Check(t.Context(), tx, f)
 	b.wantError(err, "read epoch")
 	if errors.Is(err, failure.ErrFenced) {
 		t.Error("an owner that could not ask is called fenced off")
 	}
 }
 
-func TestFenceRaise_RaisingKnowsTheLastOwnersEnd(t *testing.T) {
+func TestFence_RaisingKnowsTheLastOwnersEnd(t *testing.T) {
 	b := setup(t)
-	in := b.inbox()
 	for _, row := range []struct {
 		name, before, group string
 		unclean             bool
@@ -153,33 +196,36 @@ func TestFenceRaise_RaisingKnowsTheLastOwnersEnd(t *testing.T) {
 		{"another group after a release", "update holdfast.consumer_position set clean = true", "two", false, ""},
 	} {
 		pgtest.Exec(t, b.db, row.before)
-		a := b.raise(in, row.group, 7)
-		if a.unclean != row.unclean || a.otherGroup != row.other {
-			t.Errorf("%s: unclean %v, other group %q; want %v, %q", row.name, a.unclean, a.otherGroup, row.unclean, row.other)
+		a := b.assign(row.group, 7)
+		if a.Unclean != row.unclean || a.OtherGroup != row.other {
+			t.Errorf("%s: unclean %v, other group %q; want %v, %q", row.name, a.Unclean, a.OtherGroup, row.unclean, row.other)
 		}
-		if n := b.count("select count(*) from holdfast.consumer_position where epoch = $1 and position = 7 and not clean and owner = $2 and coalesce(group_id, '') = $3", a.fence.Epoch, in.node, row.group); n != 1 {
+		if n := b.count("select count(*) from holdfast.consumer_position where epoch = $1 and position = 7 and not clean and owner = $2 and coalesce(group_id, '') = $3", a.Fence.Epoch, b.Node, row.group); n != 1 {
 			t.Errorf("%s: the row is not the owner's", row.name)
 		}
 	}
 }
 
-func TestFenceRaise_RaisingGivesWhatWasChosenAndTheDatabasesToken(t *testing.T) {
+func TestFence_RaisingGivesWhatWasChosenAndTheDatabasesToken(t *testing.T) {
 	b := setup(t)
-	in := b.inbox()
 	var asked []int64
 	for range 2 {
-		a, err := in.consumer.fences.assign(t.Context(), "orders", 3, "", func(position int64) (reading, error) {
+		a, err := b.Assign(t.Context(), "orders", 3, "", func(position int64) (Reading, error) {
 			asked = append(asked, position)
-			return reading{start: 4, position: 9}, nil
+			return Reading{Start: 4, Position: 9}, nil
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		f := a.fence
-		if a.reading != (reading{start: 4, position: 9}) || f.position != 9 || f.Topic != "orders" || f.Partition != 3 || f.token != b.incarnation() {
+		f := a.Fence
+		token, err := b.Incarnation(t.Context())
+		if err != nil || token == "" {
+			t.Fatalf("the database's token is %q, %v", token, err)
+		}
+		if a.Reading != (Reading{Start: 4, Position: 9}) || f.Position != 9 || f.Topic != "orders" || f.Partition != 3 || f.Token != token {
 			t.Errorf("the assignment is %+v with the fence %+v", a, *f)
 		}
-		if f.number != lane.Number("holdfast", "billing", "orders", "3") {
+		if f.Number != lane.Number("holdfast", "billing", "orders", "3") {
 			t.Error("the fence has another number than other nodes give it")
 		}
 		pgtest.Exec(t, b.db, "truncate holdfast.incarnation") // The next one fills it.
@@ -189,15 +235,14 @@ func TestFenceRaise_RaisingGivesWhatWasChosenAndTheDatabasesToken(t *testing.T) 
 	}
 }
 
-func TestFenceRaise_RaisingThatIsRefusedChangesNothing(t *testing.T) {
+func TestFence_RaisingThatIsRefusedChangesNothing(t *testing.T) {
 	b := setup(t)
-	in := b.inbox()
-	epoch := b.raise(in, "", 5).fence.Epoch
+	epoch := b.assign("", 5).Fence.Epoch
 	pgtest.Exec(t, b.db, "delete from holdfast.incarnation") // as after a crash: it is not filled again either
-	a, err := in.consumer.fences.assign(t.Context(), "orders", 0, "", func(position int64) (reading, error) {
-		return reading{}, &beyondEnd{position: position, end: 2}
+	a, err := b.Assign(t.Context(), "orders", 0, "", func(position int64) (Reading, error) {
+		return Reading{}, &beyondEnd{position: position, end: 2}
 	})
-	if !errors.Is(err, ErrOffsetOutOfRange) || a.fence != nil {
+	if !errors.Is(err, source.ErrOffsetOutOfRange) || a.Fence != nil {
 		t.Errorf("it says %v, and gives %+v", err, a)
 	}
 	b.wantError(err, "read orders/0: ")
@@ -210,7 +255,7 @@ func TestFenceRaise_RaisingThatIsRefusedChangesNothing(t *testing.T) {
 	}
 }
 
-func TestFenceRaise_RaisingSaysWhatFailed(t *testing.T) {
+func TestFence_RaisingSaysWhatFailed(t *testing.T) {
 	for _, row := range []struct{ breaks, says string }{
 		{"alter table holdfast.incarnation rename to gone", "refill the incarnation"},
 		{"alter table holdfast.consumer_position rename column clean to gone", "read position of orders/0"},
@@ -218,58 +263,55 @@ func TestFenceRaise_RaisingSaysWhatFailed(t *testing.T) {
 	} {
 		t.Run(row.says, func(t *testing.T) {
 			b := setup(t)
-			in := b.inbox()
 			pgtest.Exec(t, b.db, row.breaks)
-			_, err := in.consumer.fences.assign(t.Context(), "orders", 0, "", readAt(0))
+			_, err := b.Assign(t.Context(), "orders", 0, "", readAt(0))
 			b.wantError(err, row.says)
 		})
 	}
 }
 
 // An error is no sign that somebody has the fence: it is said, and not waited out.
-func TestFenceRaise_RaisingSaysWhyTheFenceCouldNotBeTried(t *testing.T) {
+func TestFence_RaisingSaysWhyTheFenceCouldNotBeTried(t *testing.T) {
 	b := setup(t)
-	in := b.inbox()
-	in.sql.tryLock = "select 1 / ($1::int - $1) = $2::int"
-	_, err := in.consumer.fences.assign(t.Context(), "orders", 0, "", readAt(0))
+	b.SQL.TryFence = "select 1 / ($1::int - $1) = $2::int"
+	_, err := b.Assign(t.Context(), "orders", 0, "", readAt(0))
 	b.wantError(err, "division by zero")
 	if errors.Is(err, errFenceTaken) {
 		t.Errorf("it says that another has the fence: %v", err)
 	}
 }
 
-func TestFenceRaise_RaisingSaysThatTheFenceCouldNotBeTaken(t *testing.T) {
+func TestFence_RaisingSaysThatTheFenceCouldNotBeTaken(t *testing.T) {
 	b := setup(t)
-	in := b.inbox()
-	b.holdFences(0, 0)
+	b.holdFence()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	raised := make(chan error, 1)
 	go func() {
-		_, err := in.consumer.fences.raise(ctx, "orders", 0, "", true, readAt(0))
+		_, err := b.raise(ctx, "orders", 0, "", true, readAt(0))
 		raised <- err
 	}()
 	wait.Until(t, "it to wait in the lock's queue", func() bool { return b.fenceWaiters() == 1 })
 	cancel()
 	b.wantError(<-raised, "take fence of orders/0")
-	_, err := in.consumer.fences.raise(t.Context(), "orders", 0, "", false, readAt(0))
+	_, err := b.raise(t.Context(), "orders", 0, "", false, readAt(0))
 	b.wantError(err, "take fence of orders/0")
 	ended := b.begin()
 	if err := ended.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for _, wait := range []bool{true, false} {
-		if err := in.consumer.fences.lock(t.Context(), ended, &fence{}, wait); err == nil {
+		if err := b.lock(t.Context(), ended, &Fence{}, wait); err == nil {
 			t.Errorf("with wait=%v a lock was taken in a transaction that had ended", wait)
 		}
 	}
 }
 
 // assigning raises the epoch beside the test.
-func (b *bundle) assigning(ctx context.Context, in *Inbox) <-chan error {
+func (b *bundle) assigning(ctx context.Context) <-chan error {
 	done := make(chan error, 1)
 	go func() {
-		_, err := in.consumer.fences.assign(ctx, "orders", 0, "", readAt(0))
+		_, err := b.Assign(ctx, "orders", 0, "", readAt(0))
 		done <- err
 	}()
 	return done
@@ -287,12 +329,11 @@ func (b *bundle) result(done <-chan error) error {
 	}
 }
 
-func TestFenceRaise_RaisingWaitsInTheQueueAndLeavesItsPlace(t *testing.T) {
+func TestFence_RaisingWaitsInTheQueueAndLeavesItsPlace(t *testing.T) {
 	b := setup(t)
-	in := b.inbox()
 	for range 2 { // The second time shows that the first has left its place.
-		held := b.holdFences(0, 0)
-		done := b.assigning(t.Context(), in)
+		held := b.holdFence()
+		done := b.assigning(t.Context())
 		wait.Until(t, "it to wait in the lock's queue", func() bool { return b.fenceWaiters() == 1 })
 		if err := held.Rollback(t.Context()); err != nil {
 			t.Fatal(err)
@@ -300,20 +341,19 @@ func TestFenceRaise_RaisingWaitsInTheQueueAndLeavesItsPlace(t *testing.T) {
 		if err := b.result(done); err != nil {
 			t.Error(err)
 		}
-		if n := len(in.consumer.fences.waiting); n != 0 {
+		if n := len(b.waiting); n != 0 {
 			t.Fatalf("%d places are taken after all have ended", n)
 		}
 	}
 }
 
-func TestFenceRaise_RaisingLooksAgainWhileOthersHaveThePlaces(t *testing.T) {
+func TestFence_RaisingLooksAgainWhileOthersHaveThePlaces(t *testing.T) {
 	b := setup(t)
-	in := b.inbox()
-	for range cap(in.consumer.fences.waiting) {
-		in.consumer.fences.waiting <- struct{}{}
+	for range cap(b.waiting) {
+		b.waiting <- struct{}{}
 	}
-	held := b.holdFences(0, 0)
-	done := b.assigning(t.Context(), in)
+	held := b.holdFence()
+	done := b.assigning(t.Context())
 	for range 5 {
 		if b.fenceWaiters() != 0 {
 			t.Error("it waits in the lock's queue although its place is another's")
@@ -332,22 +372,42 @@ func TestFenceRaise_RaisingLooksAgainWhileOthersHaveThePlaces(t *testing.T) {
 	}
 }
 
-func TestFenceRaise_RaisingEndsWithItsContext(t *testing.T) {
+func TestFence_RaisingEndsWithItsContext(t *testing.T) {
 	b := setup(t)
-	in := b.inbox()
-	for range cap(in.consumer.fences.waiting) {
-		in.consumer.fences.waiting <- struct{}{}
+	for range cap(b.waiting) {
+		b.waiting <- struct{}{}
 	}
-	b.holdFences(0, 0)
+	b.holdFence()
 	looks := make(chan struct{}, 100)
-	in.random = func() float64 { looks <- struct{}{}; return 1 }
+	b.Random = func() float64 { looks <- struct{}{}; return 1 }
 	ctx, cancel := context.WithCancel(t.Context())
-	done := b.assigning(ctx, in)
+	done := b.assigning(ctx)
 	for range 4 { // The pause that it is in is then a long one.
 		<-looks
 	}
 	cancel()
 	if err := b.result(done); !errors.Is(err, context.Canceled) {
 		t.Errorf("it ended with %v", err)
+	}
+}
+
+func TestFence_AQuarterOfThePoolMayWaitForLastOwners(t *testing.T) {
+	if n := waitingMost(nil); n != 1 {
+		t.Errorf("without a pool %d may wait", n)
+	}
+	for conns, want := range map[int32]int{1: 1, 3: 1, 4: 1, 7: 1, 8: 2, 12: 3, 20: 5, 100: 25} {
+		c, err := pgxpool.ParseConfig("postgres://localhost/x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.MaxConns = conns
+		pool, err := pgxpool.NewWithConfig(t.Context(), c) // It connects to nothing before it is asked to.
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := waitingMost(pool); n != want {
+			t.Errorf("of %d connections %d may wait, want %d", conns, n, want)
+		}
+		pool.Close()
 	}
 }

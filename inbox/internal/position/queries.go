@@ -1,6 +1,41 @@
-package inbox
+package position
 
-// The statements on a consumer's positions in Kafka's partitions.
+import "github.com/holdfast-go/holdfast/internal/sqlschema"
+
+// Statements are those below, in a schema.
+type Statements struct {
+	FenceShared, FenceCheck, Fence, TryFence            string
+	Position, Standings, Checkpoint, Assign, Hold, Save string
+	Release, Renew, Incarnation                         string
+}
+
+// In are the statements for a schema. Parameters are cast everywhere, because in the modes exec and simple_protocol nobody asks
+// Postgres for their types.
+func In(schema string) Statements {
+	in := func(statement string) string { return sqlschema.In(schema, statement) }
+	return Statements{
+		FenceShared: in(fenceSharedSQL), FenceCheck: in(fenceCheckSQL), Fence: in(fenceSQL), TryFence: in(tryFenceSQL),
+		Position: in(positionSQL), Standings: in(standingsSQL), Checkpoint: in(checkpointSQL), Assign: in(assignSQL), Hold: in(holdSQL), Save: in(saveSQL),
+		Release: in(releaseSQL), Renew: in(renewSQL), Incarnation: in(incarnationSQL),
+	}
+}
+
+// Takes the fence. It must be a statement of its own, before the one that reads the epoch.
+const fenceSharedSQL = `-- inbox.fence_shared
+select pg_advisory_xact_lock_shared($1::int, $2::int)`
+
+// Reads whether the partition still has the epoch.
+const fenceCheckSQL = `-- inbox.fence_check
+select exists (select from holdfast.consumer_position p
+                where p.consumer = $1::text and p.topic = $2::text and p.partition = $3::int and p.epoch = $4::bigint)`
+
+// Takes the fence alone, as its next owner does.
+const fenceSQL = `-- inbox.fence
+select pg_advisory_xact_lock($1::int, $2::int)`
+
+// The same without waiting. It returns false when another transaction has the fence.
+const tryFenceSQL = `-- inbox.try_fence
+select pg_try_advisory_xact_lock($1::int, $2::int)`
 
 // Reads a consumer's position in a partition, and the group that read it last. It runs under the exclusive fence.
 const positionSQL = `-- inbox.position
@@ -28,18 +63,6 @@ const standingsSQL = `-- inbox.standings
 select p.topic, p.partition, p.position, coalesce(p.held, '') from holdfast.consumer_position p
  where p.consumer = $1::text`
 
-// Writes how far a backfill has got. Several nodes may run it: the one that began to tell goes on, until it ends, or says nothing for
-// 30 s. An end without an error stays until another call begins.
-const writeBackfillSQL = `-- inbox.write_backfill
-insert into holdfast.consumer_backfill as b (consumer, node, began_at, partitions, partitions_left, done, remaining, per_second, waits, ended_at, error)
-values ($1::text, $2::text, now() - $3::bigint * interval '1 microsecond', $4::int, $5::int, $6::bigint, $7::bigint, $8::float8, nullif($9::text, ''),
-        case when $10::boolean then now() end, nullif($11::text, ''))
-on conflict (consumer) do update
-   set node = excluded.node, began_at = excluded.began_at, told_at = excluded.told_at, partitions = excluded.partitions, partitions_left = excluded.partitions_left,
-       done = excluded.done, remaining = excluded.remaining, per_second = excluded.per_second, waits = excluded.waits, ended_at = excluded.ended_at, error = excluded.error
- where b.node = excluded.node or b.told_at < now() - interval '30 seconds'
-    or b.ended_at is not null and (b.error is not null or excluded.ended_at is null)`
-
 // Notes why a partition is held, for holdfast status; null takes the note back, as assign does. It returns what the row says, so that a
 // node that holds the partition sees what a person has changed. $5 is the epoch of a node that has claimed the partition: it changes
 // nothing that another node has said since.
@@ -48,7 +71,7 @@ update holdfast.consumer_position p set held = $4::text
  where p.consumer = $1::text and p.topic = $2::text and p.partition = $3::int and ($5::bigint is null or p.epoch = $5::bigint)
 returning p.position`
 
-// Fills the token that a crash or a failover emptied (incarnation.go).
+// Fills the token that a crash or a failover emptied (Table).
 const renewSQL = `-- inbox.renew
 insert into holdfast.incarnation default values on conflict (one) do nothing`
 
