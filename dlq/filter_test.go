@@ -2,6 +2,7 @@ package dlq_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -9,51 +10,87 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
-// Two letters that differ in everything: each field of a filter has to tell them apart by itself.
+// Three letters that differ in everything, in the order of their values: each field of a filter has to tell the one in the middle from
+// both others by itself.
 func TestFilter_EveryFieldOfAFilterChoosesByItself(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	old := time.Now().Add(-time.Hour).Truncate(time.Second)
-	one := pgtest.Count(t, b.Pool, `insert into holdfast.letter (origin, consumer, reason, fingerprint, event_id, source, type, topic, key, time, hash, last_at)
-		values ('inbox', 'billing', 'r', 'f1', 'e1', 's1', 't1', 'o1', 'k1', now(), '', $1) returning id`, old)
-	two := pgtest.Count(t, b.Pool, `insert into holdfast.letter (origin, consumer, reason, fingerprint, event_id, source, type, topic, key, time, hash)
-		values ('relay', '', 'r', 'f2', 'e2', 's2', 't2', 'o2', 'k2', now(), '') returning id`)
+	var ids []int64
+	for n, consumer := range []string{"", "billing", "mail"} {
+		origin := "inbox"
+		if consumer == "" {
+			origin = "relay"
+		}
+		ids = append(ids, pgtest.Count(t, b.Pool, `insert into holdfast.letter (origin, consumer, reason, fingerprint, event_id, source, type, topic, key, time, hash, last_at)
+			values ($1, $2, 'r', 'f' || $3::int, 'e' || $3::int, 's' || $3::int, 't' || $3::int, 'o' || $3::int, 'k' || $3::int, now(), '', $4::timestamptz + $3::int * interval '1 second') returning id`,
+			origin, consumer, n, old))
+	}
+	first, middle, last := ids[0], ids[1], ids[2]
+	at := old.Add(time.Second) // of the middle one
 	for _, c := range []struct {
 		name   string
 		filter dlq.Filter
-		want   int64
+		want   []int64
 	}{
-		{"ids", dlq.Filter{IDs: []int64{one, 999}}, one},
-		{"origin", dlq.Filter{Origin: dlq.OriginRelay}, two},
-		{"consumer", dlq.Filter{Consumer: "billing"}, one},
-		{"type", dlq.Filter{Type: "t2"}, two},
-		{"topic", dlq.Filter{Topic: "o1"}, one},
-		{"key", dlq.Filter{Key: "k2"}, two},
-		{"source", dlq.Filter{Source: "s1"}, one},
-		{"event id", dlq.Filter{EventID: "e2"}, two},
-		{"fingerprint", dlq.Filter{Fingerprint: "f1"}, one},
-		{"since", dlq.Filter{Since: old.Add(time.Second)}, two},
-		{"since is inclusive", dlq.Filter{Since: old, Until: old.Add(time.Microsecond)}, one},
-		{"until", dlq.Filter{Until: old.Add(time.Second)}, one},
-		{"after", dlq.Filter{After: one}, two},
-		{"limit", dlq.Filter{Limit: 1}, one},
+		{"nothing", dlq.Filter{}, ids},
+		{"ids", dlq.Filter{IDs: []int64{middle, 999}}, ids[1:2]},
+		{"origin relay", dlq.Filter{Origin: dlq.OriginRelay}, ids[:1]},
+		{"origin inbox", dlq.Filter{Origin: dlq.OriginInbox}, ids[1:]},
+		{"consumer", dlq.Filter{Consumer: "billing"}, ids[1:2]},
+		{"type", dlq.Filter{Type: "t1"}, ids[1:2]},
+		{"topic", dlq.Filter{Topic: "o1"}, ids[1:2]},
+		{"key", dlq.Filter{Key: "k1"}, ids[1:2]},
+		{"source", dlq.Filter{Source: "s1"}, ids[1:2]},
+		{"event id", dlq.Filter{EventID: "e1"}, ids[1:2]},
+		{"fingerprint", dlq.Filter{Fingerprint: "f1"}, ids[1:2]},
+		{"since", dlq.Filter{Since: at.Add(time.Microsecond)}, ids[2:]},
+		{"since is inclusive", dlq.Filter{Since: at}, ids[1:]},
+		{"until", dlq.Filter{Until: at.Add(time.Microsecond)}, ids[:2]},
+		{"until is exclusive", dlq.Filter{Until: at}, ids[:1]},
+		{"after", dlq.Filter{After: middle}, ids[2:]},
+		{"limit", dlq.Filter{Limit: 1}, ids[:1]},
 	} {
 		letters, err := b.d.List(t.Context(), c.filter)
-		if err != nil || len(letters) != 1 || letters[0].ID != c.want {
-			t.Errorf("%s: list has %d letters, want letter %d alone: %v", c.name, len(letters), c.want, err)
+		if got := idsOf(letters, func(l dlq.Letter) int64 { return l.ID }); err != nil || !slices.Equal(got, c.want) {
+			t.Errorf("%s: list has letters %v, want %v: %v", c.name, got, c.want, err)
 		}
-		n, err := b.d.Replay(t.Context(), c.filter, dlq.ReplayOptions{DryRun: true})
-		if err != nil || n != 1 {
-			t.Errorf("%s: %d letters would be replayed, want 1: %v", c.name, n, err)
+		// A look ahead counts what a walk visits, and an action visits it.
+		if n, err := b.d.Replay(t.Context(), c.filter, dlq.ReplayOptions{DryRun: true}); err != nil || n != len(c.want) {
+			t.Errorf("%s: %d letters would be replayed, want %d: %v", c.name, n, len(c.want), err)
 		}
+		n, err := b.d.DiscardAll(t.Context(), c.filter, dlq.DiscardOptions{By: "ann"})
+		if err != nil || n != len(c.want) || pgtest.Count(t, b.Pool, "select count(*) from holdfast.letter where state = 'discarded' and id = any ($1)", c.want) != int64(n) {
+			t.Errorf("%s: %d letters were discarded, want %v: %v", c.name, n, c.want, err)
+		}
+		pgtest.Exec(t, b.Pool, "update holdfast.letter set state = 'open', last_at = $1::timestamptz + (id - $2) * interval '1 second'", old, first)
 		if c.name == "limit" {
 			continue // of groups it means something else
 		}
 		groups, err := b.d.Groups(t.Context(), c.filter)
-		if err != nil || len(groups) != 1 || groups[0].Letters != 1 || groups[0].Letter != c.want {
-			t.Errorf("%s: groups %+v, want letter %d alone: %v", c.name, groups, c.want, err)
+		got := idsOf(groups, func(g dlq.Group) int64 { return g.Letter })
+		if slices.Sort(got); err != nil || !slices.Equal(got, c.want) {
+			t.Errorf("%s: groups have letters %v, want %v: %v", c.name, got, c.want, err)
 		}
 	}
+	pgtest.Exec(t, b.Pool, "update holdfast.letter set state = 'discarded' where id = $1", last)
+	for state, want := range map[string][]int64{"": ids[:2], dlq.StateOpen: ids[:2], dlq.StateDiscarded: ids[2:], dlq.StateReplayed: nil, dlq.StateAny: ids} {
+		letters, err := b.d.List(t.Context(), dlq.Filter{State: state})
+		if got := idsOf(letters, func(l dlq.Letter) int64 { return l.ID }); err != nil || !slices.Equal(got, want) {
+			t.Errorf("in state %q: list has letters %v, want %v: %v", state, got, want, err)
+		}
+		groups, err := b.d.Groups(t.Context(), dlq.Filter{State: state})
+		if err != nil || len(groups) != len(want) || slices.ContainsFunc(groups, func(g dlq.Group) bool { return g.Letters != 1 }) {
+			t.Errorf("in state %q: groups are %+v: %v", state, groups, err)
+		}
+	}
+}
+
+func idsOf[T any](all []T, of func(T) int64) (ids []int64) {
+	for _, one := range all {
+		ids = append(ids, of(one))
+	}
+	return ids
 }
 
 func TestFilter_GroupsCountLettersOfOneKindTheMostFrequentFirst(t *testing.T) {

@@ -78,3 +78,43 @@ func TestMalformed_AReplayPassesOverMalformedLettersAndSaysWhy(t *testing.T) {
 		t.Errorf("once fixed, %d were moved, %v", moved, err)
 	}
 }
+
+// Up to here a letter is whole, and from there on it is malformed.
+func TestMalformed_TheLimitsOfALetterAreExact(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	const large = "(select jsonb_object_agg(n::text, md5(n::text) || md5((-n)::text)) from generate_series(1, 20000) n)" // above 1 MiB also when it is compressed
+	for _, c := range []struct{ set, says string }{
+		{"time = '0001-01-01 00:00:00+00'", ""},
+		{"time = '0001-12-31 23:59:59.999999+00 BC'", "time is"},
+		{"time = '9999-12-31 23:59:59.999999+00'", ""},
+		{"time = '10000-01-01 00:00:00+00'", "time is"},
+		{"event_id = repeat('i', 65536)", ""},
+		{"event_id = repeat('i', 65537)", "is cut off"},
+		{"source = repeat('i', 65537)", "is cut off"},
+		{"type = repeat('i', 65537)", "is cut off"},
+		{"key = repeat('i', 65537)", "is cut off"},
+		{"headers = " + large, "headers have"},
+		{"errors = array['a', null, 'b']", ""},
+	} {
+		id := rows.Dead(t, b.Pool, "", "k", "e")
+		pgtest.Exec(t, b.Pool, "alter table holdfast.letter alter column headers set storage external") // so that its size is known
+		pgtest.Exec(t, b.Pool, "update holdfast.letter set "+c.set+" where id = $1", id)
+		l, err := b.d.Get(t.Context(), id)
+		if err != nil {
+			t.Fatalf("%s: %v", c.set, err)
+		}
+		if (len(l.Malformed) > 0) != (c.says != "") || c.says != "" && !strings.Contains(l.Malformed[0], c.says) {
+			t.Errorf("%s: malformed is %.200q, want %q", c.set, l.Malformed, c.says)
+		}
+		if c.says == "" && (l.Event.Time.IsZero() && !strings.Contains(c.set, "0001") || l.Event.Headers["a"] != "b" || string(l.Event.Payload) != "{}") {
+			t.Errorf("%s: a whole letter is %+v", c.set, l)
+		}
+		if c.says == "headers have" && len(l.Event.Headers) > 0 {
+			t.Error("headers that are too large were read")
+		}
+		if strings.HasPrefix(c.set, "errors") && fmt.Sprint(l.Errors) != "[a b]" {
+			t.Errorf("its errors are %q", l.Errors)
+		}
+	}
+}

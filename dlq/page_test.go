@@ -48,3 +48,36 @@ func TestPage_APageOfLettersEndsByItsBytes(t *testing.T) {
 		}
 	}
 }
+
+// A page ends after the letter with which it has 32 MiB, to the byte. A payload that is not read takes no room.
+func TestPage_APageEndsWithTheLetterThatFillsIt(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for i := range 3 {
+		rows.Dead(t, b.Pool, "", "k", fmt.Sprint(i))
+	}
+	sizes := func(noPayloads bool) (pages []int) {
+		t.Helper()
+		for after := int64(0); ; {
+			page, err := b.d.List(t.Context(), dlq.Filter{After: after, NoPayloads: noPayloads})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(page) == 0 {
+				return pages
+			}
+			pages, after = append(pages, len(page)), page[len(page)-1].ID
+		}
+	}
+	for _, c := range []struct{ less, first int }{{0, 1}, {1, 2}} {
+		pgtest.Exec(t, b.Pool, `update holdfast.letter l set payload = convert_to(repeat('x', 33554432 - $1 - pg_column_size(l.headers) - octet_length(l.event_id)
+			- octet_length(l.source) - octet_length(l.type) - octet_length(l.key) - (select sum(octet_length(e)) from unnest(l.errors) e)::int), 'UTF8')
+			where l.event_id = '0'`, c.less)
+		if got, want := fmt.Sprint(sizes(false)), fmt.Sprint([]int{c.first, 3 - c.first}); got != want {
+			t.Errorf("with %d bytes less than a page has, pages are of %s letters, want %s", c.less, got, want)
+		}
+		if got := fmt.Sprint(sizes(true)); got != "[3]" {
+			t.Errorf("without payloads, pages are of %s letters", got)
+		}
+	}
+}
