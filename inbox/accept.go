@@ -98,10 +98,10 @@ func (rec *receiver) receiveAlone(ctx context.Context, e holdfast.Event, hash []
 	}
 	if s == nil {
 		t := rec.turnsOf(e.Type)
-		if !t.enter(ctx.Done()) {
+		if !t.Enter(ctx.Done()) {
 			return "", fmt.Errorf("receive event: wait for a turn of the type %q: %w", e.Type, ctx.Err())
 		}
-		defer t.leave()
+		defer t.Leave()
 	}
 	out, err := rec.receive(ctx, rec.newIntake(d, s, nil), nil)
 	if err != nil {
@@ -126,7 +126,7 @@ func (rec *receiver) receiveTx(ctx context.Context, tx pgx.Tx, e holdfast.Event)
 	}
 	first := func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return rec.admission.admit(ctx, tx, d, 1) }
 	switch {
-	case d.h != nil && paused, d.h != nil && !rec.turnsOf(e.Type).try():
+	case d.h != nil && paused, d.h != nil && !rec.turnsOf(e.Type).Try():
 		first = rec.storing(d)
 	case d.h == nil:
 		s, skip, err := rec.unhandled(ctx, tx, d)
@@ -139,7 +139,7 @@ func (rec *receiver) receiveTx(ctx context.Context, tx pgx.Tx, e holdfast.Event)
 		}
 		first = s
 	default:
-		defer rec.turnsOf(e.Type).leave()
+		defer rec.turnsOf(e.Type).Leave()
 	}
 	out, failed, err := rec.underSavepoint(ctx, tx, first)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"github.com/holdfast-go/holdfast/inbox/internal/loop"
 	"github.com/holdfast-go/holdfast/inbox/internal/position"
 	"github.com/holdfast-go/holdfast/inbox/internal/readahead"
+	"github.com/holdfast-go/holdfast/inbox/internal/turns"
 	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/foreign"
 )
@@ -22,7 +23,7 @@ type consumer struct {
 	memory       *readahead.Memory
 	pauses       *pauses
 
-	suspects *turns // after two unclean ends one suspect of the node runs at a time (serial.go)
+	suspects *turns.Turns // after two unclean ends one suspect of the node runs at a time (serial.go)
 }
 
 // run joins the group again and again, and runs each generation, until ctx ends.

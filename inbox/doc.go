@@ -38,6 +38,8 @@
 //	internal/readahead how far a partition is read ahead: settled offsets, bytes in memory, the bound of a backfill
 //	internal/position  where the consumer stands in each partition, and which node may move it: fences, positions, where to read from
 //	internal/failure   what becomes of an event whose transaction failed: whose fault it is, and what follows (pure)
+//	internal/group     which events may share a transaction, and how many (pure)
+//	internal/turns     how many handlers of a type run at once
 //	internal/retention which rows nobody needs any more, and at what pace they go
 //	internal/loop      loops side by side, their rests and their delays
 //
@@ -79,7 +81,6 @@
 //     and is judged in one place (package failure). connection.go takes the connections, bounds what is waited for on them, and
 //     gets rid of dead ones. Package failure decides whose fault a failure is, and what follows from it.
 //  12. wiring.go explains a missing schema, and running.go tells a handler what it is about. All parts use env.go, registry.go (the
-//     handlers), middleware.go (what is around them), settings.go (what holds for a type), turns.go (how many of its handlers run at once), and statements.go. grouping.go decides which events may
-//     share a transaction. transient.go bounds how often a repeated error is logged. Package loop runs loops, and says how long they wait.
+//     handlers), middleware.go (what is around them), settings.go (what holds for a type), and statements.go. transient.go bounds how often a repeated error is logged. Package loop runs loops, and says how long they wait.
 //     vitals.go keeps what the loops saw last. backfill_progress.go says how far a backfill has got, and package readahead where it stops.
 package inbox

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/internal/group"
 	"github.com/holdfast-go/holdfast/internal/correlation"
 	"github.com/holdfast-go/holdfast/internal/lane"
 	"github.com/holdfast-go/holdfast/internal/quiet"
@@ -27,7 +28,7 @@ type env struct {
 	rights   *rights.Checks
 	doubts   chan error    // an error of our statements that waiting may never cure
 	asking   chan struct{} // full while the question about a handler is asked
-	groups   groupTimes
+	groups   group.Times
 	vitals   vitals // what Health tells
 
 	system atomic.Pointer[string] // the messaging system of the last source; nil before the first
@@ -44,7 +45,7 @@ func newEnv(pool *pgxpool.Pool, c Config) *env {
 		wakeup:   make(chan struct{}, 1),
 		doubts:   make(chan error, 1),
 		asking:   make(chan struct{}, 1),
-		groups:   defaultGroupTimes,
+		groups:   group.DefaultTimes,
 	}
 }
 

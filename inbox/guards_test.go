@@ -53,8 +53,8 @@ func TestGuards_PartitionsOfANodeReplayOneEventAtATime(t *testing.T) {
 	ran := false
 	err := parts[0].exclusively("order.placed", func() error {
 		ran = true
-		if parts[1].serial.try() {
-			parts[1].serial.leave()
+		if parts[1].serial.Try() {
+			parts[1].serial.Leave()
 			t.Error("the other partition may begin an event, too")
 		}
 		return nil
@@ -62,7 +62,7 @@ func TestGuards_PartitionsOfANodeReplayOneEventAtATime(t *testing.T) {
 	if err != nil || !ran {
 		t.Errorf("it ran: %v, %v", ran, err)
 	}
-	if !parts[1].serial.try() {
+	if !parts[1].serial.Try() {
 		t.Error("the other partition may not begin an event afterwards")
 	}
 }

@@ -94,11 +94,10 @@ func TestHandover_ARevokedPartitionDoesNotWaitForATurn(t *testing.T) {
 	stop := b.run(func(ctx context.Context) error { in.registry.start(); return in.consume(ctx, g) })
 	<-running
 	g.add(1)
-	turns := in.settings.turnsOf("order.placed")
+	placed := in.settings.turnsOf("order.placed")
 	wait.Until(t, "the event waits for its turn, and the loop over stored events for another, whichever came first", func() bool {
-		turns.mu.Lock()
-		defer turns.mu.Unlock()
-		return len(turns.waiting) == 2
+		_, waiting := placed.Look()
+		return waiting == 2
 	})
 	g.add(2)
 	<-running

@@ -9,6 +9,7 @@ import (
 	"github.com/holdfast-go/holdfast/inbox/internal/position"
 	"github.com/holdfast-go/holdfast/inbox/internal/readahead"
 	"github.com/holdfast-go/holdfast/inbox/internal/retention"
+	"github.com/holdfast-go/holdfast/inbox/internal/turns"
 )
 
 // Inbox takes in the events of one consumer. Once its handlers are registered, many goroutines may use it at once.
@@ -75,7 +76,7 @@ func newInbox(pool *pgxpool.Pool, c Config) *Inbox {
 		backlog:   &backlog{env: env, registry: registry, runner: runner, ledger: ledger, claims: claims, pauses: pauses},
 		sweeper:   &sweeper{env: env, runner: runner},
 		retention: retention.New(retention.Config{Pool: pool, Schema: c.Schema, Consumer: c.Consumer, Window: c.Retention, Random: func() float64 { return env.random() }, Cleaned: c.Observer.OnCleaned, Failed: env.transient}),
-		consumer:  &consumer{env: env, positions: positions, memory: readahead.NewMemory(c.MemoryBudget), declarations: declarations, receiver: receiver, pauses: pauses, suspects: newTurns(1)},
+		consumer:  &consumer{env: env, positions: positions, memory: readahead.NewMemory(c.MemoryBudget), declarations: declarations, receiver: receiver, pauses: pauses, suspects: turns.New(1)},
 		pauses:    pauses,
 	}
 }

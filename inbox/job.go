@@ -5,6 +5,8 @@ import (
 	"context"
 	"slices"
 	"time"
+
+	"github.com/holdfast-go/holdfast/inbox/internal/turns"
 )
 
 // job is the work of one transaction: an event, a batch of events of one type, or events of one key that follow a stored one.
@@ -20,7 +22,7 @@ type job struct {
 	read   int64 // numbers the events that the node has read; a batch has the number of its first
 	readAt time.Time
 
-	turn     *turns // the job has one of them; nil if it needs none
+	turn     *turns.Turns // the job has one of them; nil if it needs none
 	state    jobState
 	follower *job // the next event of its key, if the same worker has taken it
 }
@@ -32,7 +34,7 @@ func (j *job) runsHandler() bool {
 
 // leave ends the job's turn.
 func (j *job) leave() {
-	j.turn.leave()
+	j.turn.Leave()
 	j.turn = nil
 }
 

@@ -24,12 +24,12 @@ func (bl *backlog) workLimited(ctx, jobs context.Context, eventType string, free
 			}
 			continue
 		}
-		if !t.enter(ctx.Done()) {
+		if !t.Enter(ctx.Done()) {
 			return
 		}
 		select {
 		case <-ctx.Done():
-			t.leave()
+			t.Leave()
 			return
 		case free <- struct{}{}:
 		}
@@ -40,7 +40,7 @@ func (bl *backlog) workLimited(ctx, jobs context.Context, eventType string, free
 				defer workers.Done()
 				err := bl.work(jobs, s, ctx.Done())
 				<-free
-				t.leave()
+				t.Leave()
 				if err != nil {
 					loop.Offer(finished, err)
 				}
@@ -49,7 +49,7 @@ func (bl *backlog) workLimited(ctx, jobs context.Context, eventType string, free
 			continue
 		}
 		<-free
-		t.leave()
+		t.Leave()
 		timer := time.NewTimer(time.Duration((0.75 + 0.5*bl.random()) * float64(wait)))
 		wait = min(2*wait, bl.c.PollMax)
 		select {

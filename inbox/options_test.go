@@ -326,9 +326,9 @@ func TestOptions_ATypeRunsNoMoreHandlersAtOnceThanItMay(t *testing.T) {
 // turnsFree waits until no turn of a type is taken, as one is for a moment when Run looks for stored events.
 func (b *bundle) turnsFree(in *Inbox, eventType string, want int) {
 	b.Helper()
-	t := in.turnsOf(eventType)
-	if !wait.For(wait.Limit(), func() bool { t.mu.Lock(); defer t.mu.Unlock(); return t.free == want && len(t.waiting) == 0 }) {
-		b.Errorf("%d turns are free and %d wait, want %d and none", t.free, len(t.waiting), want)
+	var free, waiting int
+	if !wait.For(wait.Limit(), func() bool { free, waiting = in.turnsOf(eventType).Look(); return free == want && waiting == 0 }) {
+		b.Errorf("%d turns are free and %d wait, want %d and none", free, waiting, want)
 	}
 }
 
@@ -402,10 +402,8 @@ func TestOptions_AStopDoesNotWaitForEventsThatWaitForTheirTurn(t *testing.T) {
 	<-begun // Its turn is taken by a caller of Receive, who does not care for the stop.
 	stop := b.consumeFake(in, newFakeGeneration(logOf(keyed(40, 10)...)))
 	if !wait.For(wait.Limit(), func() bool {
-		t := in.turnsOf("order.placed")
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		return len(t.waiting) >= 10
+		_, waiting := in.turnsOf("order.placed").Look()
+		return waiting >= 10
 	}) {
 		t.Fatal("no events wait for their turn")
 	}

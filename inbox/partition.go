@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/inbox/internal/loop"
 	"github.com/holdfast-go/holdfast/inbox/internal/position"
 	"github.com/holdfast-go/holdfast/inbox/internal/readahead"
+	"github.com/holdfast-go/holdfast/inbox/internal/turns"
 	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
@@ -65,7 +66,7 @@ type partition struct {
 	positions    *position.Table
 	declarations *declarations
 	receiver     *receiver
-	serial       *turns // consumer.suspects
+	serial       *turns.Turns // consumer.suspects
 	workers      *workerPool
 	memory       *readahead.Memory
 	gen          source.Generation

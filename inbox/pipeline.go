@@ -194,7 +194,7 @@ func (p *pipeline) runEach(ctx context.Context, o opened) error {
 	}
 	for i, d := range o.ds {
 		begun := time.Now()
-		if i > 0 && begun.Sub(first) > p.runner.groups.longest {
+		if i > 0 && begun.Sub(first) > p.runner.groups.Longest {
 			break
 		}
 		about := handlingOf(d, 1)
@@ -325,7 +325,7 @@ func fencesOf(ds []*delivery) (all []*position.Fence) {
 
 // queueOpeningGroup is queueOpening for a group of events. Handlers in a group wait for locks less long than alone.
 func (led *ledger) queueOpeningGroup(b *pgx.Batch, ds []*delivery, fences []*position.Fence) {
-	idle, wait := time.Duration(0), led.groups.lockWait
+	idle, wait := time.Duration(0), led.groups.LockWait
 	for _, d := range ds {
 		c := led.of(d.e.Type)
 		idle, wait = max(idle, idleTimeout(*c)), min(wait, c.Timeout)

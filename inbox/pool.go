@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/inbox/internal/failure"
+	"github.com/holdfast-go/holdfast/inbox/internal/group"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
 
@@ -17,7 +18,7 @@ import (
 // A worker keeps a pipeline: its next transaction begins in the round trip that commits the last one.
 type workerPool struct {
 	receiver *receiver
-	timings  timings
+	timings  group.Timings
 	wg       sync.WaitGroup
 	read     atomic.Int64 // numbers the events that were read
 
@@ -125,7 +126,7 @@ func (c *workerPool) begins(j *job) bool {
 	if t == nil || j.turn != nil || !j.runsHandler() || j.owner.stopped() {
 		return true
 	}
-	mine := t.join()
+	mine := t.Join()
 	select {
 	case <-mine:
 		j.turn = t
@@ -133,7 +134,7 @@ func (c *workerPool) begins(j *job) bool {
 	default:
 	}
 	go func() { // It ends before the partition does, which waits for its jobs.
-		if t.wait(mine, j.stop) {
+		if t.Wait(mine, j.stop) {
 			j.turn = t
 		}
 		c.add(j)
@@ -147,7 +148,7 @@ func (c *workerPool) follows(j *job) bool {
 	if t == nil || !j.runsHandler() {
 		return true
 	}
-	if !t.try() {
+	if !t.Try() {
 		return false
 	}
 	j.turn = t

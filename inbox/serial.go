@@ -134,14 +134,14 @@ func (p *partition) replaySerially(ctx, jobs context.Context, d *delivery) bool 
 // not wait for it. It returns errStopping if the partition is stopped first.
 func (p *partition) exclusively(eventType string, f func() error) error {
 	turns := p.turnsOf(eventType)
-	if !turns.enter(p.reading.Done()) {
+	if !turns.Enter(p.reading.Done()) {
 		return errStopping
 	}
-	defer turns.leave()
-	if !p.serial.enter(p.reading.Done()) {
+	defer turns.Leave()
+	if !p.serial.Enter(p.reading.Done()) {
 		return errStopping
 	}
-	defer p.serial.leave()
+	defer p.serial.Leave()
 	if p.stopped() {
 		return errStopping
 	}

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync/atomic"
 	"time"
+
+	"github.com/holdfast-go/holdfast/inbox/internal/turns"
 )
 
 // This file knows what holds for the events of one type: the inbox's Config, with what the registration of the type changed.
@@ -21,7 +23,7 @@ type settings struct {
 // kind is what holds for events of one type.
 type kind struct {
 	c     *Config
-	turns *turns // nil: Config.Workers alone is the limit
+	turns *turns.Turns // nil: Config.Workers alone is the limit
 	said  registration
 
 	wakeup chan struct{} // this node stored an event: the loop over stored events of the type looks at once (limited.go)
@@ -36,7 +38,7 @@ func (s *settings) of(eventType string) *Config {
 }
 
 // turnsOf are the turns of a type; nil if it has no limit of its own.
-func (s *settings) turnsOf(eventType string) *turns { return s.kinds[eventType].turns }
+func (s *settings) turnsOf(eventType string) *turns.Turns { return s.kinds[eventType].turns }
 
 // longest is the configuration of the type whose handlers may run longest. It bounds what is the same for all types: a lease, and how
 // long one of our statements may wait for another transaction.
@@ -50,9 +52,9 @@ func (s *settings) longest() *Config {
 // note takes in what a registration says of its types. They share their turns. Each has a loop of its own, and so a wakeup.
 func (s *settings) note(r registration, types ...string) {
 	c := r.applied(s.c)
-	var shared *turns
+	var shared *turns.Turns
 	if r.limit > 0 {
-		shared = newTurns(r.limit)
+		shared = turns.New(r.limit)
 	}
 	for _, t := range types {
 		s.kinds[t] = kind{c: &c, turns: shared, said: r, wakeup: make(chan struct{}, 1)}

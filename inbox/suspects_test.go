@@ -238,11 +238,10 @@ func TestSuspects_ASuspectWaitsForItsTurnBesideOtherSuspects(t *testing.T) {
 	<-running
 	g := newGrowingGeneration(logOf(event("0/0", "b")), logOf(typed("1/0", "c", "order.paid")))
 	b.run(func(ctx context.Context) error { return in.consume(ctx, g) })
-	turns := in.turnsOf("order.placed")
+	placed := in.turnsOf("order.placed")
 	wait.Until(t, "the suspect waits for its turn", func() bool {
-		turns.mu.Lock()
-		defer turns.mu.Unlock()
-		return len(turns.waiting) == 1
+		_, waiting := placed.Look()
+		return waiting == 1
 	})
 	g.add(1)
 	if !wait.For(wait.Limit(), func() bool { return b.effects("1/0") == 1 }) {

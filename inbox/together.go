@@ -4,61 +4,40 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/holdfast-go/holdfast/inbox/internal/failure"
+	"github.com/holdfast-go/holdfast/inbox/internal/group"
 )
 
-// This file lets a worker do several jobs in one transaction, if their registrations and grouping.go allow it: BEGIN, COMMIT and the
+// This file lets a worker do several jobs in one transaction, if their registrations and package group allow it: BEGIN, COMMIT and the
 // look at what is known are shared. If a handler fails, or anything else, the transaction is rolled back and each of its jobs comes
 // alone: none has lost an attempt.
 
-// timings are the timings of the types that have run.
-type timings struct {
-	mu sync.Mutex
-	of map[string]timing
-}
-
-func (ps *timings) get(eventType string) timing {
-	ps.mu.Lock()
-	defer ps.mu.Unlock()
-	return ps.of[eventType]
-}
-
-func (ps *timings) change(eventType string, to func(timing) timing) {
-	ps.mu.Lock()
-	defer ps.mu.Unlock()
-	if ps.of == nil {
-		ps.of = map[string]timing{}
-	}
-	ps.of[eventType] = to(ps.of[eventType])
-}
-
 // gather returns the jobs that j's transaction takes in: j, what waits for it in its key, and others that are ready.
 func (w *worker) gather(j *job) []*job {
-	g, now := newGrouping(maxGroup, w.workers.ready(), w.workers.receiver.c.Workers, w.workers.receiver.groups), time.Now()
-	joins := func(j *job, follows bool) (timing, bool) {
+	g, now := group.New(maxGroup, w.workers.ready(), w.workers.receiver.c.Workers, w.workers.receiver.groups), time.Now()
+	joins := func(j *job, follows bool) (group.Timing, bool) {
 		if j.kind != jobAlone || j.single || j.intake != nil || j.owner.stopped() {
-			return timing{}, false
+			return group.Timing{}, false
 		}
 		eventType := j.ds[0].e.Type
-		p := w.workers.timings.get(eventType).upTo(w.workers.receiver.of(eventType).Group)
-		p.never = p.never || w.workers.receiver.runner.needsItsOwn(eventType) || w.workers.receiver.turnsOf(eventType) != nil
-		return p, g.admits(p, follows, now)
+		alone := w.workers.receiver.runner.needsItsOwn(eventType) || w.workers.receiver.turnsOf(eventType) != nil
+		t := w.workers.timings.Get(eventType).UpTo(w.workers.receiver.of(eventType).Group, alone)
+		return t, g.Admits(t, follows, now)
 	}
 	js := []*job{j}
-	p, ok := joins(j, false)
+	t, ok := joins(j, false)
 	for follows := false; ok; {
-		g = g.with(p, follows)
+		g = g.With(t, follows)
 		last := js[len(js)-1]
 		next := last.owner.follower(last, 1)
 		if follows = next != nil; follows {
-			if p, ok = joins(next, true); !ok {
+			if t, ok = joins(next, true); !ok {
 				last.owner.putBack(last)
 				return js
 			}
-		} else if next = w.workers.takeIf(func(j *job) bool { p, ok = joins(j, false); return ok }); next == nil {
+		} else if next = w.workers.takeIf(func(j *job) bool { t, ok = joins(j, false); return ok }); next == nil {
 			return js
 		}
 		js = append(js, next)
@@ -69,7 +48,7 @@ func (w *worker) gather(j *job) []*job {
 // noteAlone notes how long the handler of an event took that ran alone.
 func (w *worker) noteAlone(j *job, out Outcome, took time.Duration) {
 	if len(j.ds) == 1 && (out == Handled || out == "") {
-		w.workers.timings.change(j.ds[0].e.Type, func(p timing) timing { return p.ran(took, time.Now(), w.workers.receiver.groups) })
+		w.workers.timings.Change(j.ds[0].e.Type, func(t group.Timing) group.Timing { return t.Ran(took, time.Now(), w.workers.receiver.groups) })
 	}
 }
 
@@ -161,11 +140,11 @@ func (w *worker) committedGroup(js []*job, err error) {
 	}
 	now := time.Now()
 	for _, eventType := range typesOf(js) {
-		w.workers.timings.change(eventType, func(p timing) timing { return p.succeeded(len(js)) })
+		w.workers.timings.Change(eventType, func(t group.Timing) group.Timing { return t.Succeeded(len(js)) })
 	}
 	for _, j := range js {
 		d := j.ds[0]
-		w.workers.timings.change(d.e.Type, func(p timing) timing { return p.ran(d.took, now, w.workers.receiver.groups) })
+		w.workers.timings.Change(d.e.Type, func(t group.Timing) group.Timing { return t.Ran(d.took, now, w.workers.receiver.groups) })
 		w.workers.receiver.report(d, Handled, d.took)
 		j.owner.settle(d)
 		j.owner.conclude(j, nil)
@@ -177,7 +156,7 @@ func (w *worker) failedGroup(js []*job, failed error) {
 	now := time.Now()
 	var f *failure.Error
 	if errors.As(failed, &f) && (f.Fault == failure.FaultEvent || f.Fault == failure.FaultContended) {
-		to := func(p timing) timing { return p.failed(len(js), now, w.workers.receiver.groups) }
+		to := func(t group.Timing) group.Timing { return t.Failed(len(js), now, w.workers.receiver.groups) }
 		var h *failure.HandlerError
 		if errors.As(failed, &h) {
 			at := js[0] // the last whose handler ran
@@ -187,10 +166,10 @@ func (w *worker) failedGroup(js []*job, failed error) {
 				}
 			}
 			took := at.ds[0].took
-			w.workers.timings.change(at.ds[0].e.Type, func(p timing) timing { return to(p.ran(took, now, w.workers.receiver.groups)) })
+			w.workers.timings.Change(at.ds[0].e.Type, func(t group.Timing) group.Timing { return to(t.Ran(took, now, w.workers.receiver.groups)) })
 		} else { // COMMIT: nobody knows whose row it was.
 			for _, eventType := range typesOf(js) {
-				w.workers.timings.change(eventType, to)
+				w.workers.timings.Change(eventType, to)
 			}
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/internal/group"
 	"github.com/holdfast-go/holdfast/inbox/internal/position"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
@@ -29,12 +30,12 @@ func (b *bundle) transactions() int64 {
 // too long, however busy the machine is.
 func (b *bundle) few(change ...func(*Config)) *Inbox {
 	in := b.inbox(append([]func(*Config){func(c *Config) { c.Workers, c.Group = 2, 64 }}, change...)...)
-	in.groups = groupTimes{together: time.Minute, longest: time.Minute, slow: time.Minute, rest: 10 * time.Millisecond, lockWait: time.Minute}
+	in.groups = group.Times{Together: time.Minute, Longest: time.Minute, Slow: time.Minute, Rest: 10 * time.Millisecond, LockWait: time.Minute}
 	return in
 }
 
 // untimed are times with which a group is as large as its registrations allow, however busy the machine is.
-var untimed = groupTimes{together: time.Hour, longest: time.Hour, slow: time.Hour, rest: 10 * time.Millisecond, lockWait: defaultGroupTimes.lockWait}
+var untimed = group.Times{Together: time.Hour, Longest: time.Hour, Slow: time.Hour, Rest: 10 * time.Millisecond, LockWait: group.DefaultTimes.LockWait}
 
 // behind is an inbox whose one worker has a backlog: the handler of the first event waits until all the others are ready. consume
 // returns when they are settled.
@@ -213,7 +214,7 @@ func TestTogether_AGroupCommitsWhatIsDoneWhenItsTimeIsOver(t *testing.T) {
 		t.Run(fmt.Sprintf("%d keys", keys), func(t *testing.T) {
 			b := setup(t)
 			in, consume := b.behind(func(c *Config) { c.Group = 64 })
-			in.groups.longest = time.Millisecond
+			in.groups.Longest = time.Millisecond
 			calls := map[string]int{}
 			in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
 				time.Sleep(2 * time.Millisecond) // sleep: a handler that waits for something
@@ -483,7 +484,7 @@ func TestTogether_GroupsThatLockTheSameRowsEndInTime(t *testing.T) {
 		c.ConnConfig.RuntimeParams["deadlock_timeout"] = "20s"
 	})
 	in := b.inboxOn(pool, func(c *Config) { c.Workers, c.Group = 8, 64 })
-	in.groups = groupTimes{together: time.Minute, longest: time.Minute, slow: time.Minute, rest: defaultGroupTimes.rest, lockWait: defaultGroupTimes.lockWait}
+	in.groups = group.Times{Together: time.Minute, Longest: time.Minute, Slow: time.Minute, Rest: group.DefaultTimes.Rest, LockWait: group.DefaultTimes.LockWait}
 	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
 		if _, err := tx.Exec(ctx, "update total set n = n + 1 where id = $1", int(e.ID[4]-'0')%3); err != nil {
 			return err
@@ -513,7 +514,7 @@ func TestTogether_ATypeThatWasSlowOnceRunsAlone(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	b := setup(t)
 	in := b.few(func(c *Config) { c.Workers = 1 })
-	in.groups.slow = 6 * time.Second // No handler of the other type takes as long, also if the machine stands still for a moment.
+	in.groups.Slow = 6 * time.Second // No handler of the other type takes as long, also if the machine stands still for a moment.
 	in.Handle("order.placed", effectOf)
 	var slow atomic.Int64
 	in.Handle("order.paid", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {

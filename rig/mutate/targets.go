@@ -34,7 +34,7 @@ var targets = []target{
 	},
 	{
 		dir: "inbox", tests: inboxTests,
-		files: []string{"disposition.go", "grouping.go"},
+		files: []string{"disposition.go"},
 	},
 	// Each test of these files needs Postgres. Their own tests ask one part at a time, and are quick.
 	{dir: "inbox/internal/position", tests: `^Test(Fence|Start|Position)_`, files: []string{"fence.go", "start.go", "position.go"}},
@@ -45,6 +45,8 @@ var targets = []target{
 	{dir: "internal/state", tests: `_(WhatNeeds|WhatALaneWaits|AFullLog|ALaneWithout|ARelayThatClaims)`, files: []string{"needs.go"}},
 	{dir: "inbox/internal/failure", tests: `^Test`, files: []string{"history.go", "returned.go", "fault.go"}},
 	{dir: "inbox/internal/readahead", tests: `^Test(Tracker|Bound)_`, files: []string{"tracker.go", "bound.go"}},
+	{dir: "inbox/internal/group", tests: `^Test`, files: []string{"group.go"}},
+	{dir: "inbox/internal/turns", tests: `^Test`, files: []string{"turns.go"}},
 	{dir: "inbox/internal/loop", tests: `^Test`, files: []string{"delay.go"}},
 	{dir: "inbox/internal/retention", tests: `^TestPace`, files: []string{"pace.go"}},
 	{dir: "internal/kafkafault", tests: `^Test`, files: []string{"kafkafault.go"}},
