@@ -7,7 +7,7 @@ import (
 
 var times = DefaultTimes
 
-func TestGrouping_WhichEventsMayShareATransaction(t *testing.T) {
+func TestGroup_WhichEventsMayShareATransaction(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	quick := Timing{}.Ran(100*time.Microsecond, now, times)
 	for name, c := range map[string]struct {
@@ -58,7 +58,7 @@ func TestGrouping_WhichEventsMayShareATransaction(t *testing.T) {
 }
 
 // The type of an event that joins may lower the limit of the whole group, but joins only a group that is below it.
-func TestGrouping_AGroupHasTheSmallestLimitOfItsTypes(t *testing.T) {
+func TestGroup_AGroupHasTheSmallestLimitOfItsTypes(t *testing.T) {
 	now := time.Now()
 	any, few := Timing{took: 1}, Timing{took: 1}.Failed(8, now, times)
 	g := New(64, 10_000, 1, times).With(any, false).With(few, false)
@@ -90,7 +90,7 @@ func (p Timing) rans(turns int, quick time.Duration, quicks int, slow time.Durat
 	return p
 }
 
-func TestGrouping_TheTimeOfAHandlerIsWhatItTakesWhenItNeedNotWait(t *testing.T) {
+func TestGroup_TheTimeOfAHandlerIsWhatItTakesWhenItNeedNotWait(t *testing.T) {
 	now := time.Now()
 	p := Timing{}.Ran(0, now, times)
 	if p.took != 1 {
@@ -120,7 +120,7 @@ func TestGrouping_TheTimeOfAHandlerIsWhatItTakesWhenItNeedNotWait(t *testing.T) 
 }
 
 // Field by field: how long a type runs alone, how large its groups may be, and how that grows and shrinks.
-func TestGrouping_WhatBecomesOfATiming(t *testing.T) {
+func TestGroup_WhatBecomesOfATiming(t *testing.T) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	after := func(d time.Duration) time.Time { return now.Add(d) }
 	for name, c := range map[string]struct{ got, want Timing }{
