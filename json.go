@@ -49,15 +49,15 @@ func withContentType(e Event, contentType string) Event {
 
 // Decode is json.Unmarshal. It refuses null for what is no pointer, map, slice or interface. Its errors are *PayloadError, with
 // the field.
-func (c JSON) Decode(_ context.Context, e Event, v any) error {
+func (j JSON) Decode(_ context.Context, e Event, v any) error {
 	target := reflect.TypeOf(v)
 	if target == nil || target.Kind() != reflect.Pointer {
 		return fmt.Errorf("decode payload: the target is a %T: it must be a pointer", v)
 	}
-	return c.decode(e.Payload, v, target.Elem())
+	return j.decode(e.Payload, v, target.Elem())
 }
 
-func (c JSON) decode(payload []byte, v any, t reflect.Type) error {
+func (j JSON) decode(payload []byte, v any, t reflect.Type) error {
 	if len(bytes.TrimSpace(payload)) == 0 {
 		return &PayloadError{Problem: "nothing where JSON is wanted"}
 	}
@@ -72,7 +72,7 @@ func (c JSON) decode(payload []byte, v any, t reflect.Type) error {
 		field, problem := misfit(t, payload)
 		return &PayloadError{Field: field, Problem: problem, Err: err}
 	}
-	if !c.Strict {
+	if !j.Strict {
 		return nil
 	}
 	strict := json.NewDecoder(bytes.NewReader(payload))

@@ -97,27 +97,27 @@ func WaitIdle(ctx context.Context, pool *pgxpool.Pool, c Idle) error {
 	}
 }
 
-func (c Idle) validate() error {
+func (i Idle) validate() error {
 	var problems []error
-	if err := sqlschema.Validate(c.Schema); err != nil {
+	if err := sqlschema.Validate(i.Schema); err != nil {
 		problems = append(problems, err)
 	}
-	if len(c.Topics) > 0 && len(c.Consumers) == 0 {
-		problems = append(problems, fmt.Errorf("consumers is empty: it must name the consumers that read topics %q", c.Topics))
+	if len(i.Topics) > 0 && len(i.Consumers) == 0 {
+		problems = append(problems, fmt.Errorf("consumers is empty: it must name the consumers that read topics %q", i.Topics))
 	}
 	return errors.Join(problems...)
 }
 
 // look lists what is pending, one line each.
-func (c Idle) look(ctx context.Context, pool *pgxpool.Pool, sql string) ([]string, error) {
-	consumers, topics := c.Consumers, c.Topics
+func (i Idle) look(ctx context.Context, pool *pgxpool.Pool, sql string) ([]string, error) {
+	consumers, topics := i.Consumers, i.Topics
 	if consumers == nil {
 		consumers = []string{}
 	}
 	if topics == nil {
 		topics = []string{}
 	}
-	rows, err := pool.Query(ctx, sql, consumers, topics, c.Ahead.Seconds(), !c.NoRelay)
+	rows, err := pool.Query(ctx, sql, consumers, topics, i.Ahead.Seconds(), !i.NoRelay)
 	if err != nil {
 		return nil, fmt.Errorf("look for what is pending: %w", err)
 	}

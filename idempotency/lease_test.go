@@ -129,16 +129,16 @@ func TestLease_AMismatchIsSaidAlsoAfterALeaseThatRanOut(t *testing.T) {
 
 // abandonAt leaves the key k as a process does that ended at a place of the handler: its lease lives on, until lapse or
 // ending are called, for longer than any machine needs to come there.
-func (b *till) abandonAt(g *Guard, place string, route ...Route) {
-	b.Helper()
-	b.abandon(g, place, sent{key: "k"}, route...)
-	pgtest.Exec(b, b.db, "update holdfast.idempotency set lease_until = clock_timestamp() + interval '1 hour' where state = 'pending'")
+func (ti *till) abandonAt(g *Guard, place string, route ...Route) {
+	ti.Helper()
+	ti.abandon(g, place, sent{key: "k"}, route...)
+	pgtest.Exec(ti, ti.db, "update holdfast.idempotency set lease_until = clock_timestamp() + interval '1 hour' where state = 'pending'")
 }
 
 // ending lets every lease run out by itself, soon.
-func (b *till) ending() {
-	b.Helper()
-	pgtest.Exec(b, b.db, "update holdfast.idempotency set lease_until = clock_timestamp() + interval '1 second' where state = 'pending'")
+func (ti *till) ending() {
+	ti.Helper()
+	pgtest.Exec(ti, ti.db, "update holdfast.idempotency set lease_until = clock_timestamp() + interval '1 second' where state = 'pending'")
 }
 
 // R11.

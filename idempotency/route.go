@@ -128,29 +128,29 @@ var neverReplayed = []string{
 }
 
 // of returns the route with the settings it takes from c.
-func (o Route) of(c Config) Route {
-	if len(o.Methods) == 0 {
-		o.Methods = []string{http.MethodPost, http.MethodPatch}
+func (r Route) of(c Config) Route {
+	if len(r.Methods) == 0 {
+		r.Methods = []string{http.MethodPost, http.MethodPatch}
 	}
-	o.Scope = cmp.Or(o.Scope, ScopePrincipal)
-	if o.Store == nil {
-		o.Store = StoreStatus
+	r.Scope = cmp.Or(r.Scope, ScopePrincipal)
+	if r.Store == nil {
+		r.Store = StoreStatus
 	}
-	o.TTL = cmp.Or(o.TTL, c.TTL)
-	o.Wait = cmp.Or(o.Wait, c.Wait)
-	o.Timeout = cmp.Or(o.Timeout, c.Timeout)
-	o.MismatchStatus = cmp.Or(o.MismatchStatus, c.MismatchStatus)
-	o.MaxRequest = cmp.Or(o.MaxRequest, c.MaxRequest)
-	o.MaxResponse = cmp.Or(o.MaxResponse, c.MaxResponse)
-	o.Isolation = cmp.Or(o.Isolation, pgx.ReadCommitted)
-	return o
+	r.TTL = cmp.Or(r.TTL, c.TTL)
+	r.Wait = cmp.Or(r.Wait, c.Wait)
+	r.Timeout = cmp.Or(r.Timeout, c.Timeout)
+	r.MismatchStatus = cmp.Or(r.MismatchStatus, c.MismatchStatus)
+	r.MaxRequest = cmp.Or(r.MaxRequest, c.MaxRequest)
+	r.MaxResponse = cmp.Or(r.MaxResponse, c.MaxResponse)
+	r.Isolation = cmp.Or(r.Isolation, pgx.ReadCommitted)
+	return r
 }
 
 // validate checks a route that has all its settings.
-func (o Route) validate(c Config) error {
+func (r Route) validate(c Config) error {
 	var problems []error
 	bad := func(format string, args ...any) { problems = append(problems, fmt.Errorf(format, args...)) }
-	for _, m := range o.Methods {
+	for _, m := range r.Methods {
 		switch m {
 		case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
 			bad("method is %s: it must be one that changes something, not GET, HEAD, OPTIONS or TRACE", m)
@@ -160,75 +160,75 @@ func (o Route) validate(c Config) error {
 			}
 		}
 	}
-	switch o.Scope {
+	switch r.Scope {
 	case ScopePrincipal, ScopeGlobal:
 	case ScopeOperation:
-		if o.Operation == "" {
-			bad("operation is empty: it must name the operation that the keys belong to, with scope %q", o.Scope)
+		if r.Operation == "" {
+			bad("operation is empty: it must name the operation that the keys belong to, with scope %q", r.Scope)
 		}
 	default:
-		bad("scope is %q: it must be %q, %q or %q", o.Scope, ScopePrincipal, ScopeOperation, ScopeGlobal)
+		bad("scope is %q: it must be %q, %q or %q", r.Scope, ScopePrincipal, ScopeOperation, ScopeGlobal)
 	}
-	if o.Lease != 0 && (o.Lease < time.Second || o.Lease > time.Hour) {
-		bad("lease is %s: it must be 0, or between 1s and 1h", o.Lease)
+	if r.Lease != 0 && (r.Lease < time.Second || r.Lease > time.Hour) {
+		bad("lease is %s: it must be 0, or between 1s and 1h", r.Lease)
 	}
-	if o.Complete != nil && o.Lease == 0 {
+	if r.Complete != nil && r.Lease == 0 {
 		bad("lease is 0s: it must be set with complete: a rollback leaves nothing to complete")
 	}
-	if o.Complete != nil && o.Operation == "" {
+	if r.Complete != nil && r.Operation == "" {
 		bad("operation is empty: it must name the route that stored requests belong to, with complete")
 	}
-	for _, name := range o.CompleteHeaders {
+	for _, name := range r.CompleteHeaders {
 		if canonical := textproto.CanonicalMIMEHeaderKey(name); !isToken(name) || slices.Contains(neverKept, canonical) {
 			bad("complete header is %q: it must be the name of a header that carries no credentials", name)
 		}
 	}
-	for _, name := range o.CompleteQuery {
+	for _, name := range r.CompleteQuery {
 		if name == "" || slices.ContainsFunc(secretParameters, func(part string) bool { return strings.Contains(strings.ToLower(name), part) }) {
 			bad("complete query is %q: it must be the name of a parameter that is no credential", name)
 		}
 	}
-	if len(o.Operation) > maxOperation {
-		bad("operation is %d bytes long: it must be at most %d", len(o.Operation), maxOperation)
+	if len(r.Operation) > maxOperation {
+		bad("operation is %d bytes long: it must be at most %d", len(r.Operation), maxOperation)
 	}
-	for _, pointer := range o.IgnoreFields {
+	for _, pointer := range r.IgnoreFields {
 		if !strings.HasPrefix(pointer, "/") {
 			bad("ignore field is %q: it must be a JSON Pointer, which begins with a slash", pointer)
 		}
 	}
-	for _, name := range o.ReplayHeaders {
+	for _, name := range r.ReplayHeaders {
 		canonical := textproto.CanonicalMIMEHeaderKey(name)
 		if !isToken(name) || slices.Contains(neverReplayed, canonical) || strings.HasPrefix(canonical, "Proxy-") {
 			bad("replay header is %q: it must be the name of a header that means the same in every answer", name)
 		}
 	}
-	if o.TTL < time.Second || o.TTL > 10*365*24*time.Hour {
-		bad("ttl is %s: it must be between 1s and 10 years", o.TTL)
+	if r.TTL < time.Second || r.TTL > 10*365*24*time.Hour {
+		bad("ttl is %s: it must be between 1s and 10 years", r.TTL)
 	}
-	if o.TTL < c.MaxRetryWindow {
-		bad("ttl is %s: it must be at least the max retry window, %s: a retry after the answer is gone would be a second operation", o.TTL, c.MaxRetryWindow)
+	if r.TTL < c.MaxRetryWindow {
+		bad("ttl is %s: it must be at least the max retry window, %s: a retry after the answer is gone would be a second operation", r.TTL, c.MaxRetryWindow)
 	}
-	switch o.MismatchStatus {
+	switch r.MismatchStatus {
 	case http.StatusBadRequest, http.StatusConflict, http.StatusUnprocessableEntity:
 	default:
-		bad("mismatch status is %d: it must be 409, 422 or 400", o.MismatchStatus)
+		bad("mismatch status is %d: it must be 409, 422 or 400", r.MismatchStatus)
 	}
-	if o.Wait < 0 || o.Wait > 5*time.Minute {
-		bad("wait is %s: it must be between 0 and 5m", o.Wait)
+	if r.Wait < 0 || r.Wait > 5*time.Minute {
+		bad("wait is %s: it must be between 0 and 5m", r.Wait)
 	}
-	if o.Timeout < time.Millisecond || o.Timeout > time.Hour {
-		bad("timeout is %s: it must be between 1ms and 1h", o.Timeout)
+	if r.Timeout < time.Millisecond || r.Timeout > time.Hour {
+		bad("timeout is %s: it must be between 1ms and 1h", r.Timeout)
 	}
-	if o.MaxRequest < 1 {
-		bad("max request is %d: it must be at least 1", o.MaxRequest)
+	if r.MaxRequest < 1 {
+		bad("max request is %d: it must be at least 1", r.MaxRequest)
 	}
-	if o.MaxResponse < 1 {
-		bad("max response is %d: it must be at least 1", o.MaxResponse)
+	if r.MaxResponse < 1 {
+		bad("max response is %d: it must be at least 1", r.MaxResponse)
 	}
-	switch o.Isolation {
+	switch r.Isolation {
 	case pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable:
 	default:
-		bad("isolation is %q: it must be read committed, repeatable read or serializable", o.Isolation)
+		bad("isolation is %q: it must be read committed, repeatable read or serializable", r.Isolation)
 	}
 	return errors.Join(problems...)
 }

@@ -162,10 +162,10 @@ type expiring struct {
 	over chan struct{}
 }
 
-func (c expiring) Done() <-chan struct{} { return c.over }
-func (c expiring) Err() error {
+func (e expiring) Done() <-chan struct{} { return e.over }
+func (e expiring) Err() error {
 	select {
-	case <-c.over:
+	case <-e.over:
 		return context.DeadlineExceeded
 	default:
 		return nil

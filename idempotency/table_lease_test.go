@@ -41,11 +41,11 @@ var leasePoints = []point{
 const sellOperation = "POST /charges"
 
 // selling is POST /charges under a lease.
-func (b *till) selling(change ...func(*Route)) target {
-	return target{name: "sell", points: leasePoints, there: func(n int64) { b.Helper(); b.sold(n) },
+func (ti *till) selling(change ...func(*Route)) target {
+	return target{name: "sell", points: leasePoints, there: func(n int64) { ti.Helper(); ti.sold(n) },
 		service: func(t testing.TB, pool *pgxpool.Pool, f *faulty) http.Handler {
 			t.Helper()
-			return leaseService(t, pool, f, b.provider.URL, change...)
+			return leaseService(t, pool, f, ti.provider.URL, change...)
 		}}
 }
 
@@ -76,7 +76,7 @@ func leaseService(t testing.TB, pool *pgxpool.Pool, f *faulty, provider string, 
 }
 
 // in is the till of a subtest that shares its test's database.
-func (b *till) in(t *testing.T) *till { return &till{bundle: b.bundle.in(t), provider: b.provider} }
+func (ti *till) in(t *testing.T) *till { return &till{bundle: ti.bundle.in(t), provider: ti.provider} }
 
 // R40.
 func TestTableLease_TheFaultTableOfLeases(t *testing.T) {

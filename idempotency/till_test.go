@@ -80,20 +80,20 @@ func openTill(t *testing.T) *till {
 const aLease = time.Second // the shortest there is
 
 // sell is the service of a guard, in lease mode or as route says.
-func (b *till) sell(g *Guard, route ...Route) http.Handler {
+func (ti *till) sell(g *Guard, route ...Route) http.Handler {
 	o := Route{Lease: aLease}
 	if len(route) > 0 {
 		o = route[0]
 	}
-	return b.service(g, func(w http.ResponseWriter, r *http.Request) {
-		b.runs.Add(1)
+	return ti.service(g, func(w http.ResponseWriter, r *http.Request) {
+		ti.runs.Add(1)
 		at := func(place string) error {
-			if b.at == nil {
+			if ti.at == nil {
 				return nil
 			}
-			return b.at(place, r)
+			return ti.at(place, r)
 		}
-		sellCharge(w, r, b.provider.URL, at)
+		sellCharge(w, r, ti.provider.URL, at)
 	}, o)
 }
 
@@ -150,17 +150,17 @@ func sale(r *http.Request, provider string, at func(place string) error) (id int
 }
 
 // sold checks that there are n sales, everything of each once, and nothing half done.
-func (b *till) sold(n int64) {
-	b.Helper()
-	b.kept(n, n, n)
-	payments := pgtest.Count(b, b.db, "select count(*) from payment p join charge c on c.id = p.charge")
-	if payments != n || int64(b.provider.charged()) != n {
-		b.Fatalf("there are %d payments, and the provider charged %d times, want %d", payments, b.provider.charged(), n)
+func (ti *till) sold(n int64) {
+	ti.Helper()
+	ti.kept(n, n, n)
+	payments := pgtest.Count(ti, ti.db, "select count(*) from payment p join charge c on c.id = p.charge")
+	if payments != n || int64(ti.provider.charged()) != n {
+		ti.Fatalf("there are %d payments, and the provider charged %d times, want %d", payments, ti.provider.charged(), n)
 	}
-	steps, requests := pgtest.Count(b, b.db, "select count(*) from holdfast.idempotency_step"), pgtest.Count(b, b.db, "select count(*) from holdfast.idempotency_request")
-	pending := pgtest.Count(b, b.db, "select count(*) from holdfast.idempotency where state = 'pending'")
+	steps, requests := pgtest.Count(ti, ti.db, "select count(*) from holdfast.idempotency_step"), pgtest.Count(ti, ti.db, "select count(*) from holdfast.idempotency_request")
+	pending := pgtest.Count(ti, ti.db, "select count(*) from holdfast.idempotency where state = 'pending'")
 	if steps+requests+pending != 0 {
-		b.Fatalf("%d steps, %d requests and %d pending keys are left", steps, requests, pending)
+		ti.Fatalf("%d steps, %d requests and %d pending keys are left", steps, requests, pending)
 	}
 }
 
@@ -171,9 +171,9 @@ func (b *bundle) lapse() {
 }
 
 // abandon begins a request that ends at a place of the handler, without an answer.
-func (b *till) abandon(g *Guard, place string, s sent, route ...Route) {
-	b.Helper()
-	b.at = func(at string, r *http.Request) error {
+func (ti *till) abandon(g *Guard, place string, s sent, route ...Route) {
+	ti.Helper()
+	ti.at = func(at string, r *http.Request) error {
 		if at == place {
 			panic("planned")
 		}
@@ -182,12 +182,12 @@ func (b *till) abandon(g *Guard, place string, s sent, route ...Route) {
 	func() {
 		defer func() {
 			if p := recover(); p != "planned" {
-				b.Fatalf("it did not end at %s: %v", place, p)
+				ti.Fatalf("it did not end at %s: %v", place, p)
 			}
 		}()
-		b.send(b.sell(g, route...), s)
+		ti.send(ti.sell(g, route...), s)
 	}()
-	b.at = nil
+	ti.at = nil
 }
 
 // frozen is a store whose leases are not renewed, as when the process is frozen.

@@ -87,19 +87,19 @@ type sample struct {
 }
 
 // add notes what is done now. The first sample that is kept is the last one outside of the window.
-func (p *speed) add(at time.Time, done int64) {
-	p.samples = append(p.samples, sample{at, done})
-	for len(p.samples) > 2 && at.Sub(p.samples[1].at) >= paceWindow {
-		p.samples = p.samples[1:]
+func (s *speed) add(at time.Time, done int64) {
+	s.samples = append(s.samples, sample{at, done})
+	for len(s.samples) > 2 && at.Sub(s.samples[1].at) >= paceWindow {
+		s.samples = s.samples[1:]
 	}
 }
 
 // rate is how much is done a second; 0 if that is not known.
-func (p *speed) rate() float64 {
-	if len(p.samples) < 2 {
+func (s *speed) rate() float64 {
+	if len(s.samples) < 2 {
 		return 0
 	}
-	a, b := p.samples[0], p.samples[len(p.samples)-1]
+	a, b := s.samples[0], s.samples[len(s.samples)-1]
 	if span := b.at.Sub(a.at).Seconds(); span > 0 {
 		return max(0, float64(b.done-a.done)/span)
 	}

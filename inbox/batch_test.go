@@ -21,16 +21,16 @@ type batches struct {
 	fail  func(e holdfast.Event) error
 }
 
-func (h *batches) handle(ctx context.Context, tx pgx.Tx, events []holdfast.Event) error {
-	h.mu.Lock()
-	h.sizes = append(h.sizes, len(events))
-	h.mu.Unlock()
+func (b *batches) handle(ctx context.Context, tx pgx.Tx, events []holdfast.Event) error {
+	b.mu.Lock()
+	b.sizes = append(b.sizes, len(events))
+	b.mu.Unlock()
 	for _, e := range events {
 		if err := effectOf(ctx, tx, e); err != nil {
 			return err
 		}
-		if h.fail != nil {
-			if err := h.fail(e); err != nil {
+		if b.fail != nil {
+			if err := b.fail(e); err != nil {
 				return err
 			}
 		}
@@ -38,13 +38,13 @@ func (h *batches) handle(ctx context.Context, tx pgx.Tx, events []holdfast.Event
 	return nil
 }
 
-func (h *batches) largest() (largest, calls int) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, n := range h.sizes {
+func (b *batches) largest() (largest, calls int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, n := range b.sizes {
 		largest = max(largest, n)
 	}
-	return largest, len(h.sizes)
+	return largest, len(b.sizes)
 }
 
 func TestBatch_ABatchIsOneTransactionOfUpToBatchEvents(t *testing.T) {

@@ -20,8 +20,8 @@ type fetched struct {
 	err  error
 }
 
-func (g *fetched) Fetch(context.Context, source.TopicPartition, int64, int64) (source.Page, error) {
-	return g.page, g.err
+func (f *fetched) Fetch(context.Context, source.TopicPartition, int64, int64) (source.Page, error) {
+	return f.page, f.err
 }
 
 // pageAt is a page whose first record is an event, at an offset.

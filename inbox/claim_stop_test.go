@@ -127,10 +127,10 @@ type struckReads struct {
 	s *struckStatement
 }
 
-func (c *struckReads) Read(p []byte) (int, error) {
-	if c.s.sent.CompareAndSwap(true, false) {
-		c.s.struck.Store(true)
-		return c.s.read(c.s.ctx, c.Conn, p)
+func (s *struckReads) Read(p []byte) (int, error) {
+	if s.s.sent.CompareAndSwap(true, false) {
+		s.s.struck.Store(true)
+		return s.s.read(s.s.ctx, s.Conn, p)
 	}
-	return c.Conn.Read(p)
+	return s.Conn.Read(p)
 }

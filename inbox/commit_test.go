@@ -24,7 +24,7 @@ type cutter struct {
 	cuts  atomic.Int64
 }
 
-func (p *cutter) pool(b *bundle, tracers ...pgx.QueryTracer) *pgxpool.Pool {
+func (c *cutter) pool(b *bundle, tracers ...pgx.QueryTracer) *pgxpool.Pool {
 	u, err := url.Parse(b.db.DSN)
 	if err != nil {
 		b.Fatal(err)
@@ -54,11 +54,11 @@ func (p *cutter) pool(b *bundle, tracers ...pgx.QueryTracer) *pgxpool.Pool {
 				for {
 					n, err := from.Read(buf)
 					if n > 0 {
-						if outward && strings.Contains(string(buf[:n]), "commit\x00") && p.armed.CompareAndSwap(true, false) {
+						if outward && strings.Contains(string(buf[:n]), "commit\x00") && c.armed.CompareAndSwap(true, false) {
 							cut.Store(true)
 						}
 						if !outward && cut.Load() {
-							p.cuts.Add(1)
+							c.cuts.Add(1)
 							return
 						}
 						if _, err := to.Write(buf[:n]); err != nil {

@@ -14,8 +14,8 @@ const (
 	disposeKnown                      // write nothing: a row shows what became of it
 )
 
-func (c disposition) String() string {
-	return [...]string{"handle", "skip", "invalid", "stale", "unknown", "known"}[c]
+func (d disposition) String() string {
+	return [...]string{"handle", "skip", "invalid", "stale", "unknown", "known"}[d]
 }
 
 // recordFacts is what is known of a record when it is read.

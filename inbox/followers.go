@@ -7,11 +7,11 @@ import "slices"
 // follower takes what waits for a job of one key, for the worker that has the job. The key passes on to it. It is nil when
 // nothing waits, or what waits belongs to a batch. More than one event is taken only when the job's event was stored: then
 // they are stored too.
-func (l *scheduler) follower(j *job, most int) *job {
+func (s *scheduler) follower(j *job, most int) *job {
 	if j.kind == jobBatch && len(j.ds) > 1 || j.ds[0].e.Key == "" {
 		return nil
 	}
-	line := l.keys[j.ds[0].e.Key]
+	line := s.keys[j.ds[0].e.Key]
 	if len(line.waiting) == 0 || line.waiting[0].kind == jobBatch {
 		return nil
 	}
@@ -24,13 +24,13 @@ func (l *scheduler) follower(j *job, most int) *job {
 		next.ds, next.kind = append(next.ds, line.pop().ds...), jobFollowers
 	}
 	j.follower = next
-	l.forget(j)
+	s.forget(j)
 	return next
 }
 
 // putBack returns the follower of a job to the front of its queue.
-func (l *scheduler) putBack(j *job) {
-	line := l.keys[j.ds[0].e.Key]
+func (s *scheduler) putBack(j *job) {
+	line := s.keys[j.ds[0].e.Key]
 	line.waiting = slices.Insert(line.waiting, 0, j.follower)
 	j.follower = nil
 }

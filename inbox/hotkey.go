@@ -29,9 +29,9 @@ const (
 
 // hottest is the first of the waiting events of the key that has most of them, by number or by bytes. It is nil unless they are so
 // many, and it has waited since then, and may be stored.
-func (l *scheduler) hottest(events, bytes int, since time.Time) *job {
+func (s *scheduler) hottest(events, bytes int, since time.Time) *job {
 	var hot *keyQueue
-	for _, line := range l.keys {
+	for _, line := range s.keys {
 		if len(line.waiting) < events && (len(line.waiting) == 0 || line.bytes() < bytes) || hot != nil && len(line.waiting) < len(hot.waiting) {
 			continue
 		}
@@ -47,8 +47,8 @@ func (l *scheduler) hottest(events, bytes int, since time.Time) *job {
 }
 
 // bytes are those of the events that wait.
-func (line *keyQueue) bytes() (n int) {
-	for _, j := range line.waiting {
+func (k *keyQueue) bytes() (n int) {
+	for _, j := range k.waiting {
 		n += j.bytes()
 	}
 	return n

@@ -111,13 +111,13 @@ func (rec *receiver) receive(ctx context.Context, t *intake, failed error) (Outc
 }
 
 // pause waits before the next attempt. stopped reports that there is no time for one.
-func (t *intake) pause(ctx context.Context, d time.Duration) (stopped bool, err error) {
+func (i *intake) pause(ctx context.Context, d time.Duration) (stopped bool, err error) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 		return false, ctx.Err()
-	case <-t.stop:
+	case <-i.stop:
 		return true, ctx.Err()
 	case <-ctx.Done():
 		return false, ctx.Err()
@@ -125,8 +125,8 @@ func (t *intake) pause(ctx context.Context, d time.Duration) (stopped bool, err 
 }
 
 // doubted adds ErrOutcomeUnknown to an error if the event may have been handled.
-func (t *intake) doubted(err error) error {
-	if t.d.inDoubt {
+func (i *intake) doubted(err error) error {
+	if i.d.inDoubt {
 		return fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
 	}
 	return err

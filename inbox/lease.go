@@ -32,21 +32,21 @@ type claimed struct {
 }
 
 // kafkaPartition is where the event came from, -1 if not from Kafka.
-func (s *claimed) kafkaPartition() int {
-	if s.partition == nil {
+func (cl *claimed) kafkaPartition() int {
+	if cl.partition == nil {
 		return -1
 	}
-	return int(*s.partition)
+	return int(*cl.partition)
 }
 
 // late reports that the lease may end before the handler does. Its transaction could then not commit.
-func (s *claimed) late(c Config) bool { return time.Until(s.until) < c.Timeout+c.Grace }
+func (cl *claimed) late(c Config) bool { return time.Until(cl.until) < c.Timeout+c.Grace }
 
 // leased is a context for writing down what became of the event. It ends with the lease, or finishTimeout after ctx ends. It
 // always lasts for finishTimeout: an expired lease may not be taken yet, and its token tells.
-func (s *claimed) leased(ctx context.Context) (context.Context, context.CancelFunc) {
+func (cl *claimed) leased(ctx context.Context) (context.Context, context.CancelFunc) {
 	longer, end := loop.WithGrace(ctx, finishTimeout)
-	ctx, cancel := context.WithTimeout(longer, max(time.Until(s.until), finishTimeout))
+	ctx, cancel := context.WithTimeout(longer, max(time.Until(cl.until), finishTimeout))
 	return ctx, func() { cancel(); end() }
 }
 

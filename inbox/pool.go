@@ -59,61 +59,61 @@ func newWorkerPool(rec *receiver) *workerPool {
 	return c
 }
 
-func (c *workerPool) end() {
-	c.mu.Lock()
-	c.ended = true
-	c.mu.Unlock()
-	c.more.Broadcast()
-	c.wg.Wait()
+func (wp *workerPool) end() {
+	wp.mu.Lock()
+	wp.ended = true
+	wp.mu.Unlock()
+	wp.more.Broadcast()
+	wp.wg.Wait()
 }
 
 // add never waits: a partition has at most readahead.MaxAhead events in progress. A job of a partition that has stopped is dropped at once.
-func (c *workerPool) add(j *job) {
-	c.mu.Lock()
+func (wp *workerPool) add(j *job) {
+	wp.mu.Lock()
 	if j.owner.stopped() {
-		c.mu.Unlock()
+		wp.mu.Unlock()
 		j.owner.drop(j)
 		return
 	}
 	r := &ready{job: j}
-	heap.Push(&c.first, r)
-	c.queue = append(c.queue, r)
-	c.waiting++
-	c.mu.Unlock()
-	c.more.Signal()
+	heap.Push(&wp.first, r)
+	wp.queue = append(wp.queue, r)
+	wp.waiting++
+	wp.mu.Unlock()
+	wp.more.Signal()
 }
 
 // drop drops the jobs of an owner that has stopped. They do not wait for workers that are busy with other partitions.
-func (c *workerPool) drop(owner jobOwner) {
-	c.mu.Lock()
+func (wp *workerPool) drop(owner jobOwner) {
+	wp.mu.Lock()
 	var dropped []*job
-	for _, r := range c.queue {
+	for _, r := range wp.queue {
 		if !r.taken && r.owner == owner {
 			r.taken = true
 			dropped = append(dropped, r.job)
 		}
 	}
-	if c.waiting -= len(dropped); c.waiting == 0 {
-		c.first, c.queue = nil, nil
+	if wp.waiting -= len(dropped); wp.waiting == 0 {
+		wp.first, wp.queue = nil, nil
 	}
-	c.mu.Unlock()
+	wp.mu.Unlock()
 	for _, j := range dropped {
 		owner.drop(j)
 	}
 }
 
 // take returns the next job. It is nil when none is ready, or, if take may wait, when the pool has ended.
-func (c *workerPool) take(wait bool) *job {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func (wp *workerPool) take(wait bool) *job {
+	wp.mu.Lock()
+	defer wp.mu.Unlock()
 	for {
-		for c.waiting == 0 {
-			if !wait || c.ended {
+		for wp.waiting == 0 {
+			if !wait || wp.ended {
 				return nil
 			}
-			c.more.Wait()
+			wp.more.Wait()
 		}
-		if j := c.pop(nil); c.begins(j) {
+		if j := wp.pop(nil); wp.begins(j) {
 			return j
 		}
 	}
@@ -121,8 +121,8 @@ func (c *workerPool) take(wait bool) *job {
 
 // begins reports that a job has the turn that it needs, or has to be dropped. Otherwise it comes again when its turn has come, without
 // a worker until then.
-func (c *workerPool) begins(j *job) bool {
-	t := c.receiver.turnsOf(j.first)
+func (wp *workerPool) begins(j *job) bool {
+	t := wp.receiver.turnsOf(j.first)
 	if t == nil || j.turn != nil || !j.runsHandler() || j.owner.stopped() {
 		return true
 	}
@@ -137,14 +137,14 @@ func (c *workerPool) begins(j *job) bool {
 		if t.Wait(mine, j.stop) {
 			j.turn = t
 		}
-		c.add(j)
+		wp.add(j)
 	}()
 	return false
 }
 
 // follows is begins for a job that follows another of its key. It does not wait for a turn.
-func (c *workerPool) follows(j *job) bool {
-	t := c.receiver.turnsOf(j.first)
+func (wp *workerPool) follows(j *job) bool {
+	t := wp.receiver.turnsOf(j.first)
 	if t == nil || !j.runsHandler() {
 		return true
 	}
@@ -156,50 +156,50 @@ func (c *workerPool) follows(j *job) bool {
 }
 
 // takeIf returns the next job if it is ready and wanted; otherwise nil.
-func (c *workerPool) takeIf(wanted func(*job) bool) *job {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.waiting == 0 {
+func (wp *workerPool) takeIf(wanted func(*job) bool) *job {
+	wp.mu.Lock()
+	defer wp.mu.Unlock()
+	if wp.waiting == 0 {
 		return nil
 	}
-	return c.pop(wanted)
+	return wp.pop(wanted)
 }
 
 // pop takes the next job, or returns nil if that is not wanted. One is ready. The caller holds the mutex.
-func (c *workerPool) pop(wanted func(*job) bool) *job {
-	c.byRead = !c.byRead
+func (wp *workerPool) pop(wanted func(*job) bool) *job {
+	wp.byRead = !wp.byRead
 	for {
 		var r *ready
-		if c.byRead {
-			r = c.first[0]
+		if wp.byRead {
+			r = wp.first[0]
 		} else {
-			r = c.queue[0]
+			r = wp.queue[0]
 		}
 		if !r.taken && wanted != nil && !wanted(r.job) {
-			c.byRead = !c.byRead
+			wp.byRead = !wp.byRead
 			return nil
 		}
-		if c.byRead {
-			heap.Pop(&c.first)
+		if wp.byRead {
+			heap.Pop(&wp.first)
 		} else {
-			c.queue[0], c.queue = nil, c.queue[1:]
+			wp.queue[0], wp.queue = nil, wp.queue[1:]
 		}
 		if r.taken {
 			continue
 		}
 		r.taken = true
-		if c.waiting--; c.waiting == 0 { // What is left in both orders was taken.
-			c.first, c.queue = nil, nil
+		if wp.waiting--; wp.waiting == 0 { // What is left in both orders was taken.
+			wp.first, wp.queue = nil, nil
 		}
 		return r.job
 	}
 }
 
 // ready is how many jobs wait for a worker.
-func (c *workerPool) ready() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.waiting
+func (wp *workerPool) ready() int {
+	wp.mu.Lock()
+	defer wp.mu.Unlock()
+	return wp.waiting
 }
 
 // worker does one job after the other.
@@ -398,9 +398,9 @@ func (w *worker) finish(j *job, failed error) {
 }
 
 // start starts the workers. end waits until every job is done.
-func (c *workerPool) start() {
-	for range c.receiver.c.Workers {
-		w := &worker{workers: c, pipeline: pipeline{admission: c.receiver.admission}}
-		c.wg.Go(w.run)
+func (wp *workerPool) start() {
+	for range wp.receiver.c.Workers {
+		w := &worker{workers: wp, pipeline: pipeline{admission: wp.receiver.admission}}
+		wp.wg.Go(w.run)
 	}
 }

@@ -26,11 +26,11 @@ type committed struct {
 	got     []map[source.TopicPartition]int64
 }
 
-func (g *committed) Commit(_ context.Context, offsets map[source.TopicPartition]int64) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.got = append(g.got, maps.Clone(offsets))
-	return g.refuses
+func (c *committed) Commit(_ context.Context, offsets map[source.TopicPartition]int64) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.got = append(c.got, maps.Clone(offsets))
+	return c.refuses
 }
 
 func newCommitted() *committed { return &committed{fakeGeneration: newFakeGeneration(nil)} }

@@ -46,77 +46,77 @@ const (
 )
 
 // enter counts events into a queue that was measured recently. It returns false when the queue has to be measured.
-func (s *usage) enter(topic, key string, events int, now time.Time) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	room, known := s.queues[[2]string{topic, key}]
+func (u *usage) enter(topic, key string, events int, now time.Time) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	room, known := u.queues[[2]string{topic, key}]
 	if !known || room.left < events || now.Sub(room.measured) >= countEvery {
 		return false
 	}
 	room.left -= events
-	s.queues[[2]string{topic, key}] = room
+	u.queues[[2]string{topic, key}] = room
 	return true
 }
 
 // measured notes the length of a queue. Half of what is left may join before it is measured again, since other nodes may fill the
 // rest.
-func (s *usage) measured(topic, key string, length, limit int, now time.Time) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (u *usage) measured(topic, key string, length, limit int, now time.Time) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
 	if length < measureEach {
-		delete(s.queues, [2]string{topic, key})
+		delete(u.queues, [2]string{topic, key})
 		return
 	}
-	if s.queues == nil || len(s.queues) >= maxMeasuredQueues {
-		s.queues = map[[2]string]measuredQueue{}
+	if u.queues == nil || len(u.queues) >= maxMeasuredQueues {
+		u.queues = map[[2]string]measuredQueue{}
 	}
-	s.queues[[2]string{topic, key}] = measuredQueue{now, min((limit-length)/2, length)}
+	u.queues[[2]string{topic, key}] = measuredQueue{now, min((limit-length)/2, length)}
 }
 
 // due reports that the figure is old and that the caller has to count. The caller must call found afterwards.
-func (s *usage) due(now time.Time) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.counting || now.Sub(s.counted) < countEvery {
+func (u *usage) due(now time.Time) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.counting || now.Sub(u.counted) < countEvery {
 		return false
 	}
-	s.counting = true
+	u.counting = true
 	return true
 }
 
 // found takes in a count, or its failure: then the next caller counts.
-func (s *usage) found(events int, now time.Time, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.counting = false
+func (u *usage) found(events int, now time.Time, err error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.counting = false
 	if err == nil {
-		s.events, s.counted = events, now
+		u.events, u.counted = events, now
 	}
 }
 
 // leave takes back what add counted.
-func (s *usage) leave(events int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.events = max(s.events-events, 0)
+func (u *usage) leave(events int) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.events = max(u.events-events, 0)
 }
 
 // add counts events in, unless more than limit would then be stored. A negative limit allows all. It returns how many are stored.
-func (s *usage) add(events, limit int) (waiting int, ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if limit >= 0 && s.events+events > limit {
-		return s.events, false
+func (u *usage) add(events, limit int) (waiting int, ok bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if limit >= 0 && u.events+events > limit {
+		return u.events, false
 	}
-	s.events += events
-	return s.events, true
+	u.events += events
+	return u.events, true
 }
 
 // roomy reports that so many more would fit without another count. It counts none in.
-func (s *usage) roomy(events, limit int, now time.Time) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return limit < 0 || now.Sub(s.counted) < countEvery && s.events+events <= limit
+func (u *usage) roomy(events, limit int, now time.Time) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return limit < 0 || now.Sub(u.counted) < countEvery && u.events+events <= limit
 }
 
 // measures is the limit of a queue if it has to be measured before these events join it; nil if it need not be.

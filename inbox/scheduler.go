@@ -26,44 +26,44 @@ func newScheduler(most int) scheduler {
 }
 
 // add adds a job of one event. It returns the job to begin now; nil when the event waits, or joined a batch that is not full.
-func (l *scheduler) add(j *job) *job {
+func (s *scheduler) add(j *job) *job {
 	key := j.ds[0].e.Key
 	if key == "" {
-		return l.begin(nil, j)
+		return s.begin(nil, j)
 	}
-	line, busy := l.keys[key]
+	line, busy := s.keys[key]
 	switch {
 	case !busy:
 		line = &keyQueue{}
-		l.keys[key] = line
-	case len(line.waiting) > 0 || !l.mayJoin(line, j):
+		s.keys[key] = line
+	case len(line.waiting) > 0 || !s.mayJoin(line, j):
 		line.waiting = append(line.waiting, j)
 		return nil
 	}
-	return l.begin(line, j)
+	return s.begin(line, j)
 }
 
 // mayJoin reports that the event may join the batch of the event before it.
-func (l *scheduler) mayJoin(line *keyQueue, j *job) bool {
-	return j.kind == jobBatch && line.batch != nil && line.batch.collects() && line.batch == l.batches[j.ds[0].e.Type]
+func (s *scheduler) mayJoin(line *keyQueue, j *job) bool {
+	return j.kind == jobBatch && line.batch != nil && line.batch.collects() && line.batch == s.batches[j.ds[0].e.Type]
 }
 
 // begin takes an event whose turn it is. line is nil for an event without a key.
-func (l *scheduler) begin(line *keyQueue, j *job) *job {
+func (s *scheduler) begin(line *keyQueue, j *job) *job {
 	if j.kind != jobBatch {
 		return j
 	}
 	eventType := j.ds[0].e.Type
-	batch := l.batches[eventType]
+	batch := s.batches[eventType]
 	if batch == nil || !batch.collects() {
-		batch, l.batches[eventType] = j, j
+		batch, s.batches[eventType] = j, j
 	} else {
 		batch.ds = append(batch.ds, j.ds[0])
 	}
 	if line != nil {
 		line.batch = batch
 	}
-	if len(batch.ds) < l.most {
+	if len(batch.ds) < s.most {
 		return nil
 	}
 	offered := batch.state == jobOffered
@@ -75,12 +75,12 @@ func (l *scheduler) begin(line *keyQueue, j *job) *job {
 }
 
 // offers returns the batches that begin as they are. They may grow until a worker takes them.
-func (l *scheduler) offers() []*job {
-	if l.gathering {
+func (s *scheduler) offers() []*job {
+	if s.gathering {
 		return nil
 	}
 	var js []*job
-	for _, j := range l.batches {
+	for _, j := range s.batches {
 		if j.state == jobOpen {
 			j.state = jobOffered
 			js = append(js, j)
@@ -90,29 +90,29 @@ func (l *scheduler) offers() []*job {
 }
 
 // done frees the keys of a job. It returns the jobs to begin now.
-func (l *scheduler) done(j *job) []*job {
-	l.forget(j)
+func (s *scheduler) done(j *job) []*job {
+	s.forget(j)
 	var js []*job
 	for _, key := range j.keys() {
-		line := l.keys[key]
+		line := s.keys[key]
 		line.batch = nil
 		if len(line.waiting) == 0 {
-			delete(l.keys, key)
+			delete(s.keys, key)
 			continue
 		}
-		for more := true; more; more = len(line.waiting) > 0 && l.mayJoin(line, line.waiting[0]) {
-			if next := l.begin(line, line.pop()); next != nil {
+		for more := true; more; more = len(line.waiting) > 0 && s.mayJoin(line, line.waiting[0]) {
+			if next := s.begin(line, line.pop()); next != nil {
 				js = append(js, next)
 			}
 		}
 	}
-	return append(js, l.offers()...)
+	return append(js, s.offers()...)
 }
 
 // split takes a job of several events apart. Each event comes alone, those of one key one after the other and before what waits for
 // the batch. It returns the jobs to begin now.
-func (l *scheduler) split(batch *job) []*job {
-	l.forget(batch)
+func (s *scheduler) split(batch *job) []*job {
+	s.forget(batch)
 	var js []*job
 	later := map[string][]*job{}
 	for i, d := range batch.ds {
@@ -128,7 +128,7 @@ func (l *scheduler) split(batch *job) []*job {
 	}
 	for key, waiting := range later {
 		if key != "" {
-			line := l.keys[key]
+			line := s.keys[key]
 			line.batch, line.waiting = nil, append(waiting, line.waiting...)
 		}
 	}
@@ -136,16 +136,16 @@ func (l *scheduler) split(batch *job) []*job {
 }
 
 // forget drops a batch that has ended, with its events.
-func (l *scheduler) forget(j *job) {
-	if eventType := j.ds[0].e.Type; l.batches[eventType] == j {
-		delete(l.batches, eventType)
+func (s *scheduler) forget(j *job) {
+	if eventType := j.ds[0].e.Type; s.batches[eventType] == j {
+		delete(s.batches, eventType)
 	}
 }
 
 // pop removes the first waiting job.
-func (line *keyQueue) pop() *job {
-	j := line.waiting[0]
-	line.waiting[0] = nil
-	line.waiting = line.waiting[1:]
+func (k *keyQueue) pop() *job {
+	j := k.waiting[0]
+	k.waiting[0] = nil
+	k.waiting = k.waiting[1:]
 	return j
 }

@@ -49,12 +49,12 @@ func (m *storedMemory) give(s *claimed) (again bool) {
 }
 
 // next is how many bytes the next event of the key may have, to be claimed by the worker of this one.
-func (s *claimed) next() int64 { return max(s.held-s.cost(), leastStored) }
+func (cl *claimed) next() int64 { return max(cl.held-cl.cost(), leastStored) }
 
 // cost is about what the event takes in memory.
-func (s *claimed) cost() int64 {
-	n := 256 + len(s.e.Key) + len(s.e.Payload)
-	for name, value := range s.e.Headers {
+func (cl *claimed) cost() int64 {
+	n := 256 + len(cl.e.Key) + len(cl.e.Payload)
+	for name, value := range cl.e.Headers {
 		n += 64 + len(name) + len(value)
 	}
 	return int64(n)

@@ -185,10 +185,10 @@ func TestTyped_ATombstoneIsNilForAPointerAndElseADeadLetter(t *testing.T) {
 // failing is a codec that fails as it is told.
 type failing struct{ err error }
 
-func (c failing) Encode(context.Context, holdfast.Event, any) (holdfast.Event, error) {
-	return holdfast.Event{}, c.err
+func (f failing) Encode(context.Context, holdfast.Event, any) (holdfast.Event, error) {
+	return holdfast.Event{}, f.err
 }
-func (c failing) Decode(context.Context, holdfast.Event, any) error { return c.err }
+func (f failing) Decode(context.Context, holdfast.Event, any) error { return f.err }
 
 // away is an error that says that it will pass.
 type away struct{ error }

@@ -48,14 +48,14 @@ func benchEvents(n int) []holdfast.Event {
 // away instead of sending them.
 type encoder struct{ bytes atomic.Int64 }
 
-func (t *encoder) RoundTrip(_ context.Context, _ net.Addr, r kafka.Request) (kafka.Response, error) {
+func (e *encoder) RoundTrip(_ context.Context, _ net.Addr, r kafka.Request) (kafka.Response, error) {
 	if m, ok := r.(*metadata.Request); ok {
 		return (&script{topics: map[string]int{"t": benchPartitions}}).describe(m)
 	}
 	p := r.(*produce.Request)
 	p.Prepare(8)
 	n, err := p.Topics[0].Partitions[0].RecordSet.WriteTo(io.Discard)
-	t.bytes.Add(n)
+	e.bytes.Add(n)
 	return &produce.Response{Topics: []produce.ResponseTopic{{Topic: "t", Partitions: make([]produce.ResponsePartition, 1)}}}, err
 }
 

@@ -16,15 +16,15 @@ import (
 
 // Fetch speaks the protocol itself, because Client.Fetch leaves out which transactions were aborted, and unpacks
 // everything at once.
-func (k *generation) Fetch(ctx context.Context, tp source.TopicPartition, offset, maxBytes int64) (source.Page, error) {
-	if k.hasMissed() {
+func (g *generation) Fetch(ctx context.Context, tp source.TopicPartition, offset, maxBytes int64) (source.Page, error) {
+	if g.hasMissed() {
 		return source.Page{}, errTopicMissed
 	}
-	u := k.unread.take(tp, offset, maxBytes)
+	u := g.unread.take(tp, offset, maxBytes)
 	for size := int32(min(maxBytes, fetchBytes)); u == nil; {
-		p, err := k.fetchOnce(ctx, tp, offset, size, maxBytes)
+		p, err := g.fetchOnce(ctx, tp, offset, size, maxBytes)
 		if err != nil {
-			return source.Page{}, k.meets(err)
+			return source.Page{}, g.meets(err)
 		}
 		switch {
 		case p.page != nil:
@@ -43,8 +43,8 @@ func (k *generation) Fetch(ctx context.Context, tp source.TopicPartition, offset
 		u = &unread{packed: p.packed, transactions: p.transactions}
 	}
 	select {
-	case k.s.unpacking <- struct{}{}:
-		defer func() { <-k.s.unpacking }()
+	case g.s.unpacking <- struct{}{}:
+		defer func() { <-g.s.unpacking }()
 	case <-ctx.Done():
 		return source.Page{}, ctx.Err()
 	}
@@ -58,19 +58,19 @@ func (k *generation) Fetch(ctx context.Context, tp source.TopicPartition, offset
 		if n := len(pg.Records); n > 0 && pg.Records[n-1].LeftOut > 0 {
 			again = pg.Records[n-1].Offset
 		}
-		k.unread.keep(tp, &unread{offset: pg.Next, again: again, packed: rest, transactions: u.transactions})
+		g.unread.keep(tp, &unread{offset: pg.Next, again: again, packed: rest, transactions: u.transactions})
 	}
 	return pg.Page, nil // An error after some records comes again with the next page.
 }
 
-func (k *generation) fetchOnce(ctx context.Context, tp source.TopicPartition, offset int64, size int32, maxBytes int64) (*fetched, error) {
+func (g *generation) fetchOnce(ctx context.Context, tp source.TopicPartition, offset int64, size int32, maxBytes int64) (*fetched, error) {
 	isolation := kafka.ReadCommitted
-	if k.s.g.ReadUncommitted {
+	if g.s.g.ReadUncommitted {
 		isolation = kafka.ReadUncommitted
 	}
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
-	m, err := k.s.transport.RoundTrip(ctx, k.s.addr, &fetchRequest{
+	m, err := g.s.transport.RoundTrip(ctx, g.s.addr, &fetchRequest{
 		Request: fetchapi.Request{
 			ReplicaID: -1, MaxWaitTime: int32(fetchWait.Milliseconds()), MinBytes: 1, MaxBytes: size,
 			IsolationLevel: int8(isolation), SessionID: 0, SessionEpoch: -1,
@@ -78,7 +78,7 @@ func (k *generation) fetchOnce(ctx context.Context, tp source.TopicPartition, of
 				Partition: int32(tp.Partition), CurrentLeaderEpoch: -1, FetchOffset: offset, LogStartOffset: -1, PartitionMaxBytes: size,
 			}}}},
 		},
-		clientID: k.s.clientID, tp: tp, offset: offset, maxBytes: maxBytes,
+		clientID: g.s.clientID, tp: tp, offset: offset, maxBytes: maxBytes,
 	})
 	if err != nil {
 		return nil, err

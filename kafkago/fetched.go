@@ -149,32 +149,32 @@ type answer struct {
 	buf [8]byte
 }
 
-func (d *answer) fail(err error) {
-	if d.err == nil && err != nil {
-		d.err = err
+func (a *answer) fail(err error) {
+	if a.err == nil && err != nil {
+		a.err = err
 	}
 }
 
-func (d *answer) full(b []byte) {
-	if d.err == nil {
-		_, d.err = io.ReadFull(d.r, b)
+func (a *answer) full(b []byte) {
+	if a.err == nil {
+		_, a.err = io.ReadFull(a.r, b)
 	}
 }
 
-func (d *answer) number(n int) []byte {
-	b := d.buf[:n]
-	if d.full(b); d.err != nil {
+func (a *answer) number(n int) []byte {
+	b := a.buf[:n]
+	if a.full(b); a.err != nil {
 		return bytes.Repeat([]byte{0}, n)
 	}
 	return b
 }
 
-func (d *answer) int16() int16 { return int16(binary.BigEndian.Uint16(d.number(2))) }
-func (d *answer) int32() int32 { return int32(binary.BigEndian.Uint32(d.number(4))) }
-func (d *answer) int64() int64 { return int64(binary.BigEndian.Uint64(d.number(8))) }
+func (a *answer) int16() int16 { return int16(binary.BigEndian.Uint16(a.number(2))) }
+func (a *answer) int32() int32 { return int32(binary.BigEndian.Uint32(a.number(4))) }
+func (a *answer) int64() int64 { return int64(binary.BigEndian.Uint64(a.number(8))) }
 
-func (d *answer) skip(n int64) {
-	if d.err == nil && n > 0 {
-		_, d.err = io.CopyN(io.Discard, d.r, n)
+func (a *answer) skip(n int64) {
+	if a.err == nil && n > 0 {
+		_, a.err = io.CopyN(io.Discard, a.r, n)
 	}
 }

@@ -33,16 +33,16 @@ type generation struct {
 var _ source.Grouped = (*generation)(nil)
 
 // GroupID names the group.
-func (k *generation) GroupID() string { return k.s.g.GroupID }
+func (g *generation) GroupID() string { return g.s.g.GroupID }
 
 var _ source.Incomplete = (*generation)(nil)
 
 // MissingTopics are the topics of the group that did not exist when it was last looked.
-func (k *generation) MissingTopics() (missing []string) {
-	k.s.mu.Lock()
-	defer k.s.mu.Unlock()
-	for _, topic := range k.s.g.Topics {
-		if k.s.counts != nil && k.s.counts[topic] == 0 {
+func (g *generation) MissingTopics() (missing []string) {
+	g.s.mu.Lock()
+	defer g.s.mu.Unlock()
+	for _, topic := range g.s.g.Topics {
+		if g.s.counts != nil && g.s.counts[topic] == 0 {
 			missing = append(missing, topic)
 		}
 	}
@@ -57,16 +57,16 @@ var errTopicMissed = errors.New("a topic was missing: it may have been made agai
 const missedPause = 500 * time.Millisecond
 
 // meets takes note of a topic that is not there.
-func (k *generation) meets(err error) error {
+func (g *generation) meets(err error) error {
 	if errors.Is(err, kafka.UnknownTopicOrPartition) || errors.Is(err, protocol.ErrNoTopic) || errors.Is(err, protocol.ErrNoPartition) {
-		k.miss.Do(func() { close(k.missed) })
+		g.miss.Do(func() { close(g.missed) })
 	}
 	return err
 }
 
-func (k *generation) hasMissed() bool {
+func (g *generation) hasMissed() bool {
 	select {
-	case <-k.missed:
+	case <-g.missed:
 		return true
 	default:
 		return false
@@ -76,17 +76,17 @@ func (k *generation) hasMissed() bool {
 // watch ends the generation of the group's leader when topics have other partitions than it has assigned, and that of any member when one was
 // missing for a moment. kafka-go's own watcher ends it at once, and again and again, while a topic is missing; and that of a follower to
 // no purpose: it is given the same partitions again.
-func (k *generation) watch(ctx context.Context) {
-	tick := time.NewTicker(k.s.g.WatchInterval)
+func (g *generation) watch(ctx context.Context) {
+	tick := time.NewTicker(g.s.g.WatchInterval)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C: // Before that the answer may be older than what the group was assigned by.
-			differs := k.s.look(ctx)
+			differs := g.s.look(ctx)
 			if differs || ctx.Err() != nil {
 				return
 			}
-		case <-k.missed:
+		case <-g.missed:
 			select {
 			case <-time.After(missedPause):
 			case <-ctx.Done():
@@ -98,28 +98,28 @@ func (k *generation) watch(ctx context.Context) {
 	}
 }
 
-func (k *generation) Assigned() map[source.TopicPartition]source.Start {
+func (g *generation) Assigned() map[source.TopicPartition]source.Start {
 	all := map[source.TopicPartition]source.Start{}
-	for topic, parts := range k.gen.Assignments {
+	for topic, parts := range g.gen.Assignments {
 		for _, p := range parts {
 			offset := p.Offset
 			if offset < 0 { // kafka-go says FirstOffset where nothing was committed
 				offset = source.NoOffset
 			}
 			all[source.TopicPartition{Topic: topic, Partition: p.ID}] = source.Start{Committed: offset,
-				AdoptCommitted: k.s.g.AdoptCommitted, SkipDeleted: k.s.g.SkipDeleted}
+				AdoptCommitted: g.s.g.AdoptCommitted, SkipDeleted: g.s.g.SkipDeleted}
 		}
 	}
 	return all
 }
 
-func (k *generation) Over() <-chan struct{} { return k.ended }
+func (g *generation) Over() <-chan struct{} { return g.ended }
 
-func (k *generation) Leave() { k.once.Do(func() { close(k.left) }) }
+func (g *generation) Leave() { g.once.Do(func() { close(g.left) }) }
 
 // Commit needs no ctx: kafka-go bounds it by its own time-outs.
-func (k *generation) Commit(_ context.Context, offsets map[source.TopicPartition]int64) error {
-	if k.hasMissed() {
+func (g *generation) Commit(_ context.Context, offsets map[source.TopicPartition]int64) error {
+	if g.hasMissed() {
 		return errTopicMissed
 	}
 	byTopic := map[string]map[int]int64{}
@@ -129,24 +129,24 @@ func (k *generation) Commit(_ context.Context, offsets map[source.TopicPartition
 		}
 		byTopic[tp.Topic][tp.Partition] = offset
 	}
-	return k.gen.CommitOffsets(byTopic)
+	return g.gen.CommitOffsets(byTopic)
 }
 
 // Bounds asks twice, because Kafka refuses two questions about a partition in one request.
-func (k *generation) Bounds(ctx context.Context, tp source.TopicPartition) (first, end int64, err error) {
+func (g *generation) Bounds(ctx context.Context, tp source.TopicPartition) (first, end int64, err error) {
 	ask := func(r kafka.OffsetRequest) (kafka.PartitionOffsets, error) {
 		ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 		defer cancel()
-		if k.hasMissed() {
+		if g.hasMissed() {
 			return kafka.PartitionOffsets{}, errTopicMissed
 		}
-		res, err := k.s.client.ListOffsets(ctx, &kafka.ListOffsetsRequest{Addr: k.s.addr, Topics: map[string][]kafka.OffsetRequest{tp.Topic: {r}}})
+		res, err := g.s.client.ListOffsets(ctx, &kafka.ListOffsetsRequest{Addr: g.s.addr, Topics: map[string][]kafka.OffsetRequest{tp.Topic: {r}}})
 		if err != nil {
-			return kafka.PartitionOffsets{}, k.meets(err)
+			return kafka.PartitionOffsets{}, g.meets(err)
 		}
 		for _, p := range res.Topics[tp.Topic] {
 			if p.Partition == tp.Partition {
-				return p, k.meets(p.Error)
+				return p, g.meets(p.Error)
 			}
 		}
 		return kafka.PartitionOffsets{}, fmt.Errorf("the broker said nothing of %s/%d", tp.Topic, tp.Partition)

@@ -22,19 +22,19 @@ const (
 //
 // To ask just any broker would not do. The address that the client was given may be the one that hangs, and where it is none
 // that leads, as a service that spreads connections, it may answer while no leader can be reached.
-func (k *Publisher) leaderAway(ctx context.Context, topic string, partition int, began time.Time) bool {
-	if k.start.Add(time.Duration(k.ackedAt.Load())).After(began) {
+func (pu *Publisher) leaderAway(ctx context.Context, topic string, partition int, began time.Time) bool {
+	if pu.start.Add(time.Duration(pu.ackedAt.Load())).After(began) {
 		return true
 	}
-	silent, others := k.topics.leaders(ctx, topic, partition)
+	silent, others := pu.topics.leaders(ctx, topic, partition)
 	if len(others) == 0 {
 		return false
 	}
 	// Once for all who want to know at the same time. A caller that has to stop does not wait, and takes nothing from the others.
-	answer := k.asking.DoChan(strconv.Itoa(silent), func() (any, error) {
+	answer := pu.asking.DoChan(strconv.Itoa(silent), func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
 		defer cancel()
-		return k.answers(ctx, others), nil
+		return pu.answers(ctx, others), nil
 	})
 	select {
 	case a := <-answer:
@@ -52,11 +52,11 @@ type leadership struct {
 
 // answers asks for the ends of some partitions, each by itself, and says whether anybody answers. It needs no right that
 // who writes to their topic does not have.
-func (k *Publisher) answers(ctx context.Context, places []leadership) bool {
+func (pu *Publisher) answers(ctx context.Context, places []leadership) bool {
 	errs := make(chan error, len(places))
 	for _, at := range places {
 		go func() {
-			_, err := k.client.ListOffsets(ctx, &kafka.ListOffsetsRequest{Topics: map[string][]kafka.OffsetRequest{at.topic: {kafka.LastOffsetOf(at.partition)}}})
+			_, err := pu.client.ListOffsets(ctx, &kafka.ListOffsetsRequest{Topics: map[string][]kafka.OffsetRequest{at.topic: {kafka.LastOffsetOf(at.partition)}}})
 			errs <- err
 		}()
 	}

@@ -17,45 +17,45 @@ const maxThrottle = 30 * time.Second
 
 // produce sends one batch of q's partition and waits for the answer: nil when it is acknowledged, else what is wrong
 // with it, and, when the broker says so, which records are to blame, by their place in the batch.
-func (k *Publisher) produce(ctx context.Context, q *partitionQueue, batch []int32) (*relay.PublishError, map[int]error) {
+func (pu *Publisher) produce(ctx context.Context, q *partitionQueue, batch []int32) (*relay.PublishError, map[int]error) {
 	fail := func(fault relay.Fault, err error) *relay.PublishError {
 		return publishError(q.Topic, q.Partition, fault, err)
 	}
-	if err := k.throttle(ctx); err != nil {
+	if err := pu.throttle(ctx); err != nil {
 		return notSent(q.Topic, q.Partition, relay.FaultBroker, err), nil
 	}
 
 	// From here on only time ends the request. kafka-go would return on a cancelled context and leave the request under
 	// way, to be written behind the next one; at a deadline the connection itself stops.
 	began := time.Now()
-	deadline := began.Add(k.config.ProduceTimeout)
+	deadline := began.Add(pu.config.ProduceTimeout)
 	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
 		deadline = d
 	}
 	request, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline)
 	defer cancel()
 
-	records := k.records.Get().(*recordReader)
+	records := pu.records.Get().(*recordReader)
 	records.reset(q.Events, batch)
-	res, err := k.client.Produce(request, &kafka.ProduceRequest{
+	res, err := pu.client.Produce(request, &kafka.ProduceRequest{
 		Topic:        q.Topic,
 		Partition:    q.Partition,
 		RequiredAcks: kafka.RequireAll,
-		Compression:  k.config.Compression,
+		Compression:  pu.config.Compression,
 		Records:      records,
 	})
 	if err != nil {
 		// records is not used again: at a deadline the connection's goroutine may still be reading it.
 		fault := meaningOf(err).Fault
-		if fault == relay.FaultBroker && unanswered(err) && k.leaderAway(ctx, q.Topic, q.Partition, began) {
+		if fault == relay.FaultBroker && unanswered(err) && pu.leaderAway(ctx, q.Topic, q.Partition, began) {
 			fault = relay.FaultPartition // it is this partition's leader that is away, not the cluster
 		}
 		return fail(fault, err), nil
 	}
 	records.reset(nil, nil)
-	k.records.Put(records)
+	pu.records.Put(records)
 
-	k.noteThrottle(res.Throttle)
+	pu.noteThrottle(res.Throttle)
 	if res.Error != nil {
 		fault := meaningOf(res.Error).Fault
 		for at, why := range res.RecordErrors {
@@ -63,24 +63,24 @@ func (k *Publisher) produce(ctx context.Context, q *partitionQueue, batch []int3
 		}
 		return fail(fault, res.Error), res.RecordErrors
 	}
-	k.ackedAt.Store(int64(time.Since(k.start)))
+	pu.ackedAt.Store(int64(time.Since(pu.start)))
 	return nil, nil
 }
 
 // noteThrottle remembers how long a broker asked us to wait.
-func (k *Publisher) noteThrottle(wait time.Duration) {
+func (pu *Publisher) noteThrottle(wait time.Duration) {
 	if wait > 0 {
-		k.resumeAt.Store(int64(time.Since(k.start) + min(wait, maxThrottle)))
+		pu.resumeAt.Store(int64(time.Since(pu.start) + min(wait, maxThrottle)))
 	}
 }
 
 // throttle waits as long as the brokers have asked. A broker over its quota stops reading from the connection: a
 // request sent meanwhile would time out unread, be sent again, and be written as often as it was sent.
-func (k *Publisher) throttle(ctx context.Context) error {
+func (pu *Publisher) throttle(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	wait := time.Duration(k.resumeAt.Load()) - time.Since(k.start)
+	wait := time.Duration(pu.resumeAt.Load()) - time.Since(pu.start)
 	if wait <= 0 {
 		return nil
 	}

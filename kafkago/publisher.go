@@ -67,24 +67,24 @@ func NewPublisher(c Connection, k PublisherConfig) (*Publisher, error) {
 
 // Close closes the connections to the brokers. Call it when the relay has stopped; a Publish after it connects again.
 // What Connection.Wrap opened is its owner's to close. Close may be called many times, by many goroutines at once.
-func (k *Publisher) Close() { k.own.CloseIdleConnections() }
+func (pu *Publisher) Close() { pu.own.CloseIdleConnections() }
 
 var _ relay.Pinger = (*Publisher)(nil)
 
 // Ping returns nil once any broker has answered, and else why none does: relay.Pinger.
-func (k *Publisher) Ping(ctx context.Context) error {
-	_, err := k.client.ApiVersions(ctx, &kafka.ApiVersionsRequest{Addr: k.client.Addr})
+func (pu *Publisher) Ping(ctx context.Context) error {
+	_, err := pu.client.ApiVersions(ctx, &kafka.ApiVersionsRequest{Addr: pu.client.Addr})
 	return err
 }
 
 // Partition says which partition e would go to, and how many its topic has, by the metadata at hand: relay.Partitioner. Both
 // are 0 for a topic that no call of Publish has met yet, and for one that does not exist. It never asks the network.
-func (k *Publisher) Partition(e holdfast.Event) (partition, partitions int) {
-	t := k.topics.known(e.Topic)
+func (pu *Publisher) Partition(e holdfast.Event) (partition, partitions int) {
+	t := pu.topics.known(e.Topic)
 	if t == nil {
 		return 0, 0
 	}
-	p := k.config.Partitioner(e, t.partitions)
+	p := pu.config.Partitioner(e, t.partitions)
 	if p < 0 || p >= t.partitions {
 		return 0, 0 // Publish says what is wrong
 	}
@@ -104,25 +104,25 @@ const manyPartitions = 32
 // does not leave.
 //
 // Publish does not change events; on an error that is not from a broker, kafka-go may read the payloads a moment longer.
-func (k *Publisher) Publish(ctx context.Context, events []holdfast.Event) []error {
+func (pu *Publisher) Publish(ctx context.Context, events []holdfast.Event) []error {
 	answers := make([]error, len(events))
 	if len(events) == 0 {
 		return answers
 	}
-	queues := k.route(ctx, events, answers)
+	queues := pu.route(ctx, events, answers)
 
-	k.send(ctx, queues, manyPartitions, func(int) {})
+	pu.send(ctx, queues, manyPartitions, func(int) {})
 	return answers
 }
 
 // route divides events by partition, in their order. Events of topics that cannot be written to get their answers here.
-func (k *Publisher) route(ctx context.Context, events []holdfast.Event, answers []error) []partitionQueue {
-	topics := k.topics.lookup(ctx, events)
-	places := place(events, topics, k.config.Partitioner)
+func (pu *Publisher) route(ctx context.Context, events []holdfast.Event, answers []error) []partitionQueue {
+	topics := pu.topics.lookup(ctx, events)
+	places := place(events, topics, pu.config.Partitioner)
 	queues := divide(events, answers, topics, places)
 	for i := range queues {
 		q := &queues[i]
-		q.Limit = k.config.MaxRequestBytes
+		q.Limit = pu.config.MaxRequestBytes
 		if learned := int(q.info.limit.Load()); learned > 0 {
 			q.Limit = min(q.Limit, learned)
 		}
@@ -131,13 +131,13 @@ func (k *Publisher) route(ctx context.Context, events []holdfast.Event, answers 
 }
 
 // drain sends one partition's events: ask the queue for a batch, send it, tell the queue how it went.
-func (k *Publisher) drain(ctx context.Context, q *partitionQueue) {
+func (pu *Publisher) drain(ctx context.Context, q *partitionQueue) {
 	limit := q.Limit
 	for batch := q.Next(); batch != nil; batch = q.Next() {
-		err, records := k.produce(ctx, q, batch)
+		err, records := pu.produce(ctx, q, batch)
 		q.Settle(batch, err, records)
 		if err != nil && err.Fault != relay.FaultRecord {
-			k.topics.expire(q.Topic)
+			pu.topics.expire(q.Topic)
 		}
 	}
 	if q.Limit < limit {

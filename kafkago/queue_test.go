@@ -51,37 +51,37 @@ func drawScenario(t *rapid.T) scenario {
 }
 
 // refuses is the broker's answer for a batch of records, and the records it names.
-func (w scenario) refuses(events []holdfast.Event) (named map[int]error, err error) {
+func (s scenario) refuses(events []holdfast.Event) (named map[int]error, err error) {
 	size := 0
 	named = map[int]error{}
 	for i := range events {
 		size += partitionqueue.RecordSize(&events[i])
-		if w.bad[events[i].ID] {
+		if s.bad[events[i].ID] {
 			named[i] = fmt.Errorf("bad")
 		}
 	}
 	switch {
-	case size > w.limit:
+	case size > s.limit:
 		return nil, kafka.MessageSizeTooLarge
 	case len(named) == 0:
 		return nil, nil
-	case !w.names:
+	case !s.names:
 		named = nil
 	}
 	return named, kafka.InvalidRecord
 }
 
 // slowly is the reference: it sends one event after the other, and needs no batches to be right.
-func (w scenario) slowly() (log map[partitionName][]string, answers []string) {
+func (s scenario) slowly() (log map[partitionName][]string, answers []string) {
 	log = map[partitionName][]string{}
 	refused := map[[2]string]bool{}
-	for _, e := range w.events {
+	for _, e := range s.events {
 		key := [2]string{e.Topic, e.Key}
 		if e.Key != "" && refused[key] {
 			answers = append(answers, "record+")
 			continue
 		}
-		if _, err := w.refuses([]holdfast.Event{e}); err != nil {
+		if _, err := s.refuses([]holdfast.Event{e}); err != nil {
 			refused[key] = true
 			answers = append(answers, "record")
 			continue
@@ -94,38 +94,38 @@ func (w scenario) slowly() (log map[partitionName][]string, answers []string) {
 }
 
 // batched runs the queues against the same broker, as Kafka.drain does.
-func (w scenario) batched(t *rapid.T) (log map[partitionName][]string, answers []string, failed map[partitionName]bool) {
+func (s scenario) batched(t *rapid.T) (log map[partitionName][]string, answers []string, failed map[partitionName]bool) {
 	log, failed = map[partitionName][]string{}, map[partitionName]bool{}
-	errs := make([]error, len(w.events))
+	errs := make([]error, len(s.events))
 	topics := map[string]topicAnswer{"t": {info: &topicInfo{partitions: 3}}, "u": {info: &topicInfo{partitions: 3}}}
-	queues := divide(w.events, errs, topics, place(w.events, topics, Murmur2))
+	queues := divide(s.events, errs, topics, place(s.events, topics, Murmur2))
 	for i := range queues {
 		q := &queues[i]
-		q.Limit = w.config
+		q.Limit = s.config
 		name := partitionName{q.Topic, q.Partition}
 		sent := 0
 		for batch := q.Next(); batch != nil; batch = q.Next() {
 			if failed[name] {
 				t.Fatalf("%v sends on after a failure", name)
 			}
-			if sent++; sent > 20*len(w.events) {
+			if sent++; sent > 20*len(s.events) {
 				t.Fatal("no end")
 			}
 			var events []holdfast.Event
 			size := 0
 			for _, i := range batch {
-				events = append(events, w.events[i])
-				size += partitionqueue.RecordSize(&w.events[i])
+				events = append(events, s.events[i])
+				size += partitionqueue.RecordSize(&s.events[i])
 			}
-			if len(batch) > 1 && size > w.config {
-				t.Fatalf("a batch of %d bytes is above the limit of %d", size, w.config)
+			if len(batch) > 1 && size > s.config {
+				t.Fatalf("a batch of %d bytes is above the limit of %d", size, s.config)
 			}
-			if sent-1 == w.failAt {
+			if sent-1 == s.failAt {
 				failed[name] = true
 				q.Settle(batch, &relay.PublishError{Topic: q.Topic, Partition: q.Partition, Fault: relay.FaultPartition, Err: kafka.NotEnoughReplicas}, nil)
 				continue
 			}
-			named, err := w.refuses(events)
+			named, err := s.refuses(events)
 			if err == nil {
 				for _, e := range events {
 					log[name] = append(log[name], e.ID)

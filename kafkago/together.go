@@ -25,21 +25,21 @@ const togetherTimeout = 500 * time.Millisecond
 
 // patience is how long a request of many partitions may take. The broker has a part of it to replicate; then it answers for the
 // partitions that have, and for those that have not.
-func (k *Publisher) patience() (all, replicate time.Duration) {
-	all = min(max(togetherTimeout, 8*time.Duration(k.usual.Load())), k.config.ProduceTimeout)
+func (pu *Publisher) patience() (all, replicate time.Duration) {
+	all = min(max(togetherTimeout, 8*time.Duration(pu.usual.Load())), pu.config.ProduceTimeout)
 	return all, all * 3 / 5
 }
 
 // noteTogether records what a request of many partitions took. One that had no answer doubles what is usual: the broker may
 // have more to do than it can, and to be sent everything again is yet more.
-func (k *Publisher) noteTogether(took time.Duration, answered bool) {
-	usual := time.Duration(k.usual.Load())
+func (pu *Publisher) noteTogether(took time.Duration, answered bool) {
+	usual := time.Duration(pu.usual.Load())
 	if answered {
 		usual += (took - usual) / 8
 	} else {
 		usual = max(2*usual, took/8)
 	}
-	k.usual.Store(int64(min(usual, k.config.ProduceTimeout))) // two at a time may count as one
+	pu.usual.Store(int64(min(usual, pu.config.ProduceTimeout))) // two at a time may count as one
 }
 
 var _ relay.Gatherer = (*Publisher)(nil)
@@ -47,14 +47,14 @@ var _ relay.Gatherer = (*Publisher)(nil)
 // PublishTogether is relay.Gatherer: it sends one request to each leader with all partitions that have events in batches. What
 // does not fit in a request of at most MaxRequestBytes a partition, and what is divided because a record of it was refused,
 // follows in requests of its partition alone. answered is called for each batch when its leader has answered for it.
-func (k *Publisher) PublishTogether(ctx context.Context, batches [][]holdfast.Event, answered func(batch int, answers []error)) {
+func (pu *Publisher) PublishTogether(ctx context.Context, batches [][]holdfast.Event, answered func(batch int, answers []error)) {
 	if len(batches) == 0 {
 		return
 	}
 	g := partitionqueue.Gather(batches, answered)
-	queues := k.route(ctx, g.Events, g.Answers)
+	queues := pu.route(ctx, g.Events, g.Answers)
 	g.Divided(len(queues), func(i int) [][]int32 { return queues[i].Runs })
-	k.send(ctx, queues, 1, g.Done)
+	pu.send(ctx, queues, 1, g.Done)
 }
 
 // togetherMost is how many partitions a request has at most: one of them that does not answer keeps the others waiting.
@@ -62,7 +62,7 @@ const togetherMost = 128
 
 // send sends queues, those of a leader together if they are more than alone. done is called for each as soon as nothing of it is
 // left.
-func (k *Publisher) send(ctx context.Context, queues []partitionQueue, alone int, done func(queue int)) {
+func (pu *Publisher) send(ctx context.Context, queues []partitionQueue, alone int, done func(queue int)) {
 	groups := map[int][]int{}
 	for i := range queues {
 		leader := noLeader
@@ -75,11 +75,11 @@ func (k *Publisher) send(ctx context.Context, queues []partitionQueue, alone int
 	for leader, group := range groups {
 		all.Go(func() {
 			if leader == noLeader {
-				k.sendGroup(ctx, queues, group, false, done)
+				pu.sendGroup(ctx, queues, group, false, done)
 				return
 			}
 			for part := range slices.Chunk(group, togetherMost) {
-				k.sendGroup(ctx, queues, part, len(part) > 1, done)
+				pu.sendGroup(ctx, queues, part, len(part) > 1, done)
 			}
 		})
 	}
@@ -87,9 +87,9 @@ func (k *Publisher) send(ctx context.Context, queues []partitionQueue, alone int
 }
 
 // sendGroup sends the partitions of one leader, together if they may, and what is left of each alone.
-func (k *Publisher) sendGroup(ctx context.Context, queues []partitionQueue, group []int, together bool, done func(queue int)) {
+func (pu *Publisher) sendGroup(ctx context.Context, queues []partitionQueue, group []int, together bool, done func(queue int)) {
 	if together {
-		k.produceTogether(ctx, queues, group)
+		pu.produceTogether(ctx, queues, group)
 	}
 	var rest []int
 	for _, i := range group {
@@ -99,8 +99,8 @@ func (k *Publisher) sendGroup(ctx context.Context, queues []partitionQueue, grou
 			rest = append(rest, i)
 		}
 	}
-	each(len(rest), k.config.Parallel, func(n int) {
-		k.drain(ctx, &queues[rest[n]])
+	each(len(rest), pu.config.Parallel, func(n int) {
+		pu.drain(ctx, &queues[rest[n]])
 		done(rest[n])
 	})
 }
@@ -123,8 +123,8 @@ func each(n, atOnce int, do func(i int)) {
 
 // produceTogether sends the first batch of each queue in one request, and tells the queues how it went. What certainly was not
 // sent stays in its queue.
-func (k *Publisher) produceTogether(ctx context.Context, queues []partitionQueue, group []int) {
-	if err := k.throttle(ctx); err != nil {
+func (pu *Publisher) produceTogether(ctx context.Context, queues []partitionQueue, group []int) {
+	if err := pu.throttle(ctx); err != nil {
 		for _, i := range group {
 			q := &queues[i]
 			q.Abandon(q.Next(), notSent(q.Topic, q.Partition, relay.FaultBroker, err))
@@ -132,7 +132,7 @@ func (k *Publisher) produceTogether(ctx context.Context, queues []partitionQueue
 		return
 	}
 	began := time.Now()
-	patience, replicate := k.patience()
+	patience, replicate := pu.patience()
 	deadline := began.Add(patience)
 	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
 		deadline = d
@@ -140,26 +140,26 @@ func (k *Publisher) produceTogether(ctx context.Context, queues []partitionQueue
 	request, cancel := context.WithDeadline(context.WithoutCancel(ctx), deadline)
 	defer cancel()
 
-	sent, message := k.requestOf(queues, group, replicate)
-	res, err := k.client.Transport.RoundTrip(request, k.client.Addr, message)
+	sent, message := pu.requestOf(queues, group, replicate)
+	res, err := pu.client.Transport.RoundTrip(request, pu.client.Addr, message)
 	if err != nil {
 		if unanswered(err) {
-			k.noteTogether(time.Since(began), false)
+			pu.noteTogether(time.Since(began), false)
 		}
-		k.failTogether(ctx, sent, began, err)
+		pu.failTogether(ctx, sent, began, err)
 		return
 	}
-	k.noteTogether(time.Since(began), true)
+	pu.noteTogether(time.Since(began), true)
 	for _, b := range sent {
 		b.records.reset(nil, nil)
-		k.records.Put(b.records)
+		pu.records.Put(b.records)
 	}
 	response, ok := res.(*produce.Response)
 	if !ok {
-		k.failTogether(ctx, sent, began, fmt.Errorf("the answer to a Produce request is a %T", res))
+		pu.failTogether(ctx, sent, began, fmt.Errorf("the answer to a Produce request is a %T", res))
 		return
 	}
-	k.noteThrottle(time.Duration(response.ThrottleTimeMs) * time.Millisecond)
+	pu.noteThrottle(time.Duration(response.ThrottleTimeMs) * time.Millisecond)
 	for _, t := range response.Topics {
 		for i := range t.Partitions {
 			p := &t.Partitions[i]
@@ -169,11 +169,11 @@ func (k *Publisher) produceTogether(ctx context.Context, queues []partitionQueue
 				continue
 			}
 			delete(sent, at)
-			k.settleTogether(b, p)
+			pu.settleTogether(b, p)
 		}
 	}
 	if len(sent) > 0 {
-		k.failTogether(ctx, sent, began, protocol.ErrNoPartition)
+		pu.failTogether(ctx, sent, began, protocol.ErrNoPartition)
 	}
 }
 
@@ -185,13 +185,13 @@ type sentBatch struct {
 }
 
 // requestOf takes the next batch of each queue, and makes one request of them.
-func (k *Publisher) requestOf(queues []partitionQueue, group []int, replicate time.Duration) (sent map[leadership]*sentBatch, r *produce.Request) {
+func (pu *Publisher) requestOf(queues []partitionQueue, group []int, replicate time.Duration) (sent map[leadership]*sentBatch, r *produce.Request) {
 	r = &produce.Request{Acks: int16(kafka.RequireAll), Timeout: int32(replicate.Milliseconds())}
 	sent = make(map[leadership]*sentBatch, len(group))
 	topics := map[string]int{}
 	for _, i := range group {
 		q := &queues[i]
-		b := &sentBatch{queue: q, batch: q.Next(), records: k.records.Get().(*recordReader)}
+		b := &sentBatch{queue: q, batch: q.Next(), records: pu.records.Get().(*recordReader)}
 		b.records.reset(q.Events, b.batch)
 		sent[leadership{q.Topic, q.Partition}] = b
 		at, known := topics[q.Topic]
@@ -202,15 +202,15 @@ func (k *Publisher) requestOf(queues []partitionQueue, group []int, replicate ti
 		}
 		t := &r.Topics[at]
 		t.Partitions = append(t.Partitions, produce.RequestPartition{Partition: int32(q.Partition),
-			RecordSet: protocol.RecordSet{Attributes: protocol.Attributes(k.config.Compression) & 0x7, Records: b.records}})
+			RecordSet: protocol.RecordSet{Attributes: protocol.Attributes(pu.config.Compression) & 0x7, Records: b.records}})
 	}
 	return sent, r
 }
 
 // settleTogether takes in what the broker answered for one partition.
-func (k *Publisher) settleTogether(b *sentBatch, p *produce.ResponsePartition) {
+func (pu *Publisher) settleTogether(b *sentBatch, p *produce.ResponsePartition) {
 	if p.ErrorCode == 0 {
-		k.ackedAt.Store(int64(time.Since(k.start)))
+		pu.ackedAt.Store(int64(time.Since(pu.start)))
 		b.queue.Settle(b.batch, nil, nil)
 		return
 	}
@@ -222,16 +222,16 @@ func (k *Publisher) settleTogether(b *sentBatch, p *produce.ResponsePartition) {
 	for _, r := range p.RecordErrors {
 		records[int(r.BatchIndex)] = recordError(err, errors.New(r.BatchIndexErrorMessage))
 	}
-	k.settleFailed(b, err, records)
+	pu.settleFailed(b, err, records)
 }
 
 // failTogether takes in that a request failed as a whole. If it never left, because a partition is not where it was, each
 // partition is sent alone.
-func (k *Publisher) failTogether(ctx context.Context, sent map[leadership]*sentBatch, began time.Time, err error) {
+func (pu *Publisher) failTogether(ctx context.Context, sent map[leadership]*sentBatch, began time.Time, err error) {
 	if as[*produce.Error](err) {
 		for _, b := range sent {
 			b.queue.Runs = append(b.queue.Runs, b.batch)
-			k.topics.expire(b.queue.Topic)
+			pu.topics.expire(b.queue.Topic)
 		}
 		return
 	}
@@ -240,24 +240,24 @@ func (k *Publisher) failTogether(ctx context.Context, sent map[leadership]*sentB
 	for at, b := range sent {
 		if fault == relay.FaultBroker && unanswered(err) {
 			if !asked { // they have one leader
-				away, asked = k.leaderAway(ctx, at.topic, at.partition, began), true
+				away, asked = pu.leaderAway(ctx, at.topic, at.partition, began), true
 			}
 			if away {
 				b.queue.Settle(b.batch, publishError(at.topic, at.partition, relay.FaultPartition, err), nil)
-				k.topics.expire(at.topic)
+				pu.topics.expire(at.topic)
 				continue
 			}
 		}
-		k.settleFailed(b, err, nil)
+		pu.settleFailed(b, err, nil)
 	}
 }
 
-func (k *Publisher) settleFailed(b *sentBatch, err error, records map[int]error) {
+func (pu *Publisher) settleFailed(b *sentBatch, err error, records map[int]error) {
 	fault := meaningOf(err).Fault
 	q, limit := b.queue, b.queue.Limit
 	q.Settle(b.batch, publishError(q.Topic, q.Partition, fault, err), records)
 	if fault != relay.FaultRecord {
-		k.topics.expire(q.Topic)
+		pu.topics.expire(q.Topic)
 	}
 	if q.Limit < limit {
 		q.info.limit.Store(int64(q.Limit))

@@ -23,28 +23,28 @@ type unreads struct {
 }
 
 // take returns what is kept for an offset; nil if nothing is. Whatever is kept for another offset is dropped.
-func (k *unreads) take(tp source.TopicPartition, offset, maxBytes int64) *unread {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.fewest == 0 || maxBytes < k.fewest {
-		k.fewest = maxBytes
+func (un *unreads) take(tp source.TopicPartition, offset, maxBytes int64) *unread {
+	un.mu.Lock()
+	defer un.mu.Unlock()
+	if un.fewest == 0 || maxBytes < un.fewest {
+		un.fewest = maxBytes
 	}
-	u := k.of[tp]
-	delete(k.of, tp)
+	u := un.of[tp]
+	delete(un.of, tp)
 	if u == nil || u.offset != offset && u.again != offset {
 		return nil
 	}
 	return u
 }
 
-func (k *unreads) keep(tp source.TopicPartition, u *unread) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if int64(len(u.packed)) > min(k.fewest, fetchBytes) {
+func (un *unreads) keep(tp source.TopicPartition, u *unread) {
+	un.mu.Lock()
+	defer un.mu.Unlock()
+	if int64(len(u.packed)) > min(un.fewest, fetchBytes) {
 		return
 	}
-	if k.of == nil {
-		k.of = map[source.TopicPartition]*unread{}
+	if un.of == nil {
+		un.of = map[source.TopicPartition]*unread{}
 	}
-	k.of[tp] = u
+	un.of[tp] = u
 }

@@ -46,8 +46,8 @@ type inLedger struct {
 	name string
 }
 
-func (s inLedger) Record(_ context.Context, value float64) {
-	s.l.mu.Lock()
-	defer s.l.mu.Unlock()
-	s.l.values[s.name] += value
+func (i inLedger) Record(_ context.Context, value float64) {
+	i.l.mu.Lock()
+	defer i.l.mu.Unlock()
+	i.l.values[i.name] += value
 }

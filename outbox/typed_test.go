@@ -69,11 +69,11 @@ type refusing struct{ holdfast.JSON }
 
 var errNoCents = errors.New("no cents")
 
-func (c refusing) Encode(ctx context.Context, e holdfast.Event, v any) (holdfast.Event, error) {
+func (r refusing) Encode(ctx context.Context, e holdfast.Event, v any) (holdfast.Event, error) {
 	if v.(order).Cents == 0 {
 		return e, errNoCents
 	}
-	return c.JSON.Encode(ctx, e, v)
+	return r.JSON.Encode(ctx, e, v)
 }
 
 func TestTyped_AValueThatItsCodecRefusesWritesNothing(t *testing.T) {

@@ -35,8 +35,8 @@ const (
 )
 
 // String makes dispositions readable in tests and logs.
-func (f disposition) String() string {
-	return [...]string{"undecided", "published", "again", "record", "follows", "topic", "partition", "replay", "malformed"}[f]
+func (d disposition) String() string {
+	return [...]string{"undecided", "published", "again", "record", "follows", "topic", "partition", "replay", "malformed"}[d]
 }
 
 // item is what decide looks at in an event.

@@ -55,12 +55,12 @@ func newScene() scene {
 
 // send routes events that have no disposition yet, or are to be published again, and decides by what is answered for those
 // that may be sent.
-func (w scene) send(items []item, dispositions []disposition, answers []answer) (worst Fault) {
+func (s scene) send(items []item, dispositions []disposition, answers []answer) (worst Fault) {
 	before := waiting{
-		queue:     func(q queue) bool { return w.queues[q] },
-		topic:     func(topic string) bool { return w.topics[topic] },
-		partition: func(at spot) bool { return w.partitions[at.topic] },
-		whole:     func(topic string) bool { return w.whole[topic] },
+		queue:     func(q queue) bool { return s.queues[q] },
+		topic:     func(topic string) bool { return s.topics[topic] },
+		partition: func(at spot) bool { return s.partitions[at.topic] },
+		whole:     func(topic string) bool { return s.whole[topic] },
 	}
 	var sent []int
 	var sentItems []item

@@ -19,9 +19,9 @@ import (
 // dueReads counts the statements that read parked events.
 type dueReads struct{ atomic.Int64 }
 
-func (c *dueReads) TraceQueryStart(ctx context.Context, _ *pgx.Conn, d pgx.TraceQueryStartData) context.Context {
+func (dr *dueReads) TraceQueryStart(ctx context.Context, _ *pgx.Conn, d pgx.TraceQueryStartData) context.Context {
 	if strings.HasPrefix(d.SQL, "-- relay.due ") || strings.HasPrefix(d.SQL, "-- relay.due\n") {
-		c.Add(1)
+		dr.Add(1)
 	}
 	return ctx
 }

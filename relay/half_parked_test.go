@@ -14,15 +14,15 @@ import (
 )
 
 // parkedUnderWay begins a call of so many events, the first of partition 0, and holds the partition: the lane parks its events beside the call.
-func (s *twelve) parkedUnderWay(t *testing.T, n int) (d *destination, batch []*pending, events []holdfast.Event) {
+func (tw *twelve) parkedUnderWay(t *testing.T, n int) (d *destination, batch []*pending, events []holdfast.Event) {
 	t.Helper()
-	d = s.l.destinationOf(&logEvent{Event: holdfast.Event{Topic: "orders", Key: "0"}})
+	d = tw.l.destinationOf(&logEvent{Event: holdfast.Event{Topic: "orders", Key: "0"}})
 	batch = d.take(n, callBytes)
 	events = eventsOf(batch)
 	d.begin(batch, nil, time.Now(), time.Second)
-	s.l.calls++
-	s.l.holdPartition(d, 0, time.Now())
-	if err := s.l.flush(t.Context(), true); err != nil {
+	tw.l.calls++
+	tw.l.holdPartition(d, 0, time.Now())
+	if err := tw.l.flush(t.Context(), true); err != nil {
 		t.Fatal(err)
 	}
 	return d, batch, events

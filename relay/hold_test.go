@@ -184,11 +184,11 @@ type inCall struct {
 	meanwhile func(e holdfast.Event) // of the event of a call, before it is answered
 }
 
-func (b inCall) Publish(ctx context.Context, events []holdfast.Event) []error {
+func (i inCall) Publish(ctx context.Context, events []holdfast.Event) []error {
 	for _, e := range events {
-		b.meanwhile(e)
+		i.meanwhile(e)
 	}
-	return b.broker.Publish(ctx, events)
+	return i.broker.Publish(ctx, events)
 }
 
 // The head of a queue is refused when a replay has already entered the queue before it.
@@ -409,19 +409,19 @@ type triedOnly struct {
 	each  []int // guarded by the broker's mutex
 }
 
-func (p *triedOnly) Publish(ctx context.Context, events []holdfast.Event) []error {
-	if events[0].Topic == p.topic {
-		p.mu.Lock()
-		p.each = append(p.each, len(events))
-		p.mu.Unlock()
+func (to *triedOnly) Publish(ctx context.Context, events []holdfast.Event) []error {
+	if events[0].Topic == to.topic {
+		to.mu.Lock()
+		to.each = append(to.each, len(events))
+		to.mu.Unlock()
 	}
-	return p.broker.Publish(ctx, events)
+	return to.broker.Publish(ctx, events)
 }
 
-func (p *triedOnly) sizes() []int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return slices.Clone(p.each)
+func (to *triedOnly) sizes() []int {
+	to.mu.Lock()
+	defer to.mu.Unlock()
+	return slices.Clone(to.each)
 }
 
 func contains(all []string, one string) bool {
@@ -441,16 +441,16 @@ type heldKey struct {
 	stop   func()
 }
 
-func (e *heldKey) start(t *testing.T) {
-	e.stop = run(t, e.db, e.b, relay.Config{HoldKey: true, Retry: swift})
+func (h *heldKey) start(t *testing.T) {
+	h.stop = run(t, h.db, h.b, relay.Config{HoldKey: true, Retry: swift})
 }
 
-func (e *heldKey) discard(t *testing.T) {
-	pgtest.Exec(t, e.db, "update holdfast.letter set state = 'discarded' where id = $1", e.letter)
+func (h *heldKey) discard(t *testing.T) {
+	pgtest.Exec(t, h.db, "update holdfast.letter set state = 'discarded' where id = $1", h.letter)
 }
 
-func (e *heldKey) stillHeld(t *testing.T) {
+func (h *heldKey) stillHeld(t *testing.T) {
 	t.Helper()
-	wait.Until(t, "the key's later events are parked", func() bool { return parked(t, e.db) == 2 })
-	wantFirsts(t, e.b, "k", "1")
+	wait.Until(t, "the key's later events are parked", func() bool { return parked(t, h.db) == 2 })
+	wantFirsts(t, h.b, "k", "1")
 }

@@ -19,6 +19,6 @@ select set_config('jit', 'off', true), ` + plain.Forms
 // interpreted makes each query in one round trip with interpretReads. What others make on the connection keeps their settings.
 type interpreted struct{ plain.Pool }
 
-func (p interpreted) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	return plain.After(ctx, p.Pool.Pool, interpretReads, sql, args...)
+func (i interpreted) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	return plain.After(ctx, i.Pool.Pool, interpretReads, sql, args...)
 }

@@ -87,16 +87,16 @@ func newLoops(t *testing.T, p simPlan) *loops {
 }
 
 // have runs f with the turn. What an oracle says is the test's failure.
-func (w *loops) have(f func()) {
-	<-w.turn
-	defer func() { w.turn <- struct{}{} }()
+func (lo *loops) have(f func()) {
+	<-lo.turn
+	defer func() { lo.turn <- struct{}{} }()
 	defer func() {
 		switch v := recover().(type) {
 		case nil:
 		case violation:
-			w.fail("%v", v)
+			lo.fail("%v", v)
 		case simdb.Violated:
-			w.fail("schema: %v", v)
+			lo.fail("schema: %v", v)
 		default:
 			panic(v)
 		}
@@ -104,51 +104,51 @@ func (w *loops) have(f func()) {
 	f()
 }
 
-func (w *loops) fail(format string, args ...any) {
-	w.failed = true
-	w.t.Errorf("seed %d: "+format, append([]any{w.s.plan.seed}, args...)...)
+func (lo *loops) fail(format string, args ...any) {
+	lo.failed = true
+	lo.t.Errorf("seed %d: "+format, append([]any{lo.s.plan.seed}, args...)...)
 }
 
 // rest gives the turn away for a while.
-func (w *loops) rest(most time.Duration) {
-	d := time.Duration(w.s.rng.Int64N(int64(most)))
-	w.turn <- struct{}{}
+func (lo *loops) rest(most time.Duration) {
+	d := time.Duration(lo.s.rng.Int64N(int64(most)))
+	lo.turn <- struct{}{}
 	time.Sleep(d) // sleep: by the clock of synctest
-	<-w.turn
+	<-lo.turn
 }
 
-func (w *loops) play() {
-	s := w.s
-	w.turn = make(chan struct{}, 1)
-	w.turn <- struct{}{}
+func (lo *loops) play() {
+	s := lo.s
+	lo.turn = make(chan struct{}, 1)
+	lo.turn <- struct{}{}
 	s.at = time.Now()
 	s.db = simdb.New(s.plan.lanes, time.Now, s.rng)
 	s.db.Up = time.Now
 	s.db.CutEvery, s.db.Survives, s.db.IdleTimeout = s.plan.cutEvery, s.plan.survives, 2*time.Second
 	s.oracle = newOracle(s)
-	w.broker = &loopBroker{w: w, met: map[string]bool{}, refused: map[string]bool{}}
-	w.have(func() {
+	lo.broker = &loopBroker{w: lo, met: map[string]bool{}, refused: map[string]bool{}}
+	lo.have(func() {
 		for range s.plan.relays {
-			w.start()
+			lo.start()
 		}
 	})
 	for range s.plan.writers {
-		w.writes.Go(w.write)
+		lo.writes.Go(lo.write)
 	}
-	for began := time.Now(); time.Since(began) < 20*time.Second && !w.failed; {
-		time.Sleep(time.Duration(w.pace.IntN(200)) * time.Millisecond) // sleep: by the clock of synctest
-		w.have(w.fault)
+	for began := time.Now(); time.Since(began) < 20*time.Second && !lo.failed; {
+		time.Sleep(time.Duration(lo.pace.IntN(200)) * time.Millisecond) // sleep: by the clock of synctest
+		lo.have(lo.fault)
 	}
-	w.have(func() {
+	lo.have(func() {
 		s.chaos, s.db.Paused = false, nil
 		s.oracle.calmAt = time.Now()
-		w.broker.heal()
-		w.start()
+		lo.broker.heal()
+		lo.start()
 	})
-	w.writes.Wait()
-	for complete := false; !complete && !w.failed; {
+	lo.writes.Wait()
+	for complete := false; !complete && !lo.failed; {
 		time.Sleep(100 * time.Millisecond) // sleep: by the clock of synctest
-		w.have(func() {
+		lo.have(func() {
 			s.db.Tend()
 			s.admin(true)
 			if complete = s.oracle.complete(); !complete && time.Since(s.oracle.calmAt) > 3*time.Minute {
@@ -157,84 +157,84 @@ func (w *loops) play() {
 			}
 		})
 	}
-	w.end()
+	lo.end()
 }
 
 // end stops all relays in order, and looks at what they leave.
-func (w *loops) end() {
+func (lo *loops) end() {
 	began := time.Now()
-	for _, r := range w.relays {
+	for _, r := range lo.relays {
 		r.halt()
 	}
-	for _, r := range w.relays {
+	for _, r := range lo.relays {
 		<-r.ended
 	}
 	took := time.Since(began)
-	w.late.Wait()
+	lo.late.Wait()
 	if took > loopStop+loopCall+5*time.Second {
-		w.fail("the relays stopped after %v", took)
+		lo.fail("the relays stopped after %v", took)
 	}
-	for n := range w.s.db.Lanes() {
-		if row := w.s.db.Lane(n); row.Owner != "" && !w.failed && !w.excused(row.Owner) {
-			w.fail("nobody runs, and lane %d is %s's", n, row.Owner)
+	for n := range lo.s.db.Lanes() {
+		if row := lo.s.db.Lane(n); row.Owner != "" && !lo.failed && !lo.excused(row.Owner) {
+			lo.fail("nobody runs, and lane %d is %s's", n, row.Owner)
 		}
 	}
 }
 
 // excused says whether a lane may still be a relay's that has left, until the lease runs out. One that stopped during the faults may
 // have lost its last statement.
-func (w *loops) excused(owner string) bool {
-	return slices.ContainsFunc(w.relays, func(r *loopRelay) bool { return r.name == owner && (r.stopped || r.leaves) })
+func (lo *loops) excused(owner string) bool {
+	return slices.ContainsFunc(lo.relays, func(r *loopRelay) bool { return r.name == owner && (r.stopped || r.leaves) })
 }
 
 // start starts a relay; the caller has the turn.
-func (w *loops) start() {
-	s, p := w.s, w.s.plan
+func (lo *loops) start() {
+	s, p := lo.s, lo.s.plan
 	s.named++
 	lr := &loopRelay{name: fmt.Sprint("relay ", s.named), ended: make(chan struct{})}
 	lr.ctx, lr.halt = context.WithCancel(context.Background())
-	conn := &simdb.Conn{DB: s.db, Hooks: simdb.Hooks{Before: w.before, After: w.after, Blocked: w.blocked,
+	conn := &simdb.Conn{DB: s.db, Hooks: simdb.Hooks{Before: lo.before, After: lo.after, Blocked: lo.blocked,
 		GivenUp: func(name string, err error, arrive func()) {
-			w.givenUp(name, err, func() {
+			lo.givenUp(name, err, func() {
 				lr.leaves = lr.leaves || name == "claim" && lr.ctx.Err() != nil
 				arrive()
 			})
 		}}}
-	r := newRelay(&loopDB{w, conn, lr}, w.broker, Config{Name: lr.name, Schema: "holdfast", Lease: p.lease, PollMin: 2 * time.Millisecond,
+	r := newRelay(&loopDB{lo, conn, lr}, lo.broker, Config{Name: lr.name, Schema: "holdfast", Lease: p.lease, PollMin: 2 * time.Millisecond,
 		PollMax: 100 * time.Millisecond, BatchSize: p.batch, HoldKey: p.hold, ParkAfter: p.parkAfter, SegmentBytes: 2000, StopTimeout: loopStop, MemoryBudget: 1 << 20,
-		Observer: Observer{OnLost: func(l Lost) { w.have(func() { w.lost(l) }) }},
+		Observer: Observer{OnLost: func(l Lost) { lo.have(func() { lo.lost(l) }) }},
 		Retry:    retry.Policy{Attempts: p.attempts, Base: time.Millisecond, Cap: 50 * time.Millisecond}, Logger: noLog}, simStatements)
 	r.pageBytes, r.listed, r.counted = p.bytes, p.listed, p.counted
 	if p.slow {
 		r.statementTimeout = p.lease
 	}
 	r.saver.mu = make(turn, 1)
-	w.relays = append(w.relays, lr)
+	lo.relays = append(lo.relays, lr)
 	go func() {
 		defer close(lr.ended)
 		if err := r.Run(lr.ctx); err != nil {
-			w.have(func() { w.fail("Run returned %v", err) })
+			lo.have(func() { lo.fail("Run returned %v", err) })
 		}
 	}()
 }
 
 // lost is told of a lane that ended with an error.
-func (w *loops) lost(l Lost) {
-	w.s.oracle.lost++
-	if w.s.plan.calm() {
-		w.fail("lane %d was lost, though nothing failed: %v", l.Lane, l.Err)
+func (lo *loops) lost(l Lost) {
+	lo.s.oracle.lost++
+	if lo.s.plan.calm() {
+		lo.fail("lane %d was lost, though nothing failed: %v", l.Lane, l.Err)
 	}
 }
 
 // turn is a lock on which synctest's clock goes on.
 type turn chan struct{}
 
-func (l turn) Lock()   { l <- struct{}{} }
-func (l turn) Unlock() { <-l }
+func (t turn) Lock()   { t <- struct{}{} }
+func (t turn) Unlock() { <-t }
 
 // fault lets something happen; the caller has the turn.
-func (w *loops) fault() {
-	s, p := w.s, w.s.plan
+func (lo *loops) fault() {
+	s, p := lo.s, lo.s.plan
 	s.db.Tend()
 	if p.pauses && s.one(4) {
 		s.db.Paused = [][]string{nil, {"orders"}, {"other"}, {"orders", "other"}}[s.rng.IntN(4)]
@@ -247,27 +247,27 @@ func (w *loops) fault() {
 		}
 	case 1, 2, 3:
 		if p.refusals {
-			w.broker.change()
+			lo.broker.change()
 		}
 	case 4:
 		s.admin(false)
 	case 5:
-		r := w.relays[s.rng.IntN(len(w.relays))]
+		r := lo.relays[s.rng.IntN(len(lo.relays))]
 		r.halt()
 		if !r.stopped {
 			r.stopped = true
-			w.start()
+			lo.start()
 		}
 	}
 }
 
 // before is a statement's way to the server.
-func (w *loops) before(name string) error {
-	w.rest(2 * time.Millisecond)
-	s := w.s
+func (lo *loops) before(name string) error {
+	lo.rest(2 * time.Millisecond)
+	s := lo.s
 	if s.chaos && s.plan.slow && s.one(40) {
 		s.log("%s hangs", name)
-		w.rest(2 * s.plan.lease)
+		lo.rest(2 * s.plan.lease)
 	}
 	if s.chaos && s.plan.cuts && s.one(60) {
 		return errCut
@@ -277,33 +277,33 @@ func (w *loops) before(name string) error {
 }
 
 // after is the answer's way back.
-func (w *loops) after(name string) error {
-	w.rest(2 * time.Millisecond)
-	if s := w.s; s.chaos && s.plan.cuts && s.one(60) {
+func (lo *loops) after(name string) error {
+	lo.rest(2 * time.Millisecond)
+	if s := lo.s; s.chaos && s.plan.cuts && s.one(60) {
 		s.log("the answer of %s is lost", name)
 		return errCut
 	}
 	return nil
 }
 
-func (w *loops) blocked(string) error {
-	w.rest(20 * time.Millisecond)
-	if w.s.one(50) {
+func (lo *loops) blocked(string) error {
+	lo.rest(20 * time.Millisecond)
+	if lo.s.one(50) {
 		return errCut // lock_timeout
 	}
 	return nil
 }
 
 // givenUp lets a statement that was given up arrive all the same, in half of the cases.
-func (w *loops) givenUp(name string, err error, arrive func()) {
-	s := w.s
+func (lo *loops) givenUp(name string, err error, arrive func()) {
+	s := lo.s
 	if !errors.Is(err, errCut) && !errors.Is(err, context.DeadlineExceeded) || s.one(2) {
 		return
 	}
 	wait := time.Duration(s.rng.Int64N(int64(s.plan.lease)))
-	w.late.Go(func() {
+	lo.late.Go(func() {
 		time.Sleep(wait) // sleep: by the clock of synctest
-		w.have(func() {
+		lo.have(func() {
 			s.log("%s arrives late", name)
 			arrive()
 		})
@@ -311,30 +311,30 @@ func (w *loops) givenUp(name string, err error, arrive func()) {
 }
 
 // write is a writer.
-func (w *loops) write() {
+func (lo *loops) write() {
 	for more := true; more; {
-		w.have(func() {
-			w.rest(time.Duration(1+20_000/w.s.plan.events) * time.Millisecond)
-			if more = w.s.chaos && w.s.events < 3*w.s.plan.events && !w.failed; more {
-				w.transact()
+		lo.have(func() {
+			lo.rest(time.Duration(1+20_000/lo.s.plan.events) * time.Millisecond)
+			if more = lo.s.chaos && lo.s.events < 3*lo.s.plan.events && !lo.failed; more {
+				lo.transact()
 			}
 		})
 	}
 }
 
 // transact writes events of one or two keys, under their locks, in a transaction that takes its time.
-func (w *loops) transact() {
-	s := w.s
+func (lo *loops) transact() {
+	s := lo.s
 	tx := s.db.Begin()
 	if s.one(2) {
 		tx.Draw()
-		w.rest(5 * time.Millisecond)
+		lo.rest(5 * time.Millisecond)
 	}
 	first := s.rng.IntN(s.plan.keys)
 	for k := first; k < min(first+1+s.rng.IntN(2), s.plan.keys) && tx.Open(); k++ {
 		key, topic := fmt.Sprint("k", k), []string{"orders", "other"}[k%2]
 		for tx.Open() && !tx.Lock(key) {
-			w.rest(5 * time.Millisecond)
+			lo.rest(5 * time.Millisecond)
 		}
 		for range 1 + s.rng.IntN(3) {
 			if !tx.Open() {
@@ -346,7 +346,7 @@ func (w *loops) transact() {
 			}
 			s.oracle.written(id, queue{topic, key}, key != "")
 			tx.Append(s.db.Segment(), simdb.Event{ID: id, Topic: topic, Key: key, Lane: hash.Of(key, id, s.plan.lanes), Payload: make([]byte, s.rng.IntN(40))})
-			w.rest(3 * time.Millisecond)
+			lo.rest(3 * time.Millisecond)
 		}
 	}
 	switch {

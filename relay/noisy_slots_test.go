@@ -161,10 +161,10 @@ type refusingOnce struct {
 	did bool
 }
 
-func (p *refusingOnce) Publish(ctx context.Context, events []holdfast.Event) []error {
-	if events[0].Key == p.key && !p.did {
-		p.did = true
+func (r *refusingOnce) Publish(ctx context.Context, events []holdfast.Event) []error {
+	if events[0].Key == r.key && !r.did {
+		r.did = true
 		return []error{&PublishError{Topic: "orders", Fault: FaultPartition, Err: errors.New("no leader")}}
 	}
-	return p.crowd.Publish(ctx, events)
+	return r.crowd.Publish(ctx, events)
 }

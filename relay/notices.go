@@ -125,9 +125,9 @@ func (n *notices) of(at spot, lane, events int, now time.Time) *notice {
 	return s
 }
 
-func (s *notice) extent(now time.Time) extent {
-	w := extent{waited: now.Sub(s.since), lanes: len(s.lanes)}
-	for _, events := range s.lanes {
+func (n *notice) extent(now time.Time) extent {
+	w := extent{waited: now.Sub(n.since), lanes: len(n.lanes)}
+	for _, events := range n.lanes {
 		w.events += events
 	}
 	return w

@@ -31,31 +31,31 @@ type besides struct {
 	done    chan struct{}
 }
 
-func (p *besides) Publish(_ context.Context, events []holdfast.Event) []error {
-	p.mu.Lock()
-	if p.acme >= 2000 && !p.started {
-		p.started = true
-		p.write()
+func (b *besides) Publish(_ context.Context, events []holdfast.Event) []error {
+	b.mu.Lock()
+	if b.acme >= 2000 && !b.started {
+		b.started = true
+		b.write()
 	}
-	slow := p.started
-	p.mu.Unlock()
+	slow := b.started
+	b.mu.Unlock()
 	if slow && strings.HasPrefix(events[len(events)-1].Key, "acme/") {
 		select {
-		case <-p.done:
+		case <-b.done:
 		case <-time.After(300 * time.Millisecond): // sleep: a slow broker, so that there is a backlog to overtake
 		}
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	for _, e := range events {
-		p.ids = append(p.ids, e.ID)
+		b.ids = append(b.ids, e.ID)
 		if strings.HasPrefix(e.Key, "acme/") {
-			p.acme++
+			b.acme++
 			continue
 		}
-		if p.beta++; p.beta == quietEvents {
-			p.behind = p.acme
-			close(p.done)
+		if b.beta++; b.beta == quietEvents {
+			b.behind = b.acme
+			close(b.done)
 		}
 	}
 	return make([]error, len(events))

@@ -82,8 +82,8 @@ type deafLog struct {
 	waits bool
 }
 
-func (n deafLog) Query(ctx context.Context, _ string, _ ...any) (pgx.Rows, error) {
-	if n.waits {
+func (d deafLog) Query(ctx context.Context, _ string, _ ...any) (pgx.Rows, error) {
+	if d.waits {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}

@@ -188,8 +188,8 @@ type parkedRows struct {
 
 // why is the word for a parked event's disposition, in the column why. A replay of a dead letter comes from
 // a record that was refused, and has the same word.
-func (f disposition) why() string {
-	switch f {
+func (d disposition) why() string {
+	switch d {
 	case topicHeld:
 		return "topic"
 	case partitionDown:
@@ -202,8 +202,8 @@ func (f disposition) why() string {
 }
 
 // reason is why in the words of package waiting, which people read.
-func (f disposition) reason() string {
-	switch word := f.why(); word {
+func (d disposition) reason() string {
+	switch word := d.why(); word {
 	case "record":
 		return "failed"
 	case "follows":
@@ -301,14 +301,14 @@ func (l *lane) dormantRows() (columns heldRows) {
 	return columns
 }
 
-func (k *heldRows) addRow(p *pending, why disposition) {
-	k.add(p)
+func (h *heldRows) addRow(p *pending, why disposition) {
+	h.add(p)
 	var partition *int32
 	if why == partitionDown {
 		n := int32(p.to.partition)
 		partition = &n
 	}
-	k.partitions = append(k.partitions, partition)
+	h.partitions = append(h.partitions, partition)
 }
 
 // refusedDelay is how long a refused event waits after so many attempts; 0 if it is about to be given up.

@@ -126,26 +126,26 @@ type scripted struct {
 	at int
 }
 
-func (r *scripted) Close()                        { r.at = len(r.rows) + len(r.raw) + 1 }
-func (r *scripted) Err() error                    { return r.broken }
-func (r *scripted) CommandTag() pgconn.CommandTag { return pgconn.CommandTag{} }
-func (r *scripted) Values() ([]any, error)        { return r.rows[r.at-1], nil }
-func (r *scripted) RawValues() [][]byte           { return r.raw[r.at-1] }
-func (r *scripted) Conn() *pgx.Conn               { return nil }
-func (r *scripted) TypeMap() *pgtype.Map          { return nil }
-func (r *scripted) Next() bool                    { r.at++; return r.at <= len(r.rows)+len(r.raw) }
-func (r *scripted) FieldDescriptions() []pgconn.FieldDescription {
-	if r.raw != nil {
+func (s *scripted) Close()                        { s.at = len(s.rows) + len(s.raw) + 1 }
+func (s *scripted) Err() error                    { return s.broken }
+func (s *scripted) CommandTag() pgconn.CommandTag { return pgconn.CommandTag{} }
+func (s *scripted) Values() ([]any, error)        { return s.rows[s.at-1], nil }
+func (s *scripted) RawValues() [][]byte           { return s.raw[s.at-1] }
+func (s *scripted) Conn() *pgx.Conn               { return nil }
+func (s *scripted) TypeMap() *pgtype.Map          { return nil }
+func (s *scripted) Next() bool                    { s.at++; return s.at <= len(s.rows)+len(s.raw) }
+func (s *scripted) FieldDescriptions() []pgconn.FieldDescription {
+	if s.raw != nil {
 		return []pgconn.FieldDescription{{Format: pgx.BinaryFormatCode}}
 	}
 	return []pgconn.FieldDescription{{Format: pgx.TextFormatCode}}
 }
 
-func (r *scripted) Scan(to ...any) error {
-	if r.at > len(r.rows) {
-		return cmp.Or(r.broken, pgx.ErrNoRows)
+func (s *scripted) Scan(to ...any) error {
+	if s.at > len(s.rows) {
+		return cmp.Or(s.broken, pgx.ErrNoRows)
 	}
-	from := r.rows[r.at-1]
+	from := s.rows[s.at-1]
 	if len(from) != len(to) {
 		return fmt.Errorf("%d columns into %d places", len(from), len(to))
 	}

@@ -231,88 +231,88 @@ type comparison struct {
 }
 
 // both asks both sides and compares what they say.
-func (h *comparison) both(kind string, ask func(s *side) any) any {
-	h.t.Helper()
-	a, b := ask(h.sides[0]), ask(h.sides[1])
+func (co *comparison) both(kind string, ask func(s *side) any) any {
+	co.t.Helper()
+	a, b := ask(co.sides[0]), ask(co.sides[1])
 	if diff := cmp.Diff(a, b); diff != "" {
-		h.t.Fatalf("step %d, %s: the fake (-) and Postgres (+) disagree:\n%s", h.steps, kind, diff)
+		co.t.Fatalf("step %d, %s: the fake (-) and Postgres (+) disagree:\n%s", co.steps, kind, diff)
 	}
-	if h.kinds == nil {
-		h.kinds = map[string]int{}
+	if co.kinds == nil {
+		co.kinds = map[string]int{}
 	}
-	h.kinds[kind]++
-	h.compared++
+	co.kinds[kind]++
+	co.compared++
 	return a
 }
 
-func (h *comparison) each(do func(s *side)) {
-	for _, s := range h.sides {
+func (co *comparison) each(do func(s *side)) {
+	for _, s := range co.sides {
 		do(s)
 	}
 }
 
-func (h *comparison) step() {
-	relay := h.rng.IntN(2)
-	number := h.rng.IntN(h.lanes)
+func (co *comparison) step() {
+	relay := co.rng.IntN(2)
+	number := co.rng.IntN(co.lanes)
 	owned := func(s *side) *lane { return s.relays[relay].lanes[number] }
 	name := fmt.Sprint(relay, "/", number)
-	switch n := h.rng.IntN(26); n {
+	switch n := co.rng.IntN(26); n {
 	case 0, 1, 2: // a writer begins, and perhaps draws its id
-		if len(h.writers) < 4 {
-			h.ids++
-			w, early := fmt.Sprint("tx ", h.ids), h.rng.IntN(2) == 0
-			h.writers = append(h.writers, w)
-			h.each(func(s *side) {
-				if s.open[w] = s.begin(h.t); early {
-					s.open[w].draw(h.t)
+		if len(co.writers) < 4 {
+			co.ids++
+			w, early := fmt.Sprint("tx ", co.ids), co.rng.IntN(2) == 0
+			co.writers = append(co.writers, w)
+			co.each(func(s *side) {
+				if s.open[w] = s.begin(co.t); early {
+					s.open[w].draw(co.t)
 				}
 			})
 		}
 	case 3, 4, 5, 6: // it writes
-		if len(h.writers) > 0 {
-			w := h.writers[h.rng.IntN(len(h.writers))]
-			if h.prepared[w] {
+		if len(co.writers) > 0 {
+			w := co.writers[co.rng.IntN(len(co.writers))]
+			if co.prepared[w] {
 				return
 			}
-			h.ids++
-			id, key, topic := fmt.Sprint("e", h.ids), []string{"", "a", "b", "c/1"}[h.rng.IntN(4)], []string{"orders", "other"}[h.rng.IntN(2)]
-			h.each(func(s *side) { s.open[w].append(h.t, id, topic, key) })
+			co.ids++
+			id, key, topic := fmt.Sprint("e", co.ids), []string{"", "a", "b", "c/1"}[co.rng.IntN(4)], []string{"orders", "other"}[co.rng.IntN(2)]
+			co.each(func(s *side) { s.open[w].append(co.t, id, topic, key) })
 		}
 	case 7, 8: // it ends
-		if len(h.writers) > 0 {
-			i := h.rng.IntN(len(h.writers))
-			w := h.writers[i]
-			how := []string{"commit", "commit", "commit", "rollback", "prepare"}[h.rng.IntN(5)]
+		if len(co.writers) > 0 {
+			i := co.rng.IntN(len(co.writers))
+			w := co.writers[i]
+			how := []string{"commit", "commit", "commit", "rollback", "prepare"}[co.rng.IntN(5)]
 			switch {
-			case h.prepared[w] && how != "rollback":
+			case co.prepared[w] && how != "rollback":
 				how = "commit prepared"
-			case h.prepared[w]:
+			case co.prepared[w]:
 				how = "rollback prepared"
-			case how == "prepare" && h.prepares:
-				if h.prepared == nil {
-					h.prepared = map[string]bool{}
+			case how == "prepare" && co.prepares:
+				if co.prepared == nil {
+					co.prepared = map[string]bool{}
 				}
-				h.prepared[w] = true
-				h.each(func(s *side) { s.open[w].draw(h.t); s.open[w].end(h.t, how) })
+				co.prepared[w] = true
+				co.each(func(s *side) { s.open[w].draw(co.t); s.open[w].end(co.t, how) })
 				return
 			case how == "prepare":
 				how = "commit"
 			}
-			h.writers = slices.Delete(h.writers, i, i+1)
-			h.each(func(s *side) { s.open[w].end(h.t, how); delete(s.open, w) })
+			co.writers = slices.Delete(co.writers, i, i+1)
+			co.each(func(s *side) { s.open[w].end(co.t, how); delete(s.open, w) })
 		}
 	case 9: // claims, of what is free and what is not
-		if h.rng.IntN(2) == 0 {
-			h.each(func(s *side) { s.expire(h.t, number) })
+		if co.rng.IntN(2) == 0 {
+			co.each(func(s *side) { s.expire(co.t, number) })
 		}
-		h.both("claim", func(s *side) any {
+		co.both("claim", func(s *side) any {
 			r := s.relays[relay]
 			for n, l := range r.lanes { // whatever is in the memory of both is lost to the other by now
-				if h.lost(s, r, l) {
+				if co.lost(s, r, l) {
 					delete(r.lanes, n)
 				}
 			}
-			if err := r.claim(h.t.Context(), h.t.Context(), h.t.Context(), h.token(s), h.lanes, numbersOf(r), h.lanes); err != nil {
+			if err := r.claim(co.t.Context(), co.t.Context(), co.t.Context(), co.token(s), co.lanes, numbersOf(r), co.lanes); err != nil {
 				return err.Error()
 			}
 			var got []string
@@ -322,12 +322,12 @@ func (h *comparison) step() {
 			return got
 		})
 	case 10, 11, 12: // a page
-		if owned(h.sides[0]) == nil {
+		if owned(co.sides[0]) == nil {
 			return
 		}
-		h.both("page", func(s *side) any {
+		co.both("page", func(s *side) any {
 			l := owned(s)
-			p, err := l.reader.next(h.t.Context())
+			p, err := l.reader.next(co.t.Context())
 			if err != nil {
 				return reasonOf(err)
 			}
@@ -338,15 +338,15 @@ func (h *comparison) step() {
 			}
 			return []any{ids, p.last, p.after.upto == ""}
 		})
-		noisy := [][]string{{"c"}, {""}, {"", "c"}, {"d"}}[h.rng.IntN(4)]
-		h.both("quiet_page", func(s *side) any { // from where the first reader stands
+		noisy := [][]string{{"c"}, {""}, {"", "c"}, {"d"}}[co.rng.IntN(4)]
+		co.both("quiet_page", func(s *side) any { // from where the first reader stands
 			r, at := &owned(s).reader, s.cursors[name]
 			r.fair = &overtaking{separator: "/", noisy: noisy, from: at, at: cursor{done: at.done}}
 			defer func() { r.fair = nil }()
 			if at.done == "" {
 				return nil
 			}
-			events, upto, full, err := r.readQuiet(h.t.Context())
+			events, upto, full, err := r.readQuiet(co.t.Context())
 			if err != nil {
 				return reasonOf(err)
 			}
@@ -356,7 +356,7 @@ func (h *comparison) step() {
 			}
 			return []any{ids, upto == "", full}
 		})
-		h.both("next_row", func(s *side) any {
+		co.both("next_row", func(s *side) any {
 			l, c := owned(s), s.cursors[name]
 			if c.done == "" {
 				c = l.cursor
@@ -367,18 +367,18 @@ func (h *comparison) step() {
 			}
 			var upto, segment, xid string
 			var e logEvent
-			err := s.db.QueryRow(h.t.Context(), simStatements.In(readNext), number, c.done, until, c.pos, l.token).Scan(&upto, &segment, &xid, &e.seq, &e.ID, &e.Type, &e.Topic, &e.Key)
+			err := s.db.QueryRow(co.t.Context(), simStatements.In(readNext), number, c.done, until, c.pos, l.token).Scan(&upto, &segment, &xid, &e.seq, &e.ID, &e.Type, &e.Topic, &e.Key)
 			if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 				return err.Error()
 			}
 			return []any{segment, e.ID, e.Type, e.Topic, e.Key}
 		})
 	case 24: // events of a page become letters
-		if owned(h.sides[0]) == nil || len(h.sides[0].pages[name].events) == 0 {
+		if owned(co.sides[0]) == nil || len(co.sides[0].pages[name].events) == 0 {
 			return
 		}
-		every := 1 + h.rng.IntN(2)
-		h.both("bury", func(s *side) any {
+		every := 1 + co.rng.IntN(2)
+		co.both("bury", func(s *side) any {
 			l, p := owned(s), s.pages[name]
 			var leave []*pending
 			for i := 0; i < len(p.events); i += every {
@@ -387,7 +387,7 @@ func (h *comparison) step() {
 				leave = append(leave, &pending{event: &e, item: item{queue: queue{e.Topic, e.Key}}, page: &pageProgress{page: p}, disposition: malformed})
 			}
 			b := l.burials(leave)[0]
-			err := l.inTx(h.t.Context(), func(batch *pgx.Batch) { b.queue(l, batch) })
+			err := l.inTx(co.t.Context(), func(batch *pgx.Batch) { b.queue(l, batch) })
 			buried := []string{}
 			for _, p := range leave {
 				if to, was := b.letters[p.event.seq]; was {
@@ -396,34 +396,34 @@ func (h *comparison) step() {
 			}
 			return []any{buried, reasonOf(err)}
 		})
-		h.compareParked()
+		co.compareParked()
 	case 13: // a save, of what was read
-		if owned(h.sides[0]) == nil {
+		if owned(co.sides[0]) == nil {
 			return
 		}
-		h.both("save", func(s *side) any {
+		co.both("save", func(s *side) any {
 			l := owned(s)
 			if c, read := s.cursors[name]; read {
 				l.cursor = c
 			}
 			lost := false
 			l.lost = func(error) { lost = true }
-			if err := s.relays[relay].saver.save(h.t.Context(), []*lane{l}); err != nil {
+			if err := s.relays[relay].saver.save(co.t.Context(), []*lane{l}); err != nil {
 				return err.Error()
 			}
 			return []any{lost, l.cursor.pos, l.cursor.upto == "", l.cursor.done == l.saved.done}
 		})
 	case 20: // a save that was given up arrives, in order or after others
-		if owned(h.sides[0]) == nil {
+		if owned(co.sides[0]) == nil {
 			return
 		}
-		back := h.rng.Int64N(4)
-		h.both("late save", func(s *side) any {
+		back := co.rng.Int64N(4)
+		co.both("late save", func(s *side) any {
 			l, saver := owned(s), s.relays[relay].saver
 			if back == 0 {
 				saver.next()
 			}
-			rows, err := s.db.Query(h.t.Context(), simStatements.In(saveLanes), l.r.c.Name, l.r.c.Lease, []int16{int16(number)}, []int64{l.epoch},
+			rows, err := s.db.Query(co.t.Context(), simStatements.In(saveLanes), l.r.c.Name, l.r.c.Lease, []int16{int16(number)}, []int64{l.epoch},
 				[]*string{&l.cursor.done}, []*string{&l.cursor.upto}, []int64{l.cursor.pos}, l.token, saver.number.Load()-max(back-1, 0))
 			if err != nil {
 				return err.Error()
@@ -435,11 +435,11 @@ func (h *comparison) step() {
 			return []any{saved, rows.Err() == nil}
 		})
 	case 21: // a topic that was held answers again
-		topic, partition := []string{"orders", "other"}[h.rng.IntN(2)], []int{wholeTopic, -1}[h.rng.IntN(2)]
-		after := []int64{math.MinInt64, 0, h.rng.Int64N(30)}[h.rng.IntN(3)]
-		h.both("probe_held", func(s *side) any {
+		topic, partition := []string{"orders", "other"}[co.rng.IntN(2)], []int{wholeTopic, -1}[co.rng.IntN(2)]
+		after := []int64{math.MinInt64, 0, co.rng.Int64N(30)}[co.rng.IntN(3)]
+		co.both("probe_held", func(s *side) any {
 			l := &lane{r: s.relays[relay], number: number}
-			got, err := l.readParked(h.t.Context(), simStatements.In(readProbe), number, topic, partition, after)
+			got, err := l.readParked(co.t.Context(), simStatements.In(readProbe), number, topic, partition, after)
 			if err != nil {
 				return err.Error()
 			}
@@ -449,77 +449,77 @@ func (h *comparison) step() {
 			}
 			return ids
 		})
-		heads := h.rng.IntN(2) == 0
-		h.both("name_waiting", func(s *side) any {
+		heads := co.rng.IntN(2) == 0
+		co.both("name_waiting", func(s *side) any {
 			l := &lane{r: s.relays[relay], number: number}
-			return nameOf(l.nameRow(h.t.Context(), nameWaiting, number, topic, partition, &after, heads))
+			return nameOf(l.nameRow(co.t.Context(), nameWaiting, number, topic, partition, &after, heads))
 		})
-		if owned(h.sides[0]) == nil {
+		if owned(co.sides[0]) == nil {
 			return
 		}
-		past := []*int64{nil, nil, &after}[h.rng.IntN(3)]
-		most := []int{1, 2, 100}[h.rng.IntN(3)]
-		h.both("resume_held", func(s *side) any {
+		past := []*int64{nil, nil, &after}[co.rng.IntN(3)]
+		most := []int{1, 2, 100}[co.rng.IntN(3)]
+		co.both("resume_held", func(s *side) any {
 			var n int
-			err := owned(s).inTx(h.t.Context(), func(b *pgx.Batch) {
+			err := owned(s).inTx(co.t.Context(), func(b *pgx.Batch) {
 				b.Queue(simStatements.In(resumeHeld), number, topic, partition, most, past).QueryRow(func(row pgx.Row) error { return row.Scan(&n) })
 			})
 			return fmt.Sprint(n, reasonOf(err))
 		})
-		h.compareParked()
+		co.compareParked()
 	case 22: // a lane is given back, or all of a relay
-		leaves := h.rng.IntN(3) == 0
-		h.both("release", func(s *side) any {
+		leaves := co.rng.IntN(3) == 0
+		co.both("release", func(s *side) any {
 			r := s.relays[relay]
 			if l := owned(s); l != nil {
 				l.doubtful.Store(false)
-				r.yield(h.t.Context(), l)
+				r.yield(co.t.Context(), l)
 				delete(r.lanes, number)
 			}
 			if !leaves {
 				return nil
 			}
 			clear(r.lanes)
-			_, err := s.db.Exec(h.t.Context(), simStatements.In(leaveRelay), r.c.Name)
+			_, err := s.db.Exec(co.t.Context(), simStatements.In(leaveRelay), r.c.Name)
 			return reasonOf(err)
 		})
 	case 23: // a sign of life, and how lanes are shared
-		h.both("heartbeat", func(s *side) any {
+		co.both("heartbeat", func(s *side) any {
 			var relays, lanes, free int
 			r := s.relays[relay]
-			err := s.db.QueryRow(h.t.Context(), simStatements.In(heartbeatRelay), r.c.Name, r.c.Lease, numbersOf(r), "").Scan(&relays, &lanes, &free)
+			err := s.db.QueryRow(co.t.Context(), simStatements.In(heartbeatRelay), r.c.Name, r.c.Lease, numbersOf(r), "").Scan(&relays, &lanes, &free)
 			return []any{relays, lanes, free, err == nil}
 		})
 	case 25: // people pause and resume topics
-		topics := [][]string{nil, {"orders"}, {"other"}, {"orders", "other"}}[h.rng.IntN(4)]
-		h.each(func(s *side) { s.pause(h.t, topics) })
-		h.both("paused", func(s *side) any {
-			rows, _ := s.db.Query(h.t.Context(), simStatements.In(readPaused)) // CollectRows returns its error.
+		topics := [][]string{nil, {"orders"}, {"other"}, {"orders", "other"}}[co.rng.IntN(4)]
+		co.each(func(s *side) { s.pause(co.t, topics) })
+		co.both("paused", func(s *side) any {
+			rows, _ := s.db.Query(co.t.Context(), simStatements.In(readPaused)) // CollectRows returns its error.
 			paused, err := pgx.CollectRows(rows, pgx.RowTo[string])
 			slices.Sort(paused)
 			return []any{paused, reasonOf(err)}
 		})
 	case 14: // parking, with the cursor
-		if owned(h.sides[0]) == nil {
+		if owned(co.sides[0]) == nil {
 			return
 		}
-		h.ids++
+		co.ids++
 		var events []*logEvent
 		var chosen []disposition
-		for i := range 1 + h.rng.IntN(3) {
+		for i := range 1 + co.rng.IntN(3) {
 			topics, keys := []string{"orders", "other"}, []string{"", "a", "b"}
-			rec := &logEvent{Event: holdfast.Event{ID: fmt.Sprint("p", h.ids, "/", i), Type: "t", Topic: topics[h.rng.IntN(2)], Key: keys[h.rng.IntN(3)], Time: time.Unix(0, 0)}}
+			rec := &logEvent{Event: holdfast.Event{ID: fmt.Sprint("p", co.ids, "/", i), Type: "t", Topic: topics[co.rng.IntN(2)], Key: keys[co.rng.IntN(3)], Time: time.Unix(0, 0)}}
 			dispositions := []disposition{recordRefused, follows, partitionDown, topicHeld}
-			if h.rng.IntN(3) == 0 {
-				rec.letter = 1 + h.rng.Int64N(6)
+			if co.rng.IntN(3) == 0 {
+				rec.letter = 1 + co.rng.Int64N(6)
 				// A letter is of one topic and key: replays of one letter in two queues would have the same place.
 				if rec.Topic, rec.Key = topics[rec.letter%2], keys[rec.letter%3]; rec.Key != "" {
 					dispositions = append(dispositions, first, first)
 				}
 			}
-			events, chosen = append(events, rec), append(chosen, dispositions[h.rng.IntN(len(dispositions))])
+			events, chosen = append(events, rec), append(chosen, dispositions[co.rng.IntN(len(dispositions))])
 		}
-		h.both("park", func(s *side) any {
+		co.both("park", func(s *side) any {
 			l := owned(s)
 			c := l.cursor
 			if read, known := s.cursors[name]; known {
@@ -531,22 +531,22 @@ func (h *comparison) step() {
 				l.leave(p, chosen[i], errors.New("scripted"))
 				leave = append(leave, p)
 			}
-			return reasonOf(l.park(h.t.Context(), leave, c))
+			return reasonOf(l.park(co.t.Context(), leave, c))
 		})
-		h.compareParked()
+		co.compareParked()
 	case 15, 16: // what is due, and what becomes of it
-		if owned(h.sides[0]) == nil {
+		if owned(co.sides[0]) == nil {
 			return
 		}
-		h.each(func(s *side) { s.due(h.t) })
-		shift, rows := h.rng.IntN(1000), map[string][]parkedEvent{}
+		co.each(func(s *side) { s.due(co.t) })
+		shift, rows := co.rng.IntN(1000), map[string][]parkedEvent{}
 		skip := rowKeys{topics: []string{}, keys: []string{}, places: []int64{}}
-		if h.rng.IntN(4) == 0 { // a queue that is in memory
+		if co.rng.IntN(4) == 0 { // a queue that is in memory
 			skip = rowKeys{topics: []string{"orders"}, keys: []string{"a"}, places: []int64{0}}
 		}
-		h.both("due", func(s *side) any {
+		co.both("due", func(s *side) any {
 			l := owned(s)
-			got, err := l.readParked(h.t.Context(), s.relays[relay].sql.In(readDue), l.number, []string{}, 50, skip.topics, skip.keys, skip.places, 100, 1<<20)
+			got, err := l.readParked(co.t.Context(), s.relays[relay].sql.In(readDue), l.number, []string{}, 50, skip.topics, skip.keys, skip.places, 100, 1<<20)
 			if err != nil {
 				return err.Error()
 			}
@@ -559,34 +559,34 @@ func (h *comparison) step() {
 			return ids
 		})
 		var heads [2]rowKeys
-		h.both("list_due", func(s *side) any {
+		co.both("list_due", func(s *side) any {
 			var to rowKeys
 			var q queue
 			var place int64
 			var all []string
-			err := s.relays[relay].readRows(h.t.Context(), simStatements.In(listDue), []any{number, []string{}, 50, skip.topics, skip.keys, skip.places}, []any{&q.topic, &q.key, &place}, func() {
+			err := s.relays[relay].readRows(co.t.Context(), simStatements.In(listDue), []any{number, []string{}, 50, skip.topics, skip.keys, skip.places}, []any{&q.topic, &q.key, &place}, func() {
 				to.topics, to.keys, to.places = append(to.topics, q.topic), append(to.keys, q.key), append(to.places, place)
 				all = append(all, fmt.Sprint(q))
 			})
-			heads[slices.Index(h.sides, s)] = to
+			heads[slices.Index(co.sides, s)] = to
 			slices.Sort(all)
 			return []any{all, reasonOf(err)}
 		})
-		most := 1 + h.rng.IntN(3)
-		h.both("due_of", func(s *side) any {
-			l, of := owned(s), heads[slices.Index(h.sides, s)]
-			got, err := l.readParked(h.t.Context(), simStatements.In(readHeads), number, of.topics, of.keys, of.places, most, 1<<20)
+		most := 1 + co.rng.IntN(3)
+		co.both("due_of", func(s *side) any {
+			l, of := owned(s), heads[slices.Index(co.sides, s)]
+			got, err := l.readParked(co.t.Context(), simStatements.In(readHeads), number, of.topics, of.keys, of.places, most, 1<<20)
 			var all []string
 			for i := range got {
 				all = append(all, nameOf(l.pendingOf(&got[i]), nil))
 			}
 			for i := range of.topics {
-				all = append(all, nameOf(l.nameRow(h.t.Context(), nameHead, number, of.topics[i], of.keys[i], of.places[i])))
+				all = append(all, nameOf(l.nameRow(co.t.Context(), nameHead, number, of.topics[i], of.keys[i], of.places[i])))
 			}
 			slices.Sort(all)
 			return []any{all, reasonOf(err)}
 		})
-		h.both("outcomes", func(s *side) any {
+		co.both("outcomes", func(s *side) any {
 			l, got := owned(s), rows[s.name]
 			if len(got) == 0 {
 				return "nothing"
@@ -611,17 +611,17 @@ func (h *comparison) step() {
 					answers[i].fault = FaultTopic
 				}
 			}
-			return reasonOf(l.writeOutcomes(h.t.Context(), events, answers, outcomes))
+			return reasonOf(l.writeOutcomes(co.t.Context(), events, answers, outcomes))
 		})
-		h.compareParked()
+		co.compareParked()
 	case 17: // the poller's probe
-		h.both("probe", func(s *side) any {
+		co.both("probe", func(s *side) any {
 			l := owned(s)
 			done := "1:1:"
 			if l != nil {
 				done = l.cursor.done
 			}
-			rows, err := s.db.Query(h.t.Context(), simStatements.In(probeLanes), []int16{int16(number)}, []*string{&done}, h.token(s))
+			rows, err := s.db.Query(co.t.Context(), simStatements.In(probeLanes), []int16{int16(number)}, []*string{&done}, co.token(s))
 			if err != nil {
 				return err.Error()
 			}
@@ -635,12 +635,12 @@ func (h *comparison) step() {
 			return []any{got, err == nil}
 		})
 	case 18: // the segments
-		if h.rng.IntN(2) == 0 {
-			to := h.rng.IntN(4)
-			h.both("rotate", func(s *side) any {
+		if co.rng.IntN(2) == 0 {
+			to := co.rng.IntN(4)
+			co.both("rotate", func(s *side) any {
 				for from := range 4 {
 					if from != to {
-						if _, err := s.db.Exec(h.t.Context(), simStatements.In(rotateSegments), to, from); err != nil {
+						if _, err := s.db.Exec(co.t.Context(), simStatements.In(rotateSegments), to, from); err != nil {
 							return err.Error()
 						}
 					}
@@ -649,45 +649,45 @@ func (h *comparison) step() {
 			})
 			return
 		}
-		segment := h.rng.IntN(4)
-		h.both("reclaim", func(s *side) any {
+		segment := co.rng.IntN(4)
+		co.both("reclaim", func(s *side) any {
 			var result string
-			if err := s.db.QueryRow(h.t.Context(), simStatements.In(reclaimSegment), segment, h.token(s), 20).Scan(&result); err != nil {
+			if err := s.db.QueryRow(co.t.Context(), simStatements.In(reclaimSegment), segment, co.token(s), 20).Scan(&result); err != nil {
 				return err.Error()
 			}
 			return result
 		})
 	case 19: // another incarnation
-		if h.rng.IntN(6) > 0 {
+		if co.rng.IntN(6) > 0 {
 			return
 		}
-		h.each(func(s *side) { s.refill(h.t) })
-		h.both("incarnation", func(s *side) any {
+		co.each(func(s *side) { s.refill(co.t) })
+		co.both("incarnation", func(s *side) any {
 			if l := owned(s); l != nil {
-				return reasonOf(l.park(h.t.Context(), nil, l.cursor))
+				return reasonOf(l.park(co.t.Context(), nil, l.cursor))
 			}
 			return nil
 		})
 	}
 }
 
-func (h *comparison) token(s *side) string {
+func (co *comparison) token(s *side) string {
 	var got server
-	if err := s.db.QueryRow(h.t.Context(), simStatements.In(readServer)).Scan(&got.token, &got.standby, &got.isolation, &got.identifier, &got.adopted, &got.born, &got.bornXmin, &got.doneXmax, &got.nowXmax, &got.version); err != nil {
-		h.t.Fatal(err)
+	if err := s.db.QueryRow(co.t.Context(), simStatements.In(readServer)).Scan(&got.token, &got.standby, &got.isolation, &got.identifier, &got.adopted, &got.born, &got.bornXmin, &got.doneXmax, &got.nowXmax, &got.version); err != nil {
+		co.t.Fatal(err)
 	}
 	return got.token
 }
 
-func (h *comparison) lost(s *side, r *Relay, l *lane) bool {
-	tx, err := s.db.BeginTx(h.t.Context(), pgx.TxOptions{})
+func (co *comparison) lost(s *side, r *Relay, l *lane) bool {
+	tx, err := s.db.BeginTx(co.t.Context(), pgx.TxOptions{})
 	if err != nil {
-		h.t.Fatal(err)
+		co.t.Fatal(err)
 	}
-	defer func() { _ = tx.Rollback(h.t.Context()) }()
-	rows, err := tx.Query(h.t.Context(), simStatements.In(fenceLane), l.number, r.c.Name, l.epoch, l.token)
+	defer func() { _ = tx.Rollback(co.t.Context()) }()
+	rows, err := tx.Query(co.t.Context(), simStatements.In(fenceLane), l.number, r.c.Name, l.epoch, l.token)
 	if err != nil {
-		h.t.Fatal(err)
+		co.t.Fatal(err)
 	}
 	defer rows.Close()
 	return !rows.Next()
@@ -723,15 +723,15 @@ func reasonOf(err error) string {
 }
 
 // compareParked compares the tables of parked events and letters.
-func (h *comparison) compareParked() {
-	h.t.Helper()
-	h.both("parked", func(s *side) any {
+func (co *comparison) compareParked() {
+	co.t.Helper()
+	co.both("parked", func(s *side) any {
 		var all []string
-		for lane := range h.lanes {
+		for lane := range co.lanes {
 			for of, args := range map[string][]any{listLane: {lane}, loadHeld: {lane}, loadHolds: {lane}, listTopics: {lane},
 				listTopic: {lane, "orders"}, countLane: {lane, 3}, countTopic: {lane, 2, "orders"}, listQueues: {lane, 2, "orders", 2}, countAgain: {lane, 3, []string{"orders", "orders", "gone"}, []string{"a", "b", "a"}}} {
 				sql := simStatements.In(of)
-				rows, err := s.db.Query(h.t.Context(), sql, args...)
+				rows, err := s.db.Query(co.t.Context(), sql, args...)
 				if err != nil {
 					return err.Error()
 				}

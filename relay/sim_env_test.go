@@ -482,12 +482,12 @@ type turnstile struct {
 	got  func() // called when it is taken
 }
 
-func (l *turnstile) Lock() {
-	for l.held && !l.s.current.dying {
-		l.s.pause(func() bool { return !l.held }, time.Time{})
+func (t *turnstile) Lock() {
+	for t.held && !t.s.current.dying {
+		t.s.pause(func() bool { return !t.held }, time.Time{})
 	}
-	l.held = true
-	l.got()
+	t.held = true
+	t.got()
 }
 
-func (l *turnstile) Unlock() { l.held = false }
+func (t *turnstile) Unlock() { t.held = false }

@@ -219,7 +219,7 @@ type learning struct {
 	partitions int
 }
 
-func (p *learning) Partition(holdfast.Event) (partition, partitions int) { return 0, p.partitions }
+func (l *learning) Partition(holdfast.Event) (partition, partitions int) { return 0, l.partitions }
 
 // A page waits until the events before it have left their queue, because its topic has got partitions. If the last of them leaves for
 // the table of dead letters, no answer of the broker comes that would wake the lane. (Seed 8317951343059253755.)

@@ -128,21 +128,21 @@ func twelveOf(a *answering, db *simdb.DB, r *Relay, l *lane) *twelve {
 }
 
 // share lets the partitions share calls, three each: a part of them, as of a thousand.
-func (s *twelve) share() {
-	s.l.r.gather = newGatherer(sharing{s.answering}, &s.l.r.env)
-	s.l.r.gather.from, s.l.r.gather.largest = 3, 3
+func (tw *twelve) share() {
+	tw.l.r.gather = newGatherer(sharing{tw.answering}, &tw.l.r.env)
+	tw.l.r.gather.from, tw.l.r.gather.largest = 3, 3
 }
 
 // run writes for a while, and lets the lane work until all is published, or for as long again and a minute.
-func (s *twelve) run(t *testing.T, d time.Duration) {
+func (tw *twelve) run(t *testing.T, d time.Duration) {
 	t.Helper()
 	began, n := time.Now(), 0
 	nextAt, polled, unread := began, began, false
 	done := func() bool {
 		now := time.Now()
 		for ; nextAt.Before(began.Add(d)) && !now.Before(nextAt); nextAt = nextAt.Add(50 * time.Millisecond) {
-			tx := s.db.Begin()
-			keys := slices.Clone(s.more)
+			tx := tw.db.Begin()
+			keys := slices.Clone(tw.more)
 			for p := range partitionsOfTest {
 				keys = append(keys, fmt.Sprint(p))
 			}
@@ -150,8 +150,8 @@ func (s *twelve) run(t *testing.T, d time.Duration) {
 				n++
 				id := fmt.Sprint("e", n)
 				tx.Append(0, simdb.Event{ID: id, Topic: "orders", Key: key})
-				s.written[id] = now
-				s.keys[key] = append(s.keys[key], id)
+				tw.written[id] = now
+				tw.keys[key] = append(tw.keys[key], id)
 			}
 			if err := tx.Commit(); err != nil {
 				t.Fatal(err)
@@ -160,36 +160,36 @@ func (s *twelve) run(t *testing.T, d time.Duration) {
 		}
 		if now.After(polled) { // as the poller does
 			polled = now
-			s.l.tasks.Or(parkedDue)
-			signal(s.l.tasksDue)
+			tw.l.tasks.Or(parkedDue)
+			signal(tw.l.tasksDue)
 		}
-		for unread && s.l.takesPages() {
-			p, err := s.l.reader.next(t.Context())
+		for unread && tw.l.takesPages() {
+			p, err := tw.l.reader.next(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
 			if p.moves {
-				s.l.accept(p)
+				tw.l.accept(p)
 			}
-			s.most = max(s.most, s.l.tracker.events)
+			tw.most = max(tw.most, tw.l.tracker.events)
 			unread = !p.last
 		}
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return now.Sub(began) > 2*d+time.Minute || now.Sub(began) > d && len(s.taken) >= len(s.written) && len(s.db.Parked()) == 0
+		tw.mu.Lock()
+		defer tw.mu.Unlock()
+		return now.Sub(began) > 2*d+time.Minute || now.Sub(began) > d && len(tw.taken) >= len(tw.written) && len(tw.db.Parked()) == 0
 	}
-	if err := work(t, s.l, func() bool { return !done() }); err != nil {
+	if err := work(t, tw.l, func() bool { return !done() }); err != nil {
 		t.Fatal(err)
 	}
 }
 
 // delays are how long the events of partitions waited for their acknowledgement, in order.
-func (s *twelve) delays(of func(key string) bool) (all []time.Duration) {
+func (tw *twelve) delays(of func(key string) bool) (all []time.Duration) {
 	seen := map[string]bool{}
-	for _, e := range s.taken {
+	for _, e := range tw.taken {
 		if of(e.key) && !seen[e.id] {
 			seen[e.id] = true
-			all = append(all, e.at.Sub(s.written[e.id]))
+			all = append(all, e.at.Sub(tw.written[e.id]))
 		}
 	}
 	slices.Sort(all)
@@ -197,12 +197,12 @@ func (s *twelve) delays(of func(key string) bool) (all []time.Duration) {
 }
 
 // check asks that everything arrived, each key in its order.
-func (s *twelve) check(t *testing.T) {
+func (tw *twelve) check(t *testing.T) {
 	t.Helper()
-	for key, want := range s.keys {
+	for key, want := range tw.keys {
 		var got []string
 		seen := map[string]bool{}
-		for _, e := range s.taken {
+		for _, e := range tw.taken {
 			if e.key == key && !seen[e.id] {
 				seen[e.id] = true
 				got = append(got, e.id)
@@ -212,7 +212,7 @@ func (s *twelve) check(t *testing.T) {
 			t.Errorf("key %s: %d of %d events arrived, or not in order", key, len(got), len(want))
 		}
 	}
-	if n := len(s.db.Parked()); n > 0 {
+	if n := len(tw.db.Parked()); n > 0 {
 		t.Errorf("%d events are still parked", n)
 	}
 }
@@ -425,9 +425,9 @@ type timingOut struct {
 	answer func(events int) (acknowledged bool)
 }
 
-func (p *timingOut) Publish(ctx context.Context, events []holdfast.Event) []error {
-	if partition, _ := p.Partition(events[0]); partition != 0 || p.answer(len(events)) {
-		return p.answering.Publish(ctx, events)
+func (t *timingOut) Publish(ctx context.Context, events []holdfast.Event) []error {
+	if partition, _ := t.Partition(events[0]); partition != 0 || t.answer(len(events)) {
+		return t.answering.Publish(ctx, events)
 	}
 	errs := make([]error, len(events))
 	for i, e := range events {

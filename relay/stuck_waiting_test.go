@@ -19,15 +19,15 @@ type refusing struct {
 	published atomic.Int64
 }
 
-func (p *refusing) Partition(holdfast.Event) (int, int) { return 0, 1 }
+func (r *refusing) Partition(holdfast.Event) (int, int) { return 0, 1 }
 
-func (p *refusing) Publish(_ context.Context, events []holdfast.Event) []error {
+func (r *refusing) Publish(_ context.Context, events []holdfast.Event) []error {
 	errs := make([]error, len(events))
 	for i := range errs {
-		if p.refuses.Load() {
+		if r.refuses.Load() {
 			errs[i] = &PublishError{Fault: FaultPartition, Err: errUnanswered}
 		} else {
-			p.published.Add(1)
+			r.published.Add(1)
 		}
 	}
 	return errs

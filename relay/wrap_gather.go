@@ -76,15 +76,15 @@ func newGathering(n int) *gathering {
 }
 
 // join sends a batch with the others, and returns its answers. It does not if the others are on their way, or ctx ends before they are.
-func (t *gathering) join(ctx context.Context, events []holdfast.Event) (answers []error, with bool) {
+func (ga *gathering) join(ctx context.Context, events []holdfast.Event) (answers []error, with bool) {
 	j := &member{events, make(chan []error, 1)}
-	if !t.add(j) {
+	if !ga.add(j) {
 		return nil, false
 	}
 	select {
 	case answers = <-j.answers:
 	case <-ctx.Done():
-		if t.withdraw(j) {
+		if ga.withdraw(j) {
 			return nil, false
 		}
 		answers = <-j.answers
@@ -93,82 +93,82 @@ func (t *gathering) join(ctx context.Context, events []holdfast.Event) (answers 
 }
 
 // add puts a batch to the others, unless these are on their way.
-func (t *gathering) add(j *member) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.sent {
+func (ga *gathering) add(j *member) bool {
+	ga.mu.Lock()
+	defer ga.mu.Unlock()
+	if ga.sent {
 		return false
 	}
-	if t.joined = append(t.joined, j); len(t.joined) == 1 {
-		t.begin()
+	if ga.joined = append(ga.joined, j); len(ga.joined) == 1 {
+		ga.begin()
 	}
-	t.less()
+	ga.less()
 	return true
 }
 
 // withdraw takes a batch from the others, unless these are on their way.
-func (t *gathering) withdraw(j *member) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.sent {
+func (ga *gathering) withdraw(j *member) bool {
+	ga.mu.Lock()
+	defer ga.mu.Unlock()
+	if ga.sent {
 		return false
 	}
-	t.joined = slices.DeleteFunc(t.joined, func(other *member) bool { return other == j })
+	ga.joined = slices.DeleteFunc(ga.joined, func(other *member) bool { return other == j })
 	return true
 }
 
 // leave says that a batch sends nothing.
-func (t *gathering) leave() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.less()
+func (ga *gathering) leave() {
+	ga.mu.Lock()
+	defer ga.mu.Unlock()
+	ga.less()
 }
 
-func (t *gathering) less() {
-	if t.left--; t.left == 0 {
-		t.begin()
-		close(t.ready)
+func (ga *gathering) less() {
+	if ga.left--; ga.left == 0 {
+		ga.begin()
+		close(ga.ready)
 	}
 }
 
-func (t *gathering) begin() {
+func (ga *gathering) begin() {
 	select {
-	case <-t.begun:
+	case <-ga.begun:
 	default:
-		close(t.begun)
+		close(ga.begun)
 	}
 }
 
 // run sends what has joined: when every batch has joined or left, gatherWait after the first, or when ctx ends.
-func (t *gathering) run(ctx context.Context, g Gatherer) {
-	<-t.begun
+func (ga *gathering) run(ctx context.Context, g Gatherer) {
+	<-ga.begun
 	timer := time.NewTimer(gatherWait)
 	defer timer.Stop()
 	select {
-	case <-t.ready:
+	case <-ga.ready:
 	case <-timer.C:
 	case <-ctx.Done():
 	}
-	t.mu.Lock()
-	t.sent = true
-	t.mu.Unlock()
-	if len(t.joined) == 0 {
+	ga.mu.Lock()
+	ga.sent = true
+	ga.mu.Unlock()
+	if len(ga.joined) == 0 {
 		return
 	}
-	batches := make([][]holdfast.Event, len(t.joined))
-	for i, j := range t.joined {
+	batches := make([][]holdfast.Event, len(ga.joined))
+	for i, j := range ga.joined {
 		batches[i] = j.events
 	}
-	g.PublishTogether(ctx, batches, func(batch int, answers []error) { t.joined[batch].answer(answers) })
-	for _, j := range t.joined {
+	g.PublishTogether(ctx, batches, func(batch int, answers []error) { ga.joined[batch].answer(answers) })
+	for _, j := range ga.joined {
 		j.answer(nil) // Nobody waits for what the publisher has left out.
 	}
 }
 
 // answer answers a batch. The first answer counts: nobody takes a second one, and a publisher that gives it must not wait for that.
-func (j *member) answer(answers []error) {
+func (m *member) answer(answers []error) {
 	select {
-	case j.answers <- answers:
+	case m.answers <- answers:
 	default:
 	}
 }

@@ -21,8 +21,8 @@ import (
 // classified is an error that states its class, as the relay's Kafka errors do.
 type classified struct{ class Class }
 
-func (e classified) Error() string     { return "classified as " + string(e.class) }
-func (e classified) RetryClass() Class { return e.class }
+func (c classified) Error() string     { return "classified as " + string(c.class) }
+func (c classified) RetryClass() Class { return c.class }
 
 func pg(code string) error { return &pgconn.PgError{Code: code} }
 

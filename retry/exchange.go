@@ -33,29 +33,29 @@ type exchangeKey struct{}
 
 // follow takes over the key and the start time of the request whose answer redirected to this one. http.Client builds
 // the new request from the caller's, which lacks what we added, but it points to the answer.
-func (x *exchange) follow() {
-	if x.req.Response == nil || x.req.Response.Request == nil {
+func (e *exchange) follow() {
+	if e.req.Response == nil || e.req.Response.Request == nil {
 		return
 	}
-	from, ok := x.req.Response.Request.Context().Value(exchangeKey{}).(*exchange)
+	from, ok := e.req.Response.Request.Context().Value(exchangeKey{}).(*exchange)
 	if !ok {
 		return
 	}
-	x.startAt = from.startAt
-	if own := x.req.Header.Get(KeyHeader); own == "" && changes(x.req.Method) {
-		x.key = from.key
+	e.startAt = from.startAt
+	if own := e.req.Header.Get(KeyHeader); own == "" && changes(e.req.Method) {
+		e.key = from.key
 	}
 }
 
 // repeatable reports whether sending the request twice is both possible and harmless.
-func (x *exchange) repeatable() bool {
-	if x.hasBody() && x.req.GetBody == nil {
+func (e *exchange) repeatable() bool {
+	if e.hasBody() && e.req.GetBody == nil {
 		return false
 	}
-	if x.key != "" || !changes(x.req.Method) {
+	if e.key != "" || !changes(e.req.Method) {
 		return true
 	}
-	return x.req.Method == http.MethodPut || x.req.Method == http.MethodDelete
+	return e.req.Method == http.MethodPut || e.req.Method == http.MethodDelete
 }
 
 // changes reports whether a method may change something: it isn't safe in the sense of RFC 9110, section 9.2.1.
@@ -67,38 +67,38 @@ func changes(method string) bool {
 	return true
 }
 
-func (x *exchange) hasBody() bool { return x.req.Body != nil && x.req.Body != http.NoBody }
+func (e *exchange) hasBody() bool { return e.req.Body != nil && e.req.Body != http.NoBody }
 
 // try makes one attempt. It leaves any response in x.resp, also if the response is a failure.
-func (x *exchange) try() error {
-	first := x.attempt == 0
-	if x.attempt++; x.startAt.IsZero() {
-		x.startAt = time.Now()
+func (e *exchange) try() error {
+	first := e.attempt == 0
+	if e.attempt++; e.startAt.IsZero() {
+		e.startAt = time.Now()
 	}
 	beganAt := time.Now()
-	code, err := x.send(first)
-	if x.observer.OnAttempt != nil {
-		a := Attempt{Request: x.req, Key: x.key, Number: x.attempt, Delay: x.delay, Took: time.Since(beganAt), Code: code, Err: err}
-		if x.resp != nil {
-			a.Status, a.Err = x.resp.StatusCode, nil
+	code, err := e.send(first)
+	if e.observer.OnAttempt != nil {
+		a := Attempt{Request: e.req, Key: e.key, Number: e.attempt, Delay: e.delay, Took: time.Since(beganAt), Code: code, Err: err}
+		if e.resp != nil {
+			a.Status, a.Err = e.resp.StatusCode, nil
 		}
-		x.observer.OnAttempt(a)
+		e.observer.OnAttempt(a)
 	}
 	return err
 }
 
 // send sends an attempt. It returns the code of the problem in the answer, if that decided, and the failure.
-func (x *exchange) send(first bool) (code string, failed error) {
+func (e *exchange) send(first bool) (code string, failed error) {
 	// 1. Make a request of our own, with the key, a fresh body and a context that ends when the attempt must.
-	limit, why := limitOf(x.timeout, x.budget, time.Since(x.startAt))
+	limit, why := limitOf(e.timeout, e.budget, time.Since(e.startAt))
 	if limit <= 0 { // a redirect arrived after the budget was spent
 		if first {
-			closeBody(x.req.Body)
+			closeBody(e.req.Body)
 		}
 		return "", Permanent(overdueError(why))
 	}
-	ctx, cancel := context.WithCancel(context.WithValue(x.req.Context(), exchangeKey{}, x))
-	out, err := x.outgoing(ctx, first, limit)
+	ctx, cancel := context.WithCancel(context.WithValue(e.req.Context(), exchangeKey{}, e))
+	out, err := e.outgoing(ctx, first, limit)
 	if err != nil {
 		cancel()
 		return "", Permanent(err)
@@ -111,11 +111,11 @@ func (x *exchange) send(first bool) (code string, failed error) {
 
 	// 2. Send it. Once the headers have arrived, and the body if it decides about a 409, the limit no longer applies:
 	//    overdue stops its timer.
-	resp, err := x.base.RoundTrip(out)
+	resp, err := e.base.RoundTrip(out)
 	if err = foreign.Error(err); err == nil {
 		code, err = problemCode(resp)
 	}
-	if late := overdue(); late && x.req.Context().Err() == nil {
+	if late := overdue(); late && e.req.Context().Err() == nil {
 		err = overdueError(why)
 	}
 	if err != nil {
@@ -131,7 +131,7 @@ func (x *exchange) send(first bool) (code string, failed error) {
 		resp.Request = out
 	}
 	resp.Body = withCancel(resp.Body, cancel)
-	x.resp, x.cancel = resp, cancel
+	e.resp, e.cancel = resp, cancel
 	errorCode := resp.Header.Get(CodeHeader)
 	if !worthRepeating(resp.StatusCode, code, errorCode) {
 		return code, nil
@@ -152,13 +152,13 @@ func overdueError(why string) error {
 }
 
 // outgoing returns a copy of the request, because http.RoundTripper must not change the one it gets.
-func (x *exchange) outgoing(ctx context.Context, first bool, limit time.Duration) (*http.Request, error) {
-	out := x.req.Clone(ctx)
+func (e *exchange) outgoing(ctx context.Context, first bool, limit time.Duration) (*http.Request, error) {
+	out := e.req.Clone(ctx)
 	if out.Header == nil {
 		out.Header = make(http.Header)
 	}
-	if x.key != "" {
-		out.Header.Set(KeyHeader, x.key)
+	if e.key != "" {
+		out.Header.Set(KeyHeader, e.key)
 	}
 	if deadline, ok := ctx.Deadline(); ok {
 		limit = min(limit, time.Until(deadline))
@@ -166,8 +166,8 @@ func (x *exchange) outgoing(ctx context.Context, first bool, limit time.Duration
 	if _, own := out.Header[TimeoutHeader]; !own && limit != forever {
 		out.Header.Set(TimeoutHeader, seconds(limit))
 	}
-	if !first && x.hasBody() {
-		body, err := x.req.GetBody()
+	if !first && e.hasBody() {
+		body, err := e.req.GetBody()
 		if err != nil {
 			return nil, fmt.Errorf("get request body again: %w", err)
 		}
@@ -177,11 +177,11 @@ func (x *exchange) outgoing(ctx context.Context, first bool, limit time.Duration
 }
 
 // discard drops the response of an attempt; another attempt follows after wait.
-func (x *exchange) discard(wait time.Duration) {
-	x.delay = wait
-	if x.resp == nil {
+func (e *exchange) discard(wait time.Duration) {
+	e.delay = wait
+	if e.resp == nil {
 		return
 	}
-	drain(x.resp.Body, x.cancel)
-	x.resp, x.cancel = nil, nil
+	drain(e.resp.Body, e.cancel)
+	e.resp, e.cancel = nil, nil
 }

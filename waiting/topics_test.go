@@ -20,44 +20,44 @@ type topics struct {
 	enter   func(events []holdfast.Event) // before the answer, without the lock
 }
 
-func (p *topics) Publish(_ context.Context, events []holdfast.Event) []error {
-	p.mu.Lock()
-	enter := p.enter
-	p.mu.Unlock()
+func (to *topics) Publish(_ context.Context, events []holdfast.Event) []error {
+	to.mu.Lock()
+	enter := to.enter
+	to.mu.Unlock()
 	if enter != nil {
 		enter(events)
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	to.mu.Lock()
+	defer to.mu.Unlock()
 	errs := make([]error, len(events))
 	for i, e := range events {
-		if slices.Contains(p.missing, e.Topic) {
+		if slices.Contains(to.missing, e.Topic) {
 			errs[i] = &relay.PublishError{Topic: e.Topic, Partition: -1, Fault: relay.FaultTopic, Err: errors.New("the topic is missing")}
 			continue
 		}
-		p.got = append(p.got, e)
+		to.got = append(to.got, e)
 	}
 	return errs
 }
 
-func (p *topics) miss(missing ...string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.missing = missing
+func (to *topics) miss(missing ...string) {
+	to.mu.Lock()
+	defer to.mu.Unlock()
+	to.missing = missing
 }
 
-func (p *topics) onCall(enter func(events []holdfast.Event)) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.enter = enter
+func (to *topics) onCall(enter func(events []holdfast.Event)) {
+	to.mu.Lock()
+	defer to.mu.Unlock()
+	to.enter = enter
 }
 
 // published are the payloads of a topic, by key, in order.
-func (p *topics) published(topic string) map[string][]string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func (to *topics) published(topic string) map[string][]string {
+	to.mu.Lock()
+	defer to.mu.Unlock()
 	all := map[string][]string{}
-	for _, e := range p.got {
+	for _, e := range to.got {
 		if e.Topic == topic {
 			all[e.Key] = append(all[e.Key], string(e.Payload))
 		}
@@ -65,10 +65,10 @@ func (p *topics) published(topic string) map[string][]string {
 	return all
 }
 
-func (p *topics) count() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.got)
+func (to *topics) count() int {
+	to.mu.Lock()
+	defer to.mu.Unlock()
+	return len(to.got)
 }
 
 // of makes n events of a topic, of so many keys, with the payloads from, from+1, ….

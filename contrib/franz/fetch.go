@@ -163,18 +163,18 @@ func (f *fetcher) fetch(leader int32, wants []*want) {
 
 // Fetch returns a page of records. What one fetch brings is in memory as a whole, as it was sent: a batch may have as many bytes as its
 // topic's max.message.bytes. It is unpacked to at most twice maxBytes; a batch that needs more is an *source.TooLargeError.
-func (k *generation) Fetch(ctx context.Context, tp source.TopicPartition, offset, maxBytes int64) (source.Page, error) {
-	if err := k.hasMissed(); err != nil {
+func (g *generation) Fetch(ctx context.Context, tp source.TopicPartition, offset, maxBytes int64) (source.Page, error) {
+	if err := g.hasMissed(); err != nil {
 		return source.Page{}, err
 	}
-	if pg, ok := k.unread.take(tp, offset, maxBytes); ok {
+	if pg, ok := g.unread.take(tp, offset, maxBytes); ok {
 		return pg, nil
 	}
-	leader, id, err := k.leaderOf(ctx, tp)
+	leader, id, err := g.leaderOf(ctx, tp)
 	if err != nil {
 		return source.Page{}, err
 	}
-	p, err := k.s.fetcher.ask(ctx, leader, &want{place: place{tp.Topic, tp.Partition}, id: id, offset: offset, size: int32(min(maxBytes, fetchBytes))})
+	p, err := g.s.fetcher.ask(ctx, leader, &want{place: place{tp.Topic, tp.Partition}, id: id, offset: offset, size: int32(min(maxBytes, fetchBytes))})
 	if err == nil {
 		err = kerr.ErrorForCode(p.ErrorCode)
 	}
@@ -184,50 +184,50 @@ func (k *generation) Fetch(ctx context.Context, tp source.TopicPartition, offset
 	case errors.Is(err, kerr.OffsetOutOfRange):
 		return source.Page{}, fmt.Errorf("%w: %w", inbox.ErrOffsetOutOfRange, err)
 	case err != nil:
-		k.s.topics.expire(place{tp.Topic, tp.Partition})
-		return source.Page{}, k.meets(err)
+		g.s.topics.expire(place{tp.Topic, tp.Partition})
+		return source.Page{}, g.meets(err)
 	}
-	records, next, err := unpacked(p, tp, offset, 2*maxBytes, k.s.fetcher.committed)
+	records, next, err := unpacked(p, tp, offset, 2*maxBytes, g.s.fetcher.committed)
 	if err != nil {
 		return source.Page{}, fmt.Errorf("read %s/%d from offset %d on: %w", tp.Topic, tp.Partition, offset, err)
 	}
 	pg, rest := pageOf(records, offset, next, maxBytes)
-	if stable := p.LastStableOffset; k.s.fetcher.committed && pg.Next == offset && stable >= 0 && stable <= offset {
+	if stable := p.LastStableOffset; g.s.fetcher.committed && pg.Next == offset && stable >= 0 && stable <= offset {
 		pg.Withheld = max(0, p.HighWatermark-offset) // What comes from there on is given out when the transaction there ends.
 	}
 	if len(rest) > 0 {
-		k.unread.keep(tp, unread{offset: pg.Next, records: rest, next: next})
+		g.unread.keep(tp, unread{offset: pg.Next, records: rest, next: next})
 	}
 	return pg, nil
 }
 
 // leaderOf is who has a partition, and the id of its topic.
-func (k *generation) leaderOf(ctx context.Context, tp source.TopicPartition) (leader int32, id [16]byte, err error) {
-	info, err := k.s.topic(ctx, place{tp.Topic, tp.Partition})
+func (g *generation) leaderOf(ctx context.Context, tp source.TopicPartition) (leader int32, id [16]byte, err error) {
+	info, err := g.s.topic(ctx, place{tp.Topic, tp.Partition})
 	if err != nil {
-		return 0, id, k.meets(err)
+		return 0, id, g.meets(err)
 	}
 	if tp.Partition >= len(info.leaders) || info.leaders[tp.Partition] < 0 {
-		k.s.topics.expire(place{tp.Topic, tp.Partition})
+		g.s.topics.expire(place{tp.Topic, tp.Partition})
 		return 0, id, fmt.Errorf("%s/%d: %w", tp.Topic, tp.Partition, kerr.LeaderNotAvailable)
 	}
-	return info.leaders[tp.Partition], k.idOf(tp.Topic, info.id), nil
+	return info.leaders[tp.Partition], g.idOf(tp.Topic, info.id), nil
 }
 
 // Bounds asks the leader for the first offset and for that after the last one.
-func (k *generation) Bounds(ctx context.Context, tp source.TopicPartition) (first, end int64, err error) {
-	if err := k.hasMissed(); err != nil {
+func (g *generation) Bounds(ctx context.Context, tp source.TopicPartition) (first, end int64, err error) {
+	if err := g.hasMissed(); err != nil {
 		return 0, 0, err
 	}
-	leader, _, err := k.leaderOf(ctx, tp)
+	leader, _, err := g.leaderOf(ctx, tp)
 	if err != nil {
 		return 0, 0, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
-	if first, end, err = boundsOf(ctx, k.s.client, leader, place{tp.Topic, tp.Partition}); err != nil {
-		k.s.topics.expire(place{tp.Topic, tp.Partition})
-		return 0, 0, fmt.Errorf("ask for the bounds of %s/%d: %w", tp.Topic, tp.Partition, k.meets(err))
+	if first, end, err = boundsOf(ctx, g.s.client, leader, place{tp.Topic, tp.Partition}); err != nil {
+		g.s.topics.expire(place{tp.Topic, tp.Partition})
+		return 0, 0, fmt.Errorf("ask for the bounds of %s/%d: %w", tp.Topic, tp.Partition, g.meets(err))
 	}
 	return first, end, nil
 }
@@ -334,36 +334,36 @@ type unreads struct {
 	of map[source.TopicPartition]unread
 }
 
-func (k *unreads) keep(tp source.TopicPartition, u unread) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.of == nil {
-		k.of = map[source.TopicPartition]unread{}
+func (un *unreads) keep(tp source.TopicPartition, u unread) {
+	un.mu.Lock()
+	defer un.mu.Unlock()
+	if un.of == nil {
+		un.of = map[source.TopicPartition]unread{}
 	}
-	k.of[tp] = u
+	un.of[tp] = u
 }
 
 // take makes a page of what is kept for an offset. What is kept for another is dropped.
-func (k *unreads) take(tp source.TopicPartition, offset, maxBytes int64) (source.Page, bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	u, ok := k.of[tp]
-	delete(k.of, tp)
+func (un *unreads) take(tp source.TopicPartition, offset, maxBytes int64) (source.Page, bool) {
+	un.mu.Lock()
+	defer un.mu.Unlock()
+	u, ok := un.of[tp]
+	delete(un.of, tp)
 	if !ok || u.offset != offset {
 		return source.Page{}, false
 	}
 	pg, rest := pageOf(u.records, offset, u.next, maxBytes)
 	if len(rest) > 0 {
-		k.of[tp] = unread{offset: pg.Next, records: rest, next: u.next}
+		un.of[tp] = unread{offset: pg.Next, records: rest, next: u.next}
 	}
 	return pg, true
 }
 
 // drop forgets partitions.
-func (k *unreads) drop(of []source.TopicPartition) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+func (un *unreads) drop(of []source.TopicPartition) {
+	un.mu.Lock()
+	defer un.mu.Unlock()
 	for _, tp := range of {
-		delete(k.of, tp)
+		delete(un.of, tp)
 	}
 }

@@ -46,90 +46,90 @@ func newGeneration(s *session) *generation {
 }
 
 // GroupID names the group.
-func (k *generation) GroupID() string { return k.s.g.GroupID }
+func (g *generation) GroupID() string { return g.s.g.GroupID }
 
 // MissingTopics are the topics of the group that did not exist when it was last looked.
-func (k *generation) MissingTopics() (missing []string) {
-	k.s.mu.Lock()
-	defer k.s.mu.Unlock()
-	for _, topic := range k.s.g.Topics {
-		if k.s.presence != nil && k.s.presence[topic] == 0 {
+func (g *generation) MissingTopics() (missing []string) {
+	g.s.mu.Lock()
+	defer g.s.mu.Unlock()
+	for _, topic := range g.s.g.Topics {
+		if g.s.presence != nil && g.s.presence[topic] == 0 {
 			missing = append(missing, topic)
 		}
 	}
 	return missing
 }
 
-func (k *generation) Assigned() map[source.TopicPartition]source.Start { return k.first }
+func (g *generation) Assigned() map[source.TopicPartition]source.Start { return g.first }
 
-func (k *generation) Over() <-chan struct{} { return k.over }
+func (g *generation) Over() <-chan struct{} { return g.over }
 
 // end closes Over. The caller holds the mutex.
-func (k *generation) end() {
-	if !k.ended {
-		k.ended = true
-		close(k.over)
+func (g *generation) end() {
+	if !g.ended {
+		g.ended = true
+		close(g.over)
 	}
 }
 
 // Leave gives up all partitions. The group goes on.
-func (k *generation) Leave() {
-	k.s.mu.Lock()
-	if k.s.gen == k {
-		k.s.gen = nil
+func (g *generation) Leave() {
+	g.s.mu.Lock()
+	if g.s.gen == g {
+		g.s.gen = nil
 	}
-	k.s.mu.Unlock()
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.end()
-	if !k.gone {
-		k.gone = true
-		close(k.left)
+	g.s.mu.Unlock()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.end()
+	if !g.gone {
+		g.gone = true
+		close(g.left)
 	}
 }
 
 // Changes is for an inbox that keeps the partitions that do not move.
-func (k *generation) Changes() <-chan source.Change {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.changes == nil {
-		k.changes = make(chan source.Change)
-		go k.pump()
+func (g *generation) Changes() <-chan source.Change {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.changes == nil {
+		g.changes = make(chan source.Change)
+		go g.pump()
 	}
-	return k.changes
+	return g.changes
 }
 
 // pump hands out changes, in order, until the generation is left. It asks where to start reading what was added.
-func (k *generation) pump() {
+func (g *generation) pump() {
 	for {
-		k.mu.Lock()
+		g.mu.Lock()
 		var c source.Change
-		some := len(k.queued) > 0
+		some := len(g.queued) > 0
 		if some {
-			c, k.queued = k.queued[0], k.queued[1:]
+			c, g.queued = g.queued[0], g.queued[1:]
 		}
-		k.mu.Unlock()
+		g.mu.Unlock()
 		if !some {
 			select {
-			case <-k.pending:
+			case <-g.pending:
 				continue
-			case <-k.left:
+			case <-g.left:
 				return
 			}
 		}
-		if len(c.Added) > 0 && !k.complete(&c) {
+		if len(c.Added) > 0 && !g.complete(&c) {
 			return
 		}
 		select {
-		case k.changes <- c:
-		case <-k.left:
+		case g.changes <- c:
+		case <-g.left:
 			return
 		}
 	}
 }
 
 // complete asks where to start reading the partitions of a change, until there is an answer, or the generation is left.
-func (k *generation) complete(c *source.Change) bool {
+func (g *generation) complete(c *source.Change) bool {
 	var of []source.TopicPartition
 	for tp := range c.Added {
 		of = append(of, tp)
@@ -140,21 +140,21 @@ func (k *generation) complete(c *source.Change) bool {
 	defer close(stop)
 	go func() {
 		select {
-		case <-k.left:
+		case <-g.left:
 			cancel()
 		case <-stop:
 		}
 	}()
 	for {
 		asking, answered := context.WithTimeout(ctx, fetchTimeout)
-		starts, err := k.s.starts(asking, of)
+		starts, err := g.s.starts(asking, of)
 		answered()
 		if err == nil {
 			c.Added = starts
 			return true
 		}
 		select {
-		case <-k.left:
+		case <-g.left:
 			return false
 		case <-time.After(250 * time.Millisecond):
 		}
@@ -162,65 +162,65 @@ func (k *generation) complete(c *source.Change) bool {
 }
 
 // queue hands a change out, or ends the generation if nobody asks for changes. The caller holds the mutex.
-func (k *generation) queue(c source.Change) {
-	if k.changes == nil || k.ended {
-		k.end()
+func (g *generation) queue(c source.Change) {
+	if g.changes == nil || g.ended {
+		g.end()
 		return
 	}
-	k.queued = append(k.queued, c)
+	g.queued = append(g.queued, c)
 	select {
-	case k.pending <- struct{}{}:
+	case g.pending <- struct{}{}:
 	default:
 	}
 }
 
 // add notes partitions that the group has given to this node.
-func (k *generation) add(all []source.TopicPartition) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+func (g *generation) add(all []source.TopicPartition) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	c := source.Change{Added: map[source.TopicPartition]source.Start{}}
 	for _, tp := range all {
 		c.Added[tp] = source.Start{}
 	}
-	k.queue(c)
+	g.queue(c)
 }
 
 // revoke returns when partitions that the group wants back are released.
-func (k *generation) revoke(all []source.TopicPartition) {
-	k.mu.Lock()
+func (g *generation) revoke(all []source.TopicPartition) {
+	g.mu.Lock()
 	released := make([]chan struct{}, len(all))
 	for i, tp := range all {
 		released[i] = make(chan struct{})
-		k.revoked[tp] = released[i]
+		g.revoked[tp] = released[i]
 	}
-	k.queue(source.Change{Revoked: all})
-	k.mu.Unlock()
+	g.queue(source.Change{Revoked: all})
+	g.mu.Unlock()
 	for _, ch := range released {
 		select {
 		case <-ch:
-		case <-k.left:
+		case <-g.left:
 			return
 		}
 	}
 }
 
 // lose returns when the generation is left: the group has given its partitions to others.
-func (k *generation) lose([]source.TopicPartition) {
-	k.mu.Lock()
-	k.end()
-	k.mu.Unlock()
-	<-k.left
+func (g *generation) lose([]source.TopicPartition) {
+	g.mu.Lock()
+	g.end()
+	g.mu.Unlock()
+	<-g.left
 }
 
 // Release lets the group give partitions to others.
-func (k *generation) Release(of []source.TopicPartition) {
-	k.unread.drop(of)
-	k.mu.Lock()
-	defer k.mu.Unlock()
+func (g *generation) Release(of []source.TopicPartition) {
+	g.unread.drop(of)
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	for _, tp := range of {
-		if ch := k.revoked[tp]; ch != nil {
+		if ch := g.revoked[tp]; ch != nil {
 			close(ch)
-			delete(k.revoked, tp)
+			delete(g.revoked, tp)
 		}
 	}
 }
@@ -234,18 +234,18 @@ const missedPause = 500 * time.Millisecond
 
 // meets takes note of a topic that is not there, or is another one under its name. Offsets mean nothing in that: this generation reads and
 // commits no more, and the next one asks for the group's offsets, which Kafka forgets with a topic.
-func (k *generation) meets(err error) error {
+func (g *generation) meets(err error) error {
 	for _, code := range []*kerr.Error{kerr.UnknownTopicOrPartition, kerr.UnknownTopicID, kerr.InconsistentTopicID} {
 		if errors.Is(err, code) {
-			k.mu.Lock()
-			first := k.missed == nil
-			k.missed = errTopicMissed
-			k.mu.Unlock()
+			g.mu.Lock()
+			first := g.missed == nil
+			g.missed = errTopicMissed
+			g.mu.Unlock()
 			if first {
 				time.AfterFunc(missedPause, func() {
-					k.mu.Lock()
-					defer k.mu.Unlock()
-					k.end()
+					g.mu.Lock()
+					defer g.mu.Unlock()
+					g.end()
 				})
 			}
 		}
@@ -253,44 +253,44 @@ func (k *generation) meets(err error) error {
 	return err
 }
 
-func (k *generation) hasMissed() error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.missed
+func (g *generation) hasMissed() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.missed
 }
 
 // watch looks for new topics now and then, for MissingTopics.
-func (k *generation) watch() {
-	tick := time.NewTicker(k.s.g.WatchInterval)
+func (g *generation) watch() {
+	tick := time.NewTicker(g.s.g.WatchInterval)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
-			_ = k.s.look(context.Background()) // It is looked again.
-		case <-k.left:
+			_ = g.s.look(context.Background()) // It is looked again.
+		case <-g.left:
 			return
 		}
 	}
 }
 
 // idOf is a topic's id, as this generation first met it.
-func (k *generation) idOf(topic string, now [16]byte) [16]byte {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	id, ok := k.ids[topic]
+func (g *generation) idOf(topic string, now [16]byte) [16]byte {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	id, ok := g.ids[topic]
 	if !ok {
 		id = now
-		k.ids[topic] = id
+		g.ids[topic] = id
 	}
 	return id
 }
 
 // Commit commits offsets as this member. While the group rebalances it may refuse them for a moment.
-func (k *generation) Commit(ctx context.Context, offsets map[source.TopicPartition]int64) error {
+func (g *generation) Commit(ctx context.Context, offsets map[source.TopicPartition]int64) error {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
 	for wait := 10 * time.Millisecond; ; wait = min(2*wait, 250*time.Millisecond) {
-		err := k.commit(ctx, offsets)
+		err := g.commit(ctx, offsets)
 		if !errors.Is(err, kerr.RebalanceInProgress) && !errors.Is(err, kerr.IllegalGeneration) {
 			return err
 		}
@@ -304,42 +304,42 @@ func (k *generation) Commit(ctx context.Context, offsets map[source.TopicPartiti
 	}
 }
 
-func (k *generation) commit(ctx context.Context, offsets map[source.TopicPartition]int64) error {
-	if err := k.hasMissed(); err != nil {
+func (g *generation) commit(ctx context.Context, offsets map[source.TopicPartition]int64) error {
+	if err := g.hasMissed(); err != nil {
 		return err
 	}
 	req := kmsg.NewPtrOffsetCommitRequest()
-	req.Group = k.s.g.GroupID
-	req.MemberID, req.Generation = k.s.client.GroupMetadata()
-	if k.s.g.InstanceID != "" {
-		req.InstanceID = &k.s.g.InstanceID
+	req.Group = g.s.g.GroupID
+	req.MemberID, req.Generation = g.s.client.GroupMetadata()
+	if g.s.g.InstanceID != "" {
+		req.InstanceID = &g.s.g.InstanceID
 	}
 	at := map[string]int{}
 	for tp, offset := range offsets {
 		n, ok := at[tp.Topic]
 		if !ok {
-			info, err := k.s.topic(ctx, place{tp.Topic, tp.Partition})
+			info, err := g.s.topic(ctx, place{tp.Topic, tp.Partition})
 			if err != nil {
-				return k.meets(err)
+				return g.meets(err)
 			}
 			n = len(req.Topics)
 			at[tp.Topic] = n
 			t := kmsg.NewOffsetCommitRequestTopic()
-			t.Topic, t.TopicID = tp.Topic, k.idOf(tp.Topic, info.id)
+			t.Topic, t.TopicID = tp.Topic, g.idOf(tp.Topic, info.id)
 			req.Topics = append(req.Topics, t)
 		}
 		p := kmsg.NewOffsetCommitRequestTopicPartition()
 		p.Partition, p.Offset = int32(tp.Partition), offset
 		req.Topics[n].Partitions = append(req.Topics[n].Partitions, p)
 	}
-	resp, err := req.RequestWith(ctx, k.s.client)
+	resp, err := req.RequestWith(ctx, g.s.client)
 	if err != nil {
 		return fmt.Errorf("commit offsets: %w", err)
 	}
 	for _, t := range resp.Topics {
 		for _, p := range t.Partitions {
 			if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
-				return fmt.Errorf("commit the offset of %s/%d: %w", t.Topic, p.Partition, k.meets(err))
+				return fmt.Errorf("commit the offset of %s/%d: %w", t.Topic, p.Partition, g.meets(err))
 			}
 		}
 	}

@@ -105,27 +105,27 @@ func codecOf(client *kgo.Client) (kgo.Compressor, error) {
 
 // Close closes what the Publisher opened: its second client, unless that was given. Call it when the relay has stopped. It may be called
 // many times, by many goroutines at once.
-func (k *Publisher) Close() {
-	if k.own {
-		k.slow.Close()
+func (pu *Publisher) Close() {
+	if pu.own {
+		pu.slow.Close()
 	}
 }
 
 var _ relay.Pinger = (*Publisher)(nil)
 
 // Ping returns nil once any broker has answered, and else why none does: relay.Pinger.
-func (k *Publisher) Ping(ctx context.Context) error { return k.client.Ping(ctx) }
+func (pu *Publisher) Ping(ctx context.Context) error { return pu.client.Ping(ctx) }
 
 var _ relay.Gatherer = (*Publisher)(nil)
 
 // Partition says which partition e would go to, and how many its topic has, by what is known: relay.Partitioner. Both are 0 for a topic
 // that no call of Publish has met yet, and for one that does not exist. It never asks the network.
-func (k *Publisher) Partition(e holdfast.Event) (partition, partitions int) {
-	return k.router().partition(e)
+func (pu *Publisher) Partition(e holdfast.Event) (partition, partitions int) {
+	return pu.router().partition(e)
 }
 
-func (k *Publisher) router() router {
-	return router{&k.topics, k.config.Partitioner, k.config.MaxRequestBytes}
+func (pu *Publisher) router() router {
+	return router{&pu.topics, pu.config.Partitioner, pu.config.MaxRequestBytes}
 }
 
 // Publish sends events to Kafka, the partitions at the same time, and answers once for each: nil when all in-sync replicas have it, else
@@ -134,27 +134,27 @@ func (k *Publisher) router() router {
 // other failure ends its partition for this call: what has not left does not leave.
 //
 // When ctx is cancelled nothing more is sent, and Publish waits for the answers to what was, at most ProduceTimeout.
-func (k *Publisher) Publish(ctx context.Context, events []holdfast.Event) []error {
+func (pu *Publisher) Publish(ctx context.Context, events []holdfast.Event) []error {
 	answers := make([]error, len(events))
-	queues := k.router().route(ctx, events, answers)
-	k.each(queues, func(i int) { k.drain(ctx, queues[i]) })
+	queues := pu.router().route(ctx, events, answers)
+	pu.each(queues, func(i int) { pu.drain(ctx, queues[i]) })
 	return answers
 }
 
 // PublishTogether is Publish for several batches: relay.Gatherer. Partitions share requests whenever several of a leader have something to
 // send, by whatever calls; so this only saves calls.
-func (k *Publisher) PublishTogether(ctx context.Context, batches [][]holdfast.Event, answered func(batch int, answers []error)) {
+func (pu *Publisher) PublishTogether(ctx context.Context, batches [][]holdfast.Event, answered func(batch int, answers []error)) {
 	g := partitionqueue.Gather(batches, answered)
-	queues := k.router().route(ctx, g.Events, g.Answers)
+	queues := pu.router().route(ctx, g.Events, g.Answers)
 	g.Divided(len(queues), func(i int) [][]int32 { return queues[i].Runs })
-	k.each(queues, func(i int) {
-		k.drain(ctx, queues[i])
+	pu.each(queues, func(i int) {
+		pu.drain(ctx, queues[i])
 		g.Done(i)
 	})
 }
 
 // each calls do for every queue, at the same time.
-func (k *Publisher) each(queues []*queue, do func(i int)) {
+func (pu *Publisher) each(queues []*queue, do func(i int)) {
 	var others sync.WaitGroup
 	for i := 1; i < len(queues); i++ {
 		others.Go(func() { do(i) })
@@ -166,39 +166,39 @@ func (k *Publisher) each(queues []*queue, do func(i int)) {
 }
 
 // sequence returns that of a partition. Those that are idle are removed once in a while.
-func (k *Publisher) sequence(at place) *sequence {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+func (pu *Publisher) sequence(at place) *sequence {
+	pu.mu.Lock()
+	defer pu.mu.Unlock()
 	now := time.Now()
-	if now.Sub(k.sweptAt) >= rememberedFor {
-		k.sweptAt = now
-		for at, s := range k.sequences {
+	if now.Sub(pu.sweptAt) >= rememberedFor {
+		pu.sweptAt = now
+		for at, s := range pu.sequences {
 			if s.idle(now) {
-				delete(k.sequences, at)
-				k.removed = true
+				delete(pu.sequences, at)
+				pu.removed = true
 			}
 		}
 	}
-	s := k.sequences[at]
+	s := pu.sequences[at]
 	if s == nil {
-		s = &sequence{place: at, renew: k.removed}
-		k.sequences[at] = s
+		s = &sequence{place: at, renew: pu.removed}
+		pu.sequences[at] = s
 	}
 	s.used(now)
 	return s
 }
 
 // line returns the one to a broker.
-func (k *Publisher) line(broker int32, slow bool) *line {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	l := k.lines[lineOf{broker, slow}]
+func (pu *Publisher) line(broker int32, slow bool) *line {
+	pu.mu.Lock()
+	defer pu.mu.Unlock()
+	l := pu.lines[lineOf{broker, slow}]
 	if l == nil {
-		l = &line{ask: k.ask, broker: broker, timeout: replicate}
+		l = &line{ask: pu.ask, broker: broker, timeout: replicate}
 		if slow {
-			l.ask, l.timeout = k.askSlow, replicateSlow
+			l.ask, l.timeout = pu.askSlow, replicateSlow
 		}
-		k.lines[lineOf{broker, slow}] = l
+		pu.lines[lineOf{broker, slow}] = l
 	}
 	return l
 }

@@ -93,20 +93,20 @@ type part struct {
 }
 
 // drain has one partition's events sent, together with what other calls have for it.
-func (k *Publisher) drain(ctx context.Context, q *queue) {
-	if q.renew(ctx, &k.topics); len(q.Runs) == 0 {
+func (pu *Publisher) drain(ctx context.Context, q *queue) {
+	if q.renew(ctx, &pu.topics); len(q.Runs) == 0 {
 		return
 	}
-	s := k.sequence(q.place())
+	s := pu.sequence(q.place())
 	c := &call{ctx: ctx, q: q, limit: q.Limit, ended: make(chan struct{})}
 	s.mu.Lock()
 	s.waiting = append(s.waiting, c)
 	if !s.busy {
 		s.busy = true
-		go k.run(s)
+		go pu.run(s)
 	}
 	s.mu.Unlock()
-	timer := time.NewTimer(k.config.ProduceTimeout)
+	timer := time.NewTimer(pu.config.ProduceTimeout)
 	defer timer.Stop()
 	err := error(kerr.RequestTimedOut) // of the calls before this one
 	select {
@@ -135,7 +135,7 @@ func (s *sequence) withdraw(c *call) bool {
 }
 
 // run sends what calls have for the partition, until none waits.
-func (k *Publisher) run(s *sequence) {
+func (pu *Publisher) run(s *sequence) {
 	var calls []*call
 	for {
 		s.mu.Lock()
@@ -145,7 +145,7 @@ func (k *Publisher) run(s *sequence) {
 		if len(calls) == 0 {
 			return
 		}
-		k.round(s, calls)
+		pu.round(s, calls)
 		calls = slices.DeleteFunc(calls, func(c *call) bool {
 			if len(c.q.Runs) > 0 {
 				return false
@@ -160,7 +160,7 @@ func (k *Publisher) run(s *sequence) {
 }
 
 // round asks what became of an open batch, and then sends a batch of what the calls have.
-func (k *Publisher) round(s *sequence, calls []*call) {
+func (pu *Publisher) round(s *sequence, calls []*call) {
 	for _, c := range calls {
 		if err := c.ctx.Err(); err != nil {
 			c.q.Abandon(nil, notSent(s.place, err))
@@ -168,7 +168,7 @@ func (k *Publisher) round(s *sequence, calls []*call) {
 	}
 	s.in(calls[0].q.info.id)
 	if b := s.open; b != nil {
-		err, _ := k.send(calls[0].q, s, b, k.deadline(nil))
+		err, _ := pu.send(calls[0].q, s, b, pu.deadline(nil))
 		switch {
 		case err == nil:
 			s.written.add(b.failed, time.Now())
@@ -176,28 +176,28 @@ func (k *Publisher) round(s *sequence, calls []*call) {
 			for _, c := range calls {
 				c.q.Abandon(nil, err)
 			}
-			k.topics.expire(s.place)
+			pu.topics.expire(s.place)
 			return
 		}
 	}
 	if len(s.written) > 0 {
-		k.dropWritten(s, calls)
+		pu.dropWritten(s, calls)
 	}
-	parts := k.parts(calls)
+	parts := pu.parts(calls)
 	if len(parts) == 0 {
 		return
 	}
-	err, records := k.produce(s, parts)
+	err, records := pu.produce(s, parts)
 	if err == nil || err.Fault != relay.FaultRecord || len(parts) == 1 {
 		for _, p := range parts {
-			k.settle(p, err, records)
+			pu.settle(p, err, records)
 		}
 		return
 	}
 	// One of them is to blame: each is sent by itself.
 	for n, p := range parts {
-		err, records := k.produce(s, []part{p})
-		k.settle(p, err, records)
+		err, records := pu.produce(s, []part{p})
+		pu.settle(p, err, records)
 		p.q.alone = err != nil
 		if err != nil && err.Fault != relay.FaultRecord {
 			for _, p := range parts[n+1:] { // Nothing has its numbers while it is open.
@@ -210,9 +210,9 @@ func (k *Publisher) round(s *sequence, calls []*call) {
 
 // dropWritten answers for events that are written. Before the first of them it asks the leader whether the topic is still the one that
 // they were written to: the answer that we have may be older than that.
-func (k *Publisher) dropWritten(s *sequence, calls []*call) {
-	w := k.writers.Get().(*batchWriter)
-	defer k.writers.Put(w)
+func (pu *Publisher) dropWritten(s *sequence, calls []*call) {
+	w := pu.writers.Get().(*batchWriter)
+	defer pu.writers.Put(w)
 	now, asked, same := time.Now(), false, false
 	var failed *relay.PublishError
 	for _, c := range calls {
@@ -224,7 +224,7 @@ func (k *Publisher) dropWritten(s *sequence, calls []*call) {
 			}
 			if found = true; !asked {
 				asked = true
-				same, failed = k.stillIn(s, c.q)
+				same, failed = pu.stillIn(s, c.q)
 			}
 			if same {
 				delete(s.written, h)
@@ -237,21 +237,21 @@ func (k *Publisher) dropWritten(s *sequence, calls []*call) {
 	}
 	if asked && !same && failed == nil {
 		s.forget()
-		k.topics.expire(s.place)
+		pu.topics.expire(s.place)
 	}
 }
 
 // stillIn asks the leader whether the topic is the one that a sequence has written to.
-func (k *Publisher) stillIn(s *sequence, q *queue) (bool, *relay.PublishError) {
+func (pu *Publisher) stillIn(s *sequence, q *queue) (bool, *relay.PublishError) {
 	leader, began := q.info.leaders[q.Partition], time.Now()
 	if leader < 0 {
 		return false, notSent(s.place, kerr.LeaderNotAvailable)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), k.config.ProduceTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), pu.config.ProduceTimeout)
 	defer cancel()
-	found, err := describe(ctx, k.client.Broker(int(leader)), []string{s.topic})
+	found, err := describe(ctx, pu.client.Broker(int(leader)), []string{s.topic})
 	if err != nil {
-		e := k.failure(s.place, leader, began, err)
+		e := pu.failure(s.place, leader, began, err)
 		e.NotSent = true
 		return false, e
 	}
@@ -259,15 +259,15 @@ func (k *Publisher) stillIn(s *sequence, q *queue) (bool, *relay.PublishError) {
 	return d.err == nil && d.id == s.id && s.id != [16]byte{}, nil
 }
 
-func (k *Publisher) settle(p part, err *relay.PublishError, records map[int]error) {
+func (pu *Publisher) settle(p part, err *relay.PublishError, records map[int]error) {
 	p.q.Settle(p.batch, err, records)
 	if err != nil && err.Fault != relay.FaultRecord {
-		k.topics.expire(p.q.place())
+		pu.topics.expire(p.q.place())
 	}
 }
 
 // parts takes the next batch of each call, as many as fit in one.
-func (k *Publisher) parts(calls []*call) (parts []part) {
+func (pu *Publisher) parts(calls []*call) (parts []part) {
 	size := 0
 	for _, c := range calls {
 		if len(parts) > 0 && (c.q.alone || c.q.info.id != parts[0].q.info.id) {
@@ -292,8 +292,8 @@ func (k *Publisher) parts(calls []*call) (parts []part) {
 }
 
 // deadline is until when what some calls have is sent.
-func (k *Publisher) deadline(parts []part) time.Time {
-	end := time.Now().Add(k.config.ProduceTimeout)
+func (pu *Publisher) deadline(parts []part) time.Time {
+	end := time.Now().Add(pu.config.ProduceTimeout)
 	for _, p := range parts {
 		if d, ok := p.ctx.Deadline(); ok && d.Before(end) {
 			end = d
@@ -304,17 +304,17 @@ func (k *Publisher) deadline(parts []part) time.Time {
 
 // produce writes a batch and sends it: nil when it is acknowledged, else what is wrong with it, and, when the broker says so, which
 // records are to blame. A partition whose broker has forgotten us begins another sequence, once.
-func (k *Publisher) produce(s *sequence, parts []part) (err *relay.PublishError, records map[int]error) {
+func (pu *Publisher) produce(s *sequence, parts []part) (err *relay.PublishError, records map[int]error) {
 	for range 2 {
 		if s.by == nil {
-			by, failed := k.identify(s.renew)
+			by, failed := pu.identify(s.renew)
 			if failed != nil {
 				return notSent(s.place, failed), nil
 			}
 			s.by, s.next = by, 0
 		}
 		b := &sentBatch{}
-		w := k.writers.Get().(*batchWriter)
+		w := pu.writers.Get().(*batchWriter)
 		w.begin()
 		for _, p := range parts {
 			b.records += len(p.batch)
@@ -322,11 +322,11 @@ func (k *Publisher) produce(s *sequence, parts []part) (err *relay.PublishError,
 				w.append(&p.q.Events[i])
 			}
 		}
-		b.bytes = w.write(*s.by, s.next, time.Now(), k.codec)
-		k.writers.Put(w)
-		err, records = k.send(parts[0].q, s, b, k.deadline(parts))
+		b.bytes = w.write(*s.by, s.next, time.Now(), pu.codec)
+		pu.writers.Put(w)
+		err, records = pu.send(parts[0].q, s, b, pu.deadline(parts))
 		if s.open == b {
-			b.failed = k.hashes(parts)
+			b.failed = pu.hashes(parts)
 		}
 		if err == nil || !forgotten(err) {
 			return err, records
@@ -336,9 +336,9 @@ func (k *Publisher) produce(s *sequence, parts []part) (err *relay.PublishError,
 }
 
 // hashes are those of the records of some parts.
-func (k *Publisher) hashes(parts []part) (all []recordHash) {
-	w := k.writers.Get().(*batchWriter)
-	defer k.writers.Put(w)
+func (pu *Publisher) hashes(parts []part) (all []recordHash) {
+	w := pu.writers.Get().(*batchWriter)
+	defer pu.writers.Put(w)
 	for _, p := range parts {
 		for _, i := range p.batch {
 			all = append(all, w.hashOf(&p.q.Events[i]))
@@ -349,7 +349,7 @@ func (k *Publisher) hashes(parts []part) (all []recordHash) {
 
 // send sends a batch until its fate is known, or its time is over: then the batch stays open. Nothing else ends it once it has begun, so
 // that an answer is never missed for a caller that gives up.
-func (k *Publisher) send(q *queue, s *sequence, b *sentBatch, deadline time.Time) (*relay.PublishError, map[int]error) {
+func (pu *Publisher) send(q *queue, s *sequence, b *sentBatch, deadline time.Time) (*relay.PublishError, map[int]error) {
 	began := time.Now()
 	for {
 		leader := q.info.leaders[q.Partition]
@@ -357,10 +357,10 @@ func (k *Publisher) send(q *queue, s *sequence, b *sentBatch, deadline time.Time
 			return notSent(q.place(), kerr.LeaderNotAvailable), nil
 		}
 		tried := time.Now()
-		a := k.line(leader, s.slow).exchange(&load{place: q.place(), id: q.info.id, bytes: b.bytes, deadline: deadline})
+		a := pu.line(leader, s.slow).exchange(&load{place: q.place(), id: q.info.id, bytes: b.bytes, deadline: deadline})
 		if a.err == nil || s.open == b && errors.Is(a.err, kerr.DuplicateSequenceNumber) {
 			s.settled(b)
-			k.ackedAt.Store(int64(time.Since(k.start)))
+			pu.ackedAt.Store(int64(time.Since(pu.start)))
 			if time.Since(tried) < promptly {
 				s.slow = false
 			}
@@ -378,14 +378,14 @@ func (k *Publisher) send(q *queue, s *sequence, b *sentBatch, deadline time.Time
 				continue
 			}
 		}
-		return k.failure(q.place(), leader, began, a.err), a.records
+		return pu.failure(q.place(), leader, began, a.err), a.records
 	}
 }
 
 // failure is the answer for an event that is not acknowledged because of err, which a leader gave to a request that began at some time.
-func (k *Publisher) failure(at place, leader int32, began time.Time, err error) *relay.PublishError {
+func (pu *Publisher) failure(at place, leader int32, began time.Time, err error) *relay.PublishError {
 	e := publishError(at, err)
-	if e.Fault == relay.FaultBroker && unanswered(err) && k.leaderAway(leader, began) {
+	if e.Fault == relay.FaultBroker && unanswered(err) && pu.leaderAway(leader, began) {
 		e.Fault = relay.FaultPartition // it is this partition's leader that is away, not the cluster
 	}
 	return e
@@ -393,20 +393,20 @@ func (k *Publisher) failure(at place, leader int32, began time.Time, err error) 
 
 // identify returns an identity: the one that all partitions share, or, for a partition whose broker has forgotten that, another. Who asks
 // for another holds up nobody who shares.
-func (k *Publisher) identify(another bool) (*identity, error) {
+func (pu *Publisher) identify(another bool) (*identity, error) {
 	if another {
-		return k.newIdentity()
+		return pu.newIdentity()
 	}
-	if by := k.shared.Load(); by != nil {
+	if by := pu.shared.Load(); by != nil {
 		return by, nil
 	}
-	shared, err, _ := k.asking.Do("identity", func() (any, error) {
-		if by := k.shared.Load(); by != nil {
+	shared, err, _ := pu.asking.Do("identity", func() (any, error) {
+		if by := pu.shared.Load(); by != nil {
 			return by, nil
 		}
-		by, err := k.newIdentity()
+		by, err := pu.newIdentity()
 		if err == nil {
-			k.shared.Store(by)
+			pu.shared.Store(by)
 		}
 		return by, err
 	})
@@ -414,12 +414,12 @@ func (k *Publisher) identify(another bool) (*identity, error) {
 }
 
 // newIdentity asks any broker for an identity that nobody has.
-func (k *Publisher) newIdentity() (*identity, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), k.config.ProduceTimeout)
+func (pu *Publisher) newIdentity() (*identity, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), pu.config.ProduceTimeout)
 	defer cancel()
 	req := kmsg.NewPtrInitProducerIDRequest()
 	req.ProducerID, req.ProducerEpoch = -1, -1
-	resp, err := req.RequestWith(ctx, k.client)
+	resp, err := req.RequestWith(ctx, pu.client)
 	if err == nil {
 		err = kerr.ErrorForCode(resp.ErrorCode)
 	}

@@ -78,7 +78,7 @@ func serveSeveral(opts []kgo.Opt) (err error) {
 
 // Close closes the publisher's client. Call it when the relay has stopped, which closes those of the lanes. It may be called many times, by
 // many goroutines at once.
-func (k *TransactionalPublisher) Close() { k.client.Close() }
+func (t *TransactionalPublisher) Close() { t.client.Close() }
 
 var (
 	_ relay.LanePublisher = (*TransactionalPublisher)(nil)
@@ -86,19 +86,19 @@ var (
 )
 
 // Ping returns nil once any broker has answered, and else why none does: relay.Pinger.
-func (k *TransactionalPublisher) Ping(ctx context.Context) error { return k.client.Ping(ctx) }
+func (t *TransactionalPublisher) Ping(ctx context.Context) error { return t.client.Ping(ctx) }
 
 // Partition says which partition e would go to, and how many its topic has, by what is known: relay.Partitioner.
-func (k *TransactionalPublisher) Partition(e holdfast.Event) (partition, partitions int) {
-	return k.router().partition(e)
+func (t *TransactionalPublisher) Partition(e holdfast.Event) (partition, partitions int) {
+	return t.router().partition(e)
 }
 
-func (k *TransactionalPublisher) router() router {
-	return router{&k.topics, k.config.Partitioner, k.config.MaxRequestBytes}
+func (t *TransactionalPublisher) router() router {
+	return router{&t.topics, t.config.Partitioner, t.config.MaxRequestBytes}
 }
 
 // Publish refuses every event, because an event without a lane has no transactional id: only a relay can publish with this publisher.
-func (k *TransactionalPublisher) Publish(_ context.Context, events []holdfast.Event) []error {
+func (t *TransactionalPublisher) Publish(_ context.Context, events []holdfast.Event) []error {
 	answers := make([]error, len(events))
 	for i := range events {
 		answers[i] = notSent(place{events[i].Topic, nowhere}, errors.New("a transactional publisher publishes by the lanes of a relay only: use NewPublisher for anything else"))
@@ -107,14 +107,14 @@ func (k *TransactionalPublisher) Publish(_ context.Context, events []holdfast.Ev
 }
 
 // OpenLane returns the producer of a lane: relay.LanePublisher. Its first call of Publish fences every earlier producer of the lane.
-func (k *TransactionalPublisher) OpenLane(c relay.LaneClaim) relay.LaneProducer {
+func (t *TransactionalPublisher) OpenLane(c relay.LaneClaim) relay.LaneProducer {
 	ctx, end := context.WithCancel(context.Background())
-	id := fmt.Sprintf("%s.%s.%d", k.config.TransactionalID, c.Schema, c.Lane)
-	return &laneProducer{k: k, id: id, partition: c.Lane, ctx: ctx, end: end, ledger: newLedger(c.Epoch)}
+	id := fmt.Sprintf("%s.%s.%d", t.config.TransactionalID, c.Schema, c.Lane)
+	return &laneProducer{k: t, id: id, partition: c.Lane, ctx: ctx, end: end, ledger: newLedger(c.Epoch)}
 }
 
-func (k *TransactionalPublisher) step(name string) {
-	if k.reached != nil {
-		k.reached(name)
+func (t *TransactionalPublisher) step(name string) {
+	if t.reached != nil {
+		t.reached(name)
 	}
 }

@@ -52,9 +52,9 @@ const requestTimeout = 5 * time.Second
 // unusable is why a topic's stream cannot be used until somebody changes it.
 type unusable struct{ err error }
 
-func (e *unusable) Error() string { return e.err.Error() }
+func (u *unusable) Error() string { return u.err.Error() }
 
-func (e *unusable) Unwrap() error { return e.err }
+func (u *unusable) Unwrap() error { return u.err }
 
 // streams keeps what the server says of topics. Safe for use by many goroutines.
 type streams struct {

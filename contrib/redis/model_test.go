@@ -24,41 +24,41 @@ type model struct {
 }
 
 // claim returns what a claim gets: mine, busy or done.
-func (w *model) claim(fingerprint string) string {
+func (m *model) claim(fingerprint string) string {
 	switch {
-	case w.state == "":
-		w.attempt = 0
-	case w.state == "done":
+	case m.state == "":
+		m.attempt = 0
+	case m.state == "done":
 		return "done"
-	case w.fingerprint != fingerprint, w.state == "claimed" && !w.runOut:
+	case m.fingerprint != fingerprint, m.state == "claimed" && !m.runOut:
 		return "busy"
 	}
-	w.state, w.runOut, w.fingerprint = "claimed", false, fingerprint
-	w.attempt++
+	m.state, m.runOut, m.fingerprint = "claimed", false, fingerprint
+	m.attempt++
 	return "mine"
 }
 
-func (w *model) renew(fence int64) bool {
-	mine := w.state == "claimed" && fence == w.fence
+func (m *model) renew(fence int64) bool {
+	mine := m.state == "claimed" && fence == m.fence
 	if mine {
-		w.runOut = false
+		m.runOut = false
 	}
 	return mine
 }
 
-func (w *model) finish(fence int64, body string) bool {
-	if fence != w.fence || w.state != "claimed" && w.state != "done" {
+func (m *model) finish(fence int64, body string) bool {
+	if fence != m.fence || m.state != "claimed" && m.state != "done" {
 		return false
 	}
-	if w.state == "claimed" {
-		w.state, w.body = "done", body
+	if m.state == "claimed" {
+		m.state, m.body = "done", body
 	}
 	return true
 }
 
-func (w *model) release(fence int64) {
-	if w.state == "claimed" && fence == w.fence {
-		w.state = "released"
+func (m *model) release(fence int64) {
+	if m.state == "claimed" && fence == m.fence {
+		m.state = "released"
 	}
 }
 

@@ -189,6 +189,6 @@ func passing(err error) error {
 // unavailable is a failure of the registry that will pass, or that somebody has to end. No event is to blame.
 type unavailable struct{ err error }
 
-func (e *unavailable) Error() string           { return e.err.Error() }
-func (e *unavailable) Unwrap() error           { return e.err }
-func (e *unavailable) RetryClass() retry.Class { return retry.Unavailable }
+func (u *unavailable) Error() string           { return u.err.Error() }
+func (u *unavailable) Unwrap() error           { return u.err }
+func (u *unavailable) RetryClass() retry.Class { return retry.Unavailable }

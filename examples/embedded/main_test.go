@@ -146,10 +146,10 @@ func (s *site) start(change ...func(*service)) *started {
 	return r
 }
 
-func (r *started) said() []string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.Clone(r.stages)
+func (s *started) said() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.stages)
 }
 
 func (s *site) wantEnd(r *started, want string) {

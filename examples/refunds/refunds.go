@@ -20,7 +20,7 @@ type refund struct {
 	State  string `json:"status"`
 }
 
-func (f refund) terms() (reference string, cents int64) { return f.ID, f.Cents }
+func (r refund) terms() (reference string, cents int64) { return r.ID, r.Cents }
 
 // refund answers POST /refunds {"charge_id": "ch_…", "amount": 1000}. It is pending until the gateway reports that the money
 // has arrived.

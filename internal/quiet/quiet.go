@@ -23,25 +23,25 @@ type lastLine struct {
 const anewAfter = 5 * time.Second
 
 // Allow reports whether to log a line of this kind now, at most one every so often, and how many were suppressed since the last one.
-func (s *Limiter) Allow(kind string, every time.Duration, now time.Time) (suppressed int, ok bool) {
-	return s.AllowSince(kind, every, now, now)
+func (l *Limiter) Allow(kind string, every time.Duration, now time.Time) (suppressed int, ok bool) {
+	return l.AllowSince(kind, every, now, now)
 }
 
 // AllowSince is Allow for trouble that has lasted since then. Trouble that began after the last line is allowed one when it has lasted
 // for 5 s: an outage soon after another is not passed over.
-func (s *Limiter) AllowSince(kind string, every time.Duration, since, now time.Time) (suppressed int, ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	last, known := s.last[kind]
+func (l *Limiter) AllowSince(kind string, every time.Duration, since, now time.Time) (suppressed int, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	last, known := l.last[kind]
 	anew := last.at.Before(since) && now.Sub(since) >= anewAfter
 	if known && now.Sub(last.at) < every && !anew {
 		last.suppressed++
-		s.last[kind] = last
+		l.last[kind] = last
 		return 0, false
 	}
-	if s.last == nil {
-		s.last = map[string]lastLine{}
+	if l.last == nil {
+		l.last = map[string]lastLine{}
 	}
-	s.last[kind] = lastLine{at: now}
+	l.last[kind] = lastLine{at: now}
 	return last.suppressed, true
 }

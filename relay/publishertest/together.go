@@ -25,7 +25,7 @@ func byTogether(t testing.TB, p relay.Publisher) (relay.Publisher, bool) {
 	return together{t, g}, true
 }
 
-func (p together) Publish(ctx context.Context, events []holdfast.Event) []error {
+func (t together) Publish(ctx context.Context, events []holdfast.Event) []error {
 	type spot struct {
 		topic     string
 		partition int
@@ -33,7 +33,7 @@ func (p together) Publish(ctx context.Context, events []holdfast.Event) []error 
 	batches, places := [][]holdfast.Event{}, [][]int{}
 	known := map[spot]int{}
 	for i, e := range events {
-		partition, partitions := p.Partition(e)
+		partition, partitions := t.Partition(e)
 		if partitions == 0 {
 			partition = -1
 		}
@@ -48,11 +48,11 @@ func (p together) Publish(ctx context.Context, events []holdfast.Event) []error 
 	answers := make([]error, len(events))
 	var mu sync.Mutex
 	times := make([]int, len(batches))
-	p.PublishTogether(ctx, batches, func(batch int, errs []error) {
+	t.PublishTogether(ctx, batches, func(batch int, errs []error) {
 		mu.Lock()
 		defer mu.Unlock()
 		if batch < 0 || batch >= len(batches) || len(errs) != len(batches[batch]) {
-			p.Errorf("%d answers for batch %d of %d", len(errs), batch, len(batches))
+			t.Errorf("%d answers for batch %d of %d", len(errs), batch, len(batches))
 			return
 		}
 		times[batch]++
@@ -64,7 +64,7 @@ func (p together) Publish(ctx context.Context, events []holdfast.Event) []error 
 	defer mu.Unlock()
 	for b, n := range times {
 		if n != 1 {
-			p.Errorf("batch %d of %d was answered %d times when PublishTogether returned, want once", b, len(batches), n)
+			t.Errorf("batch %d of %d was answered %d times when PublishTogether returned, want once", b, len(batches), n)
 		}
 	}
 	return answers

@@ -13,9 +13,9 @@ type topicOfOne struct {
 	over chan struct{}
 }
 
-func (g topicOfOne) Over() <-chan struct{} { return g.over }
+func (t topicOfOne) Over() <-chan struct{} { return t.over }
 
-func (g topicOfOne) Fetch(context.Context, source.TopicPartition, int64, int64) (source.Page, error) {
+func (t topicOfOne) Fetch(context.Context, source.TopicPartition, int64, int64) (source.Page, error) {
 	return source.Page{Records: make([]source.Record, 1)}, nil
 }
 

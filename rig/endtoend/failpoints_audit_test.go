@@ -41,108 +41,108 @@ const (
 
 // look takes one: what a saved cursor calls published must be in Kafka, parked, or a letter. It is taken where a subject
 // has just ended, before anybody can have fixed that, and while one is waited for.
-func (o *env) look() {
-	o.Helper()
+func (en *env) look() {
+	en.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), wait.Limit())
 	defer cancel()
 	var sample oracle.CursorSample
 	if err := wait.Try(ctx, func(ctx context.Context) (err error) { // A busy broker may not answer in time.
-		sample, err = auditlog.Look(ctx, o.Db, o.readOn)
+		sample, err = auditlog.Look(ctx, en.Db, en.readOn)
 		return err
 	}); err != nil {
-		o.Fatal(err)
+		en.Fatal(err)
 	}
-	o.looks.taken, o.looks.last = append(o.looks.taken, sample), time.Now()
+	en.looks.taken, en.looks.last = append(en.looks.taken, sample), time.Now()
 	if len(sample.Missing) > 0 { // What is skipped never comes: the row would wait for it in vain.
-		o.Fatalf("the oracles say no: %s", o.accused())
+		en.Fatalf("the oracles say no: %s", en.accused())
 	}
 }
 
 // lookNowAndThen is look for those who wait. It asks the broker for every partition, so it does not do so often.
-func (o *env) lookNowAndThen() {
-	o.Helper()
-	if time.Since(o.looks.last) > time.Second {
-		o.look()
+func (en *env) lookNowAndThen() {
+	en.Helper()
+	if time.Since(en.looks.last) > time.Second {
+		en.look()
 	}
 }
 
 // published looks whether Kafka has every event that was written.
-func (o *env) published() bool {
-	o.Helper()
-	o.look()
-	rows, err := o.Db.Query(o.Context(), "select id from written")
+func (en *env) published() bool {
+	en.Helper()
+	en.look()
+	rows, err := en.Db.Query(en.Context(), "select id from written")
 	if err != nil {
-		o.Fatal(err)
+		en.Fatal(err)
 	}
 	ids, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
-		o.Fatal(err)
+		en.Fatal(err)
 	}
-	return !slices.ContainsFunc(ids, func(id string) bool { _, there := o.looks.seen[id]; return !there })
+	return !slices.ContainsFunc(ids, func(id string) bool { _, there := en.looks.seen[id]; return !there })
 }
 
 // readOn reads what Kafka has got since the last look.
-func (o *env) readOn(ctx context.Context) (map[string]struct{}, error) {
-	for _, topic := range o.Topics {
+func (en *env) readOn(ctx context.Context) (map[string]struct{}, error) {
+	for _, topic := range en.Topics {
 		partitions := ofRow
-		if topic == o.Topic() {
+		if topic == en.Topic() {
 			partitions = ofEnv
 		}
 		for n := range partitions {
 			at := kafkaLog{topic, n}
-			records, err := o.Cluster.Server.ReadFrom(ctx, topic, n, o.looks.next[at])
+			records, err := en.Cluster.Server.ReadFrom(ctx, topic, n, en.looks.next[at])
 			if err != nil {
 				return nil, err
 			}
 			for _, r := range records {
 				id, _ := r.Header("ce_id")
-				o.looks.seen[id] = struct{}{}
-				o.looks.next[at] = r.Offset + 1
+				en.looks.seen[id] = struct{}{}
+				en.looks.next[at] = r.Offset + 1
 			}
 		}
 	}
-	return o.looks.seen, nil
+	return en.looks.seen, nil
 }
 
 // accused is what O6 and O7 say while events are still on their way.
-func (o *env) accused() endtoend.Verdict {
-	o.Helper()
-	v := endtoend.VerdictOf(o.audited())
+func (en *env) accused() endtoend.Verdict {
+	en.Helper()
+	v := endtoend.VerdictOf(en.audited())
 	v.Findings = slices.DeleteFunc(v.Findings, func(f oracle.Finding) bool { return f.Oracle != oracle.Fencing && f.Oracle != oracle.CursorTruth })
 	return v
 }
 
 // audited is what is known of the env, as far as the looks at the cursors go.
-func (o *env) audited() (run oracle.Run) {
-	o.Helper()
+func (en *env) audited() (run oracle.Run) {
+	en.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), wait.Limit())
 	defer cancel()
-	run = o.Facts("billing")
-	run.Cursors = o.looks.taken
+	run = en.Facts("billing")
+	run.Cursors = en.looks.taken
 	var err error
-	if run.LaneLog, err = auditlog.Lanes(ctx, o.Db, ""); err == nil {
-		run.PositionLog, err = auditlog.Positions(ctx, o.Db, "")
+	if run.LaneLog, err = auditlog.Lanes(ctx, en.Db, ""); err == nil {
+		run.PositionLog, err = auditlog.Positions(ctx, en.Db, "")
 	}
 	if err == nil {
-		run.TakenLog, err = auditlog.Taken(ctx, o.Db, "")
+		run.TakenLog, err = auditlog.Taken(ctx, en.Db, "")
 	}
 	if err != nil {
-		o.Fatal(err)
+		en.Fatal(err)
 	}
 	return run
 }
 
 // known is all that is known of the env by now. All may have had its effect before a relay has saved anything: then there is
 // nothing yet to look at.
-func (o *env) known() oracle.Run {
-	o.Helper()
+func (en *env) known() oracle.Run {
+	en.Helper()
 	wait.For(wait.Limit(), func() bool {
-		o.look()
-		return slices.ContainsFunc(o.looks.taken, func(s oracle.CursorSample) bool { return s.Done > 0 })
+		en.look()
+		return slices.ContainsFunc(en.looks.taken, func(s oracle.CursorSample) bool { return s.Done > 0 })
 	})
-	run := o.audited()
+	run := en.audited()
 	if err := oracle.TooLittle(run); err != nil {
-		o.Error(err)
+		en.Error(err)
 	}
 	return run
 }
@@ -154,13 +154,13 @@ const unreadEvents = `
 
 // left adds what is left once everybody has stopped in order. A server sees the end of a connection a moment later than
 // who had it.
-func (o *env) left(run *oracle.Run) {
-	o.Helper()
+func (en *env) left(run *oracle.Run) {
+	en.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), wait.Limit())
 	defer cancel()
 	wait.For(wait.Limit(), func() bool {
 		run.Leftovers = nil
-		endtoend.Collect(ctx, o.Path, &run.Leftovers, `
+		endtoend.Collect(ctx, en.Path, &run.Leftovers, `
 			select 'connection', format('%s of %s: %s', state, application_name, query) from pg_stat_activity
 				where backend_type = 'client backend' and datname = current_database() and application_name <> ''
 			union all select 'prepared transaction', gid from pg_prepared_xacts where database = current_database()
@@ -169,7 +169,7 @@ func (o *env) left(run *oracle.Run) {
 		return len(run.Leftovers) == 0
 	})
 	var unread []oracle.Waiting
-	endtoend.Collect(ctx, o.Path, &unread, "select 'unread', '', id from ("+unreadEvents+`) u
+	endtoend.Collect(ctx, en.Path, &unread, "select 'unread', '', id from ("+unreadEvents+`) u
 		union all select 'scheduled', '', id from holdfast.scheduled`)
 	run.Pending = append(run.Pending, unread...)
 }

@@ -53,10 +53,10 @@ func TestFailpointsFence_AThawedConsumerTakesNothingInUnderARightThatIsOver(t *t
 }
 
 // hasSaid tells whether the text is in what the process has said.
-func (v *subject) hasSaid(text string) bool {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	for _, line := range v.lines {
+func (s *subject) hasSaid(text string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, line := range s.lines {
 		if strings.Contains(line, text) {
 			return true
 		}

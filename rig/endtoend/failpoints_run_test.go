@@ -104,34 +104,34 @@ type subject struct {
 }
 
 // Write takes what the process says, line by line.
-func (v *subject) Write(b []byte) (int, error) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.rest = append(v.rest, b...)
+func (s *subject) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.rest = append(s.rest, b...)
 	for {
-		line, rest, ok := bytes.Cut(v.rest, []byte("\n"))
+		line, rest, ok := bytes.Cut(s.rest, []byte("\n"))
 		if !ok {
 			return len(b), nil
 		}
-		v.rest = bytes.Clone(rest)
+		s.rest = bytes.Clone(rest)
 		if len(line) > 0 {
-			v.lines = append(v.lines, string(line))
+			s.lines = append(s.lines, string(line))
 			if !bytes.HasPrefix(line, []byte("report ")) {
-				_, _ = v.tail.Write(append(line, '\n'))
+				_, _ = s.tail.Write(append(line, '\n'))
 			}
 		}
 	}
 }
 
-func (v *subject) said(line string) bool {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return slices.Contains(v.lines, line)
+func (s *subject) said(line string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Contains(s.lines, line)
 }
 
-func (v *subject) ended() bool {
+func (s *subject) ended() bool {
 	select {
-	case <-v.done:
+	case <-s.done:
 		return true
 	default:
 		return false
@@ -139,79 +139,79 @@ func (v *subject) ended() bool {
 }
 
 // launch starts a process; where is an order for its failpoints, "" for none.
-func (o *env) launch(role, where string) *subject {
-	o.Helper()
-	c := o.order
-	c.Role, c.DSN, c.Brokers, c.Prefix = role, o.Dsn, o.Cluster.Brokers, fmt.Sprintf("row %d key ", o.row)
-	c.Topics = append([]string{o.Topic()}, slices.Sorted(maps.Values(o.topicOf))...)
+func (en *env) launch(role, where string) *subject {
+	en.Helper()
+	c := en.order
+	c.Role, c.DSN, c.Brokers, c.Prefix = role, en.Dsn, en.Cluster.Brokers, fmt.Sprintf("row %d key ", en.row)
+	c.Topics = append([]string{en.Topic()}, slices.Sorted(maps.Values(en.topicOf))...)
 	config, err := json.Marshal(c)
 	if err != nil {
-		o.Fatal(err)
+		en.Fatal(err)
 	}
-	v := &subject{role: role, tail: o.Tail}
-	cmd := exec.Command(o.program)
+	v := &subject{role: role, tail: en.Tail}
+	cmd := exec.Command(en.program)
 	cmd.Env = append(os.Environ(), "HOLDFAST_SUBJECT="+string(config), "HOLDFAST_FAILPOINT="+where)
 	cmd.Stderr = v
 	if v.stdin, err = cmd.StdinPipe(); err == nil {
 		err = cmd.Start()
 	}
 	if err != nil {
-		o.Fatalf("start a %s: %v", role, err)
+		en.Fatalf("start a %s: %v", role, err)
 	}
 	v.process = &process{cmd: cmd, stdin: v.stdin, done: make(chan struct{})}
 	go func() {
 		defer close(v.done)
 		v.err = cmd.Wait()
 	}()
-	o.root.Cleanup(v.kill)
-	o.all = append(o.all, v)
-	o.active[role] = v
+	en.root.Cleanup(v.kill)
+	en.all = append(en.all, v)
+	en.active[role] = v
 	return v
 }
 
 // running is the subject of a role that runs already, or one without an order.
-func (o *env) running(role string) *subject {
-	o.Helper()
-	if v := o.active[role]; v != nil && !v.ended() {
+func (en *env) running(role string) *subject {
+	en.Helper()
+	if v := en.active[role]; v != nil && !v.ended() {
 		return v
 	}
-	return o.launch(role, "")
+	return en.launch(role, "")
 }
 
 // armed is the subject of a role, with an order: the one that runs already, unless the point lies at its start.
-func (o *env) armed(role, where string, atStart bool) *subject {
-	o.Helper()
-	v := o.active[role]
+func (en *env) armed(role, where string, atStart bool) *subject {
+	en.Helper()
+	v := en.active[role]
 	if atStart || v == nil || v.ended() {
-		return o.launch(role, where)
+		return en.launch(role, where)
 	}
 	if _, err := fmt.Fprintln(v.stdin, where); err != nil {
-		o.Fatal(err)
+		en.Fatal(err)
 	}
 	// It may end there before it has said so.
-	o.Await("the subject takes its order", func() bool { return v.said("report order "+where+" <nil>") || v.ended() })
+	en.Await("the subject takes its order", func() bool { return v.said("report order "+where+" <nil>") || v.ended() })
 	return v
 }
 
 // reaches waits until the point has been reached, and what was ordered has come of it. More, where there is any, is
 // called every ten seconds until then.
-func (o *env) reaches(v *subject, point failpoint.Point, k kind, more func(o *env)) {
-	o.Helper()
+func (en *env) reaches(v *subject, point failpoint.Point, k kind, more func(o *env)) {
+	en.Helper()
 	word := fmt.Sprintf("failpoint %s: %s", point, k)
 	last := time.Now()
-	o.Await(word, func() bool {
+	en.Await(word, func() bool {
 		if more != nil && time.Since(last) > 10*time.Second {
 			last = time.Now()
-			more(o)
+			more(en)
 		}
 		over := v.ended() // Its last words come before its end is known.
 		if over && !v.said(word) {
-			o.Fatalf("the %s ended (%v) and has not come to %s", v.role, v.err, point)
+			en.Fatalf("the %s ended (%v) and has not come to %s", v.role, v.err, point)
 		}
 		return v.said(word)
 	})
 	if k == frozen {
-		o.Await("it is frozen", func() bool {
+		en.Await("it is frozen", func() bool {
 			out, err := exec.Command("ps", "-o", "stat=", "-p", fmt.Sprint(v.cmd.Process.Pid)).Output()
 			return err == nil && strings.HasPrefix(strings.TrimSpace(string(out)), "T")
 		})
@@ -220,16 +220,16 @@ func (o *env) reaches(v *subject, point failpoint.Point, k kind, more func(o *en
 	select {
 	case <-v.done:
 	case <-time.After(wait.Limit()):
-		o.Fatalf("after %q the %s does not end", word, v.role)
+		en.Fatalf("after %q the %s does not end", word, v.role)
 	}
 	status := v.cmd.ProcessState.Sys().(syscall.WaitStatus)
 	switch {
 	case (k == killed || k == stalled) && (!status.Signaled() || status.Signal() != syscall.SIGKILL):
-		o.Fatalf("the %s ended with %v, want a SIGKILL", v.role, v.err)
+		en.Fatalf("the %s ended with %v, want a SIGKILL", v.role, v.err)
 	case k == panics && (!status.Exited() || status.ExitStatus() != 2):
-		o.Fatalf("the %s ended with %v, want the exit of a panic", v.role, v.err)
+		en.Fatalf("the %s ended with %v, want the exit of a panic", v.role, v.err)
 	case k == stopped && v.err != nil:
-		o.Fatalf("the %s, told to stop, ended with %v", v.role, v.err)
+		en.Fatalf("the %s, told to stop, ended with %v", v.role, v.err)
 	}
 }
 
@@ -240,201 +240,201 @@ func roleOf(p failpoint.Point) string {
 }
 
 // runRow is one row.
-func (o *env) runRow(c crash) {
-	o.Helper()
+func (en *env) runRow(c crash) {
+	en.Helper()
 	begun := time.Now()
 	role, s := roleOf(c.point), c.in()
 	oneTask := role == "producer" || role == "dlq" // The others run until they are told to stop.
-	o.fresh = nil
+	en.fresh = nil
 
 	// 1. Whoever is not the subject.
 	for _, other := range []string{"relay", "consumer"} {
 		if other != role {
-			o.running(other)
+			en.running(other)
 		}
 	}
 
 	// 2. The subject, and its end. An earlier life of it may end badly before.
-	where := fmt.Sprintf("%s:%d=%s", c.point, max(c.turn, 1), o.kind)
+	where := fmt.Sprintf("%s:%d=%s", c.point, max(c.turn, 1), en.kind)
 	var v *subject
 	switch {
 	case c.earlier != "":
 		for tries, done := 1, false; !done; tries++ {
-			v = o.armed(role, string(c.earlier)+"=kill", false)
-			s.begin(o)
-			o.reaches(v, c.earlier, killed, s.more)
-			o.excuse(v, killed)
-			o.expire(role, killed)
-			o.Await("Kafka has all that the next life finds", o.published)
-			v = o.launch(role, where)
-			word := fmt.Sprintf("failpoint %s: %s", c.point, o.kind)
-			o.settledUnless(func() bool { done = v.said(word); return done })
+			v = en.armed(role, string(c.earlier)+"=kill", false)
+			s.begin(en)
+			en.reaches(v, c.earlier, killed, s.more)
+			en.excuse(v, killed)
+			en.expire(role, killed)
+			en.Await("Kafka has all that the next life finds", en.published)
+			v = en.launch(role, where)
+			word := fmt.Sprintf("failpoint %s: %s", c.point, en.kind)
+			en.settledUnless(func() bool { done = v.said(word); return done })
 			// A rebalance ends in order what an unclean end left: the point is not reached then.
 			if tries == 10 && !done {
-				o.Fatalf("after %s the %s does not come to %s", c.earlier, role, c.point)
+				en.Fatalf("after %s the %s does not come to %s", c.earlier, role, c.point)
 			}
 		}
 	case c.fix == before && s.fixable != nil:
 		// Its order comes with the trouble: on a slow machine, whatever else went wrong before has passed the point already.
-		o.running(role)
-		s.begin(o)
-		s.fixable(o)
-		v = o.armed(role, where, false)
+		en.running(role)
+		s.begin(en)
+		s.fixable(en)
+		v = en.armed(role, where, false)
 	case c.fix == inBetween:
-		v = o.running(role)
-		s.begin(o)
-		s.fixable(o)
+		v = en.running(role)
+		s.begin(en)
+		s.fixable(en)
 		v.kill()
-		o.excuse(v, killed)
-		o.expire(role, killed)
-		s.fix(o)
-		v = o.launch(role, where)
+		en.excuse(v, killed)
+		en.expire(role, killed)
+		s.fix(en)
+		v = en.launch(role, where)
 	case c.atStart || oneTask:
-		if v = o.active[role]; v != nil && !v.ended() {
+		if v = en.active[role]; v != nil && !v.ended() {
 			if err := v.quit(); err != nil {
-				o.Fatalf("the %s, told to stop: %v", role, err)
+				en.Fatalf("the %s, told to stop: %v", role, err)
 			}
 		}
-		s.begin(o)
+		s.begin(en)
 		if c.ready != nil {
-			c.ready(o)
+			c.ready(en)
 		}
-		v = o.launch(role, where)
+		v = en.launch(role, where)
 	default:
-		v = o.armed(role, where, false)
-		s.begin(o)
+		v = en.armed(role, where, false)
+		s.begin(en)
 	}
 	if c.fix == before {
-		s.fix(o)
+		s.fix(en)
 	}
 	if c.leaving {
 		// A rebalance may bring it to the point before: then it ends by itself.
-		o.settledUnless(v.ended)
+		en.settledUnless(v.ended)
 		_ = v.stdin.Close()
 	}
-	o.reaches(v, c.point, o.kind, s.more)
-	o.look()
-	o.excuse(v, o.kind)
+	en.reaches(v, c.point, en.kind, s.more)
+	en.look()
+	en.excuse(v, en.kind)
 	ended := time.Since(begun)
 
 	// 3. Another in its place. More has been written meanwhile.
-	o.expire(role, o.kind)
-	o.write(o.Event("key 1", 0), o.Event("key 1", 0), o.Event("", 0))
-	next := o.launch(role, "")
+	en.expire(role, en.kind)
+	en.write(en.Event("key 1", 0), en.Event("key 1", 0), en.Event("", 0))
+	next := en.launch(role, "")
 	if c.fix == afterwards && s.fix != nil {
 		if s.fixable != nil {
-			s.fixable(o)
+			s.fixable(en)
 		}
-		s.fix(o)
+		s.fix(en)
 	}
 	if oneTask {
-		o.completes(role, next)
+		en.completes(role, next)
 	}
-	o.settled()
+	en.settled()
 
 	// 4. What was frozen goes on where it stood.
-	if o.kind == frozen {
+	if en.kind == frozen {
 		if err := v.cmd.Process.Signal(syscall.SIGCONT); err != nil {
-			o.Fatal(err)
+			en.Fatal(err)
 		}
-		o.write(o.Event("key 1", 0), o.Event("", 0))
-		o.settled()
+		en.write(en.Event("key 1", 0), en.Event("", 0))
+		en.settled()
 		if err := v.quit(); err != nil && !oneTask { // Whoever has one task may say that its transaction was ended under it.
-			o.Errorf("the %s, thawed and told to stop: %v", role, err)
+			en.Errorf("the %s, thawed and told to stop: %v", role, err)
 		}
 		if oneTask {
-			o.completes(role, o.launch(role, ""))
+			en.completes(role, en.launch(role, ""))
 		}
-		o.settled()
+		en.settled()
 	}
-	o.mustHold()
+	en.mustHold()
 	if s.check != nil {
-		s.check(o)
+		s.check(en)
 	}
-	o.Logf("ended after %v, all well after %v", ended.Round(100*time.Millisecond), time.Since(begun).Round(100*time.Millisecond))
+	en.Logf("ended after %v, all well after %v", ended.Round(100*time.Millisecond), time.Since(begun).Round(100*time.Millisecond))
 }
 
 // settled waits until everything has arrived.
-func (o *env) settled() {
-	o.Helper()
-	o.settledUnless(func() bool { return false })
+func (en *env) settled() {
+	en.Helper()
+	en.settledUnless(func() bool { return false })
 }
 
 // settledUnless is settled, or over.
-func (o *env) settledUnless(over func() bool) {
-	o.Helper()
-	if o.comesUnless(over, "every event has its effect, and nothing waits", `select not exists (select from written w
+func (en *env) settledUnless(over func() bool) {
+	en.Helper()
+	if en.comesUnless(over, "every event has its effect, and nothing waits", `select not exists (select from written w
 			where not exists (select from effect e where e.id = w.id)
 			and not exists (select from holdfast.letter l where l.event_id = w.id and l.state = 'open'))
-		and not exists (select from holdfast.parked) and not exists (select from holdfast.stored)`); o.Failed() {
-		o.FailNow()
+		and not exists (select from holdfast.parked) and not exists (select from holdfast.stored)`); en.Failed() {
+		en.FailNow()
 	}
 }
 
 // comes waits until a question is answered by yes.
-func (o *env) comes(what, question string, args ...any) {
-	o.Helper()
-	o.comesUnless(func() bool { return false }, what, question, args...)
+func (en *env) comes(what, question string, args ...any) {
+	en.Helper()
+	en.comesUnless(func() bool { return false }, what, question, args...)
 }
 
 // comesUnless is comes, or over.
-func (o *env) comesUnless(over func() bool, what, question string, args ...any) {
-	o.Helper()
+func (en *env) comesUnless(over func() bool, what, question string, args ...any) {
+	en.Helper()
 	// sleep: it does not ask as often as package wait would, because the machine has better things to do
 	for begun := time.Now(); !over(); time.Sleep(100 * time.Millisecond) {
 		var yes bool
-		if err := o.pool.QueryRow(context.Background(), question, args...).Scan(&yes); err != nil {
-			o.Fatal(err)
+		if err := en.pool.QueryRow(context.Background(), question, args...).Scan(&yes); err != nil {
+			en.Fatal(err)
 		}
 		if yes {
 			return
 		}
-		o.lookNowAndThen()
+		en.lookNowAndThen()
 		if time.Since(begun) > wait.Limit() {
-			o.Fatalf("waited %v for this: %s\n%s\nfencing and cursors: %s", wait.Limit(), what, o.Census(), o.accused())
+			en.Fatalf("waited %v for this: %s\n%s\nfencing and cursors: %s", wait.Limit(), what, en.Census(), en.accused())
 		}
 	}
 }
 
 // completes waits until a task is done. A lock of the one before may be held for some seconds yet.
-func (o *env) completes(role string, v *subject) {
-	o.Helper()
+func (en *env) completes(role string, v *subject) {
+	en.Helper()
 	for tries := 1; ; tries++ {
 		select {
 		case <-v.done:
 		case <-time.After(wait.Limit()):
-			o.Fatalf("the %s does not end", role)
+			en.Fatalf("the %s does not end", role)
 		}
 		if v.err == nil {
 			return
 		}
 		if tries == 10 {
-			o.Fatalf("the %s fails again and again: %v", role, v.err)
+			en.Fatalf("the %s fails again and again: %v", role, v.err)
 		}
-		v = o.launch(role, "")
+		v = en.launch(role, "")
 	}
 }
 
 // expire lets leases run out, which takes longer than a test should: the database's clock decides that, so this is as if
 // the time had passed. A relay that is frozen has a clock too, by which its lease is not over: it is waited for.
-func (o *env) expire(role string, k kind) {
-	o.Helper()
+func (en *env) expire(role string, k kind) {
+	en.Helper()
 	if role == "consumer" {
-		pgtest.Exec(o, o.Db, "update holdfast.stored set lease_until = now() where lease_until > now()")
+		pgtest.Exec(en, en.Db, "update holdfast.stored set lease_until = now() where lease_until > now()")
 	}
 	if role == "relay" && k != frozen {
 		// What the dead one had sent may still be going on: two who lock several rows can be in each other's way.
-		o.Await("leases run out", func() bool {
-			_, err := o.pool.Exec(context.Background(), "update holdfast.lane set lease_until = now() where lease_until > now()")
+		en.Await("leases run out", func() bool {
+			_, err := en.pool.Exec(context.Background(), "update holdfast.lane set lease_until = now() where lease_until > now()")
 			return err == nil
 		})
-		pgtest.Exec(o, o.Db, "update holdfast.relay set seen_until = now()")
+		pgtest.Exec(en, en.Db, "update holdfast.relay set seen_until = now()")
 	}
 }
 
 // excuse counts how many duplicates in Kafka the end of a relay excuses: what it has published since a save of before it
 // began, and the pages in progress. One that stops in order, or is no relay, is excused none.
-func (o *env) excuse(v *subject, k kind) {
+func (en *env) excuse(v *subject, k kind) {
 	if v.role != "relay" || k == stopped {
 		return
 	}
@@ -450,19 +450,19 @@ func (o *env) excuse(v *subject, k kind) {
 			last, before = 0, last
 		}
 	}
-	o.excused += last + before + lanes*pageSize
+	en.excused += last + before + lanes*pageSize
 	if k == frozen {
-		o.excused += lanes * pageSize // What is in progress when it thaws.
+		en.excused += lanes * pageSize // What is in progress when it thaws.
 	}
 }
 
 // lost is how many lanes a subject has lost, and how many duplicates that excuses: what it had published of a lane since a save of
 // before the last one, and the pages in progress.
-func (v *subject) lost() (lost, excused int) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
+func (s *subject) lost() (lost, excused int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	var last, before [lanes]int
-	for _, line := range v.lines {
+	for _, line := range s.lines {
 		var n, lane int
 		if _, err := fmt.Sscanf(line, "report published %d %d", &n, &lane); err == nil {
 			last[lane] += n
@@ -478,45 +478,45 @@ func (v *subject) lost() (lost, excused int) {
 }
 
 // mustHold asks the oracles.
-func (o *env) mustHold() {
-	o.Helper()
-	o.holds(o.known())
+func (en *env) mustHold() {
+	en.Helper()
+	en.holds(en.known())
 }
 
 // holds asks the oracles about all that is known.
-func (o *env) holds(known oracle.Run) {
-	o.Helper()
+func (en *env) holds(known oracle.Run) {
+	en.Helper()
 	v := endtoend.VerdictOf(known)
-	v.MustHold(o)
-	want, got := slices.Sorted(maps.Keys(o.letters)), slices.Sorted(maps.Keys(v.Letters))
+	v.MustHold(en)
+	want, got := slices.Sorted(maps.Keys(en.letters)), slices.Sorted(maps.Keys(v.Letters))
 	if !slices.Equal(got, want) {
-		o.Errorf("open letters are of the events %q, want %q", got, want)
+		en.Errorf("open letters are of the events %q, want %q", got, want)
 	}
-	lost, most := 0, o.excused // A machine that stands still for half a lease costs lanes.
-	for _, v := range o.all {
+	lost, most := 0, en.excused // A machine that stands still for half a lease costs lanes.
+	for _, v := range en.all {
 		n, excused := v.lost()
 		lost, most = lost+n, most+excused
 	}
 	if v.Figures.Duplicates > most {
-		o.Errorf("Kafka has %d duplicates, at most %d are excused: %s", v.Figures.Duplicates, most, v)
+		en.Errorf("Kafka has %d duplicates, at most %d are excused: %s", v.Figures.Duplicates, most, v)
 	}
-	o.Logf("%d events, %d duplicates of at most %d, %d lanes lost; %d changes of lanes, %d of positions, %d taken in, %d looks at the cursors", v.Figures.Events,
+	en.Logf("%d events, %d duplicates of at most %d, %d lanes lost; %d changes of lanes, %d of positions, %d taken in, %d looks at the cursors", v.Figures.Events,
 		v.Figures.Duplicates, most, lost, len(known.LaneLog), len(known.PositionLog), len(known.TakenLog), len(known.Cursors))
 }
 
 // leave ends the processes of an env in order.
-func (o *env) leave() {
-	o.Helper()
+func (en *env) leave() {
+	en.Helper()
 	// The last relay may have just begun to read again what one before it had published, and not saved.
-	o.comes("the cursors are past everything", "select not exists ("+unreadEvents+")")
+	en.comes("the cursors are past everything", "select not exists ("+unreadEvents+")")
 	var relays, consumers []func()
-	for _, v := range o.all {
+	for _, v := range en.all {
 		if v.ended() {
 			continue
 		}
 		quit := func() {
 			if err := v.quit(); err != nil {
-				o.Errorf("the %s, told to stop: %v", v.role, err)
+				en.Errorf("the %s, told to stop: %v", v.role, err)
 			}
 		}
 		if v.role == "relay" {
@@ -525,32 +525,32 @@ func (o *env) leave() {
 			consumers = append(consumers, quit)
 		}
 	}
-	o.Finish(relays, consumers, "billing")
-	known := o.known()
-	o.left(&known)
-	o.holds(known)
+	en.Finish(relays, consumers, "billing")
+	known := en.known()
+	en.left(&known)
+	en.holds(known)
 }
 
 // write writes events, each the next of its key, in one transaction.
-func (o *env) write(events ...holdfast.Event) {
-	o.Helper()
+func (en *env) write(events ...holdfast.Event) {
+	en.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), wait.Limit())
 	defer cancel()
 	var ids, topics, keys []string
 	var numbers []int64
 	for _, e := range events {
 		k := e.Topic + "/" + e.Key
-		o.numbers[k]++
-		ids, topics, keys, numbers = append(ids, e.ID), append(topics, e.Topic), append(keys, e.Key), append(numbers, o.numbers[k])
+		en.numbers[k]++
+		ids, topics, keys, numbers = append(ids, e.ID), append(topics, e.Topic), append(keys, e.Key), append(numbers, en.numbers[k])
 	}
-	err := pgx.BeginFunc(ctx, o.pool, func(tx pgx.Tx) error {
+	err := pgx.BeginFunc(ctx, en.pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "insert into written select * from unnest($1::text[], $2::text[], $3::text[], $4::bigint[])", ids, topics, keys, numbers); err != nil {
 			return err
 		}
 		return outbox.Write(ctx, tx, events...)
 	})
 	if err != nil {
-		o.Fatal(err)
+		en.Fatal(err)
 	}
 }
 

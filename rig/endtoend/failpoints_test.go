@@ -230,9 +230,9 @@ func (k kind) concerns(w group) bool {
 }
 
 // run goes through the rows of a group.
-func (w group) run(t *testing.T, program string, cluster *kafkatest.Cluster, k kind) {
-	o := newEnv(t, program, cluster, w, k)
-	for i, row := range w.rows {
+func (g group) run(t *testing.T, program string, cluster *kafkatest.Cluster, k kind) {
+	o := newEnv(t, program, cluster, g, k)
+	for i, row := range g.rows {
 		well := t.Run(fmt.Sprintf("%s in %s", row.point, nameOf(row.in)), func(t *testing.T) {
 			o.path.TB, o.row = t, i
 			defer func() { o.path.TB = o.root }()
@@ -282,20 +282,20 @@ func plain() scenario {
 }
 
 // load writes events of some keys and of none, in a few transactions.
-func (o *env) load(each int) {
-	o.Helper()
+func (en *env) load(each int) {
+	en.Helper()
 	for n := 0; n < each; {
 		var events []holdfast.Event
 		for ; n < each && len(events) < 48; n++ {
 			for k := range 8 {
-				e := o.Event(fmt.Sprint("key ", k), int64(n))
+				e := en.Event(fmt.Sprint("key ", k), int64(n))
 				if k == 7 {
 					e.Key = ""
 				}
 				events = append(events, e)
 			}
 		}
-		o.write(events...)
+		en.write(events...)
 	}
 }
 
@@ -310,51 +310,51 @@ func produced() scenario {
 
 const smallTopic = 20_000 // bytes that a topic takes which is too small
 
-func (o *env) to(topic, key string) holdfast.Event {
-	e := o.Event(key, 0)
+func (en *env) to(topic, key string) holdfast.Event {
+	e := en.Event(key, 0)
 	e.Topic = topic
 	return e
 }
 
 // tooLarge writes an event that its topic refuses, among others.
-func (o *env) tooLarge(key string) (large holdfast.Event) {
-	o.Helper()
-	topic := o.topicOf[o.row]
-	large = o.to(topic, key)
+func (en *env) tooLarge(key string) (large holdfast.Event) {
+	en.Helper()
+	topic := en.topicOf[en.row]
+	large = en.to(topic, key)
 	large.Payload = make([]byte, 2*smallTopic)
 	_, _ = rand.Read(large.Payload)
-	o.load(6)
-	o.write(o.to(topic, "large"), o.to(topic, "other"), large)
-	o.write(o.to(topic, "large"), o.to(topic, "other"), o.to(topic, "large"))
+	en.load(6)
+	en.write(en.to(topic, "large"), en.to(topic, "other"), large)
+	en.write(en.to(topic, "large"), en.to(topic, "other"), en.to(topic, "large"))
 	return large
 }
 
 // widen has the small topic take everything. What the broker says of it is not what it does yet: but it makes changes in their
 // order, and goes by this one once it goes by a later one.
-func (o *env) widen() {
-	o.Helper()
-	o.widenTopic(o.topicOf[o.row])
-	later := o.Cluster.Topic(o, 1, "max.message.bytes", fmt.Sprint(smallTopic))
-	o.widenTopic(later)
+func (en *env) widen() {
+	en.Helper()
+	en.widenTopic(en.topicOf[en.row])
+	later := en.Cluster.Topic(en, 1, "max.message.bytes", fmt.Sprint(smallTopic))
+	en.widenTopic(later)
 	large := make([]byte, 2*smallTopic)
 	_, _ = rand.Read(large)
-	o.Await("the broker goes by the change", func() bool {
-		res, err := o.Cluster.Client.Produce(o.Context(), &kafka.ProduceRequest{Topic: later, RequiredAcks: kafka.RequireAll,
+	en.Await("the broker goes by the change", func() bool {
+		res, err := en.Cluster.Client.Produce(en.Context(), &kafka.ProduceRequest{Topic: later, RequiredAcks: kafka.RequireAll,
 			Records: kafka.NewRecordReader(kafka.Record{Value: kafka.NewBytes(large)})})
 		return err == nil && res.Error == nil
 	})
 }
 
-func (o *env) widenTopic(topic string) {
-	o.Helper()
-	o.Await("the broker changes the topic", func() bool {
-		res, err := o.Cluster.Client.IncrementalAlterConfigs(o.Context(), &kafka.IncrementalAlterConfigsRequest{
+func (en *env) widenTopic(topic string) {
+	en.Helper()
+	en.Await("the broker changes the topic", func() bool {
+		res, err := en.Cluster.Client.IncrementalAlterConfigs(en.Context(), &kafka.IncrementalAlterConfigsRequest{
 			Resources: []kafka.IncrementalAlterConfigsRequestResource{{ResourceType: kafka.ResourceTypeTopic, ResourceName: topic,
 				Configs: []kafka.IncrementalAlterConfigsRequestConfig{{Name: "max.message.bytes", Value: "1000000", ConfigOperation: kafka.ConfigOperationSet}}}}})
 		return err == nil && res.Resources[0].Error == nil
 	})
-	o.Await("the broker knows of the change", func() bool {
-		res, err := o.Cluster.Client.DescribeConfigs(o.Context(), &kafka.DescribeConfigsRequest{Resources: []kafka.DescribeConfigRequestResource{
+	en.Await("the broker knows of the change", func() bool {
+		res, err := en.Cluster.Client.DescribeConfigs(en.Context(), &kafka.DescribeConfigsRequest{Resources: []kafka.DescribeConfigRequestResource{
 			{ResourceType: kafka.ResourceTypeTopic, ResourceName: topic, ConfigNames: []string{"max.message.bytes"}}}})
 		return err == nil && len(res.Resources) == 1 && len(res.Resources[0].ConfigEntries) == 1 && res.Resources[0].ConfigEntries[0].ConfigValue == "1000000"
 	})
@@ -431,15 +431,15 @@ func scheduled() scenario {
 }
 
 // later writes events some of which are not due yet.
-func (o *env) later() {
-	o.Helper()
+func (en *env) later() {
+	en.Helper()
 	var events []holdfast.Event
 	for k := range 10 {
-		e := o.Event(fmt.Sprintf("key %d of %d", k, len(o.numbers)), 0) // a new one: what is due when it is written overtakes what was not
+		e := en.Event(fmt.Sprintf("key %d of %d", k, len(en.numbers)), 0) // a new one: what is due when it is written overtakes what was not
 		e.NotBefore = time.Now().Add(time.Duration(k/5) * time.Second)
 		events = append(events, e)
 	}
-	o.write(events...)
+	en.write(events...)
 }
 
 // manySegments is more than one segment of the log holds.
@@ -458,16 +458,16 @@ func manySegments() scenario {
 }
 
 // fails writes events whose handler fails, followed by others of their keys.
-func (o *env) fails(how string) (ids []string) {
-	o.Helper()
-	o.load(3)
+func (en *env) fails(how string) (ids []string) {
+	en.Helper()
+	en.load(3)
 	for k := range 4 {
-		e := o.Event(fmt.Sprint("key ", k), 0)
+		e := en.Event(fmt.Sprint("key ", k), 0)
 		e.Headers = map[string]string{"fail": how}
-		o.write(e, o.Event(e.Key, 0), o.Event(e.Key, 0))
+		en.write(e, en.Event(e.Key, 0), en.Event(e.Key, 0))
 		ids = append(ids, e.ID)
 	}
-	o.load(2)
+	en.load(2)
 	return ids
 }
 
@@ -507,11 +507,11 @@ func aged() scenario {
 }
 
 // offsetsAreThePositions tells whether the consumer has committed to Kafka what it has saved.
-func (o *env) offsetsAreThePositions() bool {
-	o.Helper()
-	rows, err := o.Db.Query(o.Context(), "select topic, partition, position from holdfast.consumer_position")
+func (en *env) offsetsAreThePositions() bool {
+	en.Helper()
+	rows, err := en.Db.Query(en.Context(), "select topic, partition, position from holdfast.consumer_position")
 	if err != nil {
-		o.Fatal(err)
+		en.Fatal(err)
 	}
 	positions, err := pgx.CollectRows(rows, pgx.RowToStructByPos[struct {
 		Topic     string
@@ -519,10 +519,10 @@ func (o *env) offsetsAreThePositions() bool {
 		Position  int64
 	}])
 	if err != nil {
-		o.Fatal(err)
+		en.Fatal(err)
 	}
 	for _, p := range positions {
-		if offset, known := o.Committed(p.Topic, p.Partition); !known || offset != p.Position {
+		if offset, known := en.Committed(p.Topic, p.Partition); !known || offset != p.Position {
 			return false
 		}
 	}

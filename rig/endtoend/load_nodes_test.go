@@ -78,42 +78,42 @@ func (n node) witness(ctx context.Context, tx pgx.Tx, consumer string, e holdfas
 	return err
 }
 
-func (s *consumers) startNode(n node) *process {
-	s.Helper()
-	return s.startPart(part{Role: "billing", DSN: s.Dsn, Brokers: s.Cluster.Brokers, Topics: s.Topics, Node: &n})
+func (co *consumers) startNode(n node) *process {
+	co.Helper()
+	return co.startPart(part{Role: "billing", DSN: co.Dsn, Brokers: co.Cluster.Brokers, Topics: co.Topics, Node: &n})
 }
 
 func (proc *process) pid() int { return proc.cmd.Process.Pid }
 
 // signal is for a process that we started and have not waited for.
-func (s *consumers) signal(proc *process, sig syscall.Signal) {
-	s.Helper()
+func (co *consumers) signal(proc *process, sig syscall.Signal) {
+	co.Helper()
 	if err := proc.cmd.Process.Signal(sig); err != nil {
-		s.Fatalf("%v: %v", sig, err)
+		co.Fatalf("%v: %v", sig, err)
 	}
 }
 
 // owns waits until a process has been given a partition.
-func (s *consumers) owns(proc *process) {
-	s.Helper()
-	s.Await("the node has a partition", func() bool {
-		return s.Count("select count(*) from report where pid = $1 and what = 'assigned'", proc.pid()) > 0
+func (co *consumers) owns(proc *process) {
+	co.Helper()
+	co.Await("the node has a partition", func() bool {
+		return co.Count("select count(*) from report where pid = $1 and what = 'assigned'", proc.pid()) > 0
 	})
 }
 
 // fenced checks that nothing was done under an epoch but by the process that had raised it.
-func (s *consumers) fenced() {
-	s.Helper()
-	if n := s.Count("select count(*) from effect where epoch is not null"); n == 0 {
-		s.Error("no effect has a witness")
+func (co *consumers) fenced() {
+	co.Helper()
+	if n := co.Count("select count(*) from effect where epoch is not null"); n == 0 {
+		co.Error("no effect has a witness")
 	}
-	if n := s.Count("select count(*) from (select from report where what = 'assigned' group by partition, epoch having count(distinct pid) > 1) x"); n > 0 {
-		s.Errorf("%d epochs were raised by two processes", n)
+	if n := co.Count("select count(*) from (select from report where what = 'assigned' group by partition, epoch having count(distinct pid) > 1) x"); n > 0 {
+		co.Errorf("%d epochs were raised by two processes", n)
 	}
-	n := s.Count(`select count(*) from effect e where e.epoch is not null and not exists
+	n := co.Count(`select count(*) from effect e where e.epoch is not null and not exists
 		(select from report t where t.what = 'assigned' and t.partition = e.partition and t.epoch = e.epoch and t.pid = e.pid)`)
 	if n > 0 {
-		s.Errorf("%d effects were committed by a process under an epoch that another had raised", n)
+		co.Errorf("%d effects were committed by a process under an epoch that another had raised", n)
 	}
 }
 
@@ -231,24 +231,24 @@ func TestLoadNodes_ANodeFrozenInsideAHandlerHoldsItsPartition(t *testing.T) {
 // freezeAtTheGate stops a node's process while a handler of its is inside its transaction. On a busy machine the handler
 // may run into its time-out first. Its event is stored then, and guarded by the lease of its key: not by the fence of
 // the partition, which is what the caller looks at. So that is tried again, with other events.
-func (s *consumers) freezeAtTheGate(proc *process) {
-	s.Helper()
+func (co *consumers) freezeAtTheGate(proc *process) {
+	co.Helper()
 	for tries := int64(1); tries <= 20; tries++ {
-		events := append(s.some(100, 8, "work"), s.next("gate", "gate"))
-		s.publish(append(events, s.some(2000, 8, "work")...)...)
-		s.Await("a handler is at the gate", func() bool {
-			return s.Count("select count(distinct id) from report where what = 'at the gate'") == tries
+		events := append(co.some(100, 8, "work"), co.next("gate", "gate"))
+		co.publish(append(events, co.some(2000, 8, "work")...)...)
+		co.Await("a handler is at the gate", func() bool {
+			return co.Count("select count(distinct id) from report where what = 'at the gate'") == tries
 		})
-		s.signal(proc, syscall.SIGSTOP)
-		open := s.Count("select count(*) from pg_stat_activity where datname = current_database() and state = 'idle in transaction'")
-		if open > 0 && s.Count("select count(*) from holdfast.stored") == 0 {
+		co.signal(proc, syscall.SIGSTOP)
+		open := co.Count("select count(*) from pg_stat_activity where datname = current_database() and state = 'idle in transaction'")
+		if open > 0 && co.Count("select count(*) from holdfast.stored") == 0 {
 			return
 		}
-		s.Logf("no handler was inside its transaction when the process stopped: once more")
-		s.signal(proc, syscall.SIGCONT)
-		s.Await("everything is handled", func() bool {
-			return s.Count("select count(*) from written w where not exists (select from effect e where e.id = w.id)") == 0
+		co.Logf("no handler was inside its transaction when the process stopped: once more")
+		co.signal(proc, syscall.SIGCONT)
+		co.Await("everything is handled", func() bool {
+			return co.Count("select count(*) from written w where not exists (select from effect e where e.id = w.id)") == 0
 		})
 	}
-	s.Fatal("no handler could be frozen inside its transaction")
+	co.Fatal("no handler could be frozen inside its transaction")
 }

@@ -104,20 +104,20 @@ func TestLoadOffsets_OffsetsSetBackRepeatAndOffsetsSetForwardSkipNothing(t *test
 }
 
 // logEnds is the end of each partition's log.
-func (s *consumers) logEnds() map[int]int64 {
-	s.Helper()
+func (co *consumers) logEnds() map[int]int64 {
+	co.Helper()
 	var ask []kafka.OffsetRequest
-	for partition := range s.partitions {
+	for partition := range co.partitions {
 		ask = append(ask, kafka.LastOffsetOf(partition))
 	}
-	res, err := s.Cluster.Client.ListOffsets(s.Context(), &kafka.ListOffsetsRequest{Topics: map[string][]kafka.OffsetRequest{s.Topic(): ask}})
+	res, err := co.Cluster.Client.ListOffsets(co.Context(), &kafka.ListOffsetsRequest{Topics: map[string][]kafka.OffsetRequest{co.Topic(): ask}})
 	if err != nil {
-		s.Fatal(err)
+		co.Fatal(err)
 	}
 	ends := map[int]int64{}
-	for _, p := range res.Topics[s.Topic()] {
+	for _, p := range res.Topics[co.Topic()] {
 		if p.Error != nil {
-			s.Fatal(p.Error)
+			co.Fatal(p.Error)
 		}
 		ends[p.Partition] = p.LastOffset
 	}

@@ -66,13 +66,13 @@ func setupConsumers(t testing.TB, partitions int) *consumers {
 }
 
 // next is the next event of a key. do is what a node's handler is asked to do with it.
-func (s *consumers) next(key, do string) holdfast.Event {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.numbers[key]++
-	e := s.Event(key, s.numbers[key])
+func (co *consumers) next(key, do string) holdfast.Event {
+	co.mu.Lock()
+	defer co.mu.Unlock()
+	co.numbers[key]++
+	e := co.Event(key, co.numbers[key])
 	e.Time = time.Now()
-	e.Headers = map[string]string{"do": do, "partition": fmt.Sprint(kafkago.Murmur2(e, s.partitions)), "number": fmt.Sprint(s.numbers[key])}
+	e.Headers = map[string]string{"do": do, "partition": fmt.Sprint(kafkago.Murmur2(e, co.partitions)), "number": fmt.Sprint(co.numbers[key])}
 	return e
 }
 
@@ -83,36 +83,36 @@ func numberOf(e holdfast.Event) int {
 }
 
 // some makes n events of random keys out of as many.
-func (s *consumers) some(n, keys int, do string) []holdfast.Event {
+func (co *consumers) some(n, keys int, do string) []holdfast.Event {
 	events := make([]holdfast.Event, n)
 	for i := range events {
-		events[i] = s.next(fmt.Sprint("k", s.rng.IntN(keys)), do)
+		events[i] = co.next(fmt.Sprint("k", co.rng.IntN(keys)), do)
 	}
 	return events
 }
 
 // publish writes the truth about events, and puts them into Kafka in their order.
-func (s *consumers) publish(events ...holdfast.Event) {
-	s.Helper()
-	if err := s.tryPublish(events); err != nil {
-		s.Fatal(err)
+func (co *consumers) publish(events ...holdfast.Event) {
+	co.Helper()
+	if err := co.tryPublish(events); err != nil {
+		co.Fatal(err)
 	}
 }
 
-func (s *consumers) tryPublish(events []holdfast.Event) error {
+func (co *consumers) tryPublish(events []holdfast.Event) error {
 	ctx, cancel := context.WithTimeout(context.Background(), wait.Limit())
 	defer cancel()
 	b := &pgx.Batch{}
 	for _, e := range events {
 		b.Queue("insert into written (id, topic, key, number, type) values ($1, $2, $3, $4, $5)", e.ID, e.Topic, e.Key, numberOf(e), e.Type)
 	}
-	if err := s.pool.SendBatch(ctx, b).Close(); err != nil {
+	if err := co.pool.SendBatch(ctx, b).Close(); err != nil {
 		return err
 	}
 	for { // As a relay does: what has failed goes again, in its order.
 		var failed []holdfast.Event
 		var last error
-		for i, err := range s.kafka.Publish(ctx, events) {
+		for i, err := range co.kafka.Publish(ctx, events) {
 			if err != nil {
 				failed, last = append(failed, events[i]), err
 			}
@@ -128,10 +128,10 @@ func (s *consumers) tryPublish(events []holdfast.Event) error {
 }
 
 // flow publishes about perSecond events until ctx is done. The caller waits for it.
-func (s *consumers) flow(ctx context.Context, perSecond int, next func(rng *rand.Rand) holdfast.Event) (wait func()) {
+func (co *consumers) flow(ctx context.Context, perSecond int, next func(rng *rand.Rand) holdfast.Event) (wait func()) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		rng := rand.New(rand.NewPCG(s.seed, 1))
+		rng := rand.New(rand.NewPCG(co.seed, 1))
 		last, owed := time.Now(), 0.0
 		for after(ctx, 20*time.Millisecond) {
 			now := time.Now()
@@ -141,8 +141,8 @@ func (s *consumers) flow(ctx context.Context, perSecond int, next func(rng *rand
 			for ; owed >= 1; owed-- {
 				events = append(events, next(rng))
 			}
-			if err := s.tryPublish(events); err != nil {
-				s.Error(err)
+			if err := co.tryPublish(events); err != nil {
+				co.Error(err)
 				return
 			}
 		}
@@ -151,8 +151,8 @@ func (s *consumers) flow(ctx context.Context, perSecond int, next func(rng *rand
 }
 
 // any is the next event for a flow of so many keys.
-func (s *consumers) any(keys int, do string) func(*rand.Rand) holdfast.Event {
-	return func(rng *rand.Rand) holdfast.Event { return s.next(fmt.Sprint("k", rng.IntN(keys)), do) }
+func (co *consumers) any(keys int, do string) func(*rand.Rand) holdfast.Event {
+	return func(rng *rand.Rand) holdfast.Event { return co.next(fmt.Sprint("k", rng.IntN(keys)), do) }
 }
 
 // delays are from before an event was published to its handler's write.
@@ -162,14 +162,14 @@ type delays struct {
 }
 
 // delays are those of the events that the condition chooses: w is written, e is effect.
-func (s *consumers) delays(where string, args ...any) (d delays) {
-	s.Helper()
+func (co *consumers) delays(where string, args ...any) (d delays) {
+	co.Helper()
 	var p50, p99, most float64
-	err := s.Db.QueryRow(s.Context(), `select count(*), coalesce(percentile_disc(0.5) within group (order by d), 0),
+	err := co.Db.QueryRow(co.Context(), `select count(*), coalesce(percentile_disc(0.5) within group (order by d), 0),
 			coalesce(percentile_disc(0.99) within group (order by d), 0), coalesce(max(d), 0)
 		from (select extract(epoch from e.at - w.at)::float8 d from effect e join written w using (id) where `+where+") x", args...).Scan(&d.n, &p50, &p99, &most)
 	if err != nil {
-		s.Fatal(err)
+		co.Fatal(err)
 	}
 	span := func(f float64) time.Duration { return time.Duration(f * float64(time.Second)).Round(time.Millisecond) }
 	d.p50, d.p99, d.max = span(p50), span(p99), span(most)
@@ -181,56 +181,56 @@ func (d delays) String() string {
 }
 
 // group is the consumer group of billing.
-func (s *consumers) group() kafkago.GroupConfig { return endtoend.GroupOf("billing", s.Topics) }
+func (co *consumers) group() kafkago.GroupConfig { return endtoend.GroupOf("billing", co.Topics) }
 
-func (s *consumers) consumeGroup(ctx context.Context, in *inbox.Inbox, g kafkago.GroupConfig) error {
-	return endtoend.ConsumeGroup(ctx, in, s.Cluster.Brokers, g)
+func (co *consumers) consumeGroup(ctx context.Context, in *inbox.Inbox, g kafkago.GroupConfig) error {
+	return endtoend.ConsumeGroup(ctx, in, co.Cluster.Brokers, g)
 }
 
 // consumer makes one node of billing in this process.
-func (s *consumers) consumer(h inbox.Handler, change func(*inbox.Config)) *inbox.Inbox {
-	s.Helper()
-	c := inbox.Config{Consumer: "billing", Logger: s.Tail.Logger("billing")}
+func (co *consumers) consumer(h inbox.Handler, change func(*inbox.Config)) *inbox.Inbox {
+	co.Helper()
+	c := inbox.Config{Consumer: "billing", Logger: co.Tail.Logger("billing")}
 	if change != nil {
 		change(&c)
 	}
 	c.Observer.OnHeld = func(_ inbox.Assignment, err error) {
 		select {
-		case s.held <- err:
+		case co.held <- err:
 		default:
 		}
 	}
-	in, err := inbox.New(s.path.Pool(20), c)
+	in, err := inbox.New(co.path.Pool(20), c)
 	if err != nil {
-		s.Fatal(err)
+		co.Fatal(err)
 	}
 	in.Handle("changed", h)
 	return in
 }
 
 // refuses runs a node until it holds a partition, and returns why.
-func (s *consumers) refuses(in *inbox.Inbox, g kafkago.GroupConfig) error {
-	s.Helper()
-	return s.holds(func(ctx context.Context) error { return s.consumeGroup(ctx, in, g) }, func() {})
+func (co *consumers) refuses(in *inbox.Inbox, g kafkago.GroupConfig) error {
+	co.Helper()
+	return co.holds(func(ctx context.Context) error { return co.consumeGroup(ctx, in, g) }, func() {})
 }
 
 // runsOut runs a node that ends by itself, and returns why.
-func (s *consumers) runsOut(in *inbox.Inbox, g kafkago.GroupConfig) error {
-	s.Helper()
+func (co *consumers) runsOut(in *inbox.Inbox, g kafkago.GroupConfig) error {
+	co.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), wait.Limit())
 	defer cancel()
-	err := s.consumeGroup(ctx, in, g)
+	err := co.consumeGroup(ctx, in, g)
 	if ctx.Err() != nil {
-		s.Fatalf("it goes on, %s", s.Census())
+		co.Fatalf("it goes on, %s", co.Census())
 	}
 	return err
 }
 
 // holds runs a node until it holds a partition, and returns why. meanwhile is what happens beside it.
-func (s *consumers) holds(consume func(context.Context) error, meanwhile func()) (why error) {
-	s.Helper()
+func (co *consumers) holds(consume func(context.Context) error, meanwhile func()) (why error) {
+	co.Helper()
 	select { // what an earlier node said
-	case <-s.held:
+	case <-co.held:
 	default:
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -239,15 +239,15 @@ func (s *consumers) holds(consume func(context.Context) error, meanwhile func())
 	go func() { ended <- consume(ctx) }()
 	meanwhile()
 	select {
-	case why = <-s.held:
+	case why = <-co.held:
 	case err := <-ended:
-		s.Fatalf("it ended with %v", err)
+		co.Fatalf("it ended with %v", err)
 	case <-time.After(wait.Limit()):
-		s.Fatalf("it goes on, %s", s.Census())
+		co.Fatalf("it goes on, %s", co.Census())
 	}
 	cancel()
 	if err := <-ended; err != nil {
-		s.Errorf("a node that holds a partition, told to stop: %v", err)
+		co.Errorf("a node that holds a partition, told to stop: %v", err)
 	}
 	return why
 }
@@ -282,19 +282,19 @@ func (o *outcomes) String() string {
 }
 
 // offsets sets the group's committed offsets, as an operator does while no node runs.
-func (s *consumers) offsets(to map[int]int64) {
-	s.Helper()
+func (co *consumers) offsets(to map[int]int64) {
+	co.Helper()
 	var all []kafka.OffsetCommit
 	for partition, offset := range to {
 		all = append(all, kafka.OffsetCommit{Partition: partition, Offset: offset})
 	}
-	s.Await("the group's offsets are set", func() bool { // It has to be empty, and the broker learns that a moment late.
-		res, err := s.Cluster.Client.OffsetCommit(s.Context(), &kafka.OffsetCommitRequest{GroupID: s.group().GroupID, GenerationID: -1,
-			Topics: map[string][]kafka.OffsetCommit{s.Topic(): all}})
+	co.Await("the group's offsets are set", func() bool { // It has to be empty, and the broker learns that a moment late.
+		res, err := co.Cluster.Client.OffsetCommit(co.Context(), &kafka.OffsetCommitRequest{GroupID: co.group().GroupID, GenerationID: -1,
+			Topics: map[string][]kafka.OffsetCommit{co.Topic(): all}})
 		if err != nil {
 			return false
 		}
-		for _, p := range res.Topics[s.Topic()] {
+		for _, p := range res.Topics[co.Topic()] {
 			if p.Error != nil {
 				return false
 			}
@@ -304,9 +304,9 @@ func (s *consumers) offsets(to map[int]int64) {
 }
 
 // members is how many nodes the group has.
-func (s *consumers) members() int {
-	s.Helper()
-	res, err := s.Cluster.Client.DescribeGroups(s.Context(), &kafka.DescribeGroupsRequest{GroupIDs: []string{s.group().GroupID}})
+func (co *consumers) members() int {
+	co.Helper()
+	res, err := co.Cluster.Client.DescribeGroups(co.Context(), &kafka.DescribeGroupsRequest{GroupIDs: []string{co.group().GroupID}})
 	if err != nil || len(res.Groups) != 1 {
 		return 0
 	}
@@ -314,32 +314,32 @@ func (s *consumers) members() int {
 }
 
 // replayAll replays every open letter.
-func (s *consumers) replayAll(d *dlq.DLQ, want int) {
-	s.Helper()
-	n, err := d.Replay(s.Context(), dlq.Filter{}, dlq.ReplayOptions{By: "the test", Reason: "the cause is fixed"})
+func (co *consumers) replayAll(d *dlq.DLQ, want int) {
+	co.Helper()
+	n, err := d.Replay(co.Context(), dlq.Filter{}, dlq.ReplayOptions{By: "the test", Reason: "the cause is fixed"})
 	if err != nil || n != want {
-		s.Fatalf("replayed %d letters, %v; want %d", n, err, want)
+		co.Fatalf("replayed %d letters, %v; want %d", n, err, want)
 	}
 }
 
 // positions is where billing stands in each partition.
-func (s *consumers) positions() map[int]int64 {
-	s.Helper()
-	rows, err := s.Db.Query(s.Context(), "select partition, position from holdfast.consumer_position where consumer = 'billing' and topic = $1", s.Topic())
+func (co *consumers) positions() map[int]int64 {
+	co.Helper()
+	rows, err := co.Db.Query(co.Context(), "select partition, position from holdfast.consumer_position where consumer = 'billing' and topic = $1", co.Topic())
 	if err != nil {
-		s.Fatal(err)
+		co.Fatal(err)
 	}
 	all := map[int]int64{}
 	var partition int
 	var position int64
 	if _, err := pgx.ForEachRow(rows, []any{&partition, &position}, func() error { all[partition] = position; return nil }); err != nil {
-		s.Fatal(err)
+		co.Fatal(err)
 	}
 	return all
 }
 
 // ends judges once everything has had its effect and the nodes have read all of Kafka, and stops them.
-func (s *consumers) ends(stops ...func()) endtoend.Verdict {
-	s.Helper()
-	return s.Finish(nil, stops, "billing")
+func (co *consumers) ends(stops ...func()) endtoend.Verdict {
+	co.Helper()
+	return co.Finish(nil, stops, "billing")
 }

@@ -16,46 +16,46 @@ import (
 )
 
 // recreate deletes the topic and makes it again, empty. The truth about its old events goes with them.
-func (s *consumers) recreate(between func()) {
-	s.Helper()
-	ctx := s.Context()
-	if err := s.Cluster.Server.DeleteTopic(ctx, s.Topic()); err != nil {
-		s.Fatal(err)
+func (co *consumers) recreate(between func()) {
+	co.Helper()
+	ctx := co.Context()
+	if err := co.Cluster.Server.DeleteTopic(ctx, co.Topic()); err != nil {
+		co.Fatal(err)
 	}
 	if between != nil {
 		between()
 	}
 	// The name is free a moment after the topic is gone.
-	s.Await("the topic can be made again", func() bool { return s.Cluster.Server.CreateTopic(ctx, s.Topic(), s.partitions, nil) == nil })
+	co.Await("the topic can be made again", func() bool { return co.Cluster.Server.CreateTopic(ctx, co.Topic(), co.partitions, nil) == nil })
 }
 
 // forgetOld takes what was done before a topic was made again out of the truth: Kafka has no record of it any more.
-func (s *consumers) forgetOld() {
-	s.Helper()
-	if missing := s.Count("select count(*) from written w where not exists (select from effect e where e.id = w.id)"); missing != 0 {
-		s.Errorf("%d events of the old topic were not handled", missing)
+func (co *consumers) forgetOld() {
+	co.Helper()
+	if missing := co.Count("select count(*) from written w where not exists (select from effect e where e.id = w.id)"); missing != 0 {
+		co.Errorf("%d events of the old topic were not handled", missing)
 	}
-	pgtest.Exec(s, s.Db, "truncate written, effect")
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	clear(s.numbers)
+	pgtest.Exec(co, co.Db, "truncate written, effect")
+	co.mu.Lock()
+	defer co.mu.Unlock()
+	clear(co.numbers)
 }
 
 // startAgain makes the topic again, with n events, after all of the old one were handled.
-func (s *consumers) startAgain(n int) {
-	s.Helper()
-	s.recreate(nil)
-	s.forgetOld()
-	s.publish(s.some(n, 10, "")...)
+func (co *consumers) startAgain(n int) {
+	co.Helper()
+	co.recreate(nil)
+	co.forgetOld()
+	co.publish(co.some(n, 10, "")...)
 }
 
 // remedyHolds does what the error tells an operator to do, and a consumer then handles all there is.
-func (s *consumers) remedyHolds() {
-	s.Helper()
-	pgtest.Exec(s, s.Db, "delete from holdfast.consumer_position where topic = $1", s.Topic())
-	v := s.ends(s.Consume("billing", endtoend.EffectOf("billing"), nil))
-	s.Logf("after the remedy: %s", v)
-	v.MustHold(s)
+func (co *consumers) remedyHolds() {
+	co.Helper()
+	pgtest.Exec(co, co.Db, "delete from holdfast.consumer_position where topic = $1", co.Topic())
+	v := co.ends(co.Consume("billing", endtoend.EffectOf("billing"), nil))
+	co.Logf("after the remedy: %s", v)
+	v.MustHold(co)
 }
 
 func TestLoadTopics_ATopicMadeAgainShorterIsRefusedWithItsRemedy(t *testing.T) {
@@ -99,19 +99,19 @@ func TestLoadTopics_ATopicMadeAgainLongerLosesNothingInSilence(t *testing.T) {
 }
 
 // staleAreReplayed checks that everything below the old position is a letter, and that a replay hands it to its handler.
-func (s *consumers) staleAreReplayed(want int) {
-	s.Helper()
-	if n := s.Count("select count(*) from holdfast.letter where state = 'open' and reason like 'stale%'"); n != int64(want) {
-		s.Fatalf("of %d events below the old position %d are letters, the others are lost without a word", want, n)
+func (co *consumers) staleAreReplayed(want int) {
+	co.Helper()
+	if n := co.Count("select count(*) from holdfast.letter where state = 'open' and reason like 'stale%'"); n != int64(want) {
+		co.Fatalf("of %d events below the old position %d are letters, the others are lost without a word", want, n)
 	}
-	stop := s.Consume("billing", endtoend.EffectOf("billing"), nil)
-	s.replayAll(s.letters(), want)
-	s.Await("all have their effects", func() bool {
-		return s.Count("select count(*) from effect") == s.Count("select count(*) from written")
+	stop := co.Consume("billing", endtoend.EffectOf("billing"), nil)
+	co.replayAll(co.letters(), want)
+	co.Await("all have their effects", func() bool {
+		return co.Count("select count(*) from effect") == co.Count("select count(*) from written")
 	})
-	v := s.ends(stop)
-	s.Logf("after a replay: %s", v)
-	v.Except(oracle.OutOfTurn).MustHold(s) // Letters are late for their keys' order.
+	v := co.ends(stop)
+	co.Logf("after a replay: %s", v)
+	v.Except(oracle.OutOfTurn).MustHold(co) // Letters are late for their keys' order.
 }
 
 // The new log is longer than the position before the node has looked: to read on would skip what lies below.

@@ -41,4 +41,4 @@ func (s *Server) Fake() *kfake.Cluster {
 
 type inProcess struct{ cluster *kfake.Cluster }
 
-func (b inProcess) stop() { b.cluster.Close() }
+func (i inProcess) stop() { i.cluster.Close() }

@@ -59,7 +59,7 @@ func (p *pkg) find(file string) ([]*mutant, error) {
 var notMutated = regexp.MustCompile(`^[\w.]+\.Logger\.|^failpoint\.Hit|^(defer )?(cancel|stop|end)\(\)$|^(defer )?(t|timer|heartbeat|rest)\.Stop\(\)$|^(defer )?rows\.Close\(\)$`)
 
 // walk finds the mutants of a function's body. Those of function literals in it are among them.
-func (w *finder) walk(body *ast.BlockStmt) {
+func (fi *finder) walk(body *ast.BlockStmt) {
 	var parents []ast.Node
 	ast.Inspect(body, func(n ast.Node) bool {
 		if n == nil {
@@ -70,65 +70,65 @@ func (w *finder) walk(body *ast.BlockStmt) {
 		if len(parents) > 0 {
 			parent = parents[len(parents)-1]
 		}
-		if s, ok := n.(ast.Stmt); ok && notMutated.MatchString(w.text(s)) && !isBlock(n) {
+		if s, ok := n.(ast.Stmt); ok && notMutated.MatchString(fi.text(s)) && !isBlock(n) {
 			return false
 		}
-		if s, ok := n.(*ast.IfStmt); ok && s.Init == nil && s.Else == nil && w.onlyNotMutated(s.Body) {
+		if s, ok := n.(*ast.IfStmt); ok && s.Init == nil && s.Else == nil && fi.onlyNotMutated(s.Body) {
 			return false
 		}
 		parents = append(parents, n)
 		switch n := n.(type) {
 		case *ast.IfStmt:
-			w.negate(n.Cond)
+			fi.negate(n.Cond)
 			if e, ok := n.Else.(*ast.BlockStmt); ok && len(e.List) > 0 {
-				w.add("remove else", e, "{}", func(id int) string { return fmt.Sprintf("{ if !mutantIsOn(%d) ", id) }, func(int) string { return " }" })
+				fi.add("remove else", e, "{}", func(id int) string { return fmt.Sprintf("{ if !mutantIsOn(%d) ", id) }, func(int) string { return " }" })
 			}
 		case *ast.ForStmt:
 			if n.Cond != nil {
-				w.negate(n.Cond)
+				fi.negate(n.Cond)
 			}
 		case *ast.CaseClause:
 			for _, e := range n.List {
-				if w.isBool(e) {
-					w.negate(e)
+				if fi.isBool(e) {
+					fi.negate(e)
 				}
 			}
 		case *ast.BinaryExpr:
-			w.binary(n, parent)
+			fi.binary(n, parent)
 		case *ast.BasicLit:
-			if n.Kind == token.INT && !constantNeeded(parents) && !w.besideError(parent) {
+			if n.Kind == token.INT && !constantNeeded(parents) && !fi.besideError(parent) {
 				if v, err := strconv.ParseInt(n.Value, 0, 64); err == nil {
-					w.replace("constant", n, strconv.FormatInt(v+1, 10))
+					fi.replace("constant", n, strconv.FormatInt(v+1, 10))
 				}
 			}
 		case *ast.Ident:
-			if (n.Name == "true" || n.Name == "false") && !constantNeeded(parents) && !w.besideError(parent) && w.p.info.Uses[n] == types.Universe.Lookup(n.Name) {
-				w.replace("constant", n, strconv.FormatBool(n.Name == "false"))
+			if (n.Name == "true" || n.Name == "false") && !constantNeeded(parents) && !fi.besideError(parent) && fi.p.info.Uses[n] == types.Universe.Lookup(n.Name) {
+				fi.replace("constant", n, strconv.FormatBool(n.Name == "false"))
 			}
 		case *ast.CallExpr:
 			if f, ok := n.Fun.(*ast.Ident); ok && (f.Name == "min" || f.Name == "max") && len(n.Args) == 2 {
 				other := map[string]string{"min": "max", "max": "min"}[f.Name]
-				w.replace("swap", n, other+strings.TrimPrefix(w.text(n), f.Name))
+				fi.replace("swap", n, other+strings.TrimPrefix(fi.text(n), f.Name))
 			}
 		case *ast.ReturnStmt:
-			w.returned(n)
+			fi.returned(n)
 		case *ast.ExprStmt, *ast.IncDecStmt, *ast.SendStmt, *ast.GoStmt, *ast.DeferStmt:
-			w.drop(n.(ast.Stmt), parent)
+			fi.drop(n.(ast.Stmt), parent)
 		case *ast.AssignStmt:
-			if n.Tok != token.DEFINE && w.text(n.Lhs[0]) != "_" {
-				w.drop(n, parent)
+			if n.Tok != token.DEFINE && fi.text(n.Lhs[0]) != "_" {
+				fi.drop(n, parent)
 			}
 		case *ast.BranchStmt:
 			if n.Tok == token.BREAK || n.Tok == token.CONTINUE {
-				w.drop(n, parent)
+				fi.drop(n, parent)
 			}
 		}
 		return true
 	})
 }
 
-func (w *finder) negate(cond ast.Expr) {
-	w.add("negate", cond, "!("+w.text(cond)+")",
+func (fi *finder) negate(cond ast.Expr) {
+	fi.add("negate", cond, "!("+fi.text(cond)+")",
 		func(id int) string { return fmt.Sprintf("(mutantIsOn(%d) != (", id) }, func(int) string { return "))" })
 }
 
@@ -138,12 +138,12 @@ var swaps = map[token.Token]token.Token{
 }
 
 // binary swaps an operator, or leaves an operand of && and || out.
-func (w *finder) binary(n *ast.BinaryExpr, parent ast.Node) {
-	left, right := w.text(n.X), w.text(n.Y)
+func (fi *finder) binary(n *ast.BinaryExpr, parent ast.Node) {
+	left, right := fi.text(n.X), fi.text(n.Y)
 	switch n.Op {
 	case token.LAND, token.LOR:
-		w.replace("drop operand", n, left)
-		w.replace("drop operand", n, right)
+		fi.replace("drop operand", n, left)
+		fi.replace("drop operand", n, right)
 		return
 	case token.EQL, token.NEQ:
 		if s, ok := parent.(*ast.IfStmt); ok && s.Cond == n {
@@ -153,20 +153,20 @@ func (w *finder) binary(n *ast.BinaryExpr, parent ast.Node) {
 			return
 		}
 	case token.ADD, token.SUB, token.MUL, token.QUO:
-		b, ok := w.p.info.Types[n].Type.Underlying().(*types.Basic)
-		if !ok || b.Info()&types.IsNumeric == 0 || w.p.info.Types[n].Value != nil {
+		b, ok := fi.p.info.Types[n].Type.Underlying().(*types.Basic)
+		if !ok || b.Info()&types.IsNumeric == 0 || fi.p.info.Types[n].Value != nil {
 			return
 		}
 	}
 	if to, ok := swaps[n.Op]; ok {
-		w.replace("swap", n, left+" "+to.String()+" "+right)
+		fi.replace("swap", n, left+" "+to.String()+" "+right)
 	}
 }
 
 // returned changes results: an error becomes nil, a truth its opposite, a number the next one.
-func (w *finder) returned(n *ast.ReturnStmt) {
+func (fi *finder) returned(n *ast.ReturnStmt) {
 	for i, e := range n.Results {
-		t := w.p.info.Types[e]
+		t := fi.p.info.Types[e]
 		if t.IsNil() || t.Type == nil {
 			continue
 		}
@@ -183,9 +183,9 @@ func (w *finder) returned(n *ast.ReturnStmt) {
 			switch {
 			case literal || comparison || name != nil && (name.Name == "true" || name.Name == "false"):
 			case u.Info()&types.IsBoolean != 0:
-				to = "!(" + w.text(e) + ")"
+				to = "!(" + fi.text(e) + ")"
 			case u.Info()&types.IsInteger != 0 && t.Value == nil:
-				to = w.text(e) + " + 1"
+				to = fi.text(e) + " + 1"
 			}
 		case *types.Pointer:
 			if strings.HasSuffix(t.Type.String(), "Error") {
@@ -200,16 +200,16 @@ func (w *finder) returned(n *ast.ReturnStmt) {
 			if j == i {
 				is = append(is, to)
 			} else {
-				is = append(is, w.text(other))
+				is = append(is, fi.text(other))
 			}
 		}
 		changed := "return " + strings.Join(is, ", ")
-		w.add("return", n, changed, func(id int) string { return fmt.Sprintf("if mutantIsOn(%d) { %s }; ", id, changed) }, func(int) string { return "" })
+		fi.add("return", n, changed, func(id int) string { return fmt.Sprintf("if mutantIsOn(%d) { %s }; ", id, changed) }, func(int) string { return "" })
 	}
 }
 
 // drop leaves a statement of a list out.
-func (w *finder) drop(s ast.Stmt, parent ast.Node) {
+func (fi *finder) drop(s ast.Stmt, parent ast.Node) {
 	switch p := parent.(type) {
 	case *ast.BlockStmt, *ast.CaseClause:
 	case *ast.CommClause:
@@ -219,43 +219,43 @@ func (w *finder) drop(s ast.Stmt, parent ast.Node) {
 	default:
 		return
 	}
-	w.add("drop", s, "", func(id int) string { return fmt.Sprintf("if !mutantIsOn(%d) { ", id) }, func(int) string { return " }" })
+	fi.add("drop", s, "", func(id int) string { return fmt.Sprintf("if !mutantIsOn(%d) { ", id) }, func(int) string { return " }" })
 }
 
 // replace changes an expression.
-func (w *finder) replace(kind string, e ast.Expr, is string) {
-	t := w.p.info.Types[e].Type
+func (fi *finder) replace(kind string, e ast.Expr, is string) {
+	t := fi.p.info.Types[e].Type
 	if t == nil {
 		return
 	}
 	if b, ok := t.(*types.Basic); ok && b.Info()&types.IsUntyped != 0 {
 		t = types.Default(t)
 	}
-	text, ok := w.p.typeText(w.file, t)
+	text, ok := fi.p.typeText(fi.file, t)
 	if !ok {
-		w.add(kind, e, is, nil, nil)
+		fi.add(kind, e, is, nil, nil)
 		return
 	}
-	w.add(kind, e, is, func(id int) string {
+	fi.add(kind, e, is, func(id int) string {
 		return fmt.Sprintf("(func() %s { if mutantIsOn(%d) { return %s }; return ", text, id, is)
 	},
 		func(int) string { return " }())" })
 }
 
-func (w *finder) add(kind string, at ast.Node, is string, before, after func(int) string) {
-	m := &mutant{file: w.file, function: w.function, kind: kind, was: w.text(at), is: is, before: before, after: after}
-	m.from, m.to = w.p.fset.Position(at.Pos()).Offset, w.p.fset.Position(at.End()).Offset
-	m.line = w.p.fset.Position(at.Pos()).Line
+func (fi *finder) add(kind string, at ast.Node, is string, before, after func(int) string) {
+	m := &mutant{file: fi.file, function: fi.function, kind: kind, was: fi.text(at), is: is, before: before, after: after}
+	m.from, m.to = fi.p.fset.Position(at.Pos()).Offset, fi.p.fset.Position(at.End()).Offset
+	m.line = fi.p.fset.Position(at.Pos()).Line
 	change := short(m.was)
 	if kind == "swap" || kind == "return" || kind == "constant" || kind == "drop operand" {
 		change += " -> " + short(is)
 	}
-	m.name = fmt.Sprintf("%s/%s %s: %s: %s", w.p.dir, w.file, w.function, kind, change)
-	w.seen[m.name]++
-	if n := w.seen[m.name]; n > 1 {
+	m.name = fmt.Sprintf("%s/%s %s: %s: %s", fi.p.dir, fi.file, fi.function, kind, change)
+	fi.seen[m.name]++
+	if n := fi.seen[m.name]; n > 1 {
 		m.name += fmt.Sprintf(" #%d", n)
 	}
-	w.found = append(w.found, m)
+	fi.found = append(fi.found, m)
 }
 
 var space = regexp.MustCompile(`\s+`)
@@ -269,19 +269,19 @@ func short(text string) string {
 	return text
 }
 
-func (w *finder) text(n ast.Node) string {
-	return string(w.p.text[w.file][w.p.fset.Position(n.Pos()).Offset:w.p.fset.Position(n.End()).Offset])
+func (fi *finder) text(n ast.Node) string {
+	return string(fi.p.text[fi.file][fi.p.fset.Position(n.Pos()).Offset:fi.p.fset.Position(n.End()).Offset])
 }
 
-func (w *finder) isBool(e ast.Expr) bool {
-	b, ok := w.p.info.Types[e].Type.Underlying().(*types.Basic)
-	return ok && b.Info()&types.IsBoolean != 0 && w.p.info.Types[e].Value == nil
+func (fi *finder) isBool(e ast.Expr) bool {
+	b, ok := fi.p.info.Types[e].Type.Underlying().(*types.Basic)
+	return ok && b.Info()&types.IsBoolean != 0 && fi.p.info.Types[e].Value == nil
 }
 
 // onlyNotMutated says that nothing depends on whether a block is entered.
-func (w *finder) onlyNotMutated(b *ast.BlockStmt) bool {
+func (fi *finder) onlyNotMutated(b *ast.BlockStmt) bool {
 	for _, s := range b.List {
-		if isBlock(s) || !notMutated.MatchString(w.text(s)) {
+		if isBlock(s) || !notMutated.MatchString(fi.text(s)) {
 			return false
 		}
 	}
@@ -297,12 +297,12 @@ func isBlock(n ast.Node) bool {
 }
 
 // besideError reports that a node returns an error. Nobody looks at the results beside it.
-func (w *finder) besideError(n ast.Node) bool {
+func (fi *finder) besideError(n ast.Node) bool {
 	r, ok := n.(*ast.ReturnStmt)
 	if !ok || len(r.Results) < 2 {
 		return false
 	}
-	last := w.p.info.Types[r.Results[len(r.Results)-1]]
+	last := fi.p.info.Types[r.Results[len(r.Results)-1]]
 	return !last.IsNil() && last.Type != nil && types.Implements(last.Type, types.Universe.Lookup("error").Type().Underlying().(*types.Interface))
 }
 

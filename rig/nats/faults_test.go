@@ -63,10 +63,10 @@ type wired struct {
 	w *wire
 }
 
-func (c *wired) Read(b []byte) (int, error) {
+func (w *wired) Read(b []byte) (int, error) {
 	for {
-		n, err := c.Conn.Read(b)
-		if err != nil || !c.w.deaf.Load() {
+		n, err := w.Conn.Read(b)
+		if err != nil || !w.w.deaf.Load() {
 			return n, err
 		}
 	}

@@ -20,8 +20,8 @@ type Repeated struct {
 }
 
 // Holds says whether all runs that were asked for were made, and each holds.
-func (s *Repeated) Holds() bool {
-	return len(s.failed) == 0 && len(s.reports) == s.Options.Repeat
+func (re *Repeated) Holds() bool {
+	return len(re.failed) == 0 && len(re.reports) == re.Options.Repeat
 }
 
 // Repeat makes o.Repeat runs on one broker, each with its own seed and until it has made every chosen fault. It writes a
@@ -61,23 +61,23 @@ func Repeat(ctx context.Context, o Options) (*Repeated, error) {
 	return s, nil
 }
 
-func (s *Repeated) add(report *Report, err error) {
+func (re *Repeated) add(report *Report, err error) {
 	if report == nil {
-		s.failed = append(s.failed, err.Error())
+		re.failed = append(re.failed, err.Error())
 		return
 	}
-	s.reports = append(s.reports, report)
+	re.reports = append(re.reports, report)
 	if err != nil || !report.Holds() {
-		s.failed = append(s.failed, report.Command())
+		re.failed = append(re.failed, report.Command())
 	}
 }
 
 // String is the sum of all runs.
-func (s *Repeated) String() string {
+func (re *Repeated) String() string {
 	var b strings.Builder
 	total := &Report{}
 	var events, lost, ghosts, doubles, breaks, duplicates, dead int
-	for _, r := range s.reports {
+	for _, r := range re.reports {
 		v, f := r.Verdict, r.Verdict.Figures
 		total.made = append(total.made, r.made...)
 		total.faults = r.faults
@@ -87,14 +87,14 @@ func (s *Repeated) String() string {
 		doubles, breaks = doubles+v.Count(oracle.Doubles), breaks+v.OrderBreaks()
 	}
 	b.WriteString(total.table())
-	fmt.Fprintf(&b, "\n%d of %d runs hold\n\n", len(s.reports)-len(s.failed), s.Options.Repeat)
+	fmt.Fprintf(&b, "\n%d of %d runs hold\n\n", len(re.reports)-len(re.failed), re.Options.Repeat)
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "events\tlost\tghosts\tdone twice\torder breaks\tduplicates\tdead\t")
 	fmt.Fprintf(w, "%d\t%d\t%d\t%d\t%d\t%d\t%d\t\n", events, lost, ghosts, doubles, breaks, duplicates, dead)
 	_ = w.Flush()
-	for _, command := range s.failed {
+	for _, command := range re.failed {
 		fmt.Fprintf(&b, "DOES NOT HOLD: %s\n", command)
 	}
-	fmt.Fprintf(&b, "again: %s\n", command(s.Options))
+	fmt.Fprintf(&b, "again: %s\n", command(re.Options))
 	return b.String()
 }

@@ -81,18 +81,18 @@ type idleness struct {
 
 // after is called when a fault is over, with the places that are taken, and says which have been idle for too long. It
 // reports each once in a row.
-func (w *idleness) after(now time.Time, places []string, stirred map[string]time.Time) (idle []string) {
-	if w.quiet == nil {
-		w.quiet = map[string]int{}
+func (i *idleness) after(now time.Time, places []string, stirred map[string]time.Time) (idle []string) {
+	if i.quiet == nil {
+		i.quiet = map[string]int{}
 	}
 	for _, place := range places {
-		if stirred[place].After(w.last) {
-			w.quiet[place] = 0
-		} else if w.quiet[place]++; w.quiet[place] == idleAfter {
+		if stirred[place].After(i.last) {
+			i.quiet[place] = 0
+		} else if i.quiet[place]++; i.quiet[place] == idleAfter {
 			idle = append(idle, fmt.Sprintf("%s has done nothing for %d faults", place, idleAfter))
 		}
 	}
-	w.last = now
+	i.last = now
 	return idle
 }
 

@@ -104,8 +104,8 @@ type Error struct {
 	Err   error
 }
 
-func (f *Error) Error() string { return f.Err.Error() }
-func (f *Error) Unwrap() error { return f.Err }
+func (e *Error) Error() string { return e.Err.Error() }
+func (e *Error) Unwrap() error { return e.Err }
 
 // HandlerError marks an error that a handler caused, as opposed to our own statements.
 type HandlerError struct {

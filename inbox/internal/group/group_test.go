@@ -77,17 +77,17 @@ func TestGroup_AGroupHasTheSmallestLimitOfItsTypes(t *testing.T) {
 }
 
 // rans is the timing after so many turns of events that are quick and events that are slow.
-func (p Timing) rans(turns int, quick time.Duration, quicks int, slow time.Duration, slows int) Timing {
+func (t Timing) rans(turns int, quick time.Duration, quicks int, slow time.Duration, slows int) Timing {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	for range turns {
 		for range slows {
-			p = p.Ran(slow, now, times)
+			t = t.Ran(slow, now, times)
 		}
 		for range quicks {
-			p = p.Ran(quick, now, times)
+			t = t.Ran(quick, now, times)
 		}
 	}
-	return p
+	return t
 }
 
 func TestGroup_TheTimeOfAHandlerIsWhatItTakesWhenItNeedNotWait(t *testing.T) {

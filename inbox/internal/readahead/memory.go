@@ -72,17 +72,17 @@ type Reservation struct {
 }
 
 // Part is what one of the page's events takes with it: its bytes, as long as the page has any.
-func (h *Reservation) Part(bytes int64) Reservation {
-	part := Reservation{h.of, min(bytes, h.Bytes)}
-	h.Bytes -= part.Bytes
+func (r *Reservation) Part(bytes int64) Reservation {
+	part := Reservation{r.of, min(bytes, r.Bytes)}
+	r.Bytes -= part.Bytes
 	return part
 }
 
 // Give gives back what is held.
-func (h *Reservation) Give() {
-	if h.Bytes > 0 {
-		h.of.Release(h.Bytes)
-		h.Bytes = 0
+func (r *Reservation) Give() {
+	if r.Bytes > 0 {
+		r.of.Release(r.Bytes)
+		r.Bytes = 0
 	}
 }
 

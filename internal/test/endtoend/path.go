@@ -287,23 +287,23 @@ type tail struct {
 	lines []string
 }
 
-func (l *tail) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.lines = append(l.lines, strings.Split(strings.TrimSuffix(string(b), "\n"), "\n")...)
-	if most := 40; len(l.lines) > 2*most {
-		l.lines = slices.Delete(l.lines, 0, len(l.lines)-most)
+func (t *tail) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.lines = append(t.lines, strings.Split(strings.TrimSuffix(string(b), "\n"), "\n")...)
+	if most := 40; len(t.lines) > 2*most {
+		t.lines = slices.Delete(t.lines, 0, len(t.lines)-most)
 	}
 	return len(b), nil
 }
 
-func (l *tail) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Join(l.lines, "\n")
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return strings.Join(t.lines, "\n")
 }
 
-func (l *tail) Logger(part string) *slog.Logger { return TextLogger(l, part) }
+func (t *tail) Logger(part string) *slog.Logger { return TextLogger(t, part) }
 
 func TextLogger(w io.Writer, part string) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, nil)).With("part", part)

@@ -73,48 +73,48 @@ func newModel(seed uint64) *model {
 }
 
 // history plays a run of so many steps and ends it in order.
-func (w *model) history(steps int) Run {
+func (m *model) history(steps int) Run {
 	for range steps {
-		switch w.IntN(20) {
+		switch m.IntN(20) {
 		case 0, 1, 2, 3, 4:
-			w.transact()
+			m.transact()
 		case 5, 6, 7, 8, 9, 10:
-			w.publish(w.IntN(modelLanes))
+			m.publish(m.IntN(modelLanes))
 		case 11, 12, 13, 14, 15, 16:
-			w.consumeSome()
+			m.consumeSome()
 		case 17:
-			w.run.Cursors = append(w.run.Cursors, CursorSample{At: w.now, Done: w.lanes[0].saved + w.lanes[1].saved})
+			m.run.Cursors = append(m.run.Cursors, CursorSample{At: m.now, Done: m.lanes[0].saved + m.lanes[1].saved})
 		case 18:
-			w.handOver(w.IntN(modelLanes))
+			m.handOver(m.IntN(modelLanes))
 		case 19:
-			if w.IntN(4) == 0 {
-				w.fault()
+			if m.IntN(4) == 0 {
+				m.fault()
 			}
 		}
 	}
-	w.transact()
-	w.fault() // one at least: there are answers that were lost
-	w.drain()
-	w.run.Effects = append(w.run.Effects, w.replays...)
-	w.say("producer/0", 10, history.Entry{Op: history.End})
-	w.say("billing", 30, history.Entry{Op: history.End})
-	w.say("mail", 31, history.Entry{Op: history.End})
-	for _, p := range w.relays {
-		w.say(p.Actor, p.PID, history.Entry{Op: history.End})
+	m.transact()
+	m.fault() // one at least: there are answers that were lost
+	m.drain()
+	m.run.Effects = append(m.run.Effects, m.replays...)
+	m.say("producer/0", 10, history.Entry{Op: history.End})
+	m.say("billing", 30, history.Entry{Op: history.End})
+	m.say("mail", 31, history.Entry{Op: history.End})
+	for _, p := range m.relays {
+		m.say(p.Actor, p.PID, history.Entry{Op: history.End})
 	}
 	for _, topic := range []string{"orders", "refunds"} {
 		for p := range modelPartitions {
-			w.run.Records = append(w.run.Records, w.logs[key{topic, fmt.Sprint(p)}]...)
+			m.run.Records = append(m.run.Records, m.logs[key{topic, fmt.Sprint(p)}]...)
 		}
 	}
-	return w.run
+	return m.run
 }
 
 // 1. Producers.
 
-func (w *model) transact() {
+func (m *model) transact() {
 	there, answer, told := true, history.OK, true
-	switch w.IntN(20) {
+	switch m.IntN(20) {
 	case 0:
 		there, answer = false, history.Failed
 	case 1:
@@ -122,211 +122,211 @@ func (w *model) transact() {
 	case 2:
 		answer = history.Unknown
 	case 3:
-		there, told = w.IntN(2) == 0, false // the producer is gone
+		there, told = m.IntN(2) == 0, false // the producer is gone
 	}
 	var ids []string
 	var rows []Written
 	drawn := map[key]int64{}
-	for range 1 + w.IntN(3) {
-		w.events++
-		row := Written{ID: fmt.Sprintf("e%d", w.events), Topic: []string{"orders", "refunds"}[w.IntN(2)]}
-		if w.IntN(6) > 0 {
-			row.Key = fmt.Sprintf("k%d", w.IntN(8))
+	for range 1 + m.IntN(3) {
+		m.events++
+		row := Written{ID: fmt.Sprintf("e%d", m.events), Topic: []string{"orders", "refunds"}[m.IntN(2)]}
+		if m.IntN(6) > 0 {
+			row.Key = fmt.Sprintf("k%d", m.IntN(8))
 			k := key{row.Topic, row.Key}
 			drawn[k]++
-			row.Number = w.numbers[k] + drawn[k]
+			row.Number = m.numbers[k] + drawn[k]
 		}
 		ids, rows = append(ids, row.ID), append(rows, row)
 	}
-	w.did("producer/0", 10, history.Intend, "", ids...)
+	m.did("producer/0", 10, history.Intend, "", ids...)
 	if told {
-		w.did("producer/0", 10, history.Commit, answer, ids...)
+		m.did("producer/0", 10, history.Commit, answer, ids...)
 	}
 	if !there {
 		return
 	}
 	for k, n := range drawn {
-		w.numbers[k] += n
+		m.numbers[k] += n
 	}
 	for _, row := range rows {
-		l := &w.lanes[lane.Of(row.Key, row.ID, modelLanes)]
-		l.queue = append(l.queue, len(w.run.Written))
-		w.places[row.ID] = len(w.run.Written)
-		w.run.Written = append(w.run.Written, row)
+		l := &m.lanes[lane.Of(row.Key, row.ID, modelLanes)]
+		l.queue = append(l.queue, len(m.run.Written))
+		m.places[row.ID] = len(m.run.Written)
+		m.run.Written = append(m.run.Written, row)
 	}
 }
 
 // 2. Relays.
 
-func (w *model) start(i int) {
-	w.nextPID++
-	w.relays[i] = Process{fmt.Sprintf("relay/%d", i), w.nextPID}
-	w.say(w.relays[i].Actor, w.nextPID, history.Entry{Op: history.Begin})
+func (m *model) start(i int) {
+	m.nextPID++
+	m.relays[i] = Process{fmt.Sprintf("relay/%d", i), m.nextPID}
+	m.say(m.relays[i].Actor, m.nextPID, history.Entry{Op: history.Begin})
 }
 
-func (w *model) logLane(n int, by string) {
-	l := &w.lanes[n]
+func (m *model) logLane(n int, by string) {
+	l := &m.lanes[n]
 	owner := ""
 	if l.owner >= 0 {
-		owner = w.relays[l.owner].Actor
+		owner = m.relays[l.owner].Actor
 	}
-	w.run.LaneLog = append(w.run.LaneLog, LaneChange{N: int64(len(w.run.LaneLog)), At: w.now, Lane: n, Epoch: l.epoch, Owner: owner, By: by,
+	m.run.LaneLog = append(m.run.LaneLog, LaneChange{N: int64(len(m.run.LaneLog)), At: m.now, Lane: n, Epoch: l.epoch, Owner: owner, By: by,
 		Done: fmt.Sprintf("3:%d:", 3+l.saved)})
 }
 
-func (w *model) claim(n, relay int) {
-	l := &w.lanes[n]
+func (m *model) claim(n, relay int) {
+	l := &m.lanes[n]
 	l.epoch++
 	l.owner, l.done = relay, l.saved
-	w.logLane(n, w.relays[relay].Actor)
-	w.say(w.relays[relay].Actor, w.relays[relay].PID, history.Entry{Op: history.Claim, Lane: n, Epoch: l.epoch})
+	m.logLane(n, m.relays[relay].Actor)
+	m.say(m.relays[relay].Actor, m.relays[relay].PID, history.Entry{Op: history.Claim, Lane: n, Epoch: l.epoch})
 }
 
-func (w *model) save(n int) {
-	l := &w.lanes[n]
+func (m *model) save(n int) {
+	l := &m.lanes[n]
 	l.saved = l.done
-	w.logLane(n, w.relays[l.owner].Actor)
+	m.logLane(n, m.relays[l.owner].Actor)
 }
 
-func (w *model) batch(n int) (ids []string) {
-	l := &w.lanes[n]
-	for _, place := range l.queue[l.done:min(len(l.queue), l.done+1+w.IntN(5))] {
-		ids = append(ids, w.run.Written[place].ID)
+func (m *model) batch(n int) (ids []string) {
+	l := &m.lanes[n]
+	for _, place := range l.queue[l.done:min(len(l.queue), l.done+1+m.IntN(5))] {
+		ids = append(ids, m.run.Written[place].ID)
 	}
 	return ids
 }
 
 // reach puts events in Kafka.
-func (w *model) reach(ids []string) {
+func (m *model) reach(ids []string) {
 	for _, id := range ids {
-		row := w.run.Written[w.places[id]]
-		p := w.IntN(modelPartitions)
+		row := m.run.Written[m.places[id]]
+		p := m.IntN(modelPartitions)
 		if row.Key != "" {
 			p = lane.Of(row.Key, "", modelPartitions)
 		}
 		at := key{row.Topic, fmt.Sprint(p)}
-		w.logs[at] = append(w.logs[at], Record{id, row.Topic, row.Key, p, int64(len(w.logs[at])), ""})
+		m.logs[at] = append(m.logs[at], Record{id, row.Topic, row.Key, p, int64(len(m.logs[at])), ""})
 	}
 }
 
-func (w *model) publish(n int) {
-	l := &w.lanes[n]
+func (m *model) publish(n int) {
+	l := &m.lanes[n]
 	if l.owner < 0 {
-		w.claim(n, w.IntN(modelRelays))
+		m.claim(n, m.IntN(modelRelays))
 	}
-	ids := w.batch(n)
+	ids := m.batch(n)
 	if len(ids) == 0 {
 		return
 	}
-	p := w.relays[l.owner]
-	switch w.IntN(20) {
+	p := m.relays[l.owner]
+	switch m.IntN(20) {
 	case 0: // it arrived, and nobody said so
-		w.did(p.Actor, p.PID, history.Publish, "", ids...)
-		w.reach(ids)
-		w.did(p.Actor, p.PID, history.Acknowledge, history.Unknown, ids...)
+		m.did(p.Actor, p.PID, history.Publish, "", ids...)
+		m.reach(ids)
+		m.did(p.Actor, p.PID, history.Acknowledge, history.Unknown, ids...)
 	case 1: // it did not
-		w.did(p.Actor, p.PID, history.Publish, "", ids...)
-		w.did(p.Actor, p.PID, history.Acknowledge, history.Failed, ids...)
+		m.did(p.Actor, p.PID, history.Publish, "", ids...)
+		m.did(p.Actor, p.PID, history.Acknowledge, history.Failed, ids...)
 	case 2: // the first is refused for good
-		w.did(p.Actor, p.PID, history.Publish, "", ids[0])
-		w.did(p.Actor, p.PID, history.Acknowledge, history.Failed, ids[0])
-		w.did(p.Actor, p.PID, history.Letter, "", ids[0])
-		if !w.refused[ids[0]] {
-			w.refused[ids[0]] = true
-			w.letter(ids[0], "", []State{Open, Discarded}[w.IntN(2)])
+		m.did(p.Actor, p.PID, history.Publish, "", ids[0])
+		m.did(p.Actor, p.PID, history.Acknowledge, history.Failed, ids[0])
+		m.did(p.Actor, p.PID, history.Letter, "", ids[0])
+		if !m.refused[ids[0]] {
+			m.refused[ids[0]] = true
+			m.letter(ids[0], "", []State{Open, Discarded}[m.IntN(2)])
 		}
 		l.done++
-		w.save(n)
+		m.save(n)
 	default:
-		w.did(p.Actor, p.PID, history.Publish, "", ids...)
-		w.reach(ids)
-		w.did(p.Actor, p.PID, history.Acknowledge, history.OK, ids...)
+		m.did(p.Actor, p.PID, history.Publish, "", ids...)
+		m.reach(ids)
+		m.did(p.Actor, p.PID, history.Acknowledge, history.OK, ids...)
 		l.done += len(ids)
 	}
-	if w.IntN(2) == 0 {
-		w.save(n)
+	if m.IntN(2) == 0 {
+		m.save(n)
 	}
 }
 
-func (w *model) letter(id, consumer string, state State) {
-	w.run.Letters = append(w.run.Letters, Letter{int64(len(w.run.Letters) + 1), id, consumer, state, "it failed 5 times"})
+func (m *model) letter(id, consumer string, state State) {
+	m.run.Letters = append(m.run.Letters, Letter{int64(len(m.run.Letters) + 1), id, consumer, state, "it failed 5 times"})
 }
 
-func (w *model) handOver(n int) {
-	l := &w.lanes[n]
+func (m *model) handOver(n int) {
+	l := &m.lanes[n]
 	if l.owner < 0 {
 		return
 	}
-	w.save(n)
-	p := w.relays[l.owner]
+	m.save(n)
+	p := m.relays[l.owner]
 	l.owner = -1
-	w.logLane(n, p.Actor)
-	w.say(p.Actor, p.PID, history.Entry{Op: history.Lose, How: history.OK, Lane: n})
+	m.logLane(n, p.Actor)
+	m.say(p.Actor, p.PID, history.Entry{Op: history.Lose, How: history.OK, Lane: n})
 }
 
 // 3. Faults. Each is said, healed and recovered from.
 
-func (w *model) fault() {
-	n := w.IntN(modelLanes)
-	for w.lanes[n].owner < 0 {
-		w.publish(n)
-		if w.lanes[n].owner < 0 {
-			w.claim(n, w.IntN(modelRelays))
+func (m *model) fault() {
+	n := m.IntN(modelLanes)
+	for m.lanes[n].owner < 0 {
+		m.publish(n)
+		if m.lanes[n].owner < 0 {
+			m.claim(n, m.IntN(modelRelays))
 		}
 	}
-	l := &w.lanes[n]
+	l := &m.lanes[n]
 	owner := l.owner
-	p := w.relays[owner]
-	name := []string{"kill", "shot in flight", "freeze", "doubt"}[w.IntN(4)]
-	w.say("faults", 1, history.Entry{Op: history.Fault, Text: name})
-	w.say("relay/9", 9, history.Entry{Op: history.Log, Text: "alarm of " + name})
-	ids := w.batch(n)
+	p := m.relays[owner]
+	name := []string{"kill", "shot in flight", "freeze", "doubt"}[m.IntN(4)]
+	m.say("faults", 1, history.Entry{Op: history.Fault, Text: name})
+	m.say("relay/9", 9, history.Entry{Op: history.Log, Text: "alarm of " + name})
+	ids := m.batch(n)
 	switch name {
 	case "kill", "shot in flight":
 		if name == "shot in flight" && len(ids) > 0 {
-			w.did(p.Actor, p.PID, history.Publish, "", ids...)
-			w.reach(ids)
+			m.did(p.Actor, p.PID, history.Publish, "", ids...)
+			m.reach(ids)
 		}
-		w.run.Killed = append(w.run.Killed, p)
-		for i := range w.lanes {
-			if w.lanes[i].owner == owner {
-				w.lanes[i].owner = -1 // the row still has the owner: nobody can say so
+		m.run.Killed = append(m.run.Killed, p)
+		for i := range m.lanes {
+			if m.lanes[i].owner == owner {
+				m.lanes[i].owner = -1 // the row still has the owner: nobody can say so
 			}
 		}
-		w.start(owner)
-		w.claim(n, w.IntN(modelRelays))
+		m.start(owner)
+		m.claim(n, m.IntN(modelRelays))
 	case "freeze": // with a batch in flight, which arrives when another has long published it
 		if len(ids) > 0 {
-			w.did(p.Actor, p.PID, history.Publish, "", ids...)
+			m.did(p.Actor, p.PID, history.Publish, "", ids...)
 		}
 		until := l.done + len(ids)
-		w.claim(n, (owner+1)%modelRelays)
+		m.claim(n, (owner+1)%modelRelays)
 		for l.done < until {
-			w.publish(n)
+			m.publish(n)
 		}
 		if len(ids) > 0 {
-			w.reach(ids)
-			w.did(p.Actor, p.PID, history.Acknowledge, history.OK, ids...)
+			m.reach(ids)
+			m.did(p.Actor, p.PID, history.Acknowledge, history.OK, ids...)
 		}
-		w.say(p.Actor, p.PID, history.Entry{Op: history.Lose, How: history.Failed, Lane: n})
+		m.say(p.Actor, p.PID, history.Entry{Op: history.Lose, How: history.Failed, Lane: n})
 	case "doubt":
-		w.say(p.Actor, p.PID, history.Entry{Op: history.Lose, How: history.Failed, Lane: n})
-		w.claim(n, owner)
+		m.say(p.Actor, p.PID, history.Entry{Op: history.Lose, How: history.Failed, Lane: n})
+		m.claim(n, owner)
 	}
-	w.say("faults", 1, history.Entry{Op: history.Heal, Text: name})
-	w.drain()
-	w.say("runner", 1, history.Entry{Op: history.Recovered, Text: name})
+	m.say("faults", 1, history.Entry{Op: history.Heal, Text: name})
+	m.drain()
+	m.say("runner", 1, history.Entry{Op: history.Recovered, Text: name})
 }
 
-func (w *model) drain() {
-	for n := range w.lanes {
-		for w.lanes[n].done < len(w.lanes[n].queue) {
-			w.publish(n)
+func (m *model) drain() {
+	for n := range m.lanes {
+		for m.lanes[n].done < len(m.lanes[n].queue) {
+			m.publish(n)
 		}
 	}
 	for at := range modelLogs() {
-		for _, c := range w.run.Consumers {
-			for w.consume(c, at) {
+		for _, c := range m.run.Consumers {
+			for m.consume(c, at) {
 			}
 		}
 	}
@@ -347,75 +347,75 @@ func modelLogs() func(func(key) bool) {
 	}
 }
 
-func (w *model) consumeSome() {
-	c := w.run.Consumers[w.IntN(2)]
-	at := key{[]string{"orders", "refunds"}[w.IntN(2)], fmt.Sprint(w.IntN(modelPartitions))}
-	for range 1 + w.IntN(6) {
-		w.consume(c, at)
+func (m *model) consumeSome() {
+	c := m.run.Consumers[m.IntN(2)]
+	at := key{[]string{"orders", "refunds"}[m.IntN(2)], fmt.Sprint(m.IntN(modelPartitions))}
+	for range 1 + m.IntN(6) {
+		m.consume(c, at)
 	}
 }
 
-func (w *model) consume(c string, at key) bool {
+func (m *model) consume(c string, at key) bool {
 	log := modelPartition{c, at}
-	p := w.positions[log]
-	if p == nil || w.IntN(30) == 0 { // another node takes the partition, and reads again what was not saved
+	p := m.positions[log]
+	if p == nil || m.IntN(30) == 0 { // another node takes the partition, and reads again what was not saved
 		if p == nil {
 			p = &modelPosition{node: -1}
-			w.positions[log] = p
+			m.positions[log] = p
 		}
 		p.epoch, p.node, p.next = p.epoch+1, p.node+1, p.saved
-		w.logPosition(log)
+		m.logPosition(log)
 	}
-	if p.next >= len(w.logs[at]) {
+	if p.next >= len(m.logs[at]) {
 		return false
 	}
-	r := w.logs[at][p.next]
+	r := m.logs[at][p.next]
 	p.next++
 	pid := map[string]int{"billing": 30, "mail": 31}[c]
 	done := [2]string{c, r.ID}
-	if !w.settled[done] {
-		w.taken(c, at.topic, int(at.name[0]-'0'), r.ID, w.owner(log))
+	if !m.settled[done] {
+		m.taken(c, at.topic, int(at.name[0]-'0'), r.ID, m.owner(log))
 	}
 	say := func(op history.Op, text string) {
-		w.say(c, pid, history.Entry{Op: op, IDs: []string{r.ID}, Text: text})
+		m.say(c, pid, history.Entry{Op: op, IDs: []string{r.ID}, Text: text})
 	}
 	switch {
-	case w.settled[done]:
+	case m.settled[done]:
 		say(history.Receive, "duplicate")
-		if w.IntN(10) == 0 {
-			w.run.Letters = append(w.run.Letters, Letter{int64(len(w.run.Letters) + 1), "e0", c, Open, "conflict: another payload"})
-			w.run.Letters[len(w.run.Letters)-1].EventID = r.ID
+		if m.IntN(10) == 0 {
+			m.run.Letters = append(m.run.Letters, Letter{int64(len(m.run.Letters) + 1), "e0", c, Open, "conflict: another payload"})
+			m.run.Letters[len(m.run.Letters)-1].EventID = r.ID
 			say(history.Letter, "conflict")
 		}
-	case w.IntN(25) == 0:
-		w.settled[done] = true
+	case m.IntN(25) == 0:
+		m.settled[done] = true
 		say(history.Letter, "")
-		state := []State{Open, Discarded, Replayed}[w.IntN(3)]
-		w.letter(r.ID, c, state)
+		state := []State{Open, Discarded, Replayed}[m.IntN(3)]
+		m.letter(r.ID, c, state)
 		if state == Replayed {
-			w.replays = append(w.replays, Effect{Consumer: c, ID: r.ID, Key: r.Key})
+			m.replays = append(m.replays, Effect{Consumer: c, ID: r.ID, Key: r.Key})
 		}
 	default:
-		w.settled[done] = true
+		m.settled[done] = true
 		say(history.Effect, "")
-		w.run.Effects = append(w.run.Effects, Effect{Consumer: c, ID: r.ID, Key: r.Key, At: w.now})
+		m.run.Effects = append(m.run.Effects, Effect{Consumer: c, ID: r.ID, Key: r.Key, At: m.now})
 		say(history.Receive, "handled")
 	}
-	if w.IntN(3) == 0 {
+	if m.IntN(3) == 0 {
 		p.saved = p.next
-		w.logPosition(log)
+		m.logPosition(log)
 	}
 	return true
 }
 
-func (w *model) logPosition(at modelPartition) {
-	p := w.positions[at]
-	owner := w.owner(at)
+func (m *model) logPosition(at modelPartition) {
+	p := m.positions[at]
+	owner := m.owner(at)
 	partition := int(at.log.name[0] - '0')
-	w.run.PositionLog = append(w.run.PositionLog, PositionChange{N: w.nextChange(), At: w.now, Consumer: at.consumer, Topic: at.log.topic,
+	m.run.PositionLog = append(m.run.PositionLog, PositionChange{N: m.nextChange(), At: m.now, Consumer: at.consumer, Topic: at.log.topic,
 		Partition: partition, Epoch: p.epoch, Position: int64(p.saved), Owner: owner, By: owner})
 }
 
-func (w *model) owner(at modelPartition) string {
-	return fmt.Sprintf("%s/%d", at.consumer, w.positions[at].node)
+func (m *model) owner(at modelPartition) string {
+	return fmt.Sprintf("%s/%d", at.consumer, m.positions[at].node)
 }

@@ -47,8 +47,8 @@ func chosen(text string) (uint64, error) {
 
 type invalid string
 
-func (e invalid) Error() string {
-	return variable + " is " + strconv.Quote(string(e)) + `: it must be a number from 0 to 2^64-1, or "new"`
+func (i invalid) Error() string {
+	return variable + " is " + strconv.Quote(string(i)) + `: it must be a number from 0 to 2^64-1, or "new"`
 }
 
 // Properties does for rapid, which draws a seed of its own by default, what New does for a test. A package's tests call it

@@ -11,7 +11,7 @@ import (
 // Missing says why the machine cannot give a server. It is an error of the machine, not of the server.
 type Missing string
 
-func (e Missing) Error() string { return string(e) }
+func (m Missing) Error() string { return string(m) }
 
 // IsMissing tells a machine that has no such server from one whose server fails.
 func IsMissing(err error) bool {

@@ -69,30 +69,30 @@ type jsonSighting struct {
 	Says      string     `json:"says"`
 }
 
-func (c *Find) Run(p *program.Program) error {
+func (f *Find) Run(p *program.Program) error {
 	pool, err := p.Pool()
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
-	found, err := find.Event(p.Ctx, pool, find.Query{ID: c.ID, Source: c.Source, Topic: c.Topic, Key: c.Key, Schema: p.Database.Schema, Within: c.Within})
+	found, err := find.Event(p.Ctx, pool, find.Query{ID: f.ID, Source: f.Source, Topic: f.Topic, Key: f.Key, Schema: p.Database.Schema, Within: f.Within})
 	if err != nil {
 		return err
 	}
 	var uses []find.KeyUse
-	if c.Source == "" && c.Topic == "" && c.Key == "" {
+	if f.Source == "" && f.Topic == "" && f.Key == "" {
 		var why string
-		if uses, why, err = find.Keys(p.Ctx, pool, find.KeyQuery{Key: c.ID, Schema: p.Database.Schema, Within: c.Within}); err != nil {
+		if uses, why, err = find.Keys(p.Ctx, pool, find.KeyQuery{Key: f.ID, Schema: p.Database.Schema, Within: f.Within}); err != nil {
 			return err
 		}
 		if why != "" {
 			found.Unsearched = append(found.Unsearched, find.Unsearched{Place: "requests", Why: why})
 		}
 	}
-	if c.JSON {
+	if f.JSON {
 		err = json.NewEncoder(p.Out).Encode(asJSONFound(found, uses))
 	} else {
-		err = c.print(p, found, uses)
+		err = f.print(p, found, uses)
 	}
 	if err == nil && len(found.Sightings)+len(uses) == 0 {
 		err = program.ErrNeedsPerson
@@ -124,7 +124,7 @@ func unlessZero(t time.Time) *time.Time {
 	return &t
 }
 
-func (c *Find) print(p *program.Program, found find.Found, uses []find.KeyUse) error {
+func (f *Find) print(p *program.Program, found find.Found, uses []find.KeyUse) error {
 	w := tabwriter.NewWriter(p.Out, 0, 0, 2, ' ', 0)
 	if len(found.Sightings) > 0 {
 		fmt.Fprintln(w, "PLACE\tSOURCE\tTYPE\tTOPIC\tKEY\tWHAT IT SAYS")

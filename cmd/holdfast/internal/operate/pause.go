@@ -22,19 +22,19 @@ type pausable struct {
 }
 
 // target is what the flags name.
-func (c pausable) target() (waiting.Pausable, error) {
+func (pa pausable) target() (waiting.Pausable, error) {
 	switch {
-	case c.Topic == "" && c.Consumer == "":
+	case pa.Topic == "" && pa.Consumer == "":
 		return waiting.Pausable{}, program.UsageError{Err: errors.New("missing flags: --topic=TOPIC or --consumer=NAME")}
-	case c.Consumer == "" && c.Key != "", c.Consumer != "" && (c.Topic == "") != (c.Key == ""):
+	case pa.Consumer == "" && pa.Key != "", pa.Consumer != "" && (pa.Topic == "") != (pa.Key == ""):
 		return waiting.Pausable{}, program.UsageError{Err: errors.New("give --topic alone, --consumer alone, or --consumer, --topic and --key for one key")}
 	}
-	return waiting.Pausable{Topic: c.Topic, Consumer: c.Consumer, Key: c.Key}, c.checkReason()
+	return waiting.Pausable{Topic: pa.Topic, Consumer: pa.Consumer, Key: pa.Key}, pa.checkReason()
 }
 
 // open is target, and what changes it until done is called.
-func (c pausable) open(p *program.Program) (target waiting.Pausable, room *waiting.Room, done func(), err error) {
-	if target, err = c.target(); err != nil {
+func (pa pausable) open(p *program.Program) (target waiting.Pausable, room *waiting.Room, done func(), err error) {
+	if target, err = pa.target(); err != nil {
 		return target, nil, nil, err
 	}
 	room, done, err = openRoom(p)
@@ -48,8 +48,8 @@ type Pause struct {
 }
 
 // known refuses a consumer that nobody has: a pause under a wrong name would stop nobody, and nobody would notice.
-func (c *Pause) known(p *program.Program, room *waiting.Room, target waiting.Pausable) error {
-	if target.Consumer == "" || c.Force {
+func (pa *Pause) known(p *program.Program, room *waiting.Room, target waiting.Pausable) error {
+	if target.Consumer == "" || pa.Force {
 		return nil
 	}
 	names, err := room.Consumers(p.Ctx)
@@ -67,16 +67,16 @@ func (c *Pause) known(p *program.Program, room *waiting.Room, target waiting.Pau
 	return fmt.Errorf("nothing is paused: this database knows no consumer %s: %s. To pause one before it begins, add --force", terminal.Clean(target.Consumer), terminal.Clean(known))
 }
 
-func (c *Pause) Run(p *program.Program) error {
-	target, room, done, err := c.open(p)
+func (pa *Pause) Run(p *program.Program) error {
+	target, room, done, err := pa.open(p)
 	if err != nil {
 		return err
 	}
 	defer done()
-	if err := c.known(p, room, target); err != nil {
+	if err := pa.known(p, room, target); err != nil {
 		return err
 	}
-	changed, err := room.Pause(p.Ctx, target, c.by(), c.Reason)
+	changed, err := room.Pause(p.Ctx, target, pa.by(), pa.Reason)
 	if err != nil {
 		return err
 	}
@@ -103,13 +103,13 @@ type Resume struct {
 	pausable `embed:""`
 }
 
-func (c *Resume) Run(p *program.Program) error {
-	target, room, done, err := c.open(p)
+func (r *Resume) Run(p *program.Program) error {
+	target, room, done, err := r.open(p)
 	if err != nil {
 		return err
 	}
 	defer done()
-	changed, err := room.Resume(p.Ctx, target, c.by(), c.Reason)
+	changed, err := room.Resume(p.Ctx, target, r.by(), r.Reason)
 	if err != nil {
 		return err
 	}

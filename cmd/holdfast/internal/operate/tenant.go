@@ -86,23 +86,23 @@ type JSONTenantPlace struct {
 	Unattributed int64  `json:"unattributed"`
 }
 
-func (c *TenantErase) Run(p *program.Program) error {
-	if !c.DryRun {
-		if err := c.checkReason(); err != nil {
+func (te *TenantErase) Run(p *program.Program) error {
+	if !te.DryRun {
+		if err := te.checkReason(); err != nil {
 			return err
 		}
-		if err := c.Ask(p, fmt.Sprintf("All that this database has of tenant %q is erased for good", c.Tenant)); err != nil {
+		if err := te.Ask(p, fmt.Sprintf("All that this database has of tenant %q is erased for good", te.Tenant)); err != nil {
 			return err
 		}
 	}
-	t, done, err := c.open(p)
+	t, done, err := te.open(p)
 	if err != nil {
 		return err
 	}
 	defer done()
 	line := progressLine{p: p, doing: "erasing", thing: "row"}
 	rows, last, sofar := int64(0), "", int64(0)
-	report, err := t.Erase(p.Ctx, c.Tenant, tenant.EraseOptions{DryRun: c.DryRun, Inbox: c.Inbox, By: c.by(), Reason: c.Reason, ProgressFunc: func(place string, erased int64) {
+	report, err := t.Erase(p.Ctx, te.Tenant, tenant.EraseOptions{DryRun: te.DryRun, Inbox: te.Inbox, By: te.by(), Reason: te.Reason, ProgressFunc: func(place string, erased int64) {
 		if place != last {
 			last, sofar = place, 0
 		}
@@ -112,12 +112,12 @@ func (c *TenantErase) Run(p *program.Program) error {
 	if err != nil {
 		return oneLineEach(err)
 	}
-	if c.JSON {
+	if te.JSON {
 		return json.NewEncoder(p.Out).Encode(asJSONTenant(report))
 	}
 	title := "ERASED"
 	erased := func(at tenant.Place) int64 { return at.Erased }
-	if c.DryRun {
+	if te.DryRun {
 		title, erased = "TO ERASE", func(at tenant.Place) int64 { return at.Found - at.Remains }
 	}
 	if err := sayTenant(p.Out, report, title, erased); err != nil {

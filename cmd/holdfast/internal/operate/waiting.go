@@ -346,26 +346,26 @@ type deciding struct {
 }
 
 // check stops a command that does not say which events it means.
-func (c deciding) check() error {
+func (d deciding) check() error {
 	switch {
-	case c.Consumer == "" && c.Origin != dlq.OriginRelay:
+	case d.Consumer == "" && d.Origin != dlq.OriginRelay:
 		return program.UsageError{Err: errors.New("where? give --consumer NAME for what waits in a consumer, or --origin relay for what waits in relays")}
-	case c.Consumer == "" && c.Topic == "":
+	case d.Consumer == "" && d.Topic == "":
 		return program.UsageError{Err: errors.New("missing flags: --topic=TOPIC: what waits in relays is changed a topic at a time")}
-	case !c.narrow() && !c.All:
+	case !d.narrow() && !d.All:
 		return program.UsageError{Err: errors.New("which waiting events? give a filter (--topic, --type, --key, --event-id, --why, …), or --all for all of the consumer")}
-	case c.narrow() && c.All:
+	case d.narrow() && d.All:
 		return program.UsageError{Err: errors.New("--all and a filter exclude each other: give one of them")}
-	case c.DryRun:
+	case d.DryRun:
 		return nil
 	}
-	return c.checkReason()
+	return d.checkReason()
 }
 
 type waitingChange func(*waiting.Room, context.Context, waiting.Filter, waiting.Options) (int, error)
 
 // change runs one of the changes. doing is what it is called meanwhile, done what the events are then.
-func (c deciding) change(p *program.Program, doing, done string, change waitingChange) error {
+func (d deciding) change(p *program.Program, doing, done string, change waitingChange) error {
 	room, end, err := openRoom(p)
 	if err != nil {
 		return err
@@ -373,14 +373,14 @@ func (c deciding) change(p *program.Program, doing, done string, change waitingC
 	defer end()
 	line := progressLine{p: p, doing: doing, thing: "waiting event"}
 	var last waiting.Progress
-	n, err := change(room, p.Ctx, c.filter(c.Limit), waiting.Options{DryRun: c.DryRun, By: c.by(), Reason: c.Reason, ProgressFunc: func(now waiting.Progress) {
+	n, err := change(room, p.Ctx, d.filter(d.Limit), waiting.Options{DryRun: d.DryRun, By: d.by(), Reason: d.Reason, ProgressFunc: func(now waiting.Progress) {
 		last = now
 		line.report(now.Changed, now.Total)
 	}})
-	if c.All && errors.Is(err, waiting.ErrNotFound) {
+	if d.All && errors.Is(err, waiting.ErrNotFound) {
 		err = nil // All of none: a script may say so again and again.
 	}
-	sayChanged(p, n, "waiting event", done, c.DryRun, err)
+	sayChanged(p, n, "waiting event", done, d.DryRun, err)
 	if left := last.Total - last.Changed - last.Left; err != nil && n > 0 && left > 0 {
 		fmt.Fprintf(p.ErrOut, "stopped with %s left: the same command continues with %s\n", terminal.Count(left, "waiting event"), terminal.Verb(left, "it", "them"))
 	}
@@ -572,16 +572,16 @@ type Parked struct {
 	movedCmd `embed:""`
 }
 
-func (c *Parked) Run() error { return c.run("parked") }
+func (p *Parked) Run() error { return p.run("parked") }
 
 type Stored struct {
 	movedCmd `embed:""`
 }
 
-func (c *Stored) Run() error { return c.run("stored") }
+func (s *Stored) Run() error { return s.run("stored") }
 
 type Scheduled struct {
 	movedCmd `embed:""`
 }
 
-func (c *Scheduled) Run() error { return c.run("scheduled") }
+func (s *Scheduled) Run() error { return s.run("scheduled") }
