@@ -86,7 +86,11 @@ func (a *AESGCM) Encrypt(ctx context.Context, e Event) (Sealed, error) {
 	mac.Write(about)
 	mac.Write(e.Payload)
 	nonce := mac.Sum(nil)[:seal.NonceSize()]
-	return Sealed{Algorithm: aesGCM, Key: id, Payload: seal.Seal(nonce, nonce, e.Payload, about)}, nil
+	return Sealed{
+		Algorithm: aesGCM,
+		Key:       id,
+		Payload:   seal.Seal(nonce, nonce, e.Payload, about),
+	}, nil
 }
 
 // Decrypt implements Decryptor.

@@ -14,14 +14,25 @@ type findPage struct {
 }
 
 func (c *Console) find(v *visit) (answer, error) {
-	p := findPage{ID: strings.TrimSpace(v.FormValue("id")), Source: v.FormValue("source"), Topic: v.FormValue("topic"), Key: v.FormValue("key")}
+	p := findPage{
+		ID:     strings.TrimSpace(v.FormValue("id")),
+		Source: v.FormValue("source"),
+		Topic:  v.FormValue("topic"),
+		Key:    v.FormValue("key"),
+	}
 	if p.ID == "" {
 		return answer{page: "find", data: p}, nil
 	}
 	if len(p.ID) > 255 || strings.ContainsRune(p.ID+p.Source+p.Topic+p.Key, 0) {
 		return answer{}, refusal{422, "no event has such an id: it has 1 to 255 bytes, and no NUL"}
 	}
-	found, err := find.Event(v.Context(), c.pool, find.Query{ID: p.ID, Source: p.Source, Topic: p.Topic, Key: p.Key, Schema: c.c.Schema})
+	found, err := find.Event(v.Context(), c.pool, find.Query{
+		ID:     p.ID,
+		Source: p.Source,
+		Topic:  p.Topic,
+		Key:    p.Key,
+		Schema: c.c.Schema,
+	})
 	p.Found, p.Asked = found, true
 	if err != nil || p.Source+p.Topic+p.Key != "" {
 		return answer{page: "find", data: p}, err

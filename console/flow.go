@@ -40,7 +40,13 @@ func (c *Console) readCounts(ctx context.Context) (counts, error) {
 	if err != nil {
 		return counts{}, err
 	}
-	now := counts{At: written.At, Written: written.Written, Recorded: written.Recorded, Letters: written.Letters, Positions: map[string]int64{}}
+	now := counts{
+		At:        written.At,
+		Written:   written.Written,
+		Recorded:  written.Recorded,
+		Letters:   written.Letters,
+		Positions: map[string]int64{},
+	}
 	consumers, err := r.Progress(ctx)
 	for _, p := range consumers {
 		now.Positions[p.Consumer] = p.Position

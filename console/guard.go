@@ -64,7 +64,14 @@ func (c *Console) visit(w http.ResponseWriter, r *http.Request) (*visit, error) 
 	v.User = user
 	cookie, err := r.Cookie(tokenCookie)
 	if err != nil || len(cookie.Value) < 20 {
-		cookie = &http.Cookie{Name: tokenCookie, Value: rand.Text(), Path: c.c.Prefix + "/", HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: r.TLS != nil}
+		cookie = &http.Cookie{
+			Name:     tokenCookie,
+			Value:    rand.Text(),
+			Path:     c.c.Prefix + "/",
+			HttpOnly: true,
+			SameSite: http.SameSiteStrictMode,
+			Secure:   r.TLS != nil,
+		}
 		http.SetCookie(w, cookie)
 	}
 	v.Token = c.tokenOf(user.Name, cookie.Value)

@@ -15,8 +15,18 @@ var letterFields = []string{"origin", "consumer", "type", "topic", "key", "sourc
 
 // filterOf makes a filter of the fields of a request.
 func filterOf(f map[string]string) dlq.Filter {
-	return dlq.Filter{Origin: f["origin"], Consumer: f["consumer"], Type: f["type"], Topic: f["topic"], Key: f["key"], Source: f["source"],
-		EventID: f["event"], Fingerprint: f["fingerprint"], State: f["state"], NoPayloads: true}
+	return dlq.Filter{
+		Origin:      f["origin"],
+		Consumer:    f["consumer"],
+		Type:        f["type"],
+		Topic:       f["topic"],
+		Key:         f["key"],
+		Source:      f["source"],
+		EventID:     f["event"],
+		Fingerprint: f["fingerprint"],
+		State:       f["state"],
+		NoPayloads:  true,
+	}
 }
 
 // checked says whether a filter of a request can be asked for.
@@ -117,7 +127,12 @@ func (c *Console) letter(v *visit) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	p := letterPage{Letter: l, Open: l.State == dlq.StateOpen, May: v.User.MayChange, Sees: v.User.SeesPayload}
+	p := letterPage{
+		Letter: l,
+		Open:   l.State == dlq.StateOpen,
+		May:    v.User.MayChange,
+		Sees:   v.User.SeesPayload,
+	}
 	for _, text := range l.Errors {
 		if !p.Sees {
 			text = firstLine(text)
@@ -174,7 +189,14 @@ func (c *Console) changeLetters(v *visit) (answer, error) {
 		}
 		f.IDs, words, back = []int64{id}, "number "+text, "/letters/"+text
 	}
-	ch := change{Does: given["does"], Things: "dead letter", Filter: words, Action: "/letters", Fields: given, Back: back}
+	ch := change{
+		Does:   given["does"],
+		Things: "dead letter",
+		Filter: words,
+		Action: "/letters",
+		Fields: given,
+		Back:   back,
+	}
 	by, reason := v.User.Name, strings.TrimSpace(v.PostForm.Get("reason"))
 	switch ch.Does {
 	case "replay":
@@ -189,7 +211,11 @@ func (c *Console) changeLetters(v *visit) (answer, error) {
 		ch.Note = "Nobody handles them then. Later events of the keys that they hold go on. The payloads stay until a purge."
 		with := func(dry bool) func(context.Context) (int, error) {
 			return func(ctx context.Context) (int, error) {
-				return c.dlq.DiscardAll(ctx, f, dlq.DiscardOptions{DryRun: dry, By: by, Reason: reason})
+				return c.dlq.DiscardAll(ctx, f, dlq.DiscardOptions{
+					DryRun: dry,
+					By:     by,
+					Reason: reason,
+				})
 			}
 		}
 		return c.carryOut(v, ch, with(true), with(false))

@@ -61,7 +61,15 @@ func (c *Console) changePaused(v *visit) (answer, error) {
 	case what.Consumer != "":
 		things = "consumer"
 	}
-	return c.carryOut(v, change{Does: given["does"], Things: things, Filter: what.String(), Action: "/paused", Fields: given, Note: note, Back: "/paused"}, count, do)
+	return c.carryOut(v, change{
+		Does:   given["does"],
+		Things: things,
+		Filter: what.String(),
+		Action: "/paused",
+		Fields: given,
+		Note:   note,
+		Back:   "/paused",
+	}, count, do)
 }
 
 // unknownConsumer warns of a name that nobody has: a pause under it would stop nobody.

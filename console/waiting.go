@@ -17,8 +17,17 @@ var waitFields = []string{"origin", "consumer", "topic", "key", "type", "source"
 
 // waitFilter reads the fields of a filter. heads is any text.
 func waitFilter(f map[string]string) waiting.Filter {
-	return waiting.Filter{Origin: f["origin"], Consumer: f["consumer"], Topic: f["topic"], Key: f["key"], Type: f["type"], Source: f["source"], EventID: f["event"],
-		Why: waiting.Why(f["why"]), Heads: f["heads"] != ""}
+	return waiting.Filter{
+		Origin:   f["origin"],
+		Consumer: f["consumer"],
+		Topic:    f["topic"],
+		Key:      f["key"],
+		Type:     f["type"],
+		Source:   f["source"],
+		EventID:  f["event"],
+		Why:      waiting.Why(f["why"]),
+		Heads:    f["heads"] != "",
+	}
 }
 
 type waitGroupsPage struct {
@@ -78,7 +87,11 @@ func waitingActions(filter map[string]string) []string {
 		return []string{"give-up", "discard"}
 	case f.Consumer != "":
 		return []string{"retry", "give-up", "discard"}
-	case f.Topic != "" && f == (waiting.Filter{Origin: dlq.OriginRelay, Topic: f.Topic, Key: f.Key}):
+	case f.Topic != "" && f == (waiting.Filter{
+		Origin: dlq.OriginRelay,
+		Topic:  f.Topic,
+		Key:    f.Key,
+	}):
 		return []string{"retry", "give-up", "redirect", "discard"}
 	}
 	return nil
@@ -119,9 +132,20 @@ func (c *Console) changeWaiting(v *visit) (answer, error) {
 	}
 	with := func(dry bool) func(context.Context) (int, error) {
 		return func(ctx context.Context) (int, error) {
-			return chosen.do(ctx, f, waiting.Options{DryRun: dry, By: v.User.Name, Reason: strings.TrimSpace(v.PostForm.Get("reason"))})
+			return chosen.do(ctx, f, waiting.Options{
+				DryRun: dry,
+				By:     v.User.Name,
+				Reason: strings.TrimSpace(v.PostForm.Get("reason")),
+			})
 		}
 	}
-	return c.carryOut(v, change{Does: given["does"], Things: "waiting event", Filter: inWords(filter), Action: "/waiting", Fields: given, Note: chosen.note,
-		Back: "/waiting" + queryOf("origin", filter["origin"], "consumer", filter["consumer"])}, with(true), with(false))
+	return c.carryOut(v, change{
+		Does:   given["does"],
+		Things: "waiting event",
+		Filter: inWords(filter),
+		Action: "/waiting",
+		Fields: given,
+		Note:   chosen.note,
+		Back:   "/waiting" + queryOf("origin", filter["origin"], "consumer", filter["consumer"]),
+	}, with(true), with(false))
 }

@@ -131,7 +131,13 @@ func (p *Publisher) Publish(ctx context.Context, events []holdfast.Event) []erro
 	var failed failures
 	for i, e := range events {
 		if first := failed.before(e); first != nil {
-			answers[i] = &relay.PublishError{Topic: e.Topic, Partition: -1, Fault: relay.FaultOf(first), NotSent: true, Err: first}
+			answers[i] = &relay.PublishError{
+				Topic:     e.Topic,
+				Partition: -1,
+				Fault:     relay.FaultOf(first),
+				NotSent:   true,
+				Err:       first,
+			}
 			continue
 		}
 		answers[i] = p.store(ctx, e)
@@ -144,17 +150,32 @@ func (p *Publisher) Publish(ctx context.Context, events []holdfast.Event) []erro
 func (p *Publisher) store(ctx context.Context, e holdfast.Event) error {
 	stores, routed := p.routes[e.Topic]
 	if !routed {
-		return &relay.PublishError{Topic: e.Topic, Partition: -1, Fault: relay.FaultTopic, Err: errors.New("topic has no route: give it one in direct.New")}
+		return &relay.PublishError{
+			Topic:     e.Topic,
+			Partition: -1,
+			Fault:     relay.FaultTopic,
+			Err:       errors.New("topic has no route: give it one in direct.New"),
+		}
 	}
 	for _, s := range stores {
 		bounded, cancel := context.WithTimeout(ctx, p.c.Timeout)
 		stored, err := put(bounded, s, e)
 		cancel()
 		if err = foreign.Error(err); err != nil {
-			return &relay.PublishError{Topic: e.Topic, Partition: -1, Fault: faultOf(err, p.one), Err: err}
+			return &relay.PublishError{
+				Topic:     e.Topic,
+				Partition: -1,
+				Fault:     faultOf(err, p.one),
+				Err:       err,
+			}
 		}
 		if !stored { // It waits in its topic for somebody who wants it: there is no log to read it from again.
-			return &relay.PublishError{Topic: e.Topic, Partition: -1, Fault: relay.FaultTopic, Err: unknownType(s, e)}
+			return &relay.PublishError{
+				Topic:     e.Topic,
+				Partition: -1,
+				Fault:     relay.FaultTopic,
+				Err:       unknownType(s, e),
+			}
 		}
 	}
 	return nil

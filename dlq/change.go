@@ -118,7 +118,11 @@ func (d *DLQ) Edit(ctx context.Context, id int64, payload []byte, by, reason str
 		}
 		steps := []step{{"keep the payload", d.sql.keepVersion, []any{id, by, reason}, errGone}}
 		if a.origin == OriginInbox {
-			steps = append(steps, step{what: "change the inbox row", sql: d.sql.editResult, args: []any{id, hash[:]}})
+			steps = append(steps, step{
+				what: "change the inbox row",
+				sql:  d.sql.editResult,
+				args: []any{id, hash[:]},
+			})
 		}
 		steps = append(steps, step{"replace the payload", d.sql.edit, []any{id, payload, hash[:]}, errGone})
 		return run(ctx, tx, steps...)

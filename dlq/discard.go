@@ -43,7 +43,11 @@ func (d *DLQ) discard(ctx context.Context, id int64, a address, by, reason strin
 		}
 		steps = append(steps, step{"mark it", d.sql.close, []any{id}, errGone})
 		if a.origin == OriginInbox {
-			steps = append(steps, step{what: "mark the inbox row", sql: d.sql.discardResult, args: []any{id}},
+			steps = append(steps, step{
+				what: "mark the inbox row",
+				sql:  d.sql.discardResult,
+				args: []any{id},
+			},
 				step{what: "wake the key's queue", sql: d.sql.wake, args: []any{id}})
 		}
 		steps = append(steps, step{"record the action", d.sql.record, []any{id, "discard", by, reason, int64(0)}, errGone})

@@ -168,7 +168,13 @@ func New(pool *pgxpool.Pool, c Config) (*DLQ, error) {
 	if err != nil {
 		return nil, fmt.Errorf("dlq config: %w", err)
 	}
-	return &DLQ{pool: plain.Of(pool), schema: schema, sql: newStatements(schema), now: time.Now, rest: manual.Rest}, nil
+	return &DLQ{
+		pool:   plain.Of(pool),
+		schema: schema,
+		sql:    newStatements(schema),
+		now:    time.Now,
+		rest:   manual.Rest,
+	}, nil
 }
 
 // List returns a page of letters in the order of their ids, the oldest first. Set After to the last id to get the next

@@ -145,7 +145,15 @@ func (g Golden) ids(events []holdfast.Event) *strings.Replacer {
 }
 
 func (g Golden) show(e holdfast.Event, ids *strings.Replacer) goldenEvent {
-	s := goldenEvent{Topic: e.Topic, Key: ids.Replace(e.Key), Type: e.Type, Source: e.Source, ID: ids.Replace(e.ID), Time: g.moment(e.Time), NotBefore: g.moment(e.NotBefore)}
+	s := goldenEvent{
+		Topic:     e.Topic,
+		Key:       ids.Replace(e.Key),
+		Type:      e.Type,
+		Source:    e.Source,
+		ID:        ids.Replace(e.ID),
+		Time:      g.moment(e.Time),
+		NotBefore: g.moment(e.NotBefore),
+	}
 	for name, value := range e.Headers {
 		if s.Headers == nil {
 			s.Headers = map[string]string{}

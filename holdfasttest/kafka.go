@@ -83,7 +83,13 @@ func (k *Kafka) Publish(ctx context.Context, events []holdfast.Event) []error {
 	for i, e := range events {
 		q := queue{e.Topic, e.Key}
 		if first := refused[q]; first != nil {
-			answers[i] = &relay.PublishError{Topic: e.Topic, Partition: -1, Fault: relay.FaultOf(first), NotSent: true, Err: first}
+			answers[i] = &relay.PublishError{
+				Topic:     e.Topic,
+				Partition: -1,
+				Fault:     relay.FaultOf(first),
+				NotSent:   true,
+				Err:       first,
+			}
 			continue
 		}
 		answers[i] = k.append(ctx, e)
@@ -127,7 +133,11 @@ func (k *Kafka) append(ctx context.Context, e holdfast.Event) error {
 	case t == nil:
 		return fail(relay.FaultTopic, fmt.Errorf("topic %s does not exist: create it", e.Topic))
 	}
-	r := source.Record{Value: bytes.Clone(e.Payload), Headers: wire.Headers([]source.Header(nil), e), Time: e.Time}
+	r := source.Record{
+		Value:   bytes.Clone(e.Payload),
+		Headers: wire.Headers([]source.Header(nil), e),
+		Time:    e.Time,
+	}
 	if e.Key != "" {
 		r.Key = []byte(wire.RecordKey(e.Key))
 	}

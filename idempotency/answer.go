@@ -64,7 +64,12 @@ func (rt *route) replay(w http.ResponseWriter, req *request, s *stored) {
 
 // refuse sends a problem.
 func (rt *route) refuse(w http.ResponseWriter, req *request, p problem, result Result) {
-	rt.notify(req, Outcome{Result: result, Status: p.status, Code: p.code, ErrorCode: p.errorCode()})
+	rt.notify(req, Outcome{
+		Result:    result,
+		Status:    p.status,
+		Code:      p.code,
+		ErrorCode: p.errorCode(),
+	})
 	p.write(w, rt.g.c.DocsURL)
 }
 

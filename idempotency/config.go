@@ -30,7 +30,12 @@ const (
 )
 
 // defaultCompletion is Config.Completion where that has zero fields.
-var defaultCompletion = retry.Policy{Attempts: 10, Base: 30 * time.Second, Cap: 15 * time.Minute, Budget: -1}
+var defaultCompletion = retry.Policy{
+	Attempts: 10,
+	Base:     30 * time.Second,
+	Cap:      15 * time.Minute,
+	Budget:   -1,
+}
 
 // defaultHeaders are the header names that may carry a key: the IETF draft's name and its older form.
 var defaultHeaders = []string{"Idempotency-Key", "X-Idempotency-Key"}

@@ -125,7 +125,14 @@ func (g *Guard) Routes() []RouteInfo {
 	g.mu.Unlock()
 	infos := make([]RouteInfo, len(routes))
 	for i, rt := range routes {
-		infos[i] = RouteInfo{Operations: rt.operations(), Methods: slices.Clone(rt.o.Methods), Required: !rt.o.Optional, Scope: rt.o.Scope, TTL: rt.o.TTL, Lease: rt.o.Lease}
+		infos[i] = RouteInfo{
+			Operations: rt.operations(),
+			Methods:    slices.Clone(rt.o.Methods),
+			Required:   !rt.o.Optional,
+			Scope:      rt.o.Scope,
+			TTL:        rt.o.TTL,
+			Lease:      rt.o.Lease,
+		}
 	}
 	return infos
 }

@@ -170,7 +170,15 @@ func (rt *route) lead(w http.ResponseWriter, req *request, c Claimed, begun time
 			rt.notify(req, Outcome{Result: Forgotten})
 		}
 	}()
-	hd := &handling{rt: rt, info: req.info, scope: req.scope, fingerprint: req.fingerprint, lock: req.lock, lease: l, turn: make(chan struct{}, 1)}
+	hd := &handling{
+		rt:          rt,
+		info:        req.info,
+		scope:       req.scope,
+		fingerprint: req.fingerprint,
+		lock:        req.lock,
+		lease:       l,
+		turn:        make(chan struct{}, 1),
+	}
 	rt.handle(ctx, hd, rec, req)
 	answer := rt.settleLease(ctx, l, hd, rec, req)
 	settled = true
@@ -190,7 +198,14 @@ func (rt *route) handle(ctx context.Context, hd *handling, rec *recorder, req *r
 func (rt *route) withoutKey(w http.ResponseWriter, req *request) {
 	ctx, cancel := context.WithTimeoutCause(req.Context(), rt.o.Timeout, errTimeout)
 	defer cancel()
-	hd := &handling{rt: rt, info: req.info, scope: req.scope, fingerprint: req.fingerprint, lock: req.lock, turn: make(chan struct{}, 1)}
+	hd := &handling{
+		rt:          rt,
+		info:        req.info,
+		scope:       req.scope,
+		fingerprint: req.fingerprint,
+		lock:        req.lock,
+		turn:        make(chan struct{}, 1),
+	}
 	rec := newRecorder(w, rt.g.c.MaxAnswer)
 	rt.handle(ctx, hd, rec, req)
 	if rec.status == 0 {
@@ -207,7 +222,11 @@ func (rt *route) settleLease(ctx context.Context, l *lease, hd *handling, rec *r
 		req.err = ErrLeaseLost
 		rt.refuse(rec.to, req, inProgress, Lost)
 	}
-	if decide(answerFacts{status: rec.status, doNotStore: hd.doNotStore, commitOnError: hd.commitOnError}, rt.o.Store) == keepNone {
+	if decide(answerFacts{
+		status:        rec.status,
+		doNotStore:    hd.doNotStore,
+		commitOnError: hd.commitOnError,
+	}, rt.o.Store) == keepNone {
 		l.release(req, rec.status != 0 && rec.status < 500)
 		if errors.Is(context.Cause(ctx), ErrLeaseLost) {
 			return lost

@@ -41,33 +41,127 @@ type problem struct {
 }
 
 var (
-	keyMissing = problem{status: http.StatusBadRequest, code: CodeKeyMissing, class: retry.Validation, title: "Idempotency-Key is missing", link: true,
-		detail: "Send this operation with a key of your choice in the header Idempotency-Key: a new key for each operation, the same key for its retries."}
-	keyInvalid       = problem{status: http.StatusBadRequest, code: CodeKeyInvalid, class: retry.Validation, title: "Idempotency-Key is invalid", link: true}
-	principalUnknown = problem{status: http.StatusUnauthorized, code: CodePrincipalUnknown, class: retry.Auth, title: "Authentication required",
-		detail: "A key belongs to an account: sign in first."}
-	requestTooLarge = problem{status: http.StatusRequestEntityTooLarge, code: CodeRequestTooLarge, class: retry.Validation, title: "The request is too large"}
-	requestUnread   = problem{status: http.StatusBadRequest, code: CodeRequestUnread, class: retry.Validation, title: "The request's body could not be read",
-		detail: "It ended early. Nothing was done; send the request again.", retryable: true}
-	requestUnfit    = problem{status: http.StatusBadRequest, code: CodeRequestUnread, class: retry.Validation, title: "The request's body could not be read"}
-	payloadMismatch = problem{code: CodePayloadMismatch, class: retry.Conflict, title: "Idempotency-Key is already used", link: true,
-		detail: "This key was used for another request: its host, operation, path, query, conditions or body differ. Nothing was done. Use a new key for a new operation; to repeat the old one, send it unchanged."}
-	tooManyKeys = problem{status: http.StatusTooManyRequests, code: CodeTooManyKeys, class: retry.RateLimit, title: "Too many keys are kept for this account",
-		detail: "Nothing was done. A key is kept for a while after its request was answered: send this request again later, with the same key.", retryable: true, after: 60}
-	inProgress = problem{status: http.StatusConflict, code: CodeInProgress, class: retry.Conflict, title: "A request with this Idempotency-Key is in progress", link: true,
-		detail: "Send it again a little later, with the same key, to get its answer.", retryable: true}
-	accepted = problem{status: http.StatusAccepted, code: CodeInProgress, class: retry.Conflict, title: "A request with this Idempotency-Key is in progress",
-		detail: "Its status is at the Location of this answer.", retryable: true}
-	storeUnavailable = problem{status: http.StatusServiceUnavailable, code: CodeStoreUnavailable, class: retry.Unavailable, title: "The service is not available now",
-		detail: "Nothing was done. Send the request again, with the same key.", retryable: true}
-	outcomeUnknown = problem{status: http.StatusServiceUnavailable, code: CodeOutcomeUnknown, class: retry.Timeout, title: "The request may or may not have been carried out",
-		detail: "Send it again with the same key: it is carried out once, and you get its answer.", retryable: true}
-	answerUnusable = problem{status: http.StatusServiceUnavailable, code: CodeAnswerUnusable, class: retry.Unavailable, title: "The stored answer cannot be used",
-		detail: "The request was carried out before, but its answer cannot be read. It is not carried out again.", retryable: true}
-	handlerFault = problem{status: http.StatusInternalServerError, code: CodeHandlerFault, class: retry.Transient, title: "The request could not be completed",
-		detail: "Nothing was done.", retryable: true}
-	handlerTimeout = problem{status: http.StatusServiceUnavailable, code: CodeHandlerTimeout, class: retry.Timeout, title: "The request could not be completed in time", retryable: true}
-	noAnswer       = problem{status: http.StatusServiceUnavailable, code: CodeNoAnswer, class: retry.Unavailable, title: "The request could not be completed", retryable: true}
+	keyMissing = problem{
+		status: http.StatusBadRequest,
+		code:   CodeKeyMissing,
+		class:  retry.Validation,
+		title:  "Idempotency-Key is missing",
+		link:   true,
+		detail: "Send this operation with a key of your choice in the header Idempotency-Key: a new key for each operation, the same key for its retries.",
+	}
+	keyInvalid = problem{
+		status: http.StatusBadRequest,
+		code:   CodeKeyInvalid,
+		class:  retry.Validation,
+		title:  "Idempotency-Key is invalid",
+		link:   true,
+	}
+	principalUnknown = problem{
+		status: http.StatusUnauthorized,
+		code:   CodePrincipalUnknown,
+		class:  retry.Auth,
+		title:  "Authentication required",
+		detail: "A key belongs to an account: sign in first.",
+	}
+	requestTooLarge = problem{
+		status: http.StatusRequestEntityTooLarge,
+		code:   CodeRequestTooLarge,
+		class:  retry.Validation,
+		title:  "The request is too large",
+	}
+	requestUnread = problem{
+		status:    http.StatusBadRequest,
+		code:      CodeRequestUnread,
+		class:     retry.Validation,
+		title:     "The request's body could not be read",
+		detail:    "It ended early. Nothing was done; send the request again.",
+		retryable: true,
+	}
+	requestUnfit = problem{
+		status: http.StatusBadRequest,
+		code:   CodeRequestUnread,
+		class:  retry.Validation,
+		title:  "The request's body could not be read",
+	}
+	payloadMismatch = problem{
+		code:   CodePayloadMismatch,
+		class:  retry.Conflict,
+		title:  "Idempotency-Key is already used",
+		link:   true,
+		detail: "This key was used for another request: its host, operation, path, query, conditions or body differ. Nothing was done. Use a new key for a new operation; to repeat the old one, send it unchanged.",
+	}
+	tooManyKeys = problem{
+		status:    http.StatusTooManyRequests,
+		code:      CodeTooManyKeys,
+		class:     retry.RateLimit,
+		title:     "Too many keys are kept for this account",
+		detail:    "Nothing was done. A key is kept for a while after its request was answered: send this request again later, with the same key.",
+		retryable: true,
+		after:     60,
+	}
+	inProgress = problem{
+		status:    http.StatusConflict,
+		code:      CodeInProgress,
+		class:     retry.Conflict,
+		title:     "A request with this Idempotency-Key is in progress",
+		link:      true,
+		detail:    "Send it again a little later, with the same key, to get its answer.",
+		retryable: true,
+	}
+	accepted = problem{
+		status:    http.StatusAccepted,
+		code:      CodeInProgress,
+		class:     retry.Conflict,
+		title:     "A request with this Idempotency-Key is in progress",
+		detail:    "Its status is at the Location of this answer.",
+		retryable: true,
+	}
+	storeUnavailable = problem{
+		status:    http.StatusServiceUnavailable,
+		code:      CodeStoreUnavailable,
+		class:     retry.Unavailable,
+		title:     "The service is not available now",
+		detail:    "Nothing was done. Send the request again, with the same key.",
+		retryable: true,
+	}
+	outcomeUnknown = problem{
+		status:    http.StatusServiceUnavailable,
+		code:      CodeOutcomeUnknown,
+		class:     retry.Timeout,
+		title:     "The request may or may not have been carried out",
+		detail:    "Send it again with the same key: it is carried out once, and you get its answer.",
+		retryable: true,
+	}
+	answerUnusable = problem{
+		status:    http.StatusServiceUnavailable,
+		code:      CodeAnswerUnusable,
+		class:     retry.Unavailable,
+		title:     "The stored answer cannot be used",
+		detail:    "The request was carried out before, but its answer cannot be read. It is not carried out again.",
+		retryable: true,
+	}
+	handlerFault = problem{
+		status:    http.StatusInternalServerError,
+		code:      CodeHandlerFault,
+		class:     retry.Transient,
+		title:     "The request could not be completed",
+		detail:    "Nothing was done.",
+		retryable: true,
+	}
+	handlerTimeout = problem{
+		status:    http.StatusServiceUnavailable,
+		code:      CodeHandlerTimeout,
+		class:     retry.Timeout,
+		title:     "The request could not be completed in time",
+		retryable: true,
+	}
+	noAnswer = problem{
+		status:    http.StatusServiceUnavailable,
+		code:      CodeNoAnswer,
+		class:     retry.Unavailable,
+		title:     "The request could not be completed",
+		retryable: true,
+	}
 )
 
 func (p problem) with(detail string) problem {

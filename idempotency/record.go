@@ -129,7 +129,11 @@ func (rec *recorder) leave() {
 // answer returns what is stored of the answer. Headers that code before the guard set, and the handler did not change,
 // are left out: each replay gets its own. A compressor's Content-Encoding is true of one answer only.
 func (rec *recorder) answer(more []string) StoredAnswer {
-	a := StoredAnswer{Status: rec.status, Header: http.Header{}, Body: bytes.Clone(rec.body.Bytes())}
+	a := StoredAnswer{
+		Status: rec.status,
+		Header: http.Header{},
+		Body:   bytes.Clone(rec.body.Bytes()),
+	}
 	for _, name := range slices.Concat(replayHeaders, more) {
 		name = textproto.CanonicalMIMEHeaderKey(name)
 		outer, outside := rec.outer[name]

@@ -81,7 +81,15 @@ func (rt *route) call(h *held, rec *recorder, req *request) *handling {
 	defer cancel()
 	h.ran = true
 	given := handlertx.Give(ctx, h.tx, errNotTheHandlers)
-	hd := &handling{rt: rt, tx: given, info: req.info, scope: req.scope, fingerprint: req.fingerprint, lock: req.lock, turn: make(chan struct{}, 1)}
+	hd := &handling{
+		rt:          rt,
+		tx:          given,
+		info:        req.info,
+		scope:       req.scope,
+		fingerprint: req.fingerprint,
+		lock:        req.lock,
+		turn:        make(chan struct{}, 1),
+	}
 	returned := false
 	defer func() {
 		given.TakeBack()
@@ -108,7 +116,11 @@ var (
 
 // settle stores the answer, commits, and sends the answer. The error says why it did not.
 func (rt *route) settle(h *held, hd *handling, rec *recorder, req *request) error {
-	f := decide(answerFacts{status: rec.status, doNotStore: hd.doNotStore, commitOnError: hd.commitOnError}, rt.o.Store)
+	f := decide(answerFacts{
+		status:        rec.status,
+		doNotStore:    hd.doNotStore,
+		commitOnError: hd.commitOnError,
+	}, rt.o.Store)
 	if f == keepNone {
 		rt.g.rollback(h)
 		rt.forgotten(hd, rec, req)

@@ -228,7 +228,13 @@ func (rec *receiver) unknown(d *delivery, declared bool) step {
 		}
 	case rec.c.UnknownType == UnknownDead:
 		err := fmt.Errorf("no node of the consumer handles the type %q", d.e.Type)
-		l := letter{reason: "unknown type", holds: rec.c.HoldKey, errors: []string{err.Error()}, err: err, reopen: true}
+		l := letter{
+			reason: "unknown type",
+			holds:  rec.c.HoldKey,
+			errors: []string{err.Error()},
+			err:    err,
+			reopen: true,
+		}
 		return func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
 			return rec.ledger.deadLetter(ctx, tx, d, l, Dead)
 		}

@@ -115,7 +115,15 @@ func (in *Inbox) ConsumeUntil(ctx context.Context, s Source, u Until) (Progress,
 		src.Close()
 		return Progress{}, fmt.Errorf("%w: source is a %T: its sessions must be source.Bounded, which says where topics end", ErrConfiguration, s)
 	}
-	b := &backfill{env: in.env, positions: in.consumer.positions, Bounded: bounded, pauses: in.pauses, every: cmp.Or(u.ProgressEvery, defaultProgressEvery), tell: u.ProgressFunc, from: map[source.TopicPartition]int64{}}
+	b := &backfill{
+		env:       in.env,
+		positions: in.consumer.positions,
+		Bounded:   bounded,
+		pauses:    in.pauses,
+		every:     cmp.Or(u.ProgressEvery, defaultProgressEvery),
+		tell:      u.ProgressFunc,
+		from:      map[source.TopicPartition]int64{},
+	}
 	if err := b.begin(ctx, u); err != nil {
 		src.Close()
 		return Progress{}, err

@@ -64,7 +64,13 @@ func measure(all map[source.TopicPartition]readahead.Stretch, at map[source.Topi
 		if _, ok := from[tp]; !ok {
 			from[tp] = position
 		}
-		part := PartitionProgress{TopicPartition: tp, From: from[tp], Position: position, Until: s.Until, Held: at[tp].Held}
+		part := PartitionProgress{
+			TopicPartition: tp,
+			From:           from[tp],
+			Position:       position,
+			Until:          s.Until,
+			Held:           at[tp].Held,
+		}
 		p.Left += part.left()
 		p.Done += max(0, min(position, s.Until)-from[tp])
 		p.Partitions = append(p.Partitions, part)

@@ -164,8 +164,21 @@ func (co *consumer) hold(g *loop.Group, h *held, gen source.Generation, given ma
 }
 
 func (co *consumer) newPartition(workers *workerPool, gen source.Generation, tp source.TopicPartition, start source.Start) *partition {
-	return &partition{env: co.env, positions: co.positions, declarations: co.declarations, receiver: co.receiver, serial: co.suspects, memory: co.memory,
-		workers: workers, gen: gen, tp: tp, start: start, scheduler: newScheduler(co.c.BatchSize), freed: make(chan struct{}, 1), counted: map[int64]*delivery{}}
+	return &partition{
+		env:          co.env,
+		positions:    co.positions,
+		declarations: co.declarations,
+		receiver:     co.receiver,
+		serial:       co.suspects,
+		memory:       co.memory,
+		workers:      workers,
+		gen:          gen,
+		tp:           tp,
+		start:        start,
+		scheduler:    newScheduler(co.c.BatchSize),
+		freed:        make(chan struct{}, 1),
+		counted:      map[int64]*delivery{},
+	}
 }
 
 // take takes partitions out of those that are held. They are to be released.

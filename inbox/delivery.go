@@ -144,5 +144,15 @@ type intake struct {
 
 // newIntake is an event that comes alone. With a stop channel it waits as long as the database is away.
 func (env *env) newIntake(d *delivery, s step, stop <-chan struct{}) *intake {
-	return &intake{d: d, step: s, stop: stop, h: failure.History{Quick: env.c.ImmediateRetries, Decided: s != nil, WaitsLong: stop != nil}, begun: time.Now()}
+	return &intake{
+		d:    d,
+		step: s,
+		stop: stop,
+		h: failure.History{
+			Quick:     env.c.ImmediateRetries,
+			Decided:   s != nil,
+			WaitsLong: stop != nil,
+		},
+		begun: time.Now(),
+	}
 }

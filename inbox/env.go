@@ -39,13 +39,19 @@ func newEnv(pool *pgxpool.Pool, c Config) *env {
 		pool:     pool,
 		settings: settings{c: c, kinds: map[string]kind{}},
 		sql:      newStatements(c),
-		rights:   &rights.Checks{Pool: pool, Schema: c.Schema, Rights: rights.Of["consumer"], Consumer: c.Consumer, Logger: c.Logger},
-		node:     rand.Text(),
-		random:   mathrand.Float64,
-		wakeup:   make(chan struct{}, 1),
-		doubts:   make(chan error, 1),
-		asking:   make(chan struct{}, 1),
-		groups:   group.DefaultTimes,
+		rights: &rights.Checks{
+			Pool:     pool,
+			Schema:   c.Schema,
+			Rights:   rights.Of["consumer"],
+			Consumer: c.Consumer,
+			Logger:   c.Logger,
+		},
+		node:   rand.Text(),
+		random: mathrand.Float64,
+		wakeup: make(chan struct{}, 1),
+		doubts: make(chan error, 1),
+		asking: make(chan struct{}, 1),
+		groups: group.DefaultTimes,
 	}
 }
 

@@ -146,8 +146,16 @@ type handling struct {
 func (rn *runner) observed(ctx context.Context, es []holdfast.Event, about *handling) (context.Context, func(error)) {
 	ended := func(error) {}
 	if rn.c.Observer.OnHandle != nil {
-		ctx, ended = rn.c.Observer.OnHandle(ctx, Handling{Consumer: rn.c.Consumer, Events: es, Attempt: about.attempt, FromState: about.from, CorrelationID: rn.correlation(es[0]),
-			Partition: about.place, System: rn.systemAt(about.place), Called: about.called})
+		ctx, ended = rn.c.Observer.OnHandle(ctx, Handling{
+			Consumer:      rn.c.Consumer,
+			Events:        es,
+			Attempt:       about.attempt,
+			FromState:     about.from,
+			CorrelationID: rn.correlation(es[0]),
+			Partition:     about.place,
+			System:        rn.systemAt(about.place),
+			Called:        about.called,
+		})
 	}
 	about.ctx = ctx
 	return ctx, ended
@@ -170,7 +178,12 @@ var errShared = errors.New("not in a transaction with others: the handler runs a
 
 // panicOf makes an error of what the calling deferred function has recovered from.
 func panicOf(p any) *failure.PanicError {
-	e := &failure.PanicError{Message: foreign.Text(p), Stack: trimmedStack(), Kind: fmt.Sprintf("%T", p), At: foreign.PanickedAt()}
+	e := &failure.PanicError{
+		Message: foreign.Text(p),
+		Stack:   trimmedStack(),
+		Kind:    fmt.Sprintf("%T", p),
+		At:      foreign.PanickedAt(),
+	}
 	e.Logged = e.Message
 	if err, ok := p.(error); ok {
 		e.Logged = cmp.Or(foreign.Broken(err), private.Text(err))

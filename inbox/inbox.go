@@ -55,7 +55,13 @@ func newInbox(pool *pgxpool.Pool, c Config) *Inbox {
 		Pool: pool, Schema: c.Schema, Consumer: c.Consumer, Node: env.node,
 		Random: func() float64 { return env.random() }, Transact: runner.transact,
 	})
-	ledger := &ledger{env: env, positions: positions, starts: &starts{env: env}, letters: &letters{env: env}, pauses: pauses}
+	ledger := &ledger{
+		env:       env,
+		positions: positions,
+		starts:    &starts{env: env},
+		letters:   &letters{env: env},
+		pauses:    pauses,
+	}
 	queues := &queues{env: env, ledger: ledger, quota: &quota{env: env}}
 	declarations := &declarations{env: env, registry: registry}
 	skips := &skips{env: env, registry: registry}
@@ -70,14 +76,41 @@ func newInbox(pool *pgxpool.Pool, c Config) *Inbox {
 		skips:        skips,
 		pauses:       pauses,
 	}
-	claims := &claims{env: env, registry: registry, memory: newStoredMemory(c.MemoryBudget/8, c.Workers)}
+	claims := &claims{
+		env:      env,
+		registry: registry,
+		memory:   newStoredMemory(c.MemoryBudget/8, c.Workers),
+	}
 	return &Inbox{
 		env: env, registry: registry, receiver: receiver, declarations: declarations, skips: skips, claims: claims,
-		backlog:   &backlog{env: env, registry: registry, runner: runner, ledger: ledger, claims: claims, pauses: pauses},
-		sweeper:   &sweeper{env: env, runner: runner},
-		retention: retention.New(retention.Config{Pool: pool, Schema: c.Schema, Consumer: c.Consumer, Window: c.Retention, Random: func() float64 { return env.random() }, Cleaned: c.Observer.OnCleaned, Failed: env.transient}),
-		consumer:  &consumer{env: env, positions: positions, memory: readahead.NewMemory(c.MemoryBudget), declarations: declarations, receiver: receiver, pauses: pauses, suspects: turns.New(1)},
-		pauses:    pauses,
+		backlog: &backlog{
+			env:      env,
+			registry: registry,
+			runner:   runner,
+			ledger:   ledger,
+			claims:   claims,
+			pauses:   pauses,
+		},
+		sweeper: &sweeper{env: env, runner: runner},
+		retention: retention.New(retention.Config{
+			Pool:     pool,
+			Schema:   c.Schema,
+			Consumer: c.Consumer,
+			Window:   c.Retention,
+			Random:   func() float64 { return env.random() },
+			Cleaned:  c.Observer.OnCleaned,
+			Failed:   env.transient,
+		}),
+		consumer: &consumer{
+			env:          env,
+			positions:    positions,
+			memory:       readahead.NewMemory(c.MemoryBudget),
+			declarations: declarations,
+			receiver:     receiver,
+			pauses:       pauses,
+			suspects:     turns.New(1),
+		},
+		pauses: pauses,
 	}
 }
 

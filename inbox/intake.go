@@ -143,7 +143,14 @@ func (rec *receiver) afterFailure(d *delivery, h failure.History, v failure.Verd
 		return time.Since(h.First)
 	}
 	if v.Do == failure.ActDead {
-		l := letter{reason: rec.because(v.Reason, err, d.e), holds: rec.of(d.e.Type).HoldKey, attempts: attempts, errors: failures, err: err, reopen: true}
+		l := letter{
+			reason:   rec.because(v.Reason, err, d.e),
+			holds:    rec.of(d.e.Type).HoldKey,
+			attempts: attempts,
+			errors:   failures,
+			err:      err,
+			reopen:   true,
+		}
 		return func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
 			l.age = age()
 			return rec.ledger.deadLetter(ctx, tx, d, l, Dead)
@@ -164,8 +171,14 @@ const maxRefused = 3
 // unrecordable is the step for an event whose outcome Postgres refuses to record, for a reason that lies in the event. Without it
 // the event would hold its partition for good. Without a row it is handled anew if it comes again.
 func (rec *receiver) unrecordable(t *intake, err error) step {
-	l := letter{reason: "Postgres refuses to record what became of it", holds: rec.of(t.d.e.Type).HoldKey, attempts: t.h.Attempts,
-		errors: failure.AppendError(t.failures, err), err: err, reopen: true}
+	l := letter{
+		reason:   "Postgres refuses to record what became of it",
+		holds:    rec.of(t.d.e.Type).HoldKey,
+		attempts: t.h.Attempts,
+		errors:   failure.AppendError(t.failures, err),
+		err:      err,
+		reopen:   true,
+	}
 	return func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return rec.ledger.letterAlone(ctx, tx, t.d, l) }
 }
 

@@ -34,7 +34,14 @@ type letter struct {
 
 // observed is what an Observer gets of a letter.
 func (l letter) observed(ctx context.Context, e holdfast.Event, id int64) DeadLettered {
-	return DeadLettered{Context: ctx, Event: e, Letter: id, Reason: l.reason, Attempts: l.attempts, Err: l.err}
+	return DeadLettered{
+		Context:  ctx,
+		Event:    e,
+		Letter:   id,
+		Reason:   l.reason,
+		Attempts: l.attempts,
+		Err:      l.err,
+	}
 }
 
 // letters writes dead letters, and publishes them if Config.DeadLetterTopic asks for it.

@@ -302,7 +302,11 @@ func (w *worker) work(j *job) {
 			}
 		}
 		begun := time.Now()
-		o, committed, err := w.pipeline.open(j.ctx, attempt{ds: j.ds, number: 1, followers: j.kind == jobFollowers})
+		o, committed, err := w.pipeline.open(j.ctx, attempt{
+			ds:        j.ds,
+			number:    1,
+			followers: j.kind == jobFollowers,
+		})
 		if !w.committed(committed, j) {
 			return
 		}

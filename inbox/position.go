@@ -45,7 +45,11 @@ func (co *consumer) save(ctx context.Context, gen source.Generation, parts []*pa
 	var moved []*partition
 	for _, p := range parts {
 		if low, last, ok := p.unsaved(); ok {
-			all, moved = append(all, position.Progress{Fence: p.fence, Settled: low, Last: last}), append(moved, p)
+			all, moved = append(all, position.Progress{
+				Fence:   p.fence,
+				Settled: low,
+				Last:    last,
+			}), append(moved, p)
 		}
 	}
 	if len(moved) > 0 {
@@ -115,7 +119,11 @@ func (co *consumer) release(gen source.Generation, parts []*partition) {
 				low, last.Offset = source.NoOffset, source.NoOffset
 			}
 			failpoint.Hit(failpoint.InboxReleasing)
-			same, err := co.positions.Release(ctx, position.Progress{Fence: p.fence, Settled: low, Last: last}, orderly)
+			same, err := co.positions.Release(ctx, position.Progress{
+				Fence:   p.fence,
+				Settled: low,
+				Last:    last,
+			}, orderly)
 			switch {
 			case errors.Is(err, failure.ErrFenced):
 				p.fencedOff() // It was lost while nothing was in progress that could have noticed.

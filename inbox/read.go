@@ -207,7 +207,13 @@ func (p *partition) begin(ctx, jobs context.Context, pg *source.Page, memory rea
 	}
 	dispositions := make([]disposition, len(ds))
 	for i, d := range ds {
-		dispositions[i] = dispositionOf(recordFacts{invalid: bad[i] != nil, garbled: bad[i] != nil && bad[i].garbled, handled: d.h != nil, declared: declared[d.e.Type], stale: d.stale()}, p.c.UnknownType)
+		dispositions[i] = dispositionOf(recordFacts{
+			invalid:  bad[i] != nil,
+			garbled:  bad[i] != nil && bad[i].garbled,
+			handled:  d.h != nil,
+			declared: declared[d.e.Type],
+			stale:    d.stale(),
+		}, p.c.UnknownType)
 	}
 	if !p.recognise(ctx, ds, dispositions) {
 		return false
@@ -253,7 +259,14 @@ func (p *partition) begin(ctx, jobs context.Context, pg *source.Page, memory rea
 				return false
 			}
 		case s != nil:
-			p.dispatch(&job{owner: p, ctx: jobs, stop: ctx.Done(), ds: []*delivery{d}, first: d.e.Type, intake: p.newIntake(d, s, ctx.Done())})
+			p.dispatch(&job{
+				owner:  p,
+				ctx:    jobs,
+				stop:   ctx.Done(),
+				ds:     []*delivery{d},
+				first:  d.e.Type,
+				intake: p.newIntake(d, s, ctx.Done()),
+			})
 		default:
 			j := &job{owner: p, ctx: jobs, stop: ctx.Done(), ds: []*delivery{d}, first: d.e.Type}
 			if p.receiver.registry.batched[d.e.Type] {

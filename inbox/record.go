@@ -78,7 +78,13 @@ func (p *partition) delivery(r source.Record) (d *delivery, bad *badRecord) {
 	if p.c.withholds() {
 		why = private.Kind(why)
 	}
-	l := letter{reason: "invalid record: " + why, holds: p.of(e.Type).HoldKey && keyed && !untrusted && !d.stale(), errors: []string{failure.BoundedError(err)}, err: err, reopen: true}
+	l := letter{
+		reason: "invalid record: " + why,
+		holds:  p.of(e.Type).HoldKey && keyed && !untrusted && !d.stale(),
+		errors: []string{failure.BoundedError(err)},
+		err:    err,
+		reopen: true,
+	}
 	s := func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
 		return p.receiver.ledger.deadLetter(ctx, tx, d, l, Dead)
 	}

@@ -32,7 +32,13 @@ type handler struct {
 }
 
 func newRegistry(s *settings, outer func(BatchHandler) BatchHandler) *registry {
-	return &registry{settings: s, outer: outer, handlers: map[string]BatchHandler{}, batched: map[string]bool{}, bare: map[string]handler{}}
+	return &registry{
+		settings: s,
+		outer:    outer,
+		handlers: map[string]BatchHandler{},
+		batched:  map[string]bool{},
+		bare:     map[string]handler{},
+	}
 }
 
 // use adds middleware.

@@ -51,7 +51,13 @@ func (env *env) received(ctx context.Context, e holdfast.Event, from string, out
 		log.DebugContext(ctx, "event received", append(env.attrs(e), "outcome", string(out), "attempt", attempt, "from_state", from, "to_state", to, "took", took)...)
 	}
 	if env.c.Observer.OnReceive != nil {
-		env.c.Observer.OnReceive(Received{Context: ctx, Event: e, Outcome: out, Attempt: attempt, Took: took})
+		env.c.Observer.OnReceive(Received{
+			Context: ctx,
+			Event:   e,
+			Outcome: out,
+			Attempt: attempt,
+			Took:    took,
+		})
 	}
 }
 
@@ -66,7 +72,14 @@ func (env *env) retried(ctx context.Context, e holdfast.Event, from string, atte
 		log.InfoContext(ctx, "handler failed, will retry", append(attrs, env.reason(err, e)...)...)
 	}
 	if env.c.Observer.OnRetry != nil {
-		env.c.Observer.OnRetry(Retried{Context: ctx, Event: e, Attempt: attempt, Delay: delay, Stored: stored, Err: err})
+		env.c.Observer.OnRetry(Retried{
+			Context: ctx,
+			Event:   e,
+			Attempt: attempt,
+			Delay:   delay,
+			Stored:  stored,
+			Err:     err,
+		})
 	}
 }
 

@@ -116,7 +116,15 @@ func (s *scheduler) split(batch *job) []*job {
 	var js []*job
 	later := map[string][]*job{}
 	for i, d := range batch.ds {
-		j := &job{owner: batch.owner, ctx: batch.ctx, stop: batch.stop, ds: batch.ds[i : i+1 : i+1], first: d.e.Type, read: batch.read, kind: jobApart}
+		j := &job{
+			owner: batch.owner,
+			ctx:   batch.ctx,
+			stop:  batch.stop,
+			ds:    batch.ds[i : i+1 : i+1],
+			first: d.e.Type,
+			read:  batch.read,
+			kind:  jobApart,
+		}
 		key := d.e.Key
 		rest, second := later[key]
 		if key == "" || !second {

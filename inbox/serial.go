@@ -162,7 +162,14 @@ func (p *partition) count(ctx context.Context, d *delivery, t *intake) (known bo
 	// process's end yet, and the uncounted one takes its place.
 	if ends := starts; ends >= maxEnds || ends >= minEnds && p.of(d.e.Type).Retry.Last(ends) {
 		err := failure.Ours("the process ended %d times while it was being handled", ends)
-		l := letter{reason: "it ended the process", holds: p.of(d.e.Type).HoldKey, attempts: ends, errors: []string{err.Error()}, err: err, reopen: true}
+		l := letter{
+			reason:   "it ended the process",
+			holds:    p.of(d.e.Type).HoldKey,
+			attempts: ends,
+			errors:   []string{err.Error()},
+			err:      err,
+			reopen:   true,
+		}
 		t.h.Decided = true
 		t.step, t.next = func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
 			return p.receiver.ledger.deadLetter(ctx, tx, d, l, Dead)

@@ -62,12 +62,25 @@ func (bl *backlog) work(ctx context.Context, s *claimed, stop <-chan struct{}) e
 // key's lock. goOn asks to claim the next event of its key, which is returned.
 func (bl *backlog) workOne(ctx context.Context, s *claimed, fresh, goOn bool) (next *claimed, err error) {
 	begun := time.Now()
-	h := failure.History{Attempts: s.attempts, Stored: true, WaitsLong: true, Age: s.age, Losses: s.losses}
+	h := failure.History{
+		Attempts:  s.attempts,
+		Stored:    true,
+		WaitsLong: true,
+		Age:       s.age,
+		Losses:    s.losses,
+	}
 	// The claim counted this attempt. Earlier claims may have spent all attempts, some of them without an error: then the
 	// process ended during each of those. The handler does not run again.
 	if previous := s.attempts - 1; previous > 0 && bl.of(s.e.Type).Retry.Last(previous) {
 		err := failure.Ours("its handler was started %d times; the process ended or lost it, and nothing was recorded", previous)
-		l := letter{reason: "it was started too often and never finished", holds: bl.of(s.e.Type).HoldKey, attempts: previous, errors: failure.AppendError(s.errors, err), err: err, age: s.age}
+		l := letter{
+			reason:   "it was started too often and never finished",
+			holds:    bl.of(s.e.Type).HoldKey,
+			attempts: previous,
+			errors:   failure.AppendError(s.errors, err),
+			err:      err,
+			age:      s.age,
+		}
 		bl.writeDead(ctx, s, l, begun)
 		return nil, nil
 	}
@@ -153,7 +166,15 @@ func (bl *backlog) workOne(ctx context.Context, s *claimed, fresh, goOn bool) (n
 				return bl.postpone(ctx, tx, s, v.Delay, []string{failure.BoundedError(cause)})
 			}, Retrying, begun, func() { bl.retried(about.ctx, s.e, StateStored, s.attempts, v.Delay, true, cause) })
 		case failure.ActDead:
-			l := letter{reason: bl.because(v.Reason, cause, s.e), holds: bl.of(s.e.Type).HoldKey, attempts: s.attempts, errors: failure.AppendError(s.errors, cause), err: cause, age: s.age, reopen: true}
+			l := letter{
+				reason:   bl.because(v.Reason, cause, s.e),
+				holds:    bl.of(s.e.Type).HoldKey,
+				attempts: s.attempts,
+				errors:   failure.AppendError(s.errors, cause),
+				err:      cause,
+				age:      s.age,
+				reopen:   true,
+			}
 			bl.writeDead(ctx, s, l, begun)
 		}
 		return nil, bl.runner.tooManyHung()

@@ -129,7 +129,11 @@ func (pg *page) readFirst(set *io.LimitedReader, tx *transactions) error {
 	case err != nil:
 		return pg.says(err)
 	case h.magic != 2:
-		return pg.says(&source.TooLargeError{Needs: 2 * h.size, Next: h.base + 1, Err: fmt.Errorf("the batch at offset %d is of an old version, and has %d bytes", h.base, h.size)})
+		return pg.says(&source.TooLargeError{
+			Needs: 2 * h.size,
+			Next:  h.base + 1,
+			Err:   fmt.Errorf("the batch at offset %d is of an old version, and has %d bytes", h.base, h.size),
+		})
 	case h.size-batchHeader > set.N:
 		return pg.says(fmt.Errorf("the broker cut off the batch at offset %d, which has %d bytes", h.base, h.size))
 	}

@@ -143,7 +143,12 @@ func transportProblems(use kafka.RoundTripper) []error {
 
 // transport makes the connections for requests: own is ours to close, and use is what to send with.
 func (c Connection) transport(dial dialFunc, metadataTTL time.Duration) (own *kafka.Transport, use kafka.RoundTripper) {
-	own = &kafka.Transport{Dial: c.secured(dial, connectTimeout), DialTimeout: c.DialTimeout, ClientID: c.clientID(), MetadataTTL: metadataTTL}
+	own = &kafka.Transport{
+		Dial:        c.secured(dial, connectTimeout),
+		DialTimeout: c.DialTimeout,
+		ClientID:    c.clientID(),
+		MetadataTTL: metadataTTL,
+	}
 	if c.Wrap == nil {
 		return own, own
 	}

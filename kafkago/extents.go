@@ -54,7 +54,11 @@ func (s *session) Extents(ctx context.Context, at time.Time) (map[source.TopicPa
 func (s *session) askEach(ctx context.Context, counts map[string]int, what func(partition int) kafka.OffsetRequest, each func(source.TopicPartition, kafka.PartitionOffsets)) error {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
-	request := &kafka.ListOffsetsRequest{Addr: s.addr, Topics: map[string][]kafka.OffsetRequest{}, IsolationLevel: kafka.ReadCommitted}
+	request := &kafka.ListOffsetsRequest{
+		Addr:           s.addr,
+		Topics:         map[string][]kafka.OffsetRequest{},
+		IsolationLevel: kafka.ReadCommitted,
+	}
 	if s.g.ReadUncommitted {
 		request.IsolationLevel = kafka.ReadUncommitted
 	}

@@ -21,7 +21,13 @@ func FaultOf(err error) relay.Fault {
 
 // publishError is the answer for an event that is not acknowledged because of err, which is of kafka-go.
 func publishError(topic string, partition int, fault relay.Fault, err error) *relay.PublishError {
-	return &relay.PublishError{Topic: topic, Partition: partition, Fault: fault, Class: meaningOf(err).Class, Err: err}
+	return &relay.PublishError{
+		Topic:     topic,
+		Partition: partition,
+		Fault:     fault,
+		Class:     meaningOf(err).Class,
+		Err:       err,
+	}
 }
 
 // notSent is the answer for an event that never left, because of err.

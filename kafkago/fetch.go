@@ -58,7 +58,12 @@ func (g *generation) Fetch(ctx context.Context, tp source.TopicPartition, offset
 		if n := len(pg.Records); n > 0 && pg.Records[n-1].LeftOut > 0 {
 			again = pg.Records[n-1].Offset
 		}
-		g.unread.keep(tp, &unread{offset: pg.Next, again: again, packed: rest, transactions: u.transactions})
+		g.unread.keep(tp, &unread{
+			offset:       pg.Next,
+			again:        again,
+			packed:       rest,
+			transactions: u.transactions,
+		})
 	}
 	return pg.Page, nil // An error after some records comes again with the next page.
 }

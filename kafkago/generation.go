@@ -106,8 +106,11 @@ func (g *generation) Assigned() map[source.TopicPartition]source.Start {
 			if offset < 0 { // kafka-go says FirstOffset where nothing was committed
 				offset = source.NoOffset
 			}
-			all[source.TopicPartition{Topic: topic, Partition: p.ID}] = source.Start{Committed: offset,
-				AdoptCommitted: g.s.g.AdoptCommitted, SkipDeleted: g.s.g.SkipDeleted}
+			all[source.TopicPartition{Topic: topic, Partition: p.ID}] = source.Start{
+				Committed:      offset,
+				AdoptCommitted: g.s.g.AdoptCommitted,
+				SkipDeleted:    g.s.g.SkipDeleted,
+			}
 		}
 	}
 	return all

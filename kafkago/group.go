@@ -70,7 +70,11 @@ func (g *Group) Open(ctx context.Context, handover time.Duration) (source.Sessio
 		return own, &kafka.Client{Addr: s.addr, Transport: use, Timeout: fetchTimeout}
 	}
 	dials := newDials(clientID)
-	s.leaver = newLeaver(config.GroupID, &kafka.Client{Addr: s.addr, Transport: own, Timeout: leaveTimeout}, dials, config.SessionTimeout)
+	s.leaver = newLeaver(config.GroupID, &kafka.Client{
+		Addr:      s.addr,
+		Transport: own,
+		Timeout:   leaveTimeout,
+	}, dials, config.SessionTimeout)
 	asking, answered := context.WithTimeout(ctx, openTimeout)
 	s.counts, _ = s.count(asking, config.Topics)
 	answered()
@@ -220,7 +224,13 @@ func (s *session) Next(ctx context.Context) (source.Generation, error) {
 		gen.Start(func(context.Context) {}) // Returning ends the generation.
 		return nil, fmt.Errorf("assign partitions: %w", *blind)
 	}
-	k := &generation{s: s, gen: gen, ended: make(chan struct{}), left: make(chan struct{}), missed: make(chan struct{})}
+	k := &generation{
+		s:      s,
+		gen:    gen,
+		ended:  make(chan struct{}),
+		left:   make(chan struct{}),
+		missed: make(chan struct{}),
+	}
 	gen.Start(func(ctx context.Context) {
 		select {
 		case <-ctx.Done():

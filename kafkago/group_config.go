@@ -149,7 +149,11 @@ func (s *session) sessionRefused(ctx context.Context) error {
 func (s *session) sessionRange(ctx context.Context) (least, most time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	found, err := s.client.FindCoordinator(ctx, &kafka.FindCoordinatorRequest{Addr: s.addr, Key: s.g.GroupID, KeyType: kafka.CoordinatorKeyTypeConsumer})
+	found, err := s.client.FindCoordinator(ctx, &kafka.FindCoordinatorRequest{
+		Addr:    s.addr,
+		Key:     s.g.GroupID,
+		KeyType: kafka.CoordinatorKeyTypeConsumer,
+	})
 	if err != nil {
 		return 0, 0, err
 	}

@@ -80,7 +80,13 @@ type leaver struct {
 }
 
 func newLeaver(group string, client *kafka.Client, d *dials, session time.Duration) *leaver {
-	return &leaver{group: group, client: client, dials: d, session: session, again: make(chan struct{}, 1)}
+	return &leaver{
+		group:   group,
+		client:  client,
+		dials:   d,
+		session: session,
+		again:   make(chan struct{}, 1),
+	}
 }
 
 // losesAll says that no member is valid that has joined until now. kafka-go makes no connection for a while after such an

@@ -80,8 +80,12 @@ func (pg *page) measure(message []byte) error {
 		}
 	}
 	if 2*unpacked > pg.most {
-		return &source.TooLargeError{Needs: max(4*pg.most, 4*unpacked), Next: next, Err: fmt.Errorf("a message of an old version has %d bytes or more, and is unpacked as a whole: "+
-			"there is room for %d", unpacked, pg.most)}
+		return &source.TooLargeError{
+			Needs: max(4*pg.most, 4*unpacked),
+			Next:  next,
+			Err: fmt.Errorf("a message of an old version has %d bytes or more, and is unpacked as a whole: "+
+				"there is room for %d", unpacked, pg.most),
+		}
 	}
 	return nil
 }

@@ -34,7 +34,11 @@ func NewOffsets(c Connection) (*Offsets, error) {
 	if err := errors.Join(append(problems, transportProblems(use)...)...); err != nil {
 		return nil, fmt.Errorf("kafka connection: %w", err)
 	}
-	return &Offsets{client: &kafka.Client{Addr: kafka.TCP(c.Brokers...), Transport: use, Timeout: offsetsTimeout}, own: own}, nil
+	return &Offsets{client: &kafka.Client{
+		Addr:      kafka.TCP(c.Brokers...),
+		Transport: use,
+		Timeout:   offsetsTimeout,
+	}, own: own}, nil
 }
 
 // Ends returns the offset that the next event of each partition gets. A partition that the brokers do not know is left out. An error of

@@ -111,7 +111,12 @@ type recordReader struct {
 // reset starts the reader on another batch and forgets the memory of the last one.
 func (r *recordReader) reset(events []holdfast.Event, batch []int32) {
 	clear(r.record.Headers[:cap(r.record.Headers)])
-	*r = recordReader{events: events, batch: batch, record: kafka.Record{Headers: r.record.Headers[:0]}, scratch: r.scratch[:0]}
+	*r = recordReader{
+		events:  events,
+		batch:   batch,
+		record:  kafka.Record{Headers: r.record.Headers[:0]},
+		scratch: r.scratch[:0],
+	}
 }
 
 // ReadRecord is for kafka-go.

@@ -59,7 +59,11 @@ func NewPublisher(c Connection, k PublisherConfig) (*Publisher, error) {
 	p := &Publisher{config: k, own: own, start: time.Now()}
 	// The time-out is not for our sake, each request has its deadline: kafka-go tells the broker half of this time to
 	// replicate in, and with none only half a second.
-	p.client = kafka.Client{Addr: kafka.TCP(c.Brokers...), Transport: use, Timeout: k.ProduceTimeout}
+	p.client = kafka.Client{
+		Addr:      kafka.TCP(c.Brokers...),
+		Transport: use,
+		Timeout:   k.ProduceTimeout,
+	}
 	p.topics = topicCache{client: &p.client, ttl: k.MetadataTTL, timeout: k.ProduceTimeout}
 	p.records.New = func() any { return new(recordReader) }
 	return p, nil

@@ -97,8 +97,14 @@ func divide(events []holdfast.Event, answers []error, topics map[string]topicAns
 		run := index[ends[slot]-count : ends[slot] : ends[slot]]
 		topic := events[run[0]].Topic
 		r := ranges[topic]
-		queues = append(queues, partitionQueue{info: r.info, Queue: partitionqueue.Queue{Topic: topic, Partition: slot - r.from,
-			Events: events, Answers: answers, Runs: [][]int32{run}, TooLongFunc: sizeRefused}})
+		queues = append(queues, partitionQueue{info: r.info, Queue: partitionqueue.Queue{
+			Topic:       topic,
+			Partition:   slot - r.from,
+			Events:      events,
+			Answers:     answers,
+			Runs:        [][]int32{run},
+			TooLongFunc: sizeRefused,
+		}})
 	}
 	return queues
 }

@@ -37,7 +37,12 @@ func renewing(conn net.Conn, session, timeout time.Duration, again func(context.
 	if session < shortestSession {
 		return conn
 	}
-	return &renewingConn{Conn: conn, again: again, timeout: timeout, dueAt: renewAt(time.Now(), session, rand.Float64())}
+	return &renewingConn{
+		Conn:    conn,
+		again:   again,
+		timeout: timeout,
+		dueAt:   renewAt(time.Now(), session, rand.Float64()),
+	}
 }
 
 // renewAt is when to authenticate again. By chance, as many connections begin together.

@@ -51,7 +51,11 @@ type topicNames struct {
 
 func newTopicNames() *topicNames {
 	const troubled = maxTopics / 4
-	return &topicNames{published: bounded{most: maxTopics - troubled, none: "unnamed", rest: "other"},
+	return &topicNames{published: bounded{
+		most: maxTopics - troubled,
+		none: "unnamed",
+		rest: "other",
+	},
 		troubled: bounded{most: troubled, none: "unnamed", rest: "other"}}
 }
 

@@ -29,7 +29,11 @@ func ObserveLag(m Meter, d *Database, ends Ends) (stop func() error, err error) 
 	if d == nil || ends == nil {
 		return nil, errors.New("observe lag: database and ends must not be nil")
 	}
-	l := &lagging{d: d, ends: ends, topics: &bounded{most: maxTopics, none: "unnamed", rest: "other"}}
+	l := &lagging{
+		d:      d,
+		ends:   ends,
+		topics: &bounded{most: maxTopics, none: "unnamed", rest: "other"},
+	}
 	return m.Observe(ofLag, func(ctx context.Context) ([]Reading, error) { return l.readings(ctx), nil })
 }
 

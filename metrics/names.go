@@ -31,11 +31,24 @@ var (
 
 // counter and histogram shorten the lists of instruments.
 func counter(name, unit, description string, labels ...string) Instrument {
-	return Instrument{Name: name, Kind: Counter, Unit: unit, Description: description, Labels: labels}
+	return Instrument{
+		Name:        name,
+		Kind:        Counter,
+		Unit:        unit,
+		Description: description,
+		Labels:      labels,
+	}
 }
 
 func histogram(name, description string, buckets []float64, labels ...string) Instrument {
-	return Instrument{Name: name, Kind: Histogram, Unit: "s", Description: description, Buckets: buckets, Labels: labels}
+	return Instrument{
+		Name:        name,
+		Kind:        Histogram,
+		Unit:        "s",
+		Description: description,
+		Buckets:     buckets,
+		Labels:      labels,
+	}
 }
 
 func gauge(name, unit, description string, labels ...string) Instrument {

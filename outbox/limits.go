@@ -81,7 +81,11 @@ func checkEvent(e *holdfast.Event, maxPayload int) (problems []*LimitError) {
 	}{{"time", e.Time}, {"not before", e.NotBefore}} {
 		// In UTC, as it travels and as Postgres judges it.
 		if year := moment.at.UTC().Year(); !moment.at.IsZero() && (year < 1 || year > 9999) {
-			problems = append(problems, &LimitError{Field: moment.field, Value: fmt.Sprintf("in the year %d", year), Rule: "it must be in a year from 1 to 9999 (RFC 3339)"})
+			problems = append(problems, &LimitError{
+				Field: moment.field,
+				Value: fmt.Sprintf("in the year %d", year),
+				Rule:  "it must be in a year from 1 to 9999 (RFC 3339)",
+			})
 		}
 	}
 	return append(problems, limitHeaders(e.Headers)...)
@@ -107,13 +111,25 @@ func limitSealed(e *holdfast.Event, maxPayload int) (problems []*LimitError) {
 func limitText(field, value string, min, max int) *LimitError {
 	switch {
 	case len(value) < min:
-		return &LimitError{Field: field, Value: "empty", Rule: fmt.Sprintf("it must be %d to %d bytes", min, max)}
+		return &LimitError{
+			Field: field,
+			Value: "empty",
+			Rule:  fmt.Sprintf("it must be %d to %d bytes", min, max),
+		}
 	case len(value) > max:
-		return &LimitError{Field: field, Value: fmt.Sprintf("%d bytes long", len(value)), Rule: fmt.Sprintf("it must be at most %d", max)}
+		return &LimitError{
+			Field: field,
+			Value: fmt.Sprintf("%d bytes long", len(value)),
+			Rule:  fmt.Sprintf("it must be at most %d", max),
+		}
 	case !utf8.ValidString(value):
 		return &LimitError{Field: field, Value: shown(field, value), Rule: "it must be valid UTF-8"}
 	case strings.IndexByte(value, 0) >= 0:
-		return &LimitError{Field: field, Value: shown(field, value), Rule: "it must not contain NUL"}
+		return &LimitError{
+			Field: field,
+			Value: shown(field, value),
+			Rule:  "it must not contain NUL",
+		}
 	}
 	return nil
 }
@@ -143,7 +159,11 @@ func limitTopic(topic string) *LimitError {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '.' || r == '_' || r == '-'
 	}
 	if topic == "." || topic == ".." || strings.IndexFunc(topic, func(r rune) bool { return !legal(r) }) >= 0 {
-		return &LimitError{Field: "topic", Value: fmt.Sprintf("%.60q", topic), Rule: `it must be letters, digits, ".", "_" and "-", and not "." or ".." (Kafka)`}
+		return &LimitError{
+			Field: "topic",
+			Value: fmt.Sprintf("%.60q", topic),
+			Rule:  `it must be letters, digits, ".", "_" and "-", and not "." or ".." (Kafka)`,
+		}
 	}
 	return nil
 }
@@ -153,11 +173,23 @@ func limitHeaders(headers map[string]string) (problems []*LimitError) {
 		field := fmt.Sprintf("header %.60q", name)
 		switch {
 		case !token(name):
-			problems = append(problems, &LimitError{Field: field, Value: "misnamed", Rule: fmt.Sprintf("it must be an HTTP token of 1 to %d bytes (RFC 9110, section 5.6.2)", maxHeaderName)})
+			problems = append(problems, &LimitError{
+				Field: field,
+				Value: "misnamed",
+				Rule:  fmt.Sprintf("it must be an HTTP token of 1 to %d bytes (RFC 9110, section 5.6.2)", maxHeaderName),
+			})
 		case wire.Reserved(name):
-			problems = append(problems, &LimitError{Field: field, Value: "reserved", Rule: `it must not begin with "ce_" or "hf_", nor be "holdfast-encryption": those are not the user's`})
+			problems = append(problems, &LimitError{
+				Field: field,
+				Value: "reserved",
+				Rule:  `it must not begin with "ce_" or "hf_", nor be "holdfast-encryption": those are not the user's`,
+			})
 		case !utf8.ValidString(value) || strings.IndexByte(value, 0) >= 0:
-			problems = append(problems, &LimitError{Field: field, Value: fmt.Sprintf("%d bytes long", len(value)), Rule: "it must be valid UTF-8 without NUL: encode binary values"})
+			problems = append(problems, &LimitError{
+				Field: field,
+				Value: fmt.Sprintf("%d bytes long", len(value)),
+				Rule:  "it must be valid UTF-8 without NUL: encode binary values",
+			})
 		}
 	}
 	return append(problems, limitSizes(headers)...)
@@ -170,10 +202,18 @@ func limitSizes(headers map[string]string) (problems []*LimitError) {
 		bytes += len(name) + len(value)
 	}
 	if len(headers) > maxHeaders {
-		problems = append(problems, &LimitError{Field: "number of headers", Value: fmt.Sprint(len(headers)), Rule: fmt.Sprintf("it must be at most %d", maxHeaders)})
+		problems = append(problems, &LimitError{
+			Field: "number of headers",
+			Value: fmt.Sprint(len(headers)),
+			Rule:  fmt.Sprintf("it must be at most %d", maxHeaders),
+		})
 	}
 	if bytes > maxHeaderBytes {
-		problems = append(problems, &LimitError{Field: "headers", Value: fmt.Sprintf("%d bytes long", bytes), Rule: fmt.Sprintf("it must be at most %d, names and values together", maxHeaderBytes)})
+		problems = append(problems, &LimitError{
+			Field: "headers",
+			Value: fmt.Sprintf("%d bytes long", bytes),
+			Rule:  fmt.Sprintf("it must be at most %d, names and values together", maxHeaderBytes),
+		})
 	}
 	return problems
 }

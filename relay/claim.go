@@ -142,8 +142,19 @@ func (r *Relay) claim(ctx, writing, work context.Context, token string, n int, e
 		}
 		l.saved = l.cursor
 		l.open()
-		l.reader = logReader{most: sizeAfter(l.failures), pool: r.log, sql: r.sql, lane: l.number, token: token, limit: r.c.BatchSize, bytes: r.pageBytes,
-			span: int64(r.c.BatchSize) * int64(lanes) * 4 / 5, now: r.env.now, at: startReading(l.cursor), handed: l.cursor}
+		l.reader = logReader{
+			most:   sizeAfter(l.failures),
+			pool:   r.log,
+			sql:    r.sql,
+			lane:   l.number,
+			token:  token,
+			limit:  r.c.BatchSize,
+			bytes:  r.pageBytes,
+			span:   int64(r.c.BatchSize) * int64(lanes) * 4 / 5,
+			now:    r.env.now,
+			at:     startReading(l.cursor),
+			handed: l.cursor,
+		}
 		if r.c.TenantSeparator != "" {
 			l.reader.fair = newOvertaking(r.c.TenantSeparator)
 			l.reader.notAhead = func(err error, rest time.Duration) {

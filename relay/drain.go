@@ -47,7 +47,11 @@ func rowKeyOf(p *pending) rowKey {
 
 // pendingOf is a parked event as the lane sends it.
 func (l *lane) pendingOf(row *parkedEvent) *pending {
-	return &pending{event: &row.logEvent, item: item{queue: queue{row.Topic, row.Key}}, row: &parkedRow{place: row.place, attempts: row.attempts}}
+	return &pending{
+		event: &row.logEvent,
+		item:  item{queue: queue{row.Topic, row.Key}},
+		row:   &parkedRow{place: row.place, attempts: row.attempts},
+	}
 }
 
 // try keeps a parked event in memory from now on: it is not read again.
@@ -281,7 +285,12 @@ func (l *lane) writeTogether(ctx context.Context, events []*pending, answers []a
 				l.r.c.Logger.Error("event given up", "lane", l.number, "topic", q.topic, "event_id", p.event.ID, "type", p.event.Type, "attempts", p.row.attempts+1, "error", answers[i].err)
 			}
 			if observe := l.r.c.Observer.OnDead; observe != nil {
-				observe(DeadLettered{Lane: l.number, Event: p.event.Event, Letter: letters[i], Err: answers[i].err})
+				observe(DeadLettered{
+					Lane:   l.number,
+					Event:  p.event.Event,
+					Letter: letters[i],
+					Err:    answers[i].err,
+				})
 			}
 		default:
 			continue

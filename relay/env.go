@@ -43,10 +43,22 @@ type env struct {
 }
 
 func envOf(r *Relay) env {
-	e := env{now: time.Now, chance: rand.Float64, start: r.start, call: func(_ *lane, publish func()) { r.working.Go(publish) },
-		after: func(d time.Duration, do func()) { time.AfterFunc(d, do) }, await: awaitAnswer, limit: context.WithTimeout}
+	e := env{
+		now:    time.Now,
+		chance: rand.Float64,
+		start:  r.start,
+		call:   func(_ *lane, publish func()) { r.working.Go(publish) },
+		after:  func(d time.Duration, do func()) { time.AfterFunc(d, do) },
+		await:  awaitAnswer,
+		limit:  context.WithTimeout,
+	}
 	if pool, ok := r.pool.(plain.Pool); ok {
-		e.lacking = (&rights.Checks{Pool: pool.Pool, Schema: r.c.Schema, Rights: rights.Of["relay"], Logger: r.c.Logger}).Lacking
+		e.lacking = (&rights.Checks{
+			Pool:   pool.Pool,
+			Schema: r.c.Schema,
+			Rights: rights.Of["relay"],
+			Logger: r.c.Logger,
+		}).Lacking
 	}
 	return e
 }

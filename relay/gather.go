@@ -64,7 +64,13 @@ type portion struct {
 }
 
 func (l *lane) portion(ctx context.Context, to *destination, batch []*pending, events []holdfast.Event) *portion {
-	p := &portion{lane: l, ctx: ctx, to: to, events: events, observed: l.observed(to, batch, events)}
+	p := &portion{
+		lane:     l,
+		ctx:      ctx,
+		to:       to,
+		events:   events,
+		observed: l.observed(to, batch, events),
+	}
 	for _, e := range batch {
 		p.bytes += e.size()
 	}
@@ -79,7 +85,16 @@ type together struct {
 }
 
 func newGatherer(p Publisher, e *env) *gatherer {
-	g := &gatherer{env: e, from: wideFrom, largest: gatheredMost, spots: map[spot]*gathered{}, calls: map[*together]bool{}, most: gatheredFirst, late: map[spot]bool{}, alone: map[spot]bool{}}
+	g := &gatherer{
+		env:     e,
+		from:    wideFrom,
+		largest: gatheredMost,
+		spots:   map[spot]*gathered{},
+		calls:   map[*together]bool{},
+		most:    gatheredFirst,
+		late:    map[spot]bool{},
+		alone:   map[spot]bool{},
+	}
 	g.publisher, _ = p.(Gatherer)
 	return g
 }

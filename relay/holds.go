@@ -119,7 +119,14 @@ func (l *lane) promptSince(then time.Time) bool { return l.r.prompt.Load() >= th
 
 func (l *lane) sayHeld(d *destination, a answer, wait time.Duration) {
 	l.logHeld(d, a, wait)
-	l.observeHeld(Held{Lane: l.number, Topic: d.topic, Partition: d.partition, Fault: a.fault, Err: a.err, Wait: wait})
+	l.observeHeld(Held{
+		Lane:      l.number,
+		Topic:     d.topic,
+		Partition: d.partition,
+		Fault:     a.fault,
+		Err:       a.err,
+		Wait:      wait,
+	})
 }
 
 func (l *lane) logHeld(d *destination, a answer, wait time.Duration) {
@@ -196,7 +203,14 @@ func (l *lane) holdPartition(d *destination, waited time.Duration, now time.Time
 	if w, speak := l.r.notices.held(d.spot, l.number, len(d.queue)+len(d.call), now); speak && l.r.mayLog("partition held") {
 		l.r.c.Logger.Error("partition held: it answers late or not at all; its events wait, all others go on", "topic", d.topic, "partition", d.partition, "lane", l.number, "waited", waited, "lanes", w.lanes, "events", w.events)
 	}
-	l.observeHeld(Held{Lane: l.number, Topic: d.topic, Partition: d.partition, Fault: FaultPartition, Err: errUnanswered, Wait: l.slowAfter()})
+	l.observeHeld(Held{
+		Lane:      l.number,
+		Topic:     d.topic,
+		Partition: d.partition,
+		Fault:     FaultPartition,
+		Err:       errUnanswered,
+		Wait:      l.slowAfter(),
+	})
 	for _, p := range d.call {
 		if p.row == nil && p.state == queued {
 			l.leave(p, partitionDown, nil)
@@ -233,7 +247,14 @@ func (l *lane) holdTopic(topic string, err error, now time.Time) {
 	if w, speak := l.r.notices.held(at, l.number, 0, now); speak && l.r.mayLog("topic held") {
 		l.r.c.Logger.Error("topic held: it is missing or not permitted; create it or grant the rights, nothing is lost meanwhile", "topic", topic, "lane", l.number, "lanes", w.lanes, "error", err)
 	}
-	l.observeHeld(Held{Lane: l.number, Topic: topic, Partition: anyPartition, Fault: FaultTopic, Err: err, Wait: wait})
+	l.observeHeld(Held{
+		Lane:      l.number,
+		Topic:     topic,
+		Partition: anyPartition,
+		Fault:     FaultTopic,
+		Err:       err,
+		Wait:      wait,
+	})
 	l.holdQueued(topic)
 }
 
@@ -339,7 +360,14 @@ func (l *lane) again(h *hold, d *destination, a answer, now time.Time) {
 	if w, speak := l.r.notices.waits(at, l.number, h.parked, false, now); speak && l.r.mayLog("still held") {
 		l.r.c.Logger.Warn("still held", "topic", d.topic, "partition", d.partition, "lane", l.number, "waited", w.waited, "lanes", w.lanes, "events", w.events, "tries", h.tries, "retry_in", wait, "error", a.err)
 	}
-	l.observeHeld(Held{Lane: l.number, Topic: d.topic, Partition: d.partition, Fault: a.fault, Err: a.err, Wait: wait})
+	l.observeHeld(Held{
+		Lane:      l.number,
+		Topic:     d.topic,
+		Partition: d.partition,
+		Fault:     a.fault,
+		Err:       a.err,
+		Wait:      wait,
+	})
 }
 
 // mayProbe says whether one event may be tried for what is held, when it is time.

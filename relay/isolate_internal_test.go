@@ -133,7 +133,7 @@ func TestIsolate_AnEventThatIsCommittedMeanwhileIsNotBlamed(t *testing.T) {
 	defer early.Rollback(t.Context())
 	appendMany(t, early, "early", 1)
 	appendMany(t, pool, "late", 1)
-	c := &interrupted{database: &picky{database: pool, t: t, id: "late/0", err: &pgconn.PgError{Code: "22003", Message: "out of range"}}}
+	c := &interruptedDatabase{database: &picky{database: pool, t: t, id: "late/0", err: &pgconn.PgError{Code: "22003", Message: "out of range"}}}
 	c.left = []*interruption{{"next_row", 1, func() {
 		if err := early.Commit(t.Context()); err != nil {
 			t.Error(err)

@@ -90,10 +90,24 @@ type lane struct {
 }
 
 func newLane(r *Relay, token string, leaseUntil time.Time) *lane {
-	return &lane{r: r, token: token, leaseUntil: leaseUntil, wake: make(chan struct{}, 1), tasksDue: make(chan struct{}, 1), stop: make(chan struct{}),
-		answered: answers{some: make(chan struct{}, 1)}, routes: map[string]*topicRoute{},
-		leavings: map[queue]int{}, parked: map[queue]int{}, held: map[queue]bool{}, holds: map[spot]*hold{},
-		trying: map[rowKey]int{}, whole: map[string]bool{}, more: map[queue]bool{}, spent: map[queue]bool{}}
+	return &lane{
+		r:          r,
+		token:      token,
+		leaseUntil: leaseUntil,
+		wake:       make(chan struct{}, 1),
+		tasksDue:   make(chan struct{}, 1),
+		stop:       make(chan struct{}),
+		answered:   answers{some: make(chan struct{}, 1)},
+		routes:     map[string]*topicRoute{},
+		leavings:   map[queue]int{},
+		parked:     map[queue]int{},
+		held:       map[queue]bool{},
+		holds:      map[spot]*hold{},
+		trying:     map[rowKey]int{},
+		whole:      map[string]bool{},
+		more:       map[queue]bool{},
+		spent:      map[queue]bool{},
+	}
 }
 
 const (

@@ -133,8 +133,13 @@ func (r *logReader) next(ctx context.Context) (page, error) {
 		after = after.byPlan(p)
 	}
 	r.at = after
-	return page{events: events, window: cursor{done: at.cursor.done, upto: upto}, after: after.cursor,
-		moves: len(events) > 0 || !at.opens(), last: at.opens() && !full}, nil
+	return page{
+		events: events,
+		window: cursor{done: at.cursor.done, upto: upto},
+		after:  after.cursor,
+		moves:  len(events) > 0 || !at.opens(),
+		last:   at.opens() && !full,
+	}, nil
 }
 
 // skip notes that a lane that has read everything had nothing more up to a later moment, if it is known. What began since it last read, and

@@ -108,7 +108,13 @@ func (o *overtaking) meet(p page, limit int, now time.Time) {
 }
 
 func newOvertaking(separator string) *overtaking {
-	return &overtaking{separator: separator, most: maxTaken, met: map[string]int{}, taken: map[int64]int{}, first: map[int64]struct{}{}}
+	return &overtaking{
+		separator: separator,
+		most:      maxTaken,
+		met:       map[string]int{},
+		taken:     map[int64]int{},
+		first:     map[int64]struct{}{},
+	}
 }
 
 // rest ends the second reader. The first one goes on leaving out what was taken. Another begins when most of that is behind it.

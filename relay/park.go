@@ -169,7 +169,12 @@ func (l *lane) left(p *pending, place int64) {
 		p.part()
 	}
 	if observe := l.r.c.Observer.OnWaiting; observe != nil {
-		observe(Waiting{Lane: l.number, Event: p.event.Event, Why: p.disposition.reason(), Err: p.err})
+		observe(Waiting{
+			Lane:  l.number,
+			Event: p.event.Event,
+			Why:   p.disposition.reason(),
+			Err:   p.err,
+		})
 	}
 }
 

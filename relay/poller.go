@@ -30,7 +30,12 @@ type poller struct {
 }
 
 func newPoller(r *Relay) *poller {
-	return &poller{r: r, poked: make(chan struct{}, 1), dones: map[*lane]string{}, missed: map[*lane]bool{}}
+	return &poller{
+		r:      r,
+		poked:  make(chan struct{}, 1),
+		dones:  map[*lane]string{},
+		missed: map[*lane]bool{},
+	}
 }
 
 // poke makes the next look come at once.

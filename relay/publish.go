@@ -194,7 +194,14 @@ func (l *lane) observed(d *destination, batch []*pending, events []holdfast.Even
 	if observe == nil {
 		return func(ctx context.Context) (context.Context, func([]error)) { return ctx, func([]error) {} }
 	}
-	p := Publishing{Lane: l.number, System: l.r.system, Topic: d.topic, Partition: d.partition, Events: events, Attempts: attemptsOf(batch)}
+	p := Publishing{
+		Lane:      l.number,
+		System:    l.r.system,
+		Topic:     d.topic,
+		Partition: d.partition,
+		Events:    events,
+		Attempts:  attemptsOf(batch),
+	}
 	return func(ctx context.Context) (context.Context, func([]error)) { return observe(ctx, p) }
 }
 

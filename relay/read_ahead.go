@@ -98,7 +98,14 @@ func (r *logReader) readAhead(ctx context.Context, since time.Time) (page, bool)
 	if len(events) == 0 {
 		return page{}, false
 	}
-	return page{events: events, window: cursor{done: done, upto: upto}, after: r.handed, moves: true, still: true, noisy: noisy}, true
+	return page{
+		events: events,
+		window: cursor{done: done, upto: upto},
+		after:  r.handed,
+		moves:  true,
+		still:  true,
+		noisy:  noisy,
+	}, true
 }
 
 // readQuiet reads the next page of the log without the noisy tenants, and without what the first reader had handed out when the second

@@ -27,7 +27,13 @@ type saver struct {
 	locked map[int]bool // lanes that the last save passed over
 }
 
-func newSaver(r *Relay) *saver { return &saver{r: r, dirty: make(chan struct{}, 1), mu: &sync.Mutex{}} }
+func newSaver(r *Relay) *saver {
+	return &saver{
+		r:     r,
+		dirty: make(chan struct{}, 1),
+		mu:    &sync.Mutex{},
+	}
+}
 
 // note reports that a cursor has moved.
 func (s *saver) note() {

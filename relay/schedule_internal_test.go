@@ -21,13 +21,13 @@ type interruption struct {
 	does      func()
 }
 
-// interrupted is a database with interruptions.
-type interrupted struct {
+// interruptedDatabase is a database with interruptions.
+type interruptedDatabase struct {
 	database
 	left []*interruption
 }
 
-func (d *interrupted) see(sql string) {
+func (d *interruptedDatabase) see(sql string) {
 	d.left = slices.DeleteFunc(d.left, func(i *interruption) bool {
 		if !strings.HasPrefix(sql, "-- relay."+i.statement+"\n") {
 			return false
@@ -39,19 +39,19 @@ func (d *interrupted) see(sql string) {
 	})
 }
 
-func (d *interrupted) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+func (d *interruptedDatabase) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
 	d.see(sql)
 	return d.database.QueryRow(ctx, sql, args...)
 }
 
-func (d *interrupted) BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error) {
+func (d *interruptedDatabase) BeginTx(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error) {
 	tx, err := d.database.BeginTx(ctx, options)
 	return interruptedTx{tx, d}, err
 }
 
 type interruptedTx struct {
 	pgx.Tx
-	d *interrupted
+	d *interruptedDatabase
 }
 
 func (t interruptedTx) SendBatch(ctx context.Context, batch *pgx.Batch) pgx.BatchResults {
@@ -101,7 +101,7 @@ func TestSchedule_AnEventThatIsScheduledMeanwhileIsNotBlamed(t *testing.T) {
 			}
 			schedule(db, "bad", "1 minute")
 			schedule(db, "late", "1 second")
-			d := &interrupted{database: db.Pool}
+			d := &interruptedDatabase{database: db.Pool}
 			for _, m := range c.moments {
 				d.left = append(d.left, &interruption{m.statement, m.nth, func() { m.does(db) }})
 			}

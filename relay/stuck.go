@@ -144,7 +144,12 @@ func (l *lane) stick(p *pending, a answer, to outcome, err error) error {
 	event.Payload, event.Headers = nil, nil
 	p = &pending{event: &event, item: p.item, to: p.to, row: p.row}
 	l.try(p)
-	l.stuck = append(l.stuck, stuckRow{pending: p, answer: a, outcome: to, retryAt: l.r.env.now().Add(stuckEvery)})
+	l.stuck = append(l.stuck, stuckRow{
+		pending: p,
+		answer:  a,
+		outcome: to,
+		retryAt: l.r.env.now().Add(stuckEvery),
+	})
 	l.r.c.Logger.Error("waiting event stuck: it can be neither settled nor made a dead letter; its key waits, all others go on", "lane", l.number,
 		"topic", p.item.queue.topic, "key", p.item.queue.key, "place", p.row.place, "event_id", event.ID, "type", event.Type, "retry_in", stuckEvery, "error", private.Text(err))
 	return nil

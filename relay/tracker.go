@@ -99,7 +99,12 @@ func (t *tracker) add(p page) []pending {
 	for i := range p.events {
 		e := &p.events[i]
 		t.order++
-		progress.pending[i] = pending{event: e, page: progress, order: t.order, item: item{queue: queue{e.Topic, e.Key}, replay: e.letter != 0}}
+		progress.pending[i] = pending{
+			event: e,
+			page:  progress,
+			order: t.order,
+			item:  item{queue: queue{e.Topic, e.Key}, replay: e.letter != 0},
+		}
 	}
 	t.pages = append(t.pages, progress)
 	t.events += len(p.events)

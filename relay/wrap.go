@@ -163,7 +163,13 @@ func (c *wrappedCall) publish(ctx context.Context, events []holdfast.Event) []er
 			err = errors.New("a publish middleware called next after it had returned")
 		}
 		if err != nil {
-			answers[i] = &PublishError{Topic: e.Topic, Partition: -1, Fault: FaultPartition, NotSent: true, Err: err}
+			answers[i] = &PublishError{
+				Topic:     e.Topic,
+				Partition: -1,
+				Fault:     FaultPartition,
+				NotSent:   true,
+				Err:       err,
+			}
 			continue
 		}
 		may, at = append(may, e), append(at, i)
@@ -176,7 +182,12 @@ func (c *wrappedCall) publish(ctx context.Context, events []holdfast.Event) []er
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i, e := range may {
-		err := error(&PublishError{Topic: e.Topic, Partition: -1, Fault: FaultPartition, Err: errors.New("the publisher gave too few answers")})
+		err := error(&PublishError{
+			Topic:     e.Topic,
+			Partition: -1,
+			Fault:     FaultPartition,
+			Err:       errors.New("the publisher gave too few answers"),
+		})
 		if i < len(got) {
 			err = foreign.Error(got[i])
 		}

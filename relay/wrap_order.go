@@ -21,7 +21,13 @@ func followers(events []holdfast.Event, answers []error) {
 		case !after:
 			failed[[2]string{e.Topic, e.Key}] = answers[i]
 		case errors.Is(answers[i], errTooEarly):
-			answers[i] = &PublishError{Topic: e.Topic, Partition: -1, Fault: FaultOf(first), NotSent: true, Err: first}
+			answers[i] = &PublishError{
+				Topic:     e.Topic,
+				Partition: -1,
+				Fault:     FaultOf(first),
+				NotSent:   true,
+				Err:       first,
+			}
 		}
 	}
 }

@@ -143,7 +143,13 @@ func (r *run) Reset() {
 // NextBackOff is called once by backoff.Retry after each failed attempt, unless the context has ended.
 func (r *run) NextBackOff() time.Duration {
 	now := time.Now()
-	f := failure{attempt: r.attempt, err: r.err, elapsed: now.Sub(r.startAt), left: forever, crowd: r.crowd}
+	f := failure{
+		attempt: r.attempt,
+		err:     r.err,
+		elapsed: now.Sub(r.startAt),
+		left:    forever,
+		crowd:   r.crowd,
+	}
 	if deadline, ok := r.ctx.Deadline(); ok {
 		f.left = deadline.Sub(now)
 	}

@@ -78,7 +78,15 @@ func (e *exchange) try() error {
 	beganAt := time.Now()
 	code, err := e.send(first)
 	if e.observer.OnAttempt != nil {
-		a := Attempt{Request: e.req, Key: e.key, Number: e.attempt, Delay: e.delay, Took: time.Since(beganAt), Code: code, Err: err}
+		a := Attempt{
+			Request: e.req,
+			Key:     e.key,
+			Number:  e.attempt,
+			Delay:   e.delay,
+			Took:    time.Since(beganAt),
+			Code:    code,
+			Err:     err,
+		}
 		if e.resp != nil {
 			a.Status, a.Err = e.resp.StatusCode, nil
 		}

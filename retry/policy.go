@@ -36,7 +36,12 @@ type Policy struct {
 // from 200 ms. Full jitter spreads a crowd of clients best; the other schedule only adds waiting time. Policy{Base: 200
 // * time.Millisecond} waits, on average, as long as the lower bounds of that schedule.
 func Defaults() Policy {
-	return Policy{Attempts: 5, Base: 100 * time.Millisecond, Cap: 2 * time.Second, Budget: 10 * time.Second}
+	return Policy{
+		Attempts: 5,
+		Base:     100 * time.Millisecond,
+		Cap:      2 * time.Second,
+		Budget:   10 * time.Second,
+	}
 }
 
 // Or returns p with its zero fields taken from defaults, which should have none.

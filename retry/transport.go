@@ -79,7 +79,13 @@ func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		closeBody(req.Body)
 		return nil, err
 	}
-	x := &exchange{base: t.base(), req: req, budget: policy.Budget, timeout: t.AttemptTimeout, observer: t.Observer}
+	x := &exchange{
+		base:     t.base(),
+		req:      req,
+		budget:   policy.Budget,
+		timeout:  t.AttemptTimeout,
+		observer: t.Observer,
+	}
 	x.follow()
 	if x.key == "" {
 		x.key = t.key(req)

@@ -71,7 +71,12 @@ func (t *Tenants) erase(ctx context.Context, report *Report, o EraseOptions) err
 		if err != nil {
 			return err
 		}
-		report.Places = append(report.Places, Place{Name: p.name, Found: found, Remains: found, Unattributed: unattributed})
+		report.Places = append(report.Places, Place{
+			Name:         p.name,
+			Found:        found,
+			Remains:      found,
+			Unattributed: unattributed,
+		})
 	}
 	if o.DryRun {
 		t.why(report, o)

@@ -188,7 +188,13 @@ func New(pool *pgxpool.Pool, c Config) (*Room, error) {
 	if err != nil {
 		return nil, fmt.Errorf("waiting config: %w", err)
 	}
-	return &Room{pool: plain.Of(pool), schema: schema, sql: sqlschema.For(schema), now: time.Now, rest: manual.Rest}, nil
+	return &Room{
+		pool:   plain.Of(pool),
+		schema: schema,
+		sql:    sqlschema.For(schema),
+		now:    time.Now,
+		rest:   manual.Rest,
+	}, nil
 }
 
 // Retry has events tried at once that wait for their next attempt, and returns how many became due. Use it once the cause is fixed.

@@ -19,7 +19,14 @@ const deliveryHeader = "webhook-delivery"
 
 // event returns the event of a delivery. Its error is a *RefusedError: the signed content makes no valid event.
 func (c Config) event(source string, d Delivery, h http.Header, body []byte, now time.Time) (holdfast.Event, error) {
-	e := holdfast.Event{Source: source, Topic: c.Topic, Type: c.TypeFunc(d, body), Key: c.KeyFunc(d, body), Payload: body, Time: now}
+	e := holdfast.Event{
+		Source:  source,
+		Topic:   c.Topic,
+		Type:    c.TypeFunc(d, body),
+		Key:     c.KeyFunc(d, body),
+		Payload: body,
+		Time:    now,
+	}
 	for _, at := range []time.Time{d.Timestamp, d.OccurredAt} {
 		if !at.IsZero() {
 			e.Time = at

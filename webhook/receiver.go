@@ -100,7 +100,12 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	// 2. Find out what they say.
 	if d.Answer != nil {
 		writeHandshake(w, d.Answer)
-		r.answered(Answered{Context: req.Context(), Delivery: d, Status: http.StatusOK, Took: time.Since(begun)})
+		r.answered(Answered{
+			Context:  req.Context(),
+			Delivery: d,
+			Status:   http.StatusOK,
+			Took:     time.Since(begun),
+		})
 		return
 	}
 	if d.Timestamp.IsZero() {
@@ -117,7 +122,16 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	out, err := r.receive(req.Context(), e, d.content)
 	status := statusOf(out, err)
 	writeAnswer(w, status, r.c.RetryAfter)
-	r.answered(Answered{Context: req.Context(), Delivery: d, EventID: e.ID, CorrelationID: correlated, Outcome: out, Status: status, Err: err, Took: time.Since(begun)})
+	r.answered(Answered{
+		Context:       req.Context(),
+		Delivery:      d,
+		EventID:       e.ID,
+		CorrelationID: correlated,
+		Outcome:       out,
+		Status:        status,
+		Err:           err,
+		Took:          time.Since(begun),
+	})
 }
 
 // read reads the body of a request.

@@ -78,7 +78,15 @@ func (keys standard) Verify(h http.Header, body []byte, now time.Time) (Delivery
 		Timestamp jsonTime `json:"timestamp"`
 	}
 	_ = json.Unmarshal(body, &said) // The body need not be JSON.
-	return Delivery{ID: id, IDSigned: true, Type: said.Type, Timestamp: at, OccurredAt: said.Timestamp.Time, Scheme: scheme, Secret: secret}, nil
+	return Delivery{
+		ID:         id,
+		IDSigned:   true,
+		Type:       said.Type,
+		Timestamp:  at,
+		OccurredAt: said.Timestamp.Time,
+		Scheme:     scheme,
+		Secret:     secret,
+	}, nil
 }
 
 func (keys standard) match(list, prefix string, body []byte) (scheme string, secret int, err error) {

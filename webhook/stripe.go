@@ -65,8 +65,16 @@ func (keys stripe) Verify(h http.Header, body []byte, now time.Time) (Delivery, 
 	if err := json.Unmarshal(body, &event); err != nil || event.ID == "" {
 		return Delivery{}, refuse(ReasonContent, "the body must be a JSON object with an id")
 	}
-	return Delivery{ID: event.ID, IDSigned: true, Type: event.Type, Timestamp: at, OccurredAt: event.Created.Time, Scheme: "v1", Secret: secret,
-		content: inVersion(stripeContent(body), event.APIVersion)}, nil
+	return Delivery{
+		ID:         event.ID,
+		IDSigned:   true,
+		Type:       event.Type,
+		Timestamp:  at,
+		OccurredAt: event.Created.Time,
+		Scheme:     "v1",
+		Secret:     secret,
+		content:    inVersion(stripeContent(body), event.APIVersion),
+	}, nil
 }
 
 // inVersion adds a hash of the version of Stripe's API to that of a content. The inbox takes one id in two versions for one event.

@@ -100,10 +100,10 @@ func AnyOf(verifiers ...Verifier) Verifier { return anyOf(verifiers) }
 
 type anyOf []Verifier
 
-func (vs anyOf) Verify(h http.Header, body []byte, now time.Time) (Delivery, error) {
+func (all anyOf) Verify(h http.Header, body []byte, now time.Time) (Delivery, error) {
 	err := refuse(ReasonMismatch, "AnyOf has no verifier")
 	before := 0
-	for i, v := range vs {
+	for i, v := range all {
 		d, failed := v.Verify(h, body, now)
 		if failed = foreign.Error(failed); failed == nil {
 			d.Secret += before
@@ -117,17 +117,17 @@ func (vs anyOf) Verify(h http.Header, body []byte, now time.Time) (Delivery, err
 	return Delivery{}, err
 }
 
-func (vs anyOf) secrets() (n int) {
-	for _, v := range vs {
+func (all anyOf) secrets() (n int) {
+	for _, v := range all {
 		n += secretsOf(v)
 	}
 	return n
 }
 
-func (vs anyOf) signsNoTime() bool { return slices.ContainsFunc(vs, signsNoTime) }
+func (all anyOf) signsNoTime() bool { return slices.ContainsFunc(all, signsNoTime) }
 
-func (vs anyOf) resentWithin() (longest time.Duration) {
-	for _, v := range vs {
+func (all anyOf) resentWithin() (longest time.Duration) {
+	for _, v := range all {
 		longest = max(longest, resentWithin(v))
 	}
 	return longest

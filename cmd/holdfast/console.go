@@ -53,8 +53,12 @@ func (c *consoleCmd) Run(p *program.Program) error {
 		return err
 	}
 	defer pool.Close()
-	h, err := console.New(pool, console.Config{Schema: p.Database.Schema, Ends: ends, Logger: slog.New(slog.NewTextHandler(p.ErrOut, nil)),
-		UserFunc: func(r *http.Request) (console.User, error) { return who, asked(r) }})
+	h, err := console.New(pool, console.Config{
+		Schema:   p.Database.Schema,
+		Ends:     ends,
+		Logger:   slog.New(slog.NewTextHandler(p.ErrOut, nil)),
+		UserFunc: func(r *http.Request) (console.User, error) { return who, asked(r) },
+	})
 	if err != nil {
 		return err
 	}
@@ -95,7 +99,13 @@ func (d doorKey) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		query := r.URL.Query()
 		if r.Method == http.MethodGet && same(query.Get("key"), d.key) {
-			http.SetCookie(w, &http.Cookie{Name: d.cookie, Value: d.pass, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode})
+			http.SetCookie(w, &http.Cookie{
+				Name:     d.cookie,
+				Value:    d.pass,
+				Path:     "/",
+				HttpOnly: true,
+				SameSite: http.SameSiteStrictMode,
+			})
 			w.Header().Set("Cache-Control", "no-store")
 			w.Header().Set("Referrer-Policy", "no-referrer")
 			query.Del("key")

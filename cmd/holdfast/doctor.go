@@ -54,7 +54,15 @@ func (d *doctorCmd) Run(p *program.Program) error {
 	}
 	defer pool.Close()
 	who := &doctor.Doctor{Pool: pool, Schema: p.Schema()}
-	findings := who.Examine(p.Ctx, doctor.Options{Role: d.Role, Workers: d.Workers, PoolSize: d.PoolSize, Said: said, Pause: d.Pause, Kafka: kafka, Topics: d.Topics})
+	findings := who.Examine(p.Ctx, doctor.Options{
+		Role:     d.Role,
+		Workers:  d.Workers,
+		PoolSize: d.PoolSize,
+		Said:     said,
+		Pause:    d.Pause,
+		Kafka:    kafka,
+		Topics:   d.Topics,
+	})
 	needs, unread := who.Needs(p.Ctx)
 	findings = append(findings, unread...)
 	needy, err := d.print(p.Out, findings, needs)

@@ -35,7 +35,11 @@ type kafkaFlags struct {
 
 // connection is what the flags say, and an error with every problem of theirs.
 func (k *kafkaFlags) connection(brokers []string, env func(string) string) (kafkago.Connection, error) {
-	c := kafkago.Connection{Brokers: brokers, ClientID: "holdfast", AllowPlaintextCredentials: k.Plaintext}
+	c := kafkago.Connection{
+		Brokers:                   brokers,
+		ClientID:                  "holdfast",
+		AllowPlaintextCredentials: k.Plaintext,
+	}
 	encryption, problems := k.encryption()
 	mechanism, more := k.mechanism(env)
 	c.TLS, c.SASL = encryption, mechanism
@@ -81,8 +85,20 @@ func (k *kafkaFlags) encryption() (*tls.Config, []error) {
 
 // mechanism is nil without --sasl-mechanism.
 func (k *kafkaFlags) mechanism(env func(string) string) (sasl.Mechanism, []error) {
-	password := secret{what: "password", name: "KAFKA_PASSWORD", value: env("KAFKA_PASSWORD"), flag: "--sasl-password-file", file: k.PasswordFile}
-	token := secret{what: "token", name: "KAFKA_TOKEN", value: env("KAFKA_TOKEN"), flag: "--sasl-token-file", file: k.TokenFile}
+	password := secret{
+		what:  "password",
+		name:  "KAFKA_PASSWORD",
+		value: env("KAFKA_PASSWORD"),
+		flag:  "--sasl-password-file",
+		file:  k.PasswordFile,
+	}
+	token := secret{
+		what:  "token",
+		name:  "KAFKA_TOKEN",
+		value: env("KAFKA_TOKEN"),
+		flag:  "--sasl-token-file",
+		file:  k.TokenFile,
+	}
 	var found []error
 	switch k.Mechanism {
 	case "":

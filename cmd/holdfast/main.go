@@ -76,8 +76,15 @@ func run(args []string, out, errOut io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
-	err = parsed.Run(&program.Program{Ctx: ctx, Out: out, ErrOut: errOut, Database: c.ConnectionFlags, Model: parser.Model, Terminal: program.PersonAt(),
-		Given: program.GivenBy(parsed)})
+	err = parsed.Run(&program.Program{
+		Ctx:      ctx,
+		Out:      out,
+		ErrOut:   errOut,
+		Database: c.ConnectionFlags,
+		Model:    parser.Model,
+		Terminal: program.PersonAt(),
+		Given:    program.GivenBy(parsed),
+	})
 	var usage program.UsageError
 	switch {
 	case err == nil:

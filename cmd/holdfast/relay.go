@@ -71,7 +71,11 @@ func (r *relayCmd) Run(p *program.Program, k *kong.Context) error {
 	logger := r.Log.logger(p.ErrOut)
 	var relayed []sidecar.Database
 	for _, d := range databases {
-		relayed = append(relayed, sidecar.Database{Name: d.name, URL: d.url, Config: d.config(r.Name)})
+		relayed = append(relayed, sidecar.Database{
+			Name:   d.name,
+			URL:    d.url,
+			Config: d.config(r.Name),
+		})
 	}
 	s, err := sidecar.New(p.Ctx, relayed, several, connection, logger, program.OpenPool)
 	if err == nil {

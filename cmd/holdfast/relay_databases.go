@@ -63,8 +63,16 @@ func (r *relayCmd) databases(p *program.Program, flags map[string]*kong.Flag) ([
 
 // config is that of its relay.
 func (d database) config(name string) relay.Config {
-	return relay.Config{Schema: d.schema, Name: name, Lease: d.flags.Lease, BatchSize: d.flags.BatchSize, TenantSeparator: d.flags.Tenants, HoldKey: d.flags.HoldKey,
-		DeadLetterTopic: d.flags.LetterTo, MemoryBudget: d.flags.MemoryBudget}
+	return relay.Config{
+		Schema:          d.schema,
+		Name:            name,
+		Lease:           d.flags.Lease,
+		BatchSize:       d.flags.BatchSize,
+		TenantSeparator: d.flags.Tenants,
+		HoldKey:         d.flags.HoldKey,
+		DeadLetterTopic: d.flags.LetterTo,
+		MemoryBudget:    d.flags.MemoryBudget,
+	}
 }
 
 // fields are pointers to the settings of perDatabase.

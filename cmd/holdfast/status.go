@@ -76,7 +76,14 @@ func (c *statusCmd) look(ctx context.Context, pool *pgxpool.Pool, schema holdfas
 		return nil, false, wrong
 	}
 	l := state.Limits(c.Limits)
-	s, err := state.Read(ctx, pool, state.Options{Schema: schema.Schema, Limits: l, Ends: state.Ends(ends), Before: c.before, Pause: c.Pause, Drift: wrong})
+	s, err := state.Read(ctx, pool, state.Options{
+		Schema: schema.Schema,
+		Limits: l,
+		Ends:   state.Ends(ends),
+		Before: c.before,
+		Pause:  c.Pause,
+		Drift:  wrong,
+	})
 	switch {
 	case err != nil && wrong != nil: // It says more than the error of a statement.
 		return nil, false, wrong

@@ -78,7 +78,13 @@ func sizeRefused(err error) bool {
 // publishError is the answer for an event that is not acknowledged because of err.
 func publishError(at place, err error) *relay.PublishError {
 	m := meaningOf(err)
-	return &relay.PublishError{Topic: at.topic, Partition: at.partition, Fault: m.Fault, Class: m.Class, Err: err}
+	return &relay.PublishError{
+		Topic:     at.topic,
+		Partition: at.partition,
+		Fault:     m.Fault,
+		Class:     m.Class,
+		Err:       err,
+	}
 }
 
 // notSent is the answer for an event that never left, because of err.

@@ -174,7 +174,12 @@ func (g *generation) Fetch(ctx context.Context, tp source.TopicPartition, offset
 	if err != nil {
 		return source.Page{}, err
 	}
-	p, err := g.s.fetcher.ask(ctx, leader, &want{place: place{tp.Topic, tp.Partition}, id: id, offset: offset, size: int32(min(maxBytes, fetchBytes))})
+	p, err := g.s.fetcher.ask(ctx, leader, &want{
+		place:  place{tp.Topic, tp.Partition},
+		id:     id,
+		offset: offset,
+		size:   int32(min(maxBytes, fetchBytes)),
+	})
 	if err == nil {
 		err = kerr.ErrorForCode(p.ErrorCode)
 	}
@@ -234,7 +239,12 @@ func (g *generation) Bounds(ctx context.Context, tp source.TopicPartition) (firs
 
 // unpacked are the records of an answer from offset on, and the offset after them. They unpack to at most so many bytes.
 func unpacked(p *kmsg.FetchResponseTopicPartition, tp source.TopicPartition, offset, most int64, committed bool) ([]*kgo.Record, int64, error) {
-	o := kgo.ProcessFetchPartitionOpts{Offset: offset, Topic: tp.Topic, Partition: int32(tp.Partition), IsolationLevel: kgo.ReadUncommitted()}
+	o := kgo.ProcessFetchPartitionOpts{
+		Offset:         offset,
+		Topic:          tp.Topic,
+		Partition:      int32(tp.Partition),
+		IsolationLevel: kgo.ReadUncommitted(),
+	}
 	if committed {
 		o.IsolationLevel = kgo.ReadCommitted()
 	}

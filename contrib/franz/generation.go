@@ -41,8 +41,14 @@ var (
 )
 
 func newGeneration(s *session) *generation {
-	return &generation{s: s, over: make(chan struct{}), left: make(chan struct{}), pending: make(chan struct{}, 1),
-		revoked: map[source.TopicPartition]chan struct{}{}, ids: map[string][16]byte{}}
+	return &generation{
+		s:       s,
+		over:    make(chan struct{}),
+		left:    make(chan struct{}),
+		pending: make(chan struct{}, 1),
+		revoked: map[source.TopicPartition]chan struct{}{},
+		ids:     map[string][16]byte{},
+	}
 }
 
 // GroupID names the group.

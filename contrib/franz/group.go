@@ -260,7 +260,11 @@ func (s *session) starts(ctx context.Context, of []source.TopicPartition) (map[s
 				if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
 					return nil, fmt.Errorf("ask for the committed offset of %s/%d: %w", t.Topic, p.Partition, err)
 				}
-				start := source.Start{Committed: p.Offset, AdoptCommitted: s.g.AdoptCommitted, SkipDeleted: s.g.SkipDeleted}
+				start := source.Start{
+					Committed:      p.Offset,
+					AdoptCommitted: s.g.AdoptCommitted,
+					SkipDeleted:    s.g.SkipDeleted,
+				}
 				if p.Offset < 0 {
 					start.Committed = source.NoOffset
 				}

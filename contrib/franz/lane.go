@@ -53,7 +53,11 @@ type laneCall struct {
 // a partition fails, is aborted, and the others are published in another.
 func (l *laneProducer) Publish(ctx context.Context, events []holdfast.Event) []error {
 	answers := make([]error, len(events))
-	c := &laneCall{ctx: ctx, deadline: time.Now().Add(callRounds * l.k.config.ProduceTimeout), ended: make(chan struct{})}
+	c := &laneCall{
+		ctx:      ctx,
+		deadline: time.Now().Add(callRounds * l.k.config.ProduceTimeout),
+		ended:    make(chan struct{}),
+	}
 	c.queues = l.k.router().route(ctx, events, answers)
 	for _, q := range c.queues {
 		q.renew(ctx, &l.k.topics)

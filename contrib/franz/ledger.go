@@ -36,7 +36,11 @@ func newLedger(epoch int64) *ledger {
 
 // next is the mark of the next transaction, which has some events.
 func (l *ledger) next(events []eventHash) mark {
-	m := mark{epoch: l.epoch, number: l.number + 1, events: make([]eventHash, 0, len(l.kept)+len(events))}
+	m := mark{
+		epoch:  l.epoch,
+		number: l.number + 1,
+		events: make([]eventHash, 0, len(l.kept)+len(events)),
+	}
 	for h, n := range l.kept {
 		for range n {
 			m.events = append(m.events, h)

@@ -39,7 +39,11 @@ func (m *marks) last(ctx context.Context, partition int, key string) (*mark, err
 	}
 	for tail := int64(markTail); ; tail *= 8 {
 		from := max(first, end-tail)
-		values, err := m.values(ctx, leader, &want{place: at, id: id, size: fetchBytes}, from, end, key)
+		values, err := m.values(ctx, leader, &want{
+			place: at,
+			id:    id,
+			size:  fetchBytes,
+		}, from, end, key)
 		if err != nil {
 			return nil, err
 		}

@@ -69,7 +69,14 @@ type lineOf struct {
 func NewPublisher(client *kgo.Client, c PublisherConfig) (*Publisher, error) {
 	c = c.withDefaults()
 	problems := slices.Concat(clientProblems("client", client), c.problems())
-	k := &Publisher{client: client, slow: c.Slow, config: c, sequences: map[place]*sequence{}, lines: map[lineOf]*line{}, start: time.Now()}
+	k := &Publisher{
+		client:    client,
+		slow:      c.Slow,
+		config:    c,
+		sequences: map[place]*sequence{},
+		lines:     map[lineOf]*line{},
+		start:     time.Now(),
+	}
 	if c.Slow != nil {
 		problems = append(problems, clientProblems("slow", c.Slow)...)
 	} else if client != nil && len(problems) == 0 {

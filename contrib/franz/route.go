@@ -50,8 +50,15 @@ func (r router) route(ctx context.Context, events []holdfast.Event, answers []er
 			if p >= 0 && p < n {
 				q := at[place{e.Topic, p}]
 				if q == nil {
-					q = &queue{info: t.info, Queue: partitionqueue.Queue{Topic: e.Topic, Partition: p, Events: events, Answers: answers,
-						Runs: [][]int32{nil}, Limit: r.most, TooLongFunc: sizeRefused}}
+					q = &queue{info: t.info, Queue: partitionqueue.Queue{
+						Topic:       e.Topic,
+						Partition:   p,
+						Events:      events,
+						Answers:     answers,
+						Runs:        [][]int32{nil},
+						Limit:       r.most,
+						TooLongFunc: sizeRefused,
+					}}
 					if learned := int(t.info.limit.Load()); learned > 0 {
 						q.Limit = min(q.Limit, learned)
 					}

@@ -357,7 +357,12 @@ func (pu *Publisher) send(q *queue, s *sequence, b *sentBatch, deadline time.Tim
 			return notSent(q.place(), kerr.LeaderNotAvailable), nil
 		}
 		tried := time.Now()
-		a := pu.line(leader, s.slow).exchange(&load{place: q.place(), id: q.info.id, bytes: b.bytes, deadline: deadline})
+		a := pu.line(leader, s.slow).exchange(&load{
+			place:    q.place(),
+			id:       q.info.id,
+			bytes:    b.bytes,
+			deadline: deadline,
+		})
 		if a.err == nil || s.open == b && errors.Is(a.err, kerr.DuplicateSequenceNumber) {
 			s.settled(b)
 			pu.ackedAt.Store(int64(time.Since(pu.start)))

@@ -69,7 +69,13 @@ func topicsOf(client *kgo.Client, ttl, timeout time.Duration) topics {
 	ask := func(ctx context.Context, names []string) (map[string]described, error) {
 		return describe(ctx, client, names)
 	}
-	return topics{ask: ask, ttl: ttl, timeout: timeout, known: map[string]*topicInfo{}, asking: map[string]*question{}}
+	return topics{
+		ask:     ask,
+		ttl:     ttl,
+		timeout: timeout,
+		known:   map[string]*topicInfo{},
+		asking:  map[string]*question{},
+	}
 }
 
 // get returns what is known of a topic without asking; nil when nothing is.
@@ -202,7 +208,12 @@ func (t *topics) answer(q *question, about []string) {
 			q.failed[name] = missing(name, d.err)
 			continue
 		}
-		t.known[name] = &topicInfo{id: d.id, leaders: d.leaders, readAt: time.Now(), doubted: make([]atomic.Bool, len(d.leaders))}
+		t.known[name] = &topicInfo{
+			id:      d.id,
+			leaders: d.leaders,
+			readAt:  time.Now(),
+			doubted: make([]atomic.Bool, len(d.leaders)),
+		}
 	}
 	close(q.answered)
 }
@@ -242,7 +253,11 @@ func describe(ctx context.Context, client kmsg.Requestor, names []string) (map[s
 		if topic.Topic == nil {
 			continue
 		}
-		d := described{id: topic.TopicID, err: kerr.ErrorForCode(topic.ErrorCode), leaders: make([]int32, len(topic.Partitions))}
+		d := described{
+			id:      topic.TopicID,
+			err:     kerr.ErrorForCode(topic.ErrorCode),
+			leaders: make([]int32, len(topic.Partitions)),
+		}
 		for i := range d.leaders {
 			d.leaders[i] = nowhere
 		}

@@ -162,20 +162,37 @@ func (l *laneProducer) produce(ctx context.Context, parts []*lanePart, hashes []
 	l.marked = len(m.events)
 
 	values := m.records()
-	r := &results{errs: errs, left: make([]int, len(parts)), marks: len(values), all: len(values), done: make(chan struct{})}
+	r := &results{
+		errs:  errs,
+		left:  make([]int, len(parts)),
+		marks: len(values),
+		all:   len(values),
+		done:  make(chan struct{}),
+	}
 	for i, p := range parts {
 		r.left[i] = len(p.batch)
 		r.all += len(p.batch)
 	}
 	now := time.Now()
 	for _, v := range values {
-		client.Produce(ctx, &kgo.Record{Topic: l.k.marks.topic, Partition: int32(l.partition), Key: []byte(l.id), Value: v, Timestamp: now},
+		client.Produce(ctx, &kgo.Record{
+			Topic:     l.k.marks.topic,
+			Partition: int32(l.partition),
+			Key:       []byte(l.id),
+			Value:     v,
+			Timestamp: now,
+		},
 			func(_ *kgo.Record, err error) { r.mark(err) })
 	}
 	for i, p := range parts {
 		for _, at := range p.batch {
 			e := &p.Events[at]
-			rec := &kgo.Record{Topic: p.Topic, Partition: int32(p.Partition), Value: e.Payload, Timestamp: now}
+			rec := &kgo.Record{
+				Topic:     p.Topic,
+				Partition: int32(p.Partition),
+				Value:     e.Payload,
+				Timestamp: now,
+			}
 			if e.Key != "" {
 				rec.Key = []byte(wire.RecordKey(e.Key))
 			}

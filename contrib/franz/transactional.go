@@ -57,7 +57,11 @@ func NewTransactionalPublisher(opts []kgo.Opt, c TransactionalConfig) (*Transact
 	}
 	k := &TransactionalPublisher{config: c, opts: slices.Clone(opts), client: client}
 	k.topics = topicsOf(client, c.MetadataTTL, c.ProduceTimeout)
-	k.marks = marks{topic: c.MarksTopic, topics: &k.topics, fetcher: &fetcher{client: client, committed: true}}
+	k.marks = marks{
+		topic:   c.MarksTopic,
+		topics:  &k.topics,
+		fetcher: &fetcher{client: client, committed: true},
+	}
 	return k, nil
 }
 
@@ -110,7 +114,14 @@ func (t *TransactionalPublisher) Publish(_ context.Context, events []holdfast.Ev
 func (t *TransactionalPublisher) OpenLane(c relay.LaneClaim) relay.LaneProducer {
 	ctx, end := context.WithCancel(context.Background())
 	id := fmt.Sprintf("%s.%s.%d", t.config.TransactionalID, c.Schema, c.Lane)
-	return &laneProducer{k: t, id: id, partition: c.Lane, ctx: ctx, end: end, ledger: newLedger(c.Epoch)}
+	return &laneProducer{
+		k:         t,
+		id:        id,
+		partition: c.Lane,
+		ctx:       ctx,
+		end:       end,
+		ledger:    newLedger(c.Epoch),
+	}
 }
 
 func (t *TransactionalPublisher) step(name string) {

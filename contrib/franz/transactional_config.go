@@ -65,7 +65,12 @@ func (c TransactionalConfig) withDefaults() TransactionalConfig {
 
 // publisher is what a Publisher's configuration has too.
 func (c TransactionalConfig) publisher() PublisherConfig {
-	return PublisherConfig{Partitioner: c.Partitioner, ProduceTimeout: c.ProduceTimeout, MaxRequestBytes: c.MaxRequestBytes, MetadataTTL: c.MetadataTTL}
+	return PublisherConfig{
+		Partitioner:     c.Partitioner,
+		ProduceTimeout:  c.ProduceTimeout,
+		MaxRequestBytes: c.MaxRequestBytes,
+		MetadataTTL:     c.MetadataTTL,
+	}
 }
 
 // problems lists what is missing or out of range; c has its defaults.

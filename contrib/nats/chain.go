@@ -126,7 +126,13 @@ func (c *call) send(ctx context.Context, one *chain) {
 			failed = c.stopped(one)
 		}
 		if failed != nil {
-			c.answers[i] = &relay.PublishError{Topic: one.at.topic, Partition: one.at.partition, Fault: relay.FaultOf(failed), NotSent: true, Err: failed}
+			c.answers[i] = &relay.PublishError{
+				Topic:     one.at.topic,
+				Partition: one.at.partition,
+				Fault:     relay.FaultOf(failed),
+				NotSent:   true,
+				Err:       failed,
+			}
 			continue
 		}
 		failed = c.p.send(ctx, one.info, one.at.partition, c.events[i])
@@ -149,7 +155,12 @@ func (c *call) stopped(one *chain) error {
 	case one.stop.get() != nil:
 		return one.stop.get()
 	case time.Now().After(c.last):
-		return &relay.PublishError{Topic: one.at.topic, Partition: one.at.partition, Fault: relay.FaultPartition, Err: errNoTime}
+		return &relay.PublishError{
+			Topic:     one.at.topic,
+			Partition: one.at.partition,
+			Fault:     relay.FaultPartition,
+			Err:       errNoTime,
+		}
 	}
 	return nil
 }

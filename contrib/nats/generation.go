@@ -96,7 +96,12 @@ func (g *generation) reader(tp source.TopicPartition) (*reader, error) {
 	defer g.mu.Unlock()
 	r := g.readers[tp]
 	if r == nil {
-		r = &reader{js: g.s.js, stream: StreamName(tp.Topic), subject: Subject(tp.Topic, tp.Partition), created: g.created[tp.Topic]}
+		r = &reader{
+			js:      g.s.js,
+			stream:  StreamName(tp.Topic),
+			subject: Subject(tp.Topic, tp.Partition),
+			created: g.created[tp.Topic],
+		}
 		g.readers[tp] = r
 	}
 	return r, nil

@@ -137,7 +137,12 @@ func (g *Group) System() string { return system }
 
 // Open is for inbox.Inbox. Any handover fits: heartbeats go on during one.
 func (g *Group) Open(context.Context, time.Duration) (source.Session, error) {
-	s := &session{js: g.js, config: g.config, id: strings.ToLower(rand.Text()), changed: make(chan struct{})}
+	s := &session{
+		js:      g.js,
+		config:  g.config,
+		id:      strings.ToLower(rand.Text()),
+		changed: make(chan struct{}),
+	}
 	s.life, s.end = context.WithCancel(context.Background())
 	return s, nil
 }

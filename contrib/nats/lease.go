@@ -64,7 +64,14 @@ func claim(ctx context.Context, kv jetstream.KeyValue, key string, r leaseRecord
 	if err != nil {
 		return nil, err
 	}
-	return &lease{kv: kv, key: key, owner: r.Owner, created: r.Created, committed: r.Committed, revision: revision}, nil
+	return &lease{
+		kv:        kv,
+		key:       key,
+		owner:     r.Owner,
+		created:   r.Created,
+		committed: r.Committed,
+		revision:  revision,
+	}, nil
 }
 
 // commit writes an offset. It fails if another member has the partition.
@@ -127,5 +134,9 @@ func (l *lease) lostTo(seen seenLease) bool {
 // start says where to read the partition from.
 func (l *lease) start(c GroupConfig) source.Start {
 	committed, _ := l.state()
-	return source.Start{Committed: committed, AdoptCommitted: c.AdoptCommitted, SkipDeleted: c.SkipDeleted}
+	return source.Start{
+		Committed:      committed,
+		AdoptCommitted: c.AdoptCommitted,
+		SkipDeleted:    c.SkipDeleted,
+	}
 }

@@ -120,7 +120,12 @@ func partitionOf(e holdfast.Event, partitions int) int {
 // Publish sends the events, and returns when each has its answer. It is for relay.Relay.
 func (p *Publisher) Publish(ctx context.Context, events []holdfast.Event) []error {
 	answers := make([]error, len(events))
-	c := call{p: p, events: events, answers: answers, last: time.Now().Add(2 * p.config.PublishTimeout)}
+	c := call{
+		p:       p,
+		events:  events,
+		answers: answers,
+		last:    time.Now().Add(2 * p.config.PublishTimeout),
+	}
 	during, stop := whileConnected(ctx, p.js.Conn())
 	defer stop()
 	c.run(during, c.divide(during))
@@ -133,7 +138,13 @@ func (p *Publisher) send(ctx context.Context, info *topicInfo, partition int, e 
 		if m.fault != relay.FaultRecord {
 			info.expired.Store(true)
 		}
-		return &relay.PublishError{Topic: e.Topic, Partition: partition, Fault: m.fault, Class: m.class, Err: err}
+		return &relay.PublishError{
+			Topic:     e.Topic,
+			Partition: partition,
+			Fault:     m.fault,
+			Class:     m.class,
+			Err:       err,
+		}
 	}
 	nc := p.js.Conn()
 	if lostConnection(ctx) {

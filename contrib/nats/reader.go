@@ -195,7 +195,12 @@ type pullRequest struct {
 // pull asks a consumer for messages. The client's own calls wait until a page is full, or take no bytes.
 func (r *reader) pull(ctx context.Context, consumer string, most int, maxBytes int64) (got pulled, err error) {
 	nc := r.js.Conn()
-	body, err := json.Marshal(pullRequest{Expires: fetchWait, Batch: most, MaxBytes: maxBytes, NoWait: true})
+	body, err := json.Marshal(pullRequest{
+		Expires:  fetchWait,
+		Batch:    most,
+		MaxBytes: maxBytes,
+		NoWait:   true,
+	})
 	if err != nil {
 		return got, err
 	}

@@ -100,7 +100,13 @@ func (s *session) Next(ctx context.Context) (source.Generation, error) {
 	}
 	s.mu.Lock()
 	s.number++
-	g := &generation{s: s, owner: s.id + "/" + strconv.Itoa(s.number), leases: map[source.TopicPartition]*lease{}, readers: map[source.TopicPartition]*reader{}, over: make(chan struct{})}
+	g := &generation{
+		s:       s,
+		owner:   s.id + "/" + strconv.Itoa(s.number),
+		leases:  map[source.TopicPartition]*lease{},
+		readers: map[source.TopicPartition]*reader{},
+		over:    make(chan struct{}),
+	}
 	s.mu.Unlock()
 	during, stop := whileConnected(ctx, s.js.Conn())
 	err := s.collect(during, g)
@@ -273,7 +279,12 @@ func bucket(ctx context.Context, js jetstream.JetStream, name string, replicas i
 	if !errors.Is(err, jetstream.ErrBucketNotFound) {
 		return kv, err
 	}
-	return js.CreateKeyValue(ctx, jetstream.KeyValueConfig{Bucket: name, Description: "who of a holdfast group has which partition", History: 1, Replicas: max(1, replicas)})
+	return js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
+		Bucket:      name,
+		Description: "who of a holdfast group has which partition",
+		History:     1,
+		Replicas:    max(1, replicas),
+	})
 }
 
 // look asks for the topics. Of one that the server says nothing of, what was known is kept.

@@ -43,7 +43,12 @@ func describe(ctx context.Context, js jetstream.JetStream, topic string, write b
 	if err != nil {
 		return nil, &unusable{err}
 	}
-	return &topicInfo{stream: info.Config.Name, partitions: n, created: info.Created, readAt: time.Now()}, nil
+	return &topicInfo{
+		stream:     info.Config.Name,
+		partitions: n,
+		created:    info.Created,
+		readAt:     time.Now(),
+	}, nil
 }
 
 // requestTimeout bounds a question to the server.
@@ -89,7 +94,13 @@ func (s *streams) lookup(ctx context.Context, topic string) (*topicInfo, *relay.
 		return s.get(topic), nil
 	}
 	fail := func(m meaning, err error) *relay.PublishError {
-		return &relay.PublishError{Topic: topic, Partition: nowhere, Fault: m.fault, Class: m.class, Err: err}
+		return &relay.PublishError{
+			Topic:     topic,
+			Partition: nowhere,
+			Fault:     m.fault,
+			Class:     m.class,
+			Err:       err,
+		}
 	}
 	nc := s.js.Conn()
 	if !nc.IsConnected() || lostConnection(ctx) {

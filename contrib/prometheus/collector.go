@@ -107,7 +107,11 @@ func (c *Collector) Recorder(i metrics.Instrument) (metrics.Recorder, error) {
 	case metrics.Counter:
 		c.made[i.Name] = counters{prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: i.Description}, labels)}
 	case metrics.Histogram:
-		c.made[i.Name] = histograms{prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: i.Description, Buckets: i.Buckets}, labels)}
+		c.made[i.Name] = histograms{prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    name,
+			Help:    i.Description,
+			Buckets: i.Buckets,
+		}, labels)}
 	default:
 		return nil, fmt.Errorf("%s is a %s: it must be a counter or a histogram", i.Name, i.Kind)
 	}

@@ -109,7 +109,11 @@ func doneOf(words []string) (idempotency.Claimed, error) {
 	if err != nil {
 		return c, fmt.Errorf("read expiry: %w", err)
 	}
-	a := &idempotency.StoredAnswer{Body: []byte(words[4]), BodyHash: []byte(words[5]), ResultRef: words[7]}
+	a := &idempotency.StoredAnswer{
+		Body:      []byte(words[4]),
+		BodyHash:  []byte(words[5]),
+		ResultRef: words[7],
+	}
 	if a.Status, err = strconv.Atoi(words[2]); err != nil {
 		return c, fmt.Errorf("read status: %w", err)
 	}

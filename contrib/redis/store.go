@@ -62,7 +62,12 @@ func New(client redis.UniversalClient, c Config) (*Store, error) {
 		return nil, fmt.Errorf("redis store config: %w", errors.Join(problems...))
 	}
 	connections, poolTimeout := poolOf(client)
-	return &Store{client: client, prefix: c.Prefix, claims: make(chan struct{}, max(connections/2, 1)), poolTimeout: poolTimeout}, nil
+	return &Store{
+		client:      client,
+		prefix:      c.Prefix,
+		claims:      make(chan struct{}, max(connections/2, 1)),
+		poolTimeout: poolTimeout,
+	}, nil
 }
 
 // poolOf returns how many connections a client has to one Redis, and how long it waits for one of them.

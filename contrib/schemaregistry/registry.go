@@ -86,7 +86,12 @@ func New(c Config) (*Registry, error) {
 	if err != nil {
 		return nil, fmt.Errorf("schema registry config: %w", err)
 	}
-	return &Registry{client: client, timeout: c.Timeout, schemas: map[int]sr.Schema{}, ids: map[subjectSchema]int{}}, nil
+	return &Registry{
+		client:  client,
+		timeout: c.Timeout,
+		schemas: map[int]sr.Schema{},
+		ids:     map[subjectSchema]int{},
+	}, nil
 }
 
 // schema is the schema with an id, which must be of a kind. An error is a *holdfast.PayloadError or may pass.

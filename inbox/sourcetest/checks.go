@@ -17,7 +17,11 @@ import (
 
 // record is a record with headers.
 func record(key, value string) source.Record {
-	return source.Record{Key: []byte(key), Value: []byte(value), Headers: []source.Header{{Key: "ce_id", Value: []byte(value)}, {Key: "ce_type", Value: []byte("order.placed")}}}
+	return source.Record{
+		Key:     []byte(key),
+		Value:   []byte(value),
+		Headers: []source.Header{{Key: "ce_id", Value: []byte(value)}, {Key: "ce_type", Value: []byte("order.placed")}},
+	}
 }
 
 func numbered(n int) []source.Record {

@@ -88,5 +88,9 @@ func (s *suite) extentAfterDeletion() {
 	topic := s.o.Topic(s, 1)
 	s.o.Produce(s, topic, 0, numbered(5)...)
 	s.o.Delete(s, topic, 0, 3)
-	s.join(topic).wantExtent("after the deletion of three records", time.Time{}, first(topic), source.Extent{First: 3, End: 5, At: 5})
+	s.join(topic).wantExtent("after the deletion of three records", time.Time{}, first(topic), source.Extent{
+		First: 3,
+		End:   5,
+		At:    5,
+	})
 }

@@ -93,7 +93,12 @@ func (s *memorySource) Open(context.Context, time.Duration) (source.Session, err
 	if s.m.groups[s.group] == nil {
 		s.m.groups[s.group] = &memoryGroup{committed: map[source.TopicPartition]int64{}}
 	}
-	return &memorySession{m: s.m, group: s.m.groups[s.group], topics: s.topics, given: make(chan *memoryGeneration, 1)}, nil
+	return &memorySession{
+		m:      s.m,
+		group:  s.m.groups[s.group],
+		topics: s.topics,
+		given:  make(chan *memoryGeneration, 1),
+	}, nil
 }
 
 type memorySession struct {
@@ -169,7 +174,11 @@ func (g *memoryGroup) rebalance(m *Memory) {
 		return
 	}
 	for i, s := range g.members {
-		s.gen = &memoryGeneration{s: s, over: make(chan struct{}), assigned: map[source.TopicPartition]source.Start{}}
+		s.gen = &memoryGeneration{
+			s:        s,
+			over:     make(chan struct{}),
+			assigned: map[source.TopicPartition]source.Start{},
+		}
 		for _, topic := range s.topics {
 			for p := range m.topics[topic] {
 				if p%len(g.members) == i {

@@ -21,7 +21,12 @@ type Gathered struct {
 
 // Gather puts batches one after the other. answered is called once for each, when all its queues are done.
 func Gather(batches [][]holdfast.Event, answered func(batch int, answers []error)) *Gathered {
-	g := &Gathered{answered: answered, starts: make([]int, 0, len(batches)+1), batchOf: make([]int, 0, len(batches)), left: make([]atomic.Int64, len(batches))}
+	g := &Gathered{
+		answered: answered,
+		starts:   make([]int, 0, len(batches)+1),
+		batchOf:  make([]int, 0, len(batches)),
+		left:     make([]atomic.Int64, len(batches)),
+	}
 	for i, batch := range batches {
 		g.starts = append(g.starts, len(g.Events))
 		g.Events = append(g.Events, batch...)

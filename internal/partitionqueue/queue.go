@@ -204,5 +204,11 @@ func (q *Queue) refuse(i int32, err *relay.PublishError) {
 
 // behind is the answer for an event that was not sent because of err.
 func (q *Queue) behind(err *relay.PublishError) *relay.PublishError {
-	return &relay.PublishError{Topic: q.Topic, Partition: q.Partition, Fault: err.Fault, NotSent: true, Err: err}
+	return &relay.PublishError{
+		Topic:     q.Topic,
+		Partition: q.Partition,
+		Fault:     err.Fault,
+		NotSent:   true,
+		Err:       err,
+	}
 }

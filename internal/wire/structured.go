@@ -62,7 +62,12 @@ func Open(e holdfast.Event) (holdfast.Event, error) {
 		}
 	}
 	o := opening{members: members}
-	opened := holdfast.Event{Topic: e.Topic, Key: e.Key, Time: e.Time, Headers: maps.Clone(e.Headers)}
+	opened := holdfast.Event{
+		Topic:   e.Topic,
+		Key:     e.Key,
+		Time:    e.Time,
+		Headers: maps.Clone(e.Headers),
+	}
 	for name := range opened.Headers {
 		if strings.EqualFold(name, holdfast.HeaderContentType) {
 			delete(opened.Headers, name)

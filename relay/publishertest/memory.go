@@ -59,7 +59,13 @@ func (m *Memory) Publish(ctx context.Context, events []holdfast.Event) []error {
 	for i, e := range events {
 		q := queue{e.Topic, e.Key}
 		if first := refused[q]; first != nil {
-			answers[i] = &relay.PublishError{Topic: e.Topic, Partition: -1, Fault: relay.FaultOf(first), NotSent: true, Err: first}
+			answers[i] = &relay.PublishError{
+				Topic:     e.Topic,
+				Partition: -1,
+				Fault:     relay.FaultOf(first),
+				NotSent:   true,
+				Err:       first,
+			}
 			continue
 		}
 		answers[i] = m.append(ctx, e)

@@ -226,8 +226,16 @@ func (s *suite) ids(topic string) map[string][]string {
 
 // event is a good one.
 func event(topic, id, key string) holdfast.Event {
-	return holdfast.Event{ID: id, Source: "shop", Type: "order.placed", Topic: topic, Key: key, Payload: []byte("p" + id),
-		Headers: map[string]string{"tenant": "t" + id}, Time: time.Date(2026, 11, 23, 12, 0, 0, 123456000, time.UTC)}
+	return holdfast.Event{
+		ID:      id,
+		Source:  "shop",
+		Type:    "order.placed",
+		Topic:   topic,
+		Key:     key,
+		Payload: []byte("p" + id),
+		Headers: map[string]string{"tenant": "t" + id},
+		Time:    time.Date(2026, 11, 23, 12, 0, 0, 123456000, time.UTC),
+	}
 }
 
 // same compares two events.

@@ -36,7 +36,13 @@ func usual(topic string) shape {
 }
 
 func (s shape) event(r *rand.Rand) holdfast.Event {
-	return holdfast.Event{Topic: s.topics[r.IntN(len(s.topics))], Source: eventSource, Type: eventType, Key: fmt.Sprintf("order-%05d", r.IntN(s.keys)), Payload: payload(r, s.payload)}
+	return holdfast.Event{
+		Topic:   s.topics[r.IntN(len(s.topics))],
+		Source:  eventSource,
+		Type:    eventType,
+		Key:     fmt.Sprintf("order-%05d", r.IntN(s.keys)),
+		Payload: payload(r, s.payload),
+	}
 }
 
 // payload makes JSON of so many bytes that compresses about as well as real payloads: of 300 bytes half are repeated words.

@@ -50,7 +50,11 @@ func (e *env) bareDrainOf(ctx context.Context, database string, lanes, partition
 	defer pool.Close()
 	transport := &kafka.Transport{Dial: kafkago.Dial}
 	defer transport.CloseIdleConnections()
-	client := &kafka.Client{Addr: kafka.TCP(e.kafka.Brokers...), Transport: transport, Timeout: 10 * time.Second}
+	client := &kafka.Client{
+		Addr:      kafka.TCP(e.kafka.Brokers...),
+		Transport: transport,
+		Timeout:   10 * time.Second,
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var published atomic.Int64

@@ -81,11 +81,20 @@ func (c curve) svg() ([]byte, error) {
 	canvas := vgsvg.New(drawnWidth, above+drawnHeight+below)
 	page := draw.New(canvas)
 	page.FillPolygon(color.White, []vg.Point{page.Min, {X: page.Max.X, Y: page.Min.Y}, page.Max, {X: page.Min.X, Y: page.Max.Y}})
-	title := draw.TextStyle{Color: color.Black, Font: sans(14), XAlign: draw.XCenter, Handler: plot.DefaultTextHandler}
+	title := draw.TextStyle{
+		Color:   color.Black,
+		Font:    sans(14),
+		XAlign:  draw.XCenter,
+		Handler: plot.DefaultTextHandler,
+	}
 	page.FillText(title, vg.Point{X: drawnWidth / 2, Y: page.Max.Y - 20}, c.Title)
 	legend.Draw(draw.Crop(page, 60, 0, below+drawnHeight, -titleHeight))
 	p.Draw(draw.Crop(page, 8, -20, below, -above))
-	text := draw.TextStyle{Color: color.Gray{60}, Font: sans(captionSize), Handler: plot.DefaultTextHandler}
+	text := draw.TextStyle{
+		Color:   color.Gray{60},
+		Font:    sans(captionSize),
+		Handler: plot.DefaultTextHandler,
+	}
 	for i, line := range caption {
 		page.FillText(text, vg.Point{X: 12, Y: below - captionLine*vg.Length(i+1)}, line)
 	}
@@ -124,7 +133,11 @@ func (c curve) drawSeries(p *plot.Plot, legend *plot.Legend, s series, i int) (e
 		joined []point // begins the line
 	}{
 		{measured, s.Name, draw.LineStyle{Color: ink, Width: 1.8}, draw.CircleGlyph{}, nil},
-		{estimated, strings.TrimPrefix(s.Name+", by arithmetic", ", "), draw.LineStyle{Color: ink, Width: 1.4, Dashes: []vg.Length{5, 4}}, draw.RingGlyph{}, measured[max(0, len(measured)-1):]},
+		{estimated, strings.TrimPrefix(s.Name+", by arithmetic", ", "), draw.LineStyle{
+			Color:  ink,
+			Width:  1.4,
+			Dashes: []vg.Length{5, 4},
+		}, draw.RingGlyph{}, measured[max(0, len(measured)-1):]},
 	} {
 		if len(part.points) == 0 {
 			continue

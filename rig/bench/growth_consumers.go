@@ -39,8 +39,20 @@ func growByConsumers(ctx context.Context, e *env, r *report) ([]curve, error) {
 	x := axis{"consumers of the database", "number"}
 	caption := []string{fmt.Sprintf("Default configuration, handlers that do nothing, %s events of %d bytes in 8 partitions; all in one process. The best of %d runs.",
 		number(float64(e.growth.consume)), payloadBytes, e.growth.rounds)}
-	rate := curve{Name: rateByConsumers, Title: "Rate of consumers of one database", X: x, Y: axis{"handled by all together", "events/s"}, Caption: caption}
-	cpu := curve{Name: cpuByConsumers, Title: "CPU time of Postgres against consumers of one database", X: x, Y: axis{"CPU time of Postgres", "µs an event"}, Caption: caption}
+	rate := curve{
+		Name:    rateByConsumers,
+		Title:   "Rate of consumers of one database",
+		X:       x,
+		Y:       axis{"handled by all together", "events/s"},
+		Caption: caption,
+	}
+	cpu := curve{
+		Name:    cpuByConsumers,
+		Title:   "CPU time of Postgres against consumers of one database",
+		X:       x,
+		Y:       axis{"CPU time of Postgres", "µs an event"},
+		Caption: caption,
+	}
 	for i, own := range []bool{false, true} {
 		name := []string{"members of one group", "each in a group of its own"}[i]
 		rate.Series, cpu.Series = append(rate.Series, series{Name: name}), append(cpu.Series, series{Name: name})
@@ -88,7 +100,11 @@ func (e *env) consumeTogether(ctx context.Context, topic string, n int, own bool
 		if own {
 			name, groupID = fmt.Sprint("bench", member), fmt.Sprint(database, "-", member)
 		}
-		in, err := inbox.New(pool, inbox.Config{Consumer: name, Logger: warnings(), Observer: inbox.Observer{OnReceive: watch.received}})
+		in, err := inbox.New(pool, inbox.Config{
+			Consumer: name,
+			Logger:   warnings(),
+			Observer: inbox.Observer{OnReceive: watch.received},
+		})
 		if err != nil {
 			return err
 		}

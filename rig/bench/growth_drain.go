@@ -75,10 +75,30 @@ type drainCurves struct{ rate, cpu, memory curve }
 func newDrainCurves(names [3]string, against string, x axis, caption string) *drainCurves {
 	captions := []string{caption}
 	return &drainCurves{
-		rate: curve{Name: names[0], Title: "Drain rate against " + against, X: x, Y: axis{"drain rate", "events/s"}, Series: make([]series, 1), Caption: captions},
-		cpu: curve{Name: names[1], Title: "CPU time of a drain against " + against, X: x, Y: axis{"CPU time", "µs an event"},
-			Series: []series{{Name: "Postgres"}, {Name: "the relay's process"}}, Caption: captions},
-		memory: curve{Name: names[2], Title: "Memory of a draining relay against " + against, X: x, Y: axis{"peak of the resident set", "MiB"}, Series: make([]series, 1), Caption: captions},
+		rate: curve{
+			Name:    names[0],
+			Title:   "Drain rate against " + against,
+			X:       x,
+			Y:       axis{"drain rate", "events/s"},
+			Series:  make([]series, 1),
+			Caption: captions,
+		},
+		cpu: curve{
+			Name:    names[1],
+			Title:   "CPU time of a drain against " + against,
+			X:       x,
+			Y:       axis{"CPU time", "µs an event"},
+			Series:  []series{{Name: "Postgres"}, {Name: "the relay's process"}},
+			Caption: captions,
+		},
+		memory: curve{
+			Name:    names[2],
+			Title:   "Memory of a draining relay against " + against,
+			X:       x,
+			Y:       axis{"peak of the resident set", "MiB"},
+			Series:  make([]series, 1),
+			Caption: captions,
+		},
 	}
 }
 
@@ -128,7 +148,11 @@ func growByPayload(ctx context.Context, e *env, r *report) ([]curve, error) {
 	curves := newDrainCurves([3]string{drainByPayload, cpuByPayload, memoryByPayload}, "payload", axis{"payload of an event", "bytes"},
 		fmt.Sprintf("One relay, 8 lanes, 8 partitions; backlogs of %s MB, of %s events at most. %s", number(float64(e.growth.payloadSum)/1e6), number(float64(e.growth.spread)), e.bestOf()))
 	for _, size := range e.growth.payloads {
-		p, err := e.drained(ctx, r, backlogOf{events: min(e.growth.payloadSum/size, e.growth.spread), payload: size, memory: true}, e.growth.rounds)
+		p, err := e.drained(ctx, r, backlogOf{
+			events:  min(e.growth.payloadSum/size, e.growth.spread),
+			payload: size,
+			memory:  true,
+		}, e.growth.rounds)
 		if err != nil {
 			return nil, fmt.Errorf("events of %d bytes: %w", size, err)
 		}

@@ -45,8 +45,13 @@ const chunk = 50_000
 
 // growClaims times the claims of stored events, as they are sent, while more and more of them wait.
 func growClaims(ctx context.Context, e *env, r *report) ([]curve, error) {
-	c := curve{Name: claimByStored, Title: "Claim of stored events against how many wait", X: axis{"stored events", "events"}, Y: axis{"a claim that found some, the fastest tenth", "ms"},
-		Caption: []string{fmt.Sprintf("One consumer with 8 workers and a handler that does nothing, payloads of %d bytes; a claim leases up to 8 events.", payloadBytes)}}
+	c := curve{
+		Name:    claimByStored,
+		Title:   "Claim of stored events against how many wait",
+		X:       axis{"stored events", "events"},
+		Y:       axis{"a claim that found some, the fastest tenth", "ms"},
+		Caption: []string{fmt.Sprintf("One consumer with 8 workers and a handler that does nothing, payloads of %d bytes; a claim leases up to 8 events.", payloadBytes)},
+	}
 	for i, q := range queues {
 		c.Series = append(c.Series, series{Name: q.name})
 		for _, n := range e.growth.stored {
@@ -98,11 +103,15 @@ func (e *env) claimsOf(ctx context.Context, r *report, n, keys int) ([]float64, 
 	want := min(e.growth.claimed, n/2)
 	var handled atomic.Int64
 	enough := make(chan struct{})
-	in, err := inbox.New(pool, inbox.Config{Consumer: "bench", Logger: warnings(), Observer: inbox.Observer{OnReceive: func(inbox.Received) {
-		if handled.Add(1) == int64(want) {
-			close(enough)
-		}
-	}}})
+	in, err := inbox.New(pool, inbox.Config{
+		Consumer: "bench",
+		Logger:   warnings(),
+		Observer: inbox.Observer{OnReceive: func(inbox.Received) {
+			if handled.Add(1) == int64(want) {
+				close(enough)
+			}
+		}},
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -181,8 +190,14 @@ func (t *claimTimer) taken() []float64 {
 
 // growRetention times turns of retention on larger and larger inboxes.
 func growRetention(ctx context.Context, e *env, r *report) ([]curve, error) {
-	c := curve{Name: retentionByRows, Title: "Cost of retention against rows of the inbox", X: axis{"rows of the inbox, half of them due", "rows"}, Y: axis{"fastest turn of 1,000 rows, with its commit", "ms"}, Series: make([]series, 1),
-		Caption: []string{fmt.Sprintf("One consumer, rows of 14 days and a retention of 7; %d turns at each size, nothing beside them.", e.growth.turns)}}
+	c := curve{
+		Name:    retentionByRows,
+		Title:   "Cost of retention against rows of the inbox",
+		X:       axis{"rows of the inbox, half of them due", "rows"},
+		Y:       axis{"fastest turn of 1,000 rows, with its commit", "ms"},
+		Series:  make([]series, 1),
+		Caption: []string{fmt.Sprintf("One consumer, rows of 14 days and a retention of 7; %d turns at each size, nothing beside them.", e.growth.turns)},
+	}
 	for _, n := range e.growth.rows {
 		cost, err := e.retentionOf(ctx, r, n)
 		if err != nil {
@@ -239,12 +254,17 @@ func (e *env) retentionTurn(ctx context.Context, pool *pgxpool.Pool) (rows int, 
 		took time.Duration
 	}
 	turns := make(chan turn, 1)
-	in, err := inbox.New(pool, inbox.Config{Consumer: "bench", Retention: keptByDefault, Logger: warnings(), Observer: inbox.Observer{OnCleaned: func(rows int, took time.Duration) {
-		select {
-		case turns <- turn{rows, took}:
-		default: // a second one before we have stopped it
-		}
-	}}})
+	in, err := inbox.New(pool, inbox.Config{
+		Consumer:  "bench",
+		Retention: keptByDefault,
+		Logger:    warnings(),
+		Observer: inbox.Observer{OnCleaned: func(rows int, took time.Duration) {
+			select {
+			case turns <- turn{rows, took}:
+			default: // a second one before we have stopped it
+			}
+		}},
+	})
 	if err != nil {
 		return 0, 0, err
 	}

@@ -37,7 +37,13 @@ var latencyQuantiles = []struct {
 }{{"p99", 0.99}, {"p50", 0.50}}
 
 func latencyCurve(name, against string, x axis, caption string) curve {
-	c := curve{Name: name, Title: "Commit to acknowledgement against " + against, X: x, Y: axis{"from COMMIT to the broker's acknowledgement", "ms"}, Caption: []string{caption}}
+	c := curve{
+		Name:    name,
+		Title:   "Commit to acknowledgement against " + against,
+		X:       x,
+		Y:       axis{"from COMMIT to the broker's acknowledgement", "ms"},
+		Caption: []string{caption},
+	}
 	for _, q := range latencyQuantiles {
 		c.Series = append(c.Series, series{Name: q.name})
 	}

@@ -113,13 +113,18 @@ func handwrittenTurn(ctx context.Context, pool *pgxpool.Pool, writer *kafka.Writ
 		var at time.Time
 		if _, err := pgx.ForEachRow(rows, []any{&id, &eventID, &topic, &key, &kind, &body, &at}, func() error {
 			ids = append(ids, id)
-			messages = append(messages, kafka.Message{Topic: topic, Key: []byte(key), Value: body, Headers: []kafka.Header{
-				{Key: wire.HeaderSpecVersion, Value: []byte("1.0")},
-				{Key: wire.HeaderID, Value: []byte(eventID)},
-				{Key: wire.HeaderSource, Value: []byte(eventSource)},
-				{Key: wire.HeaderType, Value: []byte(kind)},
-				{Key: wire.HeaderTime, Value: []byte(at.UTC().Format(time.RFC3339Nano))},
-			}})
+			messages = append(messages, kafka.Message{
+				Topic: topic,
+				Key:   []byte(key),
+				Value: body,
+				Headers: []kafka.Header{
+					{Key: wire.HeaderSpecVersion, Value: []byte("1.0")},
+					{Key: wire.HeaderID, Value: []byte(eventID)},
+					{Key: wire.HeaderSource, Value: []byte(eventSource)},
+					{Key: wire.HeaderType, Value: []byte(kind)},
+					{Key: wire.HeaderTime, Value: []byte(at.UTC().Format(time.RFC3339Nano))},
+				},
+			})
 			return nil
 		}); err != nil {
 			return err

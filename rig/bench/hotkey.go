@@ -93,7 +93,15 @@ func (e *env) hotTopic(ctx context.Context, burst, colds int) (topic string, dro
 	r := random(7, 0)
 	var events []holdfast.Event
 	add := func(key string) {
-		events = append(events, holdfast.Event{ID: fmt.Sprint(len(events)), Topic: topic, Source: eventSource, Type: eventType, Key: key, Payload: payload(r, payloadBytes), Time: time.Now()})
+		events = append(events, holdfast.Event{
+			ID:      fmt.Sprint(len(events)),
+			Topic:   topic,
+			Source:  eventSource,
+			Type:    eventType,
+			Key:     key,
+			Payload: payload(r, payloadBytes),
+			Time:    time.Now(),
+		})
 	}
 	for range burst {
 		add(hotName)

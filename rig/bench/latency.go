@@ -162,7 +162,15 @@ type latencies struct {
 }
 
 func newLatencies(e *env, n int) *latencies {
-	return &latencies{connection: kafkago.Connection{Brokers: e.kafka.Brokers}, rate: latencyRate, payload: payloadBytes, sent: make([]time.Time, n), acknowledged: make([]atomic.Int64, n), keys: make([]string, n), began: time.Now()}
+	return &latencies{
+		connection:   kafkago.Connection{Brokers: e.kafka.Brokers},
+		rate:         latencyRate,
+		payload:      payloadBytes,
+		sent:         make([]time.Time, n),
+		acknowledged: make([]atomic.Int64, n),
+		keys:         make([]string, n),
+		began:        time.Now(),
+	}
 }
 
 func (l *latencies) measure(ctx context.Context, e *env, database, topic string) error {

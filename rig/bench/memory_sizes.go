@@ -89,7 +89,11 @@ func (e *env) consumerMemory(ctx context.Context, r *report, figure, topic strin
 	}
 	defer e.dropDatabase(context.WithoutCancel(ctx), database)
 	r.progress("memory: a consumer of %d of them", events)
-	samples, peak, err := e.sampleMemory(ctx, childOptions{database: database, topic: topic, batch: batch}, events)
+	samples, peak, err := e.sampleMemory(ctx, childOptions{
+		database: database,
+		topic:    topic,
+		batch:    batch,
+	}, events)
 	if err != nil {
 		return err
 	}
@@ -120,7 +124,13 @@ func (e *env) writeLarge(ctx context.Context, database, topic string, size, even
 				payload := make([]byte, size)
 				_, _ = random.Read(payload)
 				failed[w] = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-					return outbox.Write(ctx, tx, holdfast.Event{Topic: topic, Source: eventSource, Type: eventType, Key: fmt.Sprint(n % keys), Payload: payload})
+					return outbox.Write(ctx, tx, holdfast.Event{
+						Topic:   topic,
+						Source:  eventSource,
+						Type:    eventType,
+						Key:     fmt.Sprint(n % keys),
+						Payload: payload,
+					})
 				})
 			}
 		})
@@ -145,8 +155,17 @@ func (e *env) measureUnpacking(ctx context.Context, r *report) error {
 	}
 	defer func() { _ = e.kafka.DeleteTopic(context.WithoutCancel(ctx), topic) }()
 	record := func(id string, value []byte) kafka.Record {
-		headers := wire.Headers([]kafka.Header(nil), holdfast.Event{ID: id, Source: eventSource, Type: eventType, Time: time.Now()})
-		return kafka.Record{Key: kafka.NewBytes([]byte(id)), Value: kafka.NewBytes(value), Headers: headers}
+		headers := wire.Headers([]kafka.Header(nil), holdfast.Event{
+			ID:     id,
+			Source: eventSource,
+			Type:   eventType,
+			Time:   time.Now(),
+		})
+		return kafka.Record{
+			Key:     kafka.NewBytes([]byte(id)),
+			Value:   kafka.NewBytes(value),
+			Headers: headers,
+		}
 	}
 	codecs := []compress.Compression{kafka.Gzip, kafka.Snappy, kafka.Lz4}
 	zeros := make([]byte, unpacked)
@@ -157,7 +176,12 @@ func (e *env) measureUnpacking(ctx context.Context, r *report) error {
 			for i := range small {
 				records = append(records, record(fmt.Sprint(codec, i), []byte("{}")))
 			}
-			res, err := e.kafka.Client.Produce(ctx, &kafka.ProduceRequest{Topic: topic, RequiredAcks: kafka.RequireAll, Compression: codec, Records: kafka.NewRecordReader(records...)})
+			res, err := e.kafka.Client.Produce(ctx, &kafka.ProduceRequest{
+				Topic:        topic,
+				RequiredAcks: kafka.RequireAll,
+				Compression:  codec,
+				Records:      kafka.NewRecordReader(records...),
+			})
 			if err == nil {
 				err = res.Error
 			}

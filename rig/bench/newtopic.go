@@ -55,7 +55,13 @@ func measureNewTopics(ctx context.Context, e *env, r *report) error {
 		var committing time.Time
 		err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 			defer func() { committing = time.Now() }()
-			return outbox.Write(ctx, tx, holdfast.Event{Topic: name, Source: eventSource, Type: eventType, Key: name, Payload: payload(random(4, i), payloadBytes)})
+			return outbox.Write(ctx, tx, holdfast.Event{
+				Topic:   name,
+				Source:  eventSource,
+				Type:    eventType,
+				Key:     name,
+				Payload: payload(random(4, i), payloadBytes),
+			})
 		})
 		if err != nil {
 			return err

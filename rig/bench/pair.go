@@ -32,7 +32,11 @@ func (l *latencies) measurePair(ctx context.Context, e *env, database, topic str
 	}
 	transport := &kafka.Transport{Dial: kafkago.Dial}
 	defer transport.CloseIdleConnections()
-	client := &kafka.Client{Addr: kafka.TCP(e.kafka.Brokers...), Transport: transport, Timeout: 10 * time.Second}
+	client := &kafka.Client{
+		Addr:      kafka.TCP(e.kafka.Brokers...),
+		Transport: transport,
+		Timeout:   10 * time.Second,
+	}
 	return l.write(ctx, e, database, topic, func(ctx context.Context, pool begins, numbers *rand.Rand, topic string, number int) error {
 		written := event(numbers, topic)
 		written.ID = strconv.Itoa(number)

@@ -118,9 +118,17 @@ func measureRequests(ctx context.Context, e *env, r *report) error {
 		samples
 	}
 	plain := &way{h: s.plain, key: func(int) string { return "" }}
-	created := &way{h: s.guarded, key: func(int) string { return uuid.NewString() }, status: "stored"}
+	created := &way{
+		h:      s.guarded,
+		key:    func(int) string { return uuid.NewString() },
+		status: "stored",
+	}
 	byHand := &way{h: s.byHand, key: func(int) string { return uuid.NewString() }, status: "stored"}
-	replayed := &way{h: s.guarded, key: func(n int) string { return answered[n%len(answered)] }, status: "replayed"}
+	replayed := &way{
+		h:      s.guarded,
+		key:    func(n int) string { return answered[n%len(answered)] },
+		status: "replayed",
+	}
 	ways := []*way{plain, created, byHand, replayed}
 	for round := range 2*e.rounds + 1 { // the first one warms up
 		slices.Reverse(ways)

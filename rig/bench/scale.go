@@ -59,7 +59,12 @@ func measureScale(ctx context.Context, e *env, r *report) error {
 	runs := []*scaleRun{{relays: 1, backlog: usualBacklog}, {bare: true, partitions: partitions, backlog: usualBacklog}}
 	for _, relays := range fleets {
 		if selected(e.options.only, []string{fleetFigure(relays)}) {
-			runs = append(runs, &scaleRun{figure: fleetFigure(relays), goal: atLeast(1), relays: relays, backlog: usualBacklog})
+			runs = append(runs, &scaleRun{
+				figure:  fleetFigure(relays),
+				goal:    atLeast(1),
+				relays:  relays,
+				backlog: usualBacklog,
+			})
 		}
 	}
 	for _, s := range spreads {
@@ -87,7 +92,12 @@ func measureScale(ctx context.Context, e *env, r *report) error {
 		if err != nil {
 			return err
 		}
-		runs = append(runs, &scaleRun{figure: s.figure, goal: atLeast(cliff), relays: 1, backlog: backlog},
+		runs = append(runs, &scaleRun{
+			figure:  s.figure,
+			goal:    atLeast(cliff),
+			relays:  1,
+			backlog: backlog,
+		},
 			&scaleRun{figure: s.figure, bare: true, partitions: s.partitions, backlog: backlog})
 	}
 	for round := range e.rounds {
@@ -166,7 +176,12 @@ func (e *env) warm(ctx context.Context, topics []string, partitions int) error {
 	var left []holdfast.Event
 	for _, topic := range topics {
 		for p := range partitions {
-			left = append(left, holdfast.Event{ID: "warm", Type: eventType, Topic: topic, Key: strconv.Itoa(p)})
+			left = append(left, holdfast.Event{
+				ID:    "warm",
+				Type:  eventType,
+				Topic: topic,
+				Key:   strconv.Itoa(p),
+			})
 		}
 	}
 	for until := time.Now().Add(5 * time.Minute); len(left) > 0; {

@@ -80,7 +80,14 @@ func (e *env) quietTenant(ctx context.Context, separator string, backlog int) (m
 	defer publisher.Close()
 	var warm []holdfast.Event // the first call of a topic takes long
 	for n := range 200 {
-		warm = append(warm, holdfast.Event{ID: fmt.Sprint("warm ", n), Topic: topic, Type: eventType, Key: fmt.Sprint("warm ", n), Payload: []byte("p"), Time: time.Now()})
+		warm = append(warm, holdfast.Event{
+			ID:      fmt.Sprint("warm ", n),
+			Topic:   topic,
+			Type:    eventType,
+			Key:     fmt.Sprint("warm ", n),
+			Payload: []byte("p"),
+			Time:    time.Now(),
+		})
 	}
 	if err := errors.Join(publisher.Publish(ctx, warm)...); err != nil {
 		return m, err
@@ -104,7 +111,11 @@ func (e *env) quietTenant(ctx context.Context, separator string, backlog int) (m
 			}
 		}
 	}}
-	rel, err := relay.New(pool, publisher, relay.Config{TenantSeparator: separator, Observer: observer, Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))})
+	rel, err := relay.New(pool, publisher, relay.Config{
+		TenantSeparator: separator,
+		Observer:        observer,
+		Logger:          slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	})
 	if err != nil {
 		return m, err
 	}

@@ -237,7 +237,13 @@ func (s *Server) launch(ctx context.Context) error {
 func (s *Server) answers(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	console := url.URL{Scheme: "postgres", User: url.UserPassword(s.opts.User, s.opts.Password), Host: s.Address(), Path: "/pgbouncer", RawQuery: "sslmode=disable"}
+	console := url.URL{
+		Scheme:   "postgres",
+		User:     url.UserPassword(s.opts.User, s.opts.Password),
+		Host:     s.Address(),
+		Path:     "/pgbouncer",
+		RawQuery: "sslmode=disable",
+	}
 	conn, err := pgconn.Connect(ctx, console.String())
 	if err != nil {
 		return err

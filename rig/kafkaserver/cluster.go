@@ -43,7 +43,12 @@ func startCluster(ctx context.Context, opts ContainerOptions) (*Server, error) {
 	s := newServer(KindContainer, clients, nil)
 	s.Replicas = opts.Brokers
 	for i := range opts.Brokers {
-		nodes = append(nodes, &Node{ID: i + 1, Address: clients[i], server: s, startTimeout: opts.StartTimeout})
+		nodes = append(nodes, &Node{
+			ID:           i + 1,
+			Address:      clients[i],
+			server:       s,
+			startTimeout: opts.StartTimeout,
+		})
 	}
 	s.backend = nodes
 	errs := make([]error, opts.Brokers)

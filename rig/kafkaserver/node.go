@@ -45,7 +45,11 @@ func (n *Node) run(ctx context.Context, opts ContainerOptions, own map[string]st
 		}))
 	}
 	for path, text := range opts.Files {
-		options = append(options, testcontainers.WithFiles(testcontainers.ContainerFile{Reader: bytes.NewReader(text), ContainerFilePath: path, FileMode: 0o644}))
+		options = append(options, testcontainers.WithFiles(testcontainers.ContainerFile{
+			Reader:            bytes.NewReader(text),
+			ContainerFilePath: path,
+			FileMode:          0o644,
+		}))
 	}
 	options = append(options, n.tie.Option(), testcontainers.WithEnv(brokerEnv(own, opts.Settings)),
 		testcontainers.WithWaitStrategyAndDeadline(opts.StartTimeout,

@@ -243,7 +243,15 @@ func (fi *finder) replace(kind string, e ast.Expr, is string) {
 }
 
 func (fi *finder) add(kind string, at ast.Node, is string, before, after func(int) string) {
-	m := &mutant{file: fi.file, function: fi.function, kind: kind, was: fi.text(at), is: is, before: before, after: after}
+	m := &mutant{
+		file:     fi.file,
+		function: fi.function,
+		kind:     kind,
+		was:      fi.text(at),
+		is:       is,
+		before:   before,
+		after:    after,
+	}
 	m.from, m.to = fi.p.fset.Position(at.Pos()).Offset, fi.p.fset.Position(at.End()).Offset
 	m.line = fi.p.fset.Position(at.Pos()).Line
 	change := short(m.was)

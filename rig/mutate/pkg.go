@@ -53,7 +53,12 @@ func load(ctx context.Context, dir string) (*pkg, error) {
 			names, path = l.GoFiles, l.ImportPath
 		}
 	}
-	p := &pkg{dir: dir, fset: token.NewFileSet(), files: map[string]*ast.File{}, text: map[string][]byte{}}
+	p := &pkg{
+		dir:   dir,
+		fset:  token.NewFileSet(),
+		files: map[string]*ast.File{},
+		text:  map[string][]byte{},
+	}
 	p.info.Types = map[ast.Expr]types.TypeAndValue{}
 	p.info.Uses = map[*ast.Ident]types.Object{}
 	var files []*ast.File

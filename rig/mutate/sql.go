@@ -79,8 +79,14 @@ func mutantsOf(path, name, text string, line int) []*mutant {
 	seen := map[string]int{}
 	for _, c := range conditions(text) {
 		was, is := text[c.from:c.to], c.is
-		m := &mutant{function: name, kind: c.kind, line: line + strings.Count(text[:c.from], "\n"), was: was, is: is,
-			sql: &sqlText{text, text[:c.from] + c.is + text[c.to:]}}
+		m := &mutant{
+			function: name,
+			kind:     c.kind,
+			line:     line + strings.Count(text[:c.from], "\n"),
+			was:      was,
+			is:       is,
+			sql:      &sqlText{text, text[:c.from] + c.is + text[c.to:]},
+		}
 		m.file = path[strings.LastIndex(path, "/")+1:]
 		m.name = fmt.Sprintf("%s %s: %s: %s", path, name, c.kind, short(strings.TrimSpace(was)))
 		if c.kind == "swap" {
@@ -228,7 +234,11 @@ func dropped(sql string, r *region) []change {
 			if i == 0 {
 				found = append(found, change{kind: "drop", from: from, to: r.ors[1][0][0], is: " "})
 			} else {
-				found = append(found, change{kind: "drop", from: r.ors[i-1][len(r.ors[i-1])-1][1], to: to})
+				found = append(found, change{
+					kind: "drop",
+					from: r.ors[i-1][len(r.ors[i-1])-1][1],
+					to:   to,
+				})
 			}
 		}
 		for j, a := range ands {

@@ -118,7 +118,12 @@ func prepare(ctx context.Context, root, work, cache, version string) (*release, 
 	if !semver.IsValid(version) || semver.Canonical(version) != version {
 		return nil, fmt.Errorf("version is %q: it must be like v1.2.3", version)
 	}
-	r := &release{version: version, tree: filepath.Join(work, "tree"), proxy: filepath.Join(work, "proxy"), cache: cache}
+	r := &release{
+		version: version,
+		tree:    filepath.Join(work, "tree"),
+		proxy:   filepath.Join(work, "proxy"),
+		cache:   cache,
+	}
 	if err := copyTree(ctx, root, r.tree); err != nil {
 		return nil, err
 	}

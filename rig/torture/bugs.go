@@ -72,9 +72,19 @@ func (p *producer) publishPast(ids []string) error {
 	client := &kafka.Client{Addr: kafka.TCP(p.Brokers...), Timeout: 5 * time.Second}
 	var records []kafka.Record
 	for _, id := range ids {
-		records = append(records, kafka.Record{Key: kafka.NewBytes([]byte("k0")), Headers: wire.Headers[kafka.Header](nil, holdfast.Event{ID: id, Type: typeChanged, Source: "torture", Topic: p.Topics[0], Time: time.Now()})})
+		records = append(records, kafka.Record{Key: kafka.NewBytes([]byte("k0")), Headers: wire.Headers[kafka.Header](nil, holdfast.Event{
+			ID:     id,
+			Type:   typeChanged,
+			Source: "torture",
+			Topic:  p.Topics[0],
+			Time:   time.Now(),
+		})})
 	}
-	res, err := client.Produce(context.Background(), &kafka.ProduceRequest{Topic: p.Topics[0], RequiredAcks: kafka.RequireAll, Records: kafka.NewRecordReader(records...)})
+	res, err := client.Produce(context.Background(), &kafka.ProduceRequest{
+		Topic:        p.Topics[0],
+		RequiredAcks: kafka.RequireAll,
+		Records:      kafka.NewRecordReader(records...),
+	})
 	if err != nil {
 		return err
 	}
@@ -102,7 +112,12 @@ func (p part) buggyPublisher(pub relay.Publisher, pool *pgxpool.Pool) (relay.Pub
 					others, places = append(others, e), append(places, i)
 					continue
 				}
-				errs[i] = &relay.PublishError{Topic: e.Topic, Partition: -1, Fault: relay.FaultPartition, Err: errors.New("injected")}
+				errs[i] = &relay.PublishError{
+					Topic:     e.Topic,
+					Partition: -1,
+					Fault:     relay.FaultPartition,
+					Err:       errors.New("injected"),
+				}
 			}
 			if len(others) > 0 {
 				for i, err := range pub.Publish(ctx, others) {
@@ -154,7 +169,12 @@ func (p part) buggyPublisher(pub relay.Publisher, pool *pgxpool.Pool) (relay.Pub
 				}
 			}
 			if slices.ContainsFunc(events, func(e holdfast.Event) bool { _, ok := unsent.Load(e.ID); return ok }) {
-				return slices.Repeat([]error{&relay.PublishError{Topic: events[0].Topic, Partition: -1, Fault: relay.FaultBroker, Err: errors.New("injected")}}, len(events))
+				return slices.Repeat([]error{&relay.PublishError{
+					Topic:     events[0].Topic,
+					Partition: -1,
+					Fault:     relay.FaultBroker,
+					Err:       errors.New("injected"),
+				}}, len(events))
 			}
 			return pub.Publish(ctx, events)
 		}), nil
@@ -186,7 +206,12 @@ func (p part) remembering(pub relay.Publisher, pool *pgxpool.Pool) relay.Publish
 	return publisherFunc(func(ctx context.Context, events []holdfast.Event) []error {
 		mu.Lock()
 		defer mu.Unlock()
-		refused := slices.Repeat([]error{&relay.PublishError{Topic: events[0].Topic, Partition: -1, Fault: relay.FaultBroker, Err: errors.New("injected")}}, len(events))
+		refused := slices.Repeat([]error{&relay.PublishError{
+			Topic:     events[0].Topic,
+			Partition: -1,
+			Fault:     relay.FaultBroker,
+			Err:       errors.New("injected"),
+		}}, len(events))
 		var now int64
 		if err := pool.QueryRow(ctx, "select pg_snapshot_xmax(pg_current_snapshot())::text::bigint").Scan(&now); err != nil {
 			return refused
@@ -245,7 +270,11 @@ func (n *node) buggyHandler(ctx context.Context, e holdfast.Event) error {
 		}
 	}
 	if n.Bug == bugEarly && hash(e.ID)%20 == 0 && n.failedBefore(e.ID) == 0 {
-		n.rec.Add(history.Entry{Op: history.Receive, IDs: []string{e.ID}, Text: string(inbox.Handled)})
+		n.rec.Add(history.Entry{
+			Op:   history.Receive,
+			IDs:  []string{e.ID},
+			Text: string(inbox.Handled),
+		})
 		return errShaky
 	}
 	return nil

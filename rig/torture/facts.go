@@ -69,7 +69,14 @@ func (r *run) readOn(ctx context.Context) error {
 					return err
 				}
 				s.seen[e.ID] = struct{}{}
-				log = append(log, oracle.Record{ID: e.ID, Topic: topic, Key: e.Key, Partition: n, Offset: record.Offset, Content: content(e)})
+				log = append(log, oracle.Record{
+					ID:        e.ID,
+					Topic:     topic,
+					Key:       e.Key,
+					Partition: n,
+					Offset:    record.Offset,
+					Content:   content(e),
+				})
 			}
 			s.logs[partition{topic, n}] = log
 		}
@@ -117,8 +124,23 @@ func texts(ctx context.Context, db querier, sql string, args ...any) ([]string, 
 func (r *run) judge(ctx context.Context, histories string) (err error) {
 	r.say("the oracles judge")
 	killed := r.killed()
-	known := oracle.Run{Consumers: []string{consumerName}, Cursors: r.samples.taken, Records: r.records(), Alarms: map[string][]oracle.Alarm{}, Killed: slices.Collect(maps.Keys(killed)), KilledAt: killed,
-		Limits: oracle.Limits{Recovery: max(r.limit, r.slowest), Canary: canary, MayDie: []string{typePoison, typeShaky}, Tries: attempts, Unsaving: "cursors not saved", Unsaved: r.unsaved, Keeping: []string{}}}
+	known := oracle.Run{
+		Consumers: []string{consumerName},
+		Cursors:   r.samples.taken,
+		Records:   r.records(),
+		Alarms:    map[string][]oracle.Alarm{},
+		Killed:    slices.Collect(maps.Keys(killed)),
+		KilledAt:  killed,
+		Limits: oracle.Limits{
+			Recovery: max(r.limit, r.slowest),
+			Canary:   canary,
+			MayDie:   []string{typePoison, typeShaky},
+			Tries:    attempts,
+			Unsaving: "cursors not saved",
+			Unsaved:  r.unsaved,
+			Keeping:  []string{},
+		},
+	}
 	if known.Entries, known.Torn, err = history.Read(histories); err != nil {
 		return err
 	}

@@ -135,7 +135,11 @@ func (g *ground) giveTo(ctx context.Context, of []kafka.Partition, replicas map[
 	order := &kafka.AlterPartitionReassignmentsRequest{Timeout: 10 * time.Second}
 	numbers := map[string][]int{}
 	for _, p := range of {
-		order.Assignments = append(order.Assignments, kafka.AlterPartitionReassignmentsRequestAssignment{Topic: p.Topic, PartitionID: p.ID, BrokerIDs: replicas[partition{p.Topic, p.ID}]})
+		order.Assignments = append(order.Assignments, kafka.AlterPartitionReassignmentsRequestAssignment{
+			Topic:       p.Topic,
+			PartitionID: p.ID,
+			BrokerIDs:   replicas[partition{p.Topic, p.ID}],
+		})
 		numbers[p.Topic] = append(numbers[p.Topic], p.ID)
 	}
 	ordered, err := g.kafka.Client.AlterPartitionReassignments(ctx, order)
@@ -146,7 +150,11 @@ func (g *ground) giveTo(ctx context.Context, of []kafka.Partition, replicas map[
 		return fmt.Errorf("order replicas: %w", err)
 	}
 	for topic, partitions := range numbers {
-		elected, err := g.kafka.Client.ElectLeaders(ctx, &kafka.ElectLeadersRequest{Topic: topic, Partitions: partitions, Timeout: 10 * time.Second})
+		elected, err := g.kafka.Client.ElectLeaders(ctx, &kafka.ElectLeadersRequest{
+			Topic:      topic,
+			Partitions: partitions,
+			Timeout:    10 * time.Second,
+		})
 		if err == nil {
 			err = elected.Error
 		}

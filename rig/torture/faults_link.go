@@ -25,7 +25,12 @@ func linkFaults() (all []fault) {
 			if n.silences && l == (link{roleConsumer, broker}) {
 				hold[1] = outlasting(session)[1] // some end before the session does, some after it
 			}
-			all = append(all, fault{name: n.name + "-" + l.String(), what: fmt.Sprintf(n.what, l.role, server(l)), hold: hold, impossible: impossible, keeps: l.role != roleProducer && l.role != roleConsumer,
+			all = append(all, fault{
+				name:       n.name + "-" + l.String(),
+				what:       fmt.Sprintf(n.what, l.role, server(l)),
+				hold:       hold,
+				impossible: impossible,
+				keeps:      l.role != roleProducer && l.role != roleConsumer,
 				begin: func(_ context.Context, s *stage) (func(context.Context) error, error) {
 					on := s.links[l]
 					s.hit = counted(on, n.hits)
@@ -35,7 +40,8 @@ func linkFaults() (all []fault) {
 						}
 						return on.set(faultproxy.Pass())
 					}, on.set(n.fault(s.rng))
-				}})
+				},
+			})
 		}
 		if l != pooled {
 			all = append(all, longBlackhole(l))
@@ -44,14 +50,19 @@ func linkFaults() (all []fault) {
 			continue
 		}
 		for _, moment := range []faultproxy.Moment{faultproxy.Before, faultproxy.After} {
-			all = append(all, fault{name: fmt.Sprintf("cut-commit-%s-%s", moment, l.role), hold: seconds(1.5, 3), impossible: impossible, keeps: l.role != roleProducer && l.role != roleConsumer,
-				what: fmt.Sprintf("a %s's connection is cut just %s COMMIT is carried out", l.role, moment),
+			all = append(all, fault{
+				name:       fmt.Sprintf("cut-commit-%s-%s", moment, l.role),
+				hold:       seconds(1.5, 3),
+				impossible: impossible,
+				keeps:      l.role != roleProducer && l.role != roleConsumer,
+				what:       fmt.Sprintf("a %s's connection is cut just %s COMMIT is carried out", l.role, moment),
 				begin: func(_ context.Context, s *stage) (func(context.Context) error, error) {
 					on := s.links[l]
 					s.hit = counted(on, cuts)
 					return func(context.Context) error { return on.set(faultproxy.Pass()) },
 						on.set(faultproxy.CutCommit(moment, faultproxy.Cuts{Chance: cutChance(l.role), Seed: s.rng.Uint64()}))
-				}})
+				},
+			})
 		}
 	}
 	return all
@@ -63,12 +74,19 @@ func longBlackhole(l link) fault {
 		{roleRelay, postgres}: databaseStill, {roleConsumer, postgres}: databaseAway[1:],
 		{roleRelay, broker}: brokerAway[:1], {roleConsumer, broker}: brokerAway[1:],
 	}[l]
-	return fault{name: "long-blackhole-" + l.String(), what: fmt.Sprintf("for 30 to 60 s nothing passes between a %s and %s", l.role, server(l)), hold: seconds(30, 60),
-		long: true, keeps: l.role == roleRelay, alarms: alarms, begin: func(_ context.Context, s *stage) (func(context.Context) error, error) {
+	return fault{
+		name:   "long-blackhole-" + l.String(),
+		what:   fmt.Sprintf("for 30 to 60 s nothing passes between a %s and %s", l.role, server(l)),
+		hold:   seconds(30, 60),
+		long:   true,
+		keeps:  l.role == roleRelay,
+		alarms: alarms,
+		begin: func(_ context.Context, s *stage) (func(context.Context) error, error) {
 			on := s.links[l]
 			s.hit = counted(on, held)
 			return func(context.Context) error { return on.passAnew() }, on.set(faultproxy.Blackhole())
-		}}
+		},
+	}
 }
 
 // cutChance is how likely a COMMIT is cut. A relay sends few: most of its work is single statements.

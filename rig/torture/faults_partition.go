@@ -31,12 +31,17 @@ func partitionFaults() (all []fault) {
 		{"hangs", "the leader of one partition answers nothing", seconds(12, 16), kafkaproxy.Hang},
 		{"refuses", "one partition has too few replicas: NOT_ENOUGH_REPLICAS", seconds(8, 11), kafkaproxy.Refuse},
 	} {
-		all = append(all, fault{name: "partition-" + kind.name, what: kind.what, hold: kind.hold, alone: true,
+		all = append(all, fault{
+			name:   "partition-" + kind.name,
+			what:   kind.what,
+			hold:   kind.hold,
+			alone:  true,
 			alarms: []oracle.Alarm{{By: roleRelay, Messages: partitionWaits}},
 			begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
 				key := keyOf(s.rng.IntN(keys))
 				return s.breakPartition(ctx, "partition-"+kind.name, key, kind.fault)
-			}})
+			},
+		})
 	}
 	return all
 }
@@ -47,7 +52,11 @@ const calm = 4 * time.Second
 // breakPartition makes the partition of a key misbehave.
 func (s *stage) breakPartition(ctx context.Context, name, key string, fault func(topic string, partition int) kafkaproxy.Fault) (func(context.Context) error, error) {
 	topic := s.topicOf(key)
-	t := trial{fault: name, topic: topic, partition: kafkago.Murmur2(holdfast.Event{Topic: topic, Key: key}, partitions)}
+	t := trial{
+		fault:     name,
+		topic:     topic,
+		partition: kafkago.Murmur2(holdfast.Event{Topic: topic, Key: key}, partitions),
+	}
 	pulse := s.feelPulse(ctx)
 	t.calm[0] = time.Now()
 	sleep(ctx, calm)

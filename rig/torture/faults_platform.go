@@ -142,7 +142,12 @@ func moveByDump(ctx context.Context, s *stage) (func(context.Context) error, err
 		}
 	}
 	// The pooler knows one password: that of the first server.
-	next, err := pgserver.Start(ctx, pgserver.Options{BinDir: s.primary.BinDir(), Settings: settings, Dir: s.small.postgres(), Password: s.password()})
+	next, err := pgserver.Start(ctx, pgserver.Options{
+		BinDir:   s.primary.BinDir(),
+		Settings: settings,
+		Dir:      s.small.postgres(),
+		Password: s.password(),
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -45,7 +45,11 @@ func postgresFaults() []fault {
 var databaseStill = []oracle.Alarm{{By: roleRelay, Messages: []string{"relay waits for the database", "cursors not saved", "lane dropped"}, Before: sayEvery}}
 
 // databaseAway is what must be logged while it ends statements in progress.
-var databaseAway = append(slices.Clone(databaseStill), oracle.Alarm{By: roleConsumer, Messages: []string{"waiting for the database"}, Before: sayEvery})
+var databaseAway = append(slices.Clone(databaseStill), oracle.Alarm{
+	By:       roleConsumer,
+	Messages: []string{"waiting for the database"},
+	Before:   sayEvery,
+})
 
 func killBackend(ctx context.Context, s *stage) (func(context.Context) error, error) {
 	var pid int

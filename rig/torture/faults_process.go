@@ -13,33 +13,66 @@ import (
 func processFaults() (all []fault) {
 	for _, role := range []string{roleProducer, roleRelay, roleConsumer} {
 		all = append(all,
-			fault{name: "kill-" + role, what: "kill -9 of a " + role, begin: func(_ context.Context, s *stage) (func(context.Context) error, error) {
-				return killOne(s, role)
-			}},
-			fault{name: "kill-" + role + "-twice", what: "kill -9 of a " + role + ", and again while it recovers", begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
-				return killTwice(ctx, s, role)
-			}},
-			fault{name: "freeze-" + role, what: "a " + role + " stands still for longer than a lease or its session, and goes on", hold: outlasting(takeoverAfter(role)),
+			fault{
+				name: "kill-" + role,
+				what: "kill -9 of a " + role,
+				begin: func(_ context.Context, s *stage) (func(context.Context) error, error) {
+					return killOne(s, role)
+				},
+			},
+			fault{
+				name: "kill-" + role + "-twice",
+				what: "kill -9 of a " + role + ", and again while it recovers",
+				begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
+					return killTwice(ctx, s, role)
+				},
+			},
+			fault{
+				name: "freeze-" + role,
+				what: "a " + role + " stands still for longer than a lease or its session, and goes on",
+				hold: outlasting(takeoverAfter(role)),
 				begin: func(_ context.Context, s *stage) (func(context.Context) error, error) {
 					p, err := s.one(role)
 					if err != nil {
 						return nil, err
 					}
 					return func(context.Context) error { return p.thaw() }, p.freeze()
-				}, alone: true, keeps: role == roleRelay},
-			fault{name: "exhaust-" + role, what: "all connections of a " + role + "'s pool are taken", hold: seconds(2, 4),
+				},
+				alone: true,
+				keeps: role == roleRelay,
+			},
+			fault{
+				name: "exhaust-" + role,
+				what: "all connections of a " + role + "'s pool are taken",
+				hold: seconds(2, 4),
 				begin: func(_ context.Context, s *stage) (func(context.Context) error, error) {
 					p, err := s.one(role)
 					if err != nil {
 						return nil, err
 					}
 					return nil, p.command(fmt.Sprint("hog ", s.held))
-				}, alone: true, keeps: role == roleRelay},
+				},
+				alone: true,
+				keeps: role == roleRelay,
+			},
 		)
 	}
 	return append(all,
-		fault{name: "rebalance-storm", what: "a consumer joins and leaves, or dies, every second", hold: seconds(4, 7), begin: rebalanceStorm, alone: true},
-		fault{name: "relay-storm", what: "a relay comes and goes, in order or not, every half second", hold: seconds(3, 5), begin: relayStorm, alone: true, keeps: true},
+		fault{
+			name:  "rebalance-storm",
+			what:  "a consumer joins and leaves, or dies, every second",
+			hold:  seconds(4, 7),
+			begin: rebalanceStorm,
+			alone: true,
+		},
+		fault{
+			name:  "relay-storm",
+			what:  "a relay comes and goes, in order or not, every half second",
+			hold:  seconds(3, 5),
+			begin: relayStorm,
+			alone: true,
+			keeps: true,
+		},
 	)
 }
 

@@ -51,7 +51,13 @@ type ground struct {
 var settings = map[string]string{"max_connections": "80", "max_prepared_transactions": "10", "shared_buffers": "64MB", "max_wal_size": "256MB", "log_min_messages": "warning"}
 
 func newGround(ctx context.Context, dir string, o Options, late bool) (g *ground, err error) {
-	g = &ground{dir: dir, links: map[link]proxies{}, topics: []string{o.prefix + "orders", o.prefix + "stock"}, late: o.prefix + "late", control: o.prefix + "control"}
+	g = &ground{
+		dir:     dir,
+		links:   map[link]proxies{},
+		topics:  []string{o.prefix + "orders", o.prefix + "stock"},
+		late:    o.prefix + "late",
+		control: o.prefix + "control",
+	}
 	defer func() {
 		if err != nil {
 			g.stop()
@@ -59,7 +65,11 @@ func newGround(ctx context.Context, dir string, o Options, late bool) (g *ground
 	}()
 	g.small = makeSmallDisks() // where there are none, the faults that need them say why
 	g.stops = append(g.stops, g.small.remove)
-	g.primary, err = pgserver.Start(ctx, pgserver.Options{BinDir: o.Postgres, Settings: settings, Dir: g.small.postgres()})
+	g.primary, err = pgserver.Start(ctx, pgserver.Options{
+		BinDir:   o.Postgres,
+		Settings: settings,
+		Dir:      g.small.postgres(),
+	})
 	if err != nil {
 		return g, err
 	}
@@ -91,9 +101,13 @@ func startBrokers(ctx context.Context, n int, data string) (*kafkaserver.Server,
 	if n > 1 {
 		heap = "-Xmx300m -Xms128m"
 	}
-	brokers, err := kafkaserver.Container(ctx, kafkaserver.ContainerOptions{Brokers: n, Data: data, Settings: map[string]string{
-		"KAFKA_HEAP_OPTS": heap, "log.segment.bytes": "4194304", "log.retention.ms": "-1", "log.cleaner.min.compaction.lag.ms": "9000000000000",
-		"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer", "allow.everyone.if.no.acl.found": "true"}})
+	brokers, err := kafkaserver.Container(ctx, kafkaserver.ContainerOptions{
+		Brokers: n,
+		Data:    data,
+		Settings: map[string]string{
+			"KAFKA_HEAP_OPTS": heap, "log.segment.bytes": "4194304", "log.retention.ms": "-1", "log.cleaner.min.compaction.lag.ms": "9000000000000",
+			"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer", "allow.everyone.if.no.acl.found": "true"},
+	})
 	if err != nil {
 		return nil, fmt.Errorf("%w: the fault suite needs a real Kafka, so a Docker engine", err)
 	}
@@ -108,7 +122,12 @@ func (g *ground) link(ctx context.Context, o Options) (err error) {
 	g.stops = append(g.stops, func() { _ = g.entry.Close() })
 	database := g.entry.Address()
 	if o.PgBouncer {
-		g.bouncer, err = bouncer.Start(ctx, bouncer.Options{Target: database, User: "postgres", Password: g.password(), PoolSize: 24})
+		g.bouncer, err = bouncer.Start(ctx, bouncer.Options{
+			Target:   database,
+			User:     "postgres",
+			Password: g.password(),
+			PoolSize: 24,
+		})
 		if err != nil {
 			return err
 		}

@@ -55,7 +55,12 @@ var misbehaviours = []struct {
 // handlerFaults have handlers misbehave for a while, each event at most once in a process.
 func handlerFaults() (all []fault) {
 	for _, m := range misbehaviours {
-		all = append(all, fault{name: "handlers-" + m.kind, what: m.what, hold: seconds(4, 6), alone: true, alarms: m.alarms,
+		all = append(all, fault{
+			name:   "handlers-" + m.kind,
+			what:   m.what,
+			hold:   seconds(4, 6),
+			alone:  true,
+			alarms: m.alarms,
 			begin: func(ctx context.Context, s *stage) (func(context.Context) error, error) {
 				before := s.witness.misbehaved
 				s.hit = func() (bool, error) {
@@ -75,7 +80,8 @@ func handlerFaults() (all []fault) {
 					sleep(ctx, m.lasts)
 					return err
 				}, tell("misbehave " + m.kind)
-			}})
+			},
+		})
 	}
 	return all
 }

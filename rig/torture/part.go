@@ -100,7 +100,11 @@ func (p part) run(rec *history.Recorder) error {
 		os.Stderr.Write(stacks[:runtime.Stack(stacks, true)])
 		os.Exit(3)
 	}()
-	logger := slog.New(&logHandler{Handler: slog.NewTextHandler(os.Stderr, nil), rec: rec, mute: p.Bug == bugMute+p.Role}).With("part", p.Actor)
+	logger := slog.New(&logHandler{
+		Handler: slog.NewTextHandler(os.Stderr, nil),
+		rec:     rec,
+		mute:    p.Bug == bugMute+p.Role,
+	}).With("part", p.Actor)
 	err = p.be(ctx, pool, rec, logger, conduct)
 	closed := make(chan struct{})
 	go func() { defer close(closed); pool.Close() }()

@@ -51,8 +51,19 @@ type node struct {
 
 // consume runs a node: from Kafka, and what is stored.
 func (p part) consume(ctx context.Context, pool *pgxpool.Pool, rec *history.Recorder, logger *slog.Logger, c *conduct) error {
-	n := &node{part: p, pool: pool, rec: rec, conduct: c, rng: rand.New(rand.NewPCG(p.Seed, 1)), tries: map[string]int{}}
-	policy := retry.Policy{Attempts: attempts, Base: 50 * time.Millisecond, Cap: 500 * time.Millisecond}
+	n := &node{
+		part:    p,
+		pool:    pool,
+		rec:     rec,
+		conduct: c,
+		rng:     rand.New(rand.NewPCG(p.Seed, 1)),
+		tries:   map[string]int{},
+	}
+	policy := retry.Policy{
+		Attempts: attempts,
+		Base:     50 * time.Millisecond,
+		Cap:      500 * time.Millisecond,
+	}
 	_ = p.withBug(bugHasty, func() error { policy.Attempts = 1; return nil })
 	in, err := inbox.New(pool, inbox.Config{
 		Consumer: consumerName,
@@ -64,10 +75,18 @@ func (p part) consume(ctx context.Context, pool *pgxpool.Pool, rec *history.Reco
 		Logger:  logger,
 		Observer: inbox.Observer{
 			OnReceive: func(r inbox.Received) {
-				rec.Add(history.Entry{Op: history.Receive, IDs: []string{r.Event.ID}, Text: string(r.Outcome)})
+				rec.Add(history.Entry{
+					Op:   history.Receive,
+					IDs:  []string{r.Event.ID},
+					Text: string(r.Outcome),
+				})
 			},
 			OnDead: func(d inbox.DeadLettered) {
-				rec.Add(history.Entry{Op: history.Letter, IDs: []string{d.Event.ID}, Text: d.Reason})
+				rec.Add(history.Entry{
+					Op:   history.Letter,
+					IDs:  []string{d.Event.ID},
+					Text: d.Reason,
+				})
 			},
 		},
 	})
@@ -79,9 +98,18 @@ func (p part) consume(ctx context.Context, pool *pgxpool.Pool, rec *history.Reco
 	}
 	in.HandleBatch(typeMoved, n.handleAll)
 	dialer := net.Dialer{Timeout: 3 * time.Second}
-	group, err := kafkago.NewGroup(kafkago.Connection{Brokers: p.Brokers, DialTimeout: 3 * time.Second, Dial: p.dial(dialer.DialContext)},
-		kafkago.GroupConfig{GroupID: groupID(p.Topics[0]), Topics: append([]string{p.Late}, p.Topics...),
-			SessionTimeout: session, HeartbeatInterval: session / 20, WatchInterval: time.Second})
+	group, err := kafkago.NewGroup(kafkago.Connection{
+		Brokers:     p.Brokers,
+		DialTimeout: 3 * time.Second,
+		Dial:        p.dial(dialer.DialContext),
+	},
+		kafkago.GroupConfig{
+			GroupID:           groupID(p.Topics[0]),
+			Topics:            append([]string{p.Late}, p.Topics...),
+			SessionTimeout:    session,
+			HeartbeatInterval: session / 20,
+			WatchInterval:     time.Second,
+		})
 	if err != nil {
 		return err
 	}

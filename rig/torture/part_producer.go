@@ -208,7 +208,14 @@ const (
 )
 
 func (p *producer) event(rng *rand.Rand, topic, key string) holdfast.Event {
-	e := holdfast.Event{ID: newID(rng), Source: "torture", Type: typeChanged, Topic: topic, Key: key, Headers: map[string]string{"by": p.Actor}}
+	e := holdfast.Event{
+		ID:      newID(rng),
+		Source:  "torture",
+		Type:    typeChanged,
+		Topic:   topic,
+		Key:     key,
+		Headers: map[string]string{"by": p.Actor},
+	}
 	switch n := rng.IntN(500); {
 	case n == 0:
 		e.Type = typePoison
@@ -239,7 +246,13 @@ const large = 8 << 10
 
 // write writes one event and the truth about it, in the caller's transaction.
 func (p *producer) write(ctx context.Context, tx pgx.Tx, e holdfast.Event, number int64) error {
-	p.rec.Add(history.Entry{Op: history.Intend, IDs: []string{e.ID}, Key: e.Key, Num: number, Text: e.Topic})
+	p.rec.Add(history.Entry{
+		Op:   history.Intend,
+		IDs:  []string{e.ID},
+		Key:  e.Key,
+		Num:  number,
+		Text: e.Topic,
+	})
 	var due *time.Time
 	if !e.NotBefore.IsZero() {
 		due = &e.NotBefore

@@ -32,9 +32,13 @@ func (p part) relay(ctx context.Context, pool *pgxpool.Pool, rec *history.Record
 		return err
 	}
 	r, err := relay.New(pool, recording(pub, rec), relay.Config{
-		Name:         p.name(),
-		Lease:        lease,
-		Retry:        retry.Policy{Attempts: 10_000, Base: 100 * time.Millisecond, Cap: time.Second}, // no fault lasts for ever: nothing becomes a letter here
+		Name:  p.name(),
+		Lease: lease,
+		Retry: retry.Policy{
+			Attempts: 10_000,
+			Base:     100 * time.Millisecond,
+			Cap:      time.Second,
+		}, // no fault lasts for ever: nothing becomes a letter here
 		ParkAfter:    3 * time.Second,
 		SegmentBytes: 1 << 20, // so that segments are reclaimed under faults
 		Logger:       logger,
@@ -42,12 +46,27 @@ func (p part) relay(ctx context.Context, pool *pgxpool.Pool, rec *history.Record
 			OnClaimed: func(c relay.Claimed) {
 				rec.Add(history.Entry{Op: history.Claim, Lane: c.Lane, Epoch: c.Epoch})
 			},
-			OnReleased: func(l relay.Released) { rec.Add(history.Entry{Op: history.Lose, Lane: l.Lane, How: history.OK}) },
+			OnReleased: func(l relay.Released) {
+				rec.Add(history.Entry{
+					Op:   history.Lose,
+					Lane: l.Lane,
+					How:  history.OK,
+				})
+			},
 			OnLost: func(l relay.Lost) {
-				rec.Add(history.Entry{Op: history.Lose, Lane: l.Lane, How: history.Failed, Text: l.Err.Error()})
+				rec.Add(history.Entry{
+					Op:   history.Lose,
+					Lane: l.Lane,
+					How:  history.Failed,
+					Text: l.Err.Error(),
+				})
 			},
 			OnDead: func(d relay.DeadLettered) {
-				rec.Add(history.Entry{Op: history.Letter, IDs: []string{d.Event.ID}, Text: d.Err.Error()})
+				rec.Add(history.Entry{
+					Op:   history.Letter,
+					IDs:  []string{d.Event.ID},
+					Text: d.Err.Error(),
+				})
 			},
 		},
 	})

@@ -62,7 +62,11 @@ func (g *ground) beat(ctx context.Context) error {
 	if _, err := g.admin.Exec(ctx, "select pg_logical_emit_message(true, 'torture', 'a commit that is flushed')"); err != nil {
 		return fmt.Errorf("commit: %w", err)
 	}
-	res, err := g.kafka.Client.Produce(ctx, &kafka.ProduceRequest{Topic: g.control, RequiredAcks: kafka.RequireAll, Records: kafka.NewRecordReader(kafka.Record{Value: kafka.NewBytes([]byte("beat"))})})
+	res, err := g.kafka.Client.Produce(ctx, &kafka.ProduceRequest{
+		Topic:        g.control,
+		RequiredAcks: kafka.RequireAll,
+		Records:      kafka.NewRecordReader(kafka.Record{Value: kafka.NewBytes([]byte("beat"))}),
+	})
 	if err == nil {
 		err = res.Error
 	}

@@ -319,7 +319,13 @@ func (r *run) shuffled() (deck []fault) {
 // make makes one fault, holds and heals it, and waits until all has recovered.
 func (r *run) make(ctx context.Context, f fault) error {
 	rng := drawn(r.Seed, "fault", len(r.report.made))
-	s := &stage{ground: r.ground, cast: r.cast, rng: rng, witness: r.witness, held: between(rng, f.hold[0], f.hold[1])}
+	s := &stage{
+		ground:  r.ground,
+		cast:    r.cast,
+		rng:     rng,
+		witness: r.witness,
+		held:    between(rng, f.hold[0], f.hold[1]),
+	}
 	beside := !f.alone && s.held > time.Second && rng.IntN(3) == 0
 	began := time.Now()
 	if err := r.witness.look(); err != nil {
@@ -356,7 +362,13 @@ func (r *run) make(ctx context.Context, f fault) error {
 	if err != nil {
 		return fmt.Errorf("after %s: %w", f.name, err)
 	}
-	m := made{name: f.name, missed: !hit, beside: beside, held: healed.Sub(began), recovered: time.Since(healed)}
+	m := made{
+		name:      f.name,
+		missed:    !hit,
+		beside:    beside,
+		held:      healed.Sub(began),
+		recovered: time.Since(healed),
+	}
 	if m.flowing, err = r.flowing(ctx, healed); err != nil {
 		return fmt.Errorf("after %s: %w", f.name, err)
 	}

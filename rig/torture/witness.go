@@ -24,7 +24,12 @@ type witness struct {
 }
 
 func newWitness(histories string) *witness {
-	return &witness{follower: history.Follow(histories), committed: map[oracle.Process]time.Time{}, stirred: map[string]time.Time{}, refused: map[kafka.Error]int{}}
+	return &witness{
+		follower:  history.Follow(histories),
+		committed: map[oracle.Process]time.Time{},
+		stirred:   map[string]time.Time{},
+		refused:   map[kafka.Error]int{},
+	}
 }
 
 // refusals are the answers that faults cause.

@@ -149,21 +149,37 @@ func decide(p retry.Policy, h History, f Fault, err error, random float64) Verdi
 		return Verdict{Do: ActReturn, Free: true}
 	case FaultContended:
 		if h.Contended < maxContended {
-			return Verdict{Do: ActAgain, Free: true, Delay: loop.Spread(loop.ContendedBase, loop.ContendedCap, h.Contended+1, random)}
+			return Verdict{
+				Do:    ActAgain,
+				Free:  true,
+				Delay: loop.Spread(loop.ContendedBase, loop.ContendedCap, h.Contended+1, random),
+			}
 		}
 		// It never gets through. From here on it is a failure like any other.
 	case FaultDatabase, FaultUnknown:
 		if !h.WaitsLong && h.Waits+1 >= maxDatabaseWaits {
 			return Verdict{Do: ActReturn, Free: true}
 		}
-		return Verdict{Do: ActAgain, Free: true, Delay: loop.Spread(loop.DatabaseBase, loop.DatabaseCap, h.Waits+1, random)}
+		return Verdict{
+			Do:    ActAgain,
+			Free:  true,
+			Delay: loop.Spread(loop.DatabaseBase, loop.DatabaseCap, h.Waits+1, random),
+		}
 	case FaultLost: // Callers that do not wait get this too. amounts ends it.
-		return Verdict{Do: ActAgain, Free: true, Delay: loop.Spread(loop.DatabaseBase, loop.DatabaseCap, h.Losses+1, random)}
+		return Verdict{
+			Do:    ActAgain,
+			Free:  true,
+			Delay: loop.Spread(loop.DatabaseBase, loop.DatabaseCap, h.Losses+1, random),
+		}
 	case FaultFull:
 		if !h.Stored {
 			return Verdict{Do: ActReturn, Free: true}
 		}
-		return Verdict{Do: ActStore, Free: true, Delay: loop.Spread(loop.FullBase, loop.FullCap, 1, random)} // Its handler stores events.
+		return Verdict{
+			Do:    ActStore,
+			Free:  true,
+			Delay: loop.Spread(loop.FullBase, loop.FullCap, 1, random),
+		} // Its handler stores events.
 	}
 	after, asked := retry.AfterOf(err)
 	delay := p.Delay(h.Attempts, random)

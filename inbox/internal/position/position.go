@@ -132,7 +132,11 @@ func (t *Table) Standings(ctx context.Context) (map[source.TopicPartition]readah
 	var partition int32
 	var position int64
 	if _, err := pgx.ForEachRow(rows, []any{&topic, &partition, &position, &held}, func() error {
-		at[source.TopicPartition{Topic: topic, Partition: int(partition)}] = readahead.Standing{Claimed: true, Position: position, Held: held}
+		at[source.TopicPartition{Topic: topic, Partition: int(partition)}] = readahead.Standing{
+			Claimed:  true,
+			Position: position,
+			Held:     held,
+		}
 		return nil
 	}); err != nil {
 		return nil, fmt.Errorf("read positions: %w", err)

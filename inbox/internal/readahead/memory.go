@@ -29,7 +29,11 @@ const (
 
 // NewMemory returns a Memory of so many bytes.
 func NewMemory(bytes int64) *Memory {
-	return &Memory{Bytes: bytes, Room: semaphore.NewWeighted(bytes / 8 * 5), Large: semaphore.NewWeighted(bytes / 4)}
+	return &Memory{
+		Bytes: bytes,
+		Room:  semaphore.NewWeighted(bytes / 8 * 5),
+		Large: semaphore.NewWeighted(bytes / 4),
+	}
 }
 
 // Page is how many bytes a page of a partition has, unless a record is larger.

@@ -36,7 +36,12 @@ func (t *Tracker) Begin(offset, bytes int64, memory Reservation, identity int64)
 		panic("inbox: an offset was begun out of order")
 	}
 	t.index[offset] = t.first + len(t.begun)
-	t.begun = append(t.begun, begun{offset: offset, bytes: bytes, memory: memory, identity: identity})
+	t.begun = append(t.begun, begun{
+		offset:   offset,
+		bytes:    bytes,
+		memory:   memory,
+		identity: identity,
+	})
 	t.Next = offset + 1
 	t.Bytes += bytes
 }

@@ -24,7 +24,14 @@ type statements struct{ begin, row, take, sweep, save, starts string }
 
 func newStatements(schema string) statements {
 	in := func(statement string) string { return sqlschema.In(schema, statement) }
-	return statements{begin: fmt.Sprintf(beginSQL, loop.Patience.Milliseconds()), row: in(rowSQL), take: in(takeSQL), sweep: in(sweepSQL), save: in(saveSQL), starts: in(startsSQL)}
+	return statements{
+		begin:  fmt.Sprintf(beginSQL, loop.Patience.Milliseconds()),
+		row:    in(rowSQL),
+		take:   in(takeSQL),
+		sweep:  in(sweepSQL),
+		save:   in(saveSQL),
+		starts: in(startsSQL),
+	}
 }
 
 const rowSQL = `-- inbox.retention_row

@@ -33,8 +33,15 @@ type Issued struct{ Certificate, Key []byte }
 func New(t testing.TB) *Authority {
 	t.Helper()
 	key := newKey(t)
-	template := &x509.Certificate{SerialNumber: serial(t), Subject: pkix.Name{CommonName: "an authority of tests"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
+	template := &x509.Certificate{
+		SerialNumber:          serial(t),
+		Subject:               pkix.Name{CommonName: "an authority of tests"},
+		NotBefore:             time.Now().Add(-time.Hour),
+		NotAfter:              time.Now().Add(24 * time.Hour),
+		IsCA:                  true,
+		BasicConstraintsValid: true,
+		KeyUsage:              x509.KeyUsageCertSign,
+	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {
 		t.Fatal(err)
@@ -43,7 +50,11 @@ func New(t testing.TB) *Authority {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &Authority{PEM: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), certificate: certificate, key: key}
+	return &Authority{
+		PEM:         pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		certificate: certificate,
+		key:         key,
+	}
 }
 
 // Issue makes a certificate, for servers and clients, for hosts: names and addresses. It ends after life, which may be negative.

@@ -54,7 +54,13 @@ func (p *Path) Facts(consumers ...string) oracle.Run {
 	for _, topic := range p.Topics {
 		for _, r := range p.Cluster.ReadAll(p, topic) {
 			id, _ := r.Header("ce_id")
-			run.Records = append(run.Records, oracle.Record{ID: id, Topic: topic, Key: string(r.Key), Partition: r.Partition, Offset: r.Offset})
+			run.Records = append(run.Records, oracle.Record{
+				ID:        id,
+				Topic:     topic,
+				Key:       string(r.Key),
+				Partition: r.Partition,
+				Offset:    r.Offset,
+			})
 		}
 	}
 	return run

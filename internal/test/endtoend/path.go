@@ -42,8 +42,15 @@ type Path struct {
 // Setup makes a database with holdfast's schema and the tables of the tests, and one topic.
 func Setup(t testing.TB, db *pgtest.DB, cluster *kafkatest.Cluster, partitions int) *Path {
 	t.Helper()
-	p := &Path{TB: t, Db: db, Cluster: cluster, Topics: []string{cluster.Topic(t, partitions)}, Dsn: db.DSN,
-		Mode: pgx.QueryExecModeCacheStatement, Tail: &tail{}}
+	p := &Path{
+		TB:      t,
+		Db:      db,
+		Cluster: cluster,
+		Topics:  []string{cluster.Topic(t, partitions)},
+		Dsn:     db.DSN,
+		Mode:    pgx.QueryExecModeCacheStatement,
+		Tail:    &tail{},
+	}
 	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
 		t.Fatal(err)
 	}
@@ -269,7 +276,14 @@ func (p *Path) Finish(stopRelays, stopConsumers []func(), consumers ...string) V
 
 // Event is the number-th of a key.
 func (p *Path) Event(key string, number int64) holdfast.Event {
-	return holdfast.Event{ID: newID(), Source: "shop", Type: "changed", Topic: p.Topic(), Key: key, Payload: fmt.Appendf(nil, "%s/%d", key, number)}
+	return holdfast.Event{
+		ID:      newID(),
+		Source:  "shop",
+		Type:    "changed",
+		Topic:   p.Topic(),
+		Key:     key,
+		Payload: fmt.Appendf(nil, "%s/%d", key, number),
+	}
 }
 
 // Write is one event and the truth about it, in the caller's transaction.

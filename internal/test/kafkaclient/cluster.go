@@ -42,8 +42,12 @@ func New(brokers ...string) *Cluster {
 	// connections to brokers of tests that are over.
 	transport := &kafka.Transport{DialTimeout: 5 * time.Second, MetadataTTL: metadataTTL}
 	return &Cluster{
-		Brokers:   brokers,
-		Client:    &kafka.Client{Addr: kafka.TCP(brokers...), Timeout: requestTimeout, Transport: transport},
+		Brokers: brokers,
+		Client: &kafka.Client{
+			Addr:      kafka.TCP(brokers...),
+			Timeout:   requestTimeout,
+			Transport: transport,
+		},
 		transport: transport,
 	}
 }
@@ -67,7 +71,11 @@ func (c *Cluster) CloseIdle() { c.transport.CloseIdleConnections() }
 // that the caller's first write or read finds it. configs are topic settings by Kafka's names,
 // "max.message.bytes"; nil means the broker's.
 func (c *Cluster) CreateTopic(ctx context.Context, name string, partitions int, configs map[string]string) error {
-	topic := kafka.TopicConfig{Topic: name, NumPartitions: partitions, ReplicationFactor: max(1, c.Replicas)}
+	topic := kafka.TopicConfig{
+		Topic:             name,
+		NumPartitions:     partitions,
+		ReplicationFactor: max(1, c.Replicas),
+	}
 	for key, value := range configs {
 		topic.ConfigEntries = append(topic.ConfigEntries, kafka.ConfigEntry{ConfigName: key, ConfigValue: value})
 	}

@@ -187,7 +187,12 @@ func (c *Cluster) ReadAll(t testing.TB, topic string) []Record {
 // DeleteRecords does what retention does: the log of the partition begins at offset afterwards.
 func (c *Cluster) DeleteRecords(t testing.TB, topic string, partition int, offset int64) {
 	t.Helper()
-	args := servers.DeleteArgs{Brokers: c.Brokers, Topic: topic, Partition: partition, Offset: offset}
+	args := servers.DeleteArgs{
+		Brokers:   c.Brokers,
+		Topic:     topic,
+		Partition: partition,
+		Offset:    offset,
+	}
 	if err := servers.Call(t.Context(), "DeleteRecords", args, &servers.DoReply{}); err != nil {
 		t.Fatal(err)
 	}

@@ -106,5 +106,9 @@ func (s *Server) back(ctx context.Context, verb string, node int) error {
 }
 
 func (s *Server) do(ctx context.Context, verb string, node int) error {
-	return servers.Call(ctx, "Kafka", servers.DoArgs{ID: s.id, Verb: verb, Node: node}, &servers.DoReply{})
+	return servers.Call(ctx, "Kafka", servers.DoArgs{
+		ID:   s.id,
+		Verb: verb,
+		Node: node,
+	}, &servers.DoReply{})
 }

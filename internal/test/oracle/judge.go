@@ -109,9 +109,15 @@ type outage struct {
 
 // open numbers what is in a run.
 func open(r Run) *book {
-	b := &book{Run: r, events: make(map[string]int32, len(r.Written)), of: make([]event, len(r.Written)),
-		effects: make([]entryOf, len(r.Effects)), records: make([]int32, len(r.Records)),
-		waiting: map[waitingAt]bool{}, letters: map[int32][]Letter{}}
+	b := &book{
+		Run:     r,
+		events:  make(map[string]int32, len(r.Written)),
+		of:      make([]event, len(r.Written)),
+		effects: make([]entryOf, len(r.Effects)),
+		records: make([]int32, len(r.Records)),
+		waiting: map[waitingAt]bool{},
+		letters: map[int32][]Letter{},
+	}
 	keys := map[key]int32{}
 	for i, w := range r.Written {
 		b.of[i] = event{key: none, first: none}
@@ -215,7 +221,14 @@ func (b *book) name(n int32) string {
 
 // count counts what needs no judgement.
 func (b *book) count() Figures {
-	f := Figures{Events: len(b.events), Records: len(b.Records), Effects: len(b.Effects), Samples: len(b.Cursors), Pending: len(b.Pending), Faults: map[string]int{}}
+	f := Figures{
+		Events:  len(b.events),
+		Records: len(b.Records),
+		Effects: len(b.Effects),
+		Samples: len(b.Cursors),
+		Pending: len(b.Pending),
+		Faults:  map[string]int{},
+	}
 	for _, l := range b.Letters {
 		switch l.State {
 		case Open:

@@ -63,7 +63,11 @@ func of(t testing.TB, db *pgxpool.Pool, statement, literals string, modes []stri
 				return err
 			}
 			lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
-			plans = append(plans, Plan{t: t, name: name + ", " + mode, Text: strings.Join(lines, "\n")})
+			plans = append(plans, Plan{
+				t:    t,
+				name: name + ", " + mode,
+				Text: strings.Join(lines, "\n"),
+			})
 			return err
 		})
 		if err != nil {

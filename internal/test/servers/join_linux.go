@@ -58,7 +58,11 @@ func join(dir string) (*process, error) {
 		}
 	}
 	client := jsonrpc.NewClient(conn)
-	return &process{client: client, said: func() string { return endOf(printed) }, stop: func() { _ = client.Close() }}, nil
+	return &process{
+		client: client,
+		said:   func() string { return endOf(printed) },
+		stop:   func() { _ = client.Close() },
+	}, nil
 }
 
 // makeOwnDir makes a folder that nobody else can write to, or finds it made.

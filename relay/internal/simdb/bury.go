@@ -82,9 +82,22 @@ func buryEvents(c *call) error {
 			row := l.lock(c.tx)
 			row.State, row.Holds = "open", holds
 		} else {
-			letter = c.bury(Letter{State: "open", Holds: holds, EventID: e.ID, Topic: e.Topic, Key: e.Key, Payload: e.Payload, Lane: e.Lane})
+			letter = c.bury(Letter{
+				State:   "open",
+				Holds:   holds,
+				EventID: e.ID,
+				Topic:   e.Topic,
+				Key:     e.Key,
+				Payload: e.Payload,
+				Lane:    e.Lane,
+			})
 		}
-		c.tx.deadLettered = append(c.tx.deadLettered, Parked{ID: e.ID, Topic: e.Topic, Key: e.Key, Letter: letter})
+		c.tx.deadLettered = append(c.tx.deadLettered, Parked{
+			ID:     e.ID,
+			Topic:  e.Topic,
+			Key:    e.Key,
+			Letter: letter,
+		})
 		c.row(e.Seq, letter, db.segmentOf(e), strconv.FormatUint(e.Xid, 10))
 	}
 	return nil
@@ -126,8 +139,20 @@ func buryScheduled(c *call) error {
 		c.row(int64(1), gone.Seq, gone.Topic, gone.ID, "t", gone.Key)
 		return nil
 	}
-	id := c.bury(Letter{State: "open", EventID: gone.ID, Topic: gone.Topic, Key: gone.Key, Payload: gone.Payload, Lane: gone.Lane})
-	c.tx.deadLettered = append(c.tx.deadLettered, Parked{ID: gone.ID, Topic: gone.Topic, Key: gone.Key, Letter: id})
+	id := c.bury(Letter{
+		State:   "open",
+		EventID: gone.ID,
+		Topic:   gone.Topic,
+		Key:     gone.Key,
+		Payload: gone.Payload,
+		Lane:    gone.Lane,
+	})
+	c.tx.deadLettered = append(c.tx.deadLettered, Parked{
+		ID:     gone.ID,
+		Topic:  gone.Topic,
+		Key:    gone.Key,
+		Letter: id,
+	})
 	c.row(id, gone.Seq, gone.Topic, gone.ID, "t", gone.Key)
 	return nil
 }

@@ -134,7 +134,18 @@ func parkEvents(c *call) error {
 	ids, payloads, letters, delays := c.args[6].([]string), c.args[11].([][]byte), c.args[12].([]int64), c.args[13].([]*float64)
 	partitions := c.args[14].([]*int32)
 	for i := range ids {
-		p := Parked{Lane: lane, Topic: topics[i], Key: keys[i], Place: db.placeOf(c.tx, lane, topics[i], keys[i], letters[i]), Why: whys[i], Attempts: int(attempts[i]), ID: ids[i], Payload: slices.Clone(payloads[i]), Letter: letters[i], Partition: partitions[i]}
+		p := Parked{
+			Lane:      lane,
+			Topic:     topics[i],
+			Key:       keys[i],
+			Place:     db.placeOf(c.tx, lane, topics[i], keys[i], letters[i]),
+			Why:       whys[i],
+			Attempts:  int(attempts[i]),
+			ID:        ids[i],
+			Payload:   slices.Clone(payloads[i]),
+			Letter:    letters[i],
+			Partition: partitions[i],
+		}
 		if delays[i] != nil {
 			p.NextAt = db.Now().Add(time.Duration(*delays[i] * float64(time.Second)))
 		} else if db.is(BugUnparkFollowers) {
@@ -383,7 +394,17 @@ func deadLetterParked(c *call) error {
 		return nil
 	}
 	db.letterID++
-	insert(&db.letters, c.tx, Letter{ID: db.letterID, State: "open", Holds: holds, EventID: gone.ID, Topic: gone.Topic, Key: gone.Key, Payload: gone.Payload, Lane: gone.Lane, Attempts: attempts})
+	insert(&db.letters, c.tx, Letter{
+		ID:       db.letterID,
+		State:    "open",
+		Holds:    holds,
+		EventID:  gone.ID,
+		Topic:    gone.Topic,
+		Key:      gone.Key,
+		Payload:  gone.Payload,
+		Lane:     gone.Lane,
+		Attempts: attempts,
+	})
 	gone.Letter = db.letterID
 	c.tx.deadLettered = append(c.tx.deadLettered, gone)
 	c.row(db.letterID)
@@ -441,7 +462,14 @@ func (db *DB) Replay(letter int64) bool {
 	}
 	tx := db.Begin()
 	c.lock(tx).State = "replaying"
-	tx.Append(db.Segment(), Event{Lane: row.Lane, ID: row.EventID, Topic: row.Topic, Key: row.Key, Payload: row.Payload, Letter: letter})
+	tx.Append(db.Segment(), Event{
+		Lane:    row.Lane,
+		ID:      row.EventID,
+		Topic:   row.Topic,
+		Key:     row.Key,
+		Payload: row.Payload,
+		Letter:  letter,
+	})
 	return tx.Commit() == nil
 }
 

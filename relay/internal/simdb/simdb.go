@@ -140,15 +140,29 @@ type Scheduled struct {
 
 // New returns a database with lanes, which begins at some transaction id.
 func New(lanes int, now func() time.Time, r *rand.Rand) *DB {
-	db := &DB{Now: now, Up: now, Rand: r, IdleTimeout: 10 * time.Second, nextXid: 700, completed: 699, flushed: 699,
-		relays: map[string]time.Time{}, held: map[string]*Tx{}, snapshots: map[string]*Snapshot{}}
+	db := &DB{
+		Now:         now,
+		Up:          now,
+		Rand:        r,
+		IdleTimeout: 10 * time.Second,
+		nextXid:     700,
+		completed:   699,
+		flushed:     699,
+		relays:      map[string]time.Time{},
+		held:        map[string]*Tx{},
+		snapshots:   map[string]*Snapshot{},
+	}
 	db.refill()
 	for n := range lanes {
-		db.lanes = append(db.lanes, &cell[Lane]{row: Lane{Done: db.snapshot(nil).String()}, live: true, notify: func(before, after Lane) {
-			if db.Watch.Saved != nil {
-				db.Watch.Saved(n, before, after)
-			}
-		}})
+		db.lanes = append(db.lanes, &cell[Lane]{
+			row:  Lane{Done: db.snapshot(nil).String()},
+			live: true,
+			notify: func(before, after Lane) {
+				if db.Watch.Saved != nil {
+					db.Watch.Saved(n, before, after)
+				}
+			},
+		})
 	}
 	return db
 }

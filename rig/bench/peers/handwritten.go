@@ -40,8 +40,15 @@ func (s *servers) drainByHand(ctx context.Context, events int) (float64, error) 
 	}
 	transport := &kafka.Transport{} // the default one is shared, and may not know the topic yet
 	defer transport.CloseIdleConnections()
-	writer := &kafka.Writer{Addr: kafka.TCP(s.kafka.Brokers...), Transport: transport, Topic: topic, Balancer: kafka.Murmur2Balancer{}, RequiredAcks: kafka.RequireAll,
-		Compression: kafka.Snappy, BatchTimeout: time.Millisecond}
+	writer := &kafka.Writer{
+		Addr:         kafka.TCP(s.kafka.Brokers...),
+		Transport:    transport,
+		Topic:        topic,
+		Balancer:     kafka.Murmur2Balancer{},
+		RequiredAcks: kafka.RequireAll,
+		Compression:  kafka.Snappy,
+		BatchTimeout: time.Millisecond,
+	}
 	defer writer.Close()
 	began := time.Now()
 	for published := 0; published < events; {

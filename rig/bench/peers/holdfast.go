@@ -27,7 +27,13 @@ func fill(ctx context.Context, pool *pgxpool.Pool, topic string, events int) err
 		var some []holdfast.Event
 		for n := from; n < to; n++ {
 			key, payload := order(n)
-			some = append(some, holdfast.Event{Topic: topic, Key: key, Type: "order.placed", Source: "shop", Payload: payload})
+			some = append(some, holdfast.Event{
+				Topic:   topic,
+				Key:     key,
+				Type:    "order.placed",
+				Source:  "shop",
+				Payload: payload,
+			})
 		}
 		return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return outbox.Write(ctx, tx, some...) })
 	})
@@ -110,21 +116,21 @@ type stopwatch struct {
 	stop         func()
 }
 
-func (w *stopwatch) count() {
-	switch w.seen.Add(1) {
-	case w.events / 10:
-		w.tenth = time.Now()
-	case w.events:
-		w.whole = time.Now()
-		w.stop()
+func (s *stopwatch) count() {
+	switch s.seen.Add(1) {
+	case s.events / 10:
+		s.tenth = time.Now()
+	case s.events:
+		s.whole = time.Now()
+		s.stop()
 	}
 }
 
-func (w *stopwatch) perSecond() (float64, error) {
-	if w.seen.Load() < w.events {
-		return 0, fmt.Errorf("%d of %d events were consumed", w.seen.Load(), w.events)
+func (s *stopwatch) perSecond() (float64, error) {
+	if s.seen.Load() < s.events {
+		return 0, fmt.Errorf("%d of %d events were consumed", s.seen.Load(), s.events)
 	}
-	return float64(w.events-w.events/10) / w.whole.Sub(w.tenth).Seconds(), nil
+	return float64(s.events-s.events/10) / s.whole.Sub(s.tenth).Seconds(), nil
 }
 
 // consumeByHoldfast handles every event of the topic once, with the default configuration, by a handler that may share its transaction.
@@ -137,11 +143,15 @@ func (s *servers) consumeByHoldfast(ctx context.Context, topic string, events in
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	watch := &stopwatch{events: int64(events), stop: stop}
-	in, err := inbox.New(pool, inbox.Config{Consumer: "peer", Logger: silent, Observer: inbox.Observer{OnReceive: func(r inbox.Received) {
-		if r.Outcome == inbox.Handled {
-			watch.count()
-		}
-	}}})
+	in, err := inbox.New(pool, inbox.Config{
+		Consumer: "peer",
+		Logger:   silent,
+		Observer: inbox.Observer{OnReceive: func(r inbox.Received) {
+			if r.Outcome == inbox.Handled {
+				watch.count()
+			}
+		}},
+	})
 	if err != nil {
 		return 0, err
 	}

@@ -58,8 +58,12 @@ func (s *servers) consumeByRiver(ctx context.Context, events int) (float64, erro
 	watch := &stopwatch{events: int64(events), stop: func() { close(done) }}
 	workers := river.NewWorkers()
 	river.AddWorker(workers, &orderWorker{pool: pool, watch: watch})
-	client, err := river.NewClient(driver, &river.Config{Logger: silent, Workers: workers, FetchCooldown: 10 * time.Millisecond,
-		Queues: map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: 100}}})
+	client, err := river.NewClient(driver, &river.Config{
+		Logger:        silent,
+		Workers:       workers,
+		FetchCooldown: 10 * time.Millisecond,
+		Queues:        map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: 100}},
+	})
 	if err != nil {
 		return 0, err
 	}

@@ -60,8 +60,12 @@ func (s *servers) drainByWatermill(ctx context.Context, events int, table waterm
 		return 0, err
 	}
 	defer drop()
-	subscriber, err := watermillsql.NewSubscriber(watermillsql.BeginnerFromPgx(pool), watermillsql.SubscriberConfig{SchemaAdapter: table.schema,
-		OffsetsAdapter: table.offsets, InitializeSchema: true, PollInterval: time.Millisecond}, watermill.NopLogger{})
+	subscriber, err := watermillsql.NewSubscriber(watermillsql.BeginnerFromPgx(pool), watermillsql.SubscriberConfig{
+		SchemaAdapter:    table.schema,
+		OffsetsAdapter:   table.offsets,
+		InitializeSchema: true,
+		PollInterval:     time.Millisecond,
+	}, watermill.NopLogger{})
 	if err != nil {
 		return 0, err
 	}
@@ -74,7 +78,11 @@ func (s *servers) drainByWatermill(ctx context.Context, events int, table waterm
 	config := kafka.DefaultSaramaSyncPublisherConfig()
 	config.Producer.RequiredAcks = sarama.WaitForAll
 	config.Producer.Compression = sarama.CompressionSnappy
-	publisher, err := kafka.NewPublisher(kafka.PublisherConfig{Brokers: s.kafka.Brokers, Marshaler: marshaler(), OverwriteSaramaConfig: config}, watermill.NopLogger{})
+	publisher, err := kafka.NewPublisher(kafka.PublisherConfig{
+		Brokers:               s.kafka.Brokers,
+		Marshaler:             marshaler(),
+		OverwriteSaramaConfig: config,
+	}, watermill.NopLogger{})
 	if err != nil {
 		return 0, err
 	}
@@ -153,8 +161,12 @@ func (s *servers) consumeByWatermill(ctx context.Context, topic string, events i
 	s.made++
 	config := kafka.DefaultSaramaSubscriberConfig()
 	config.Consumer.Offsets.Initial = sarama.OffsetOldest
-	subscriber, err := kafka.NewSubscriber(kafka.SubscriberConfig{Brokers: s.kafka.Brokers, Unmarshaler: cloudEvents{}, OverwriteSaramaConfig: config,
-		ConsumerGroup: fmt.Sprint("group-", s.made)}, watermill.NopLogger{})
+	subscriber, err := kafka.NewSubscriber(kafka.SubscriberConfig{
+		Brokers:               s.kafka.Brokers,
+		Unmarshaler:           cloudEvents{},
+		OverwriteSaramaConfig: config,
+		ConsumerGroup:         fmt.Sprint("group-", s.made),
+	}, watermill.NopLogger{})
 	if err != nil {
 		return 0, err
 	}

@@ -25,7 +25,13 @@ type link struct {
 }
 
 func newLink(p *Proxy, number uint64, client *net.TCPConn) *link {
-	l := &link{proxy: p, number: number, client: client, gone: make(chan struct{}), talk: newConversation()}
+	l := &link{
+		proxy:  p,
+		number: number,
+		client: client,
+		gone:   make(chan struct{}),
+		talk:   newConversation(),
+	}
 	l.up = stream{link: l, way: up, from: client, buf: make([]byte, bufferSize)}
 	l.down = stream{link: l, way: down, to: client}
 	return l

@@ -54,7 +54,12 @@ func Start(target string) (*Proxy, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start a proxy to %s: %w", target, err)
 	}
-	p := &Proxy{address: listener.Addr().String(), target: target, links: map[*link]bool{}, listener: listener}
+	p := &Proxy{
+		address:  listener.Addr().String(),
+		target:   target,
+		links:    map[*link]bool{},
+		listener: listener,
+	}
 	p.phase = &phase{fault: Pass().withDefaults(), over: make(chan struct{})}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	p.wg.Go(func() { p.accept(listener) })

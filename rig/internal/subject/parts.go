@@ -43,7 +43,13 @@ func produce(ctx context.Context, pool *pgxpool.Pool, o Order) error {
 				if _, err := tx.Exec(ctx, "insert into written values ($1, $2, $3, $4)", id, o.Topics[0], key, number); err != nil {
 					return err
 				}
-				return outbox.Write(ctx, tx, holdfast.Event{ID: id, Source: "shop", Type: "changed", Topic: o.Topics[0], Key: key})
+				return outbox.Write(ctx, tx, holdfast.Event{
+					ID:     id,
+					Source: "shop",
+					Type:   "changed",
+					Topic:  o.Topics[0],
+					Key:    key,
+				})
 			})
 			if err == nil {
 				failpoint.Hit(failpoint.OutboxCommitted)
@@ -67,7 +73,11 @@ func publish(ctx context.Context, pool *pgxpool.Pool, o Order, name string, logg
 	defer publisher.Close()
 	r, err := relay.New(pool, publisher, relay.Config{
 		Name: name, Lease: 3 * time.Second, BatchSize: o.BatchSize, HoldKey: o.HoldKey, SegmentBytes: 1 << 20, Logger: logger,
-		Retry: retry.Policy{Attempts: o.Attempts, Base: 50 * time.Millisecond, Cap: 100 * time.Millisecond},
+		Retry: retry.Policy{
+			Attempts: o.Attempts,
+			Base:     50 * time.Millisecond,
+			Cap:      100 * time.Millisecond,
+		},
 		Observer: relay.Observer{
 			OnPublished: func(p relay.Published) { report("published", len(p.Events), p.Lane) },
 			OnSaved:     func(s relay.Saved) { report("saved", s.Lanes) },
@@ -93,7 +103,11 @@ func consume(ctx context.Context, pool *pgxpool.Pool, o Order, logger *slog.Logg
 	in, err := inbox.New(pool, inbox.Config{
 		Consumer: "billing", Logger: logger, BatchSize: o.Batch, Workers: 4, ImmediateRetries: -1, Retention: retention,
 		Timeout: 3 * time.Second, StopTimeout: 200 * time.Millisecond, Grace: 200 * time.Millisecond,
-		Retry: retry.Policy{Attempts: o.Tries, Base: 20 * time.Millisecond, Cap: 50 * time.Millisecond},
+		Retry: retry.Policy{
+			Attempts: o.Tries,
+			Base:     20 * time.Millisecond,
+			Cap:      50 * time.Millisecond,
+		},
 	})
 	if err != nil {
 		return err
@@ -110,8 +124,13 @@ func consume(ctx context.Context, pool *pgxpool.Pool, o Order, logger *slog.Logg
 	} else {
 		in.Handle("changed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error { return effect(ctx, pool, tx, e) })
 	}
-	group, err := kafkago.NewGroup(kafkago.Connection{Brokers: o.Brokers}, kafkago.GroupConfig{GroupID: "billing of " + o.Topics[0], Topics: o.Topics,
-		SessionTimeout: time.Second, HeartbeatInterval: 200 * time.Millisecond, WatchInterval: time.Second})
+	group, err := kafkago.NewGroup(kafkago.Connection{Brokers: o.Brokers}, kafkago.GroupConfig{
+		GroupID:           "billing of " + o.Topics[0],
+		Topics:            o.Topics,
+		SessionTimeout:    time.Second,
+		HeartbeatInterval: 200 * time.Millisecond,
+		WatchInterval:     time.Second,
+	})
 	if err != nil {
 		return err
 	}
@@ -154,6 +173,10 @@ func replay(ctx context.Context, pool *pgxpool.Pool) error {
 	if err != nil {
 		return err
 	}
-	_, err = d.Replay(ctx, dlq.Filter{}, dlq.ReplayOptions{By: "subject", Reason: "the cause is fixed", Name: "all"})
+	_, err = d.Replay(ctx, dlq.Filter{}, dlq.ReplayOptions{
+		By:     "subject",
+		Reason: "the cause is fixed",
+		Name:   "all",
+	})
 	return err
 }

@@ -26,8 +26,17 @@ type Kafka struct {
 }
 
 func NewKafka(c kafkago.Connection) *Kafka {
-	transport := &kafka.Transport{TLS: c.TLS, SASL: c.SASL, ClientID: c.ClientID, DialTimeout: kafkaTimeout / 2}
-	return &Kafka{&kafka.Client{Addr: kafka.TCP(c.Brokers...), Timeout: kafkaTimeout, Transport: transport}, transport}
+	transport := &kafka.Transport{
+		TLS:         c.TLS,
+		SASL:        c.SASL,
+		ClientID:    c.ClientID,
+		DialTimeout: kafkaTimeout / 2,
+	}
+	return &Kafka{&kafka.Client{
+		Addr:      kafka.TCP(c.Brokers...),
+		Timeout:   kafkaTimeout,
+		Transport: transport,
+	}, transport}
 }
 
 // Close closes its connections.
@@ -102,7 +111,11 @@ func (k *Kafka) examine(ctx context.Context, topics []string) (seen []topicSeen,
 			}
 		}
 		if s.err == nil {
-			request.Resources = append(request.Resources, kafka.DescribeConfigRequestResource{ResourceType: kafka.ResourceTypeTopic, ResourceName: t.Name, ConfigNames: []string{"max.message.bytes", "min.insync.replicas"}})
+			request.Resources = append(request.Resources, kafka.DescribeConfigRequestResource{
+				ResourceType: kafka.ResourceTypeTopic,
+				ResourceName: t.Name,
+				ConfigNames:  []string{"max.message.bytes", "min.insync.replicas"},
+			})
 		}
 		seen = append(seen, s)
 	}
@@ -142,7 +155,11 @@ func (k *Kafka) unseen(ctx context.Context, seen []topicSeen) error {
 	request := &kafka.CreateTopicsRequest{ValidateOnly: true}
 	for _, s := range seen {
 		if errors.Is(s.err, kafka.UnknownTopicOrPartition) {
-			request.Topics = append(request.Topics, kafka.TopicConfig{Topic: s.name, NumPartitions: 1, ReplicationFactor: 1})
+			request.Topics = append(request.Topics, kafka.TopicConfig{
+				Topic:             s.name,
+				NumPartitions:     1,
+				ReplicationFactor: 1,
+			})
 		}
 	}
 	if len(request.Topics) == 0 {

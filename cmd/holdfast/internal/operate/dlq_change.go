@@ -64,13 +64,13 @@ type DLQReplay struct {
 }
 
 // ReplayName is the name under which the same command finds an interrupted replay.
-func (c *DLQReplay) ReplayName() string {
-	if c.Name != "" {
-		return c.Name
+func (r *DLQReplay) ReplayName() string {
+	if r.Name != "" {
+		return r.Name
 	}
-	name := "holdfast dlq replay " + c.given()
-	if c.Limit > 0 {
-		name = fmt.Sprint(name, " --limit ", c.Limit)
+	name := "holdfast dlq replay " + r.given()
+	if r.Limit > 0 {
+		name = fmt.Sprint(name, " --limit ", r.Limit)
 	}
 	if len(name) > 255 {
 		sum := sha256.Sum256([]byte(name))
@@ -85,9 +85,9 @@ const Shown = 20
 // everyNow is how often long work reports its progress.
 const everyNow = 2 * time.Second
 
-func (c *DLQReplay) Run(p *program.Program) error {
-	if !c.DryRun {
-		if err := errors.Join(c.checkReason(), c.check(c.Chosen)); err != nil {
+func (r *DLQReplay) Run(p *program.Program) error {
+	if !r.DryRun {
+		if err := errors.Join(r.checkReason(), r.check(r.Chosen)); err != nil {
 			return err
 		}
 	}
@@ -96,18 +96,26 @@ func (c *DLQReplay) Run(p *program.Program) error {
 		return err
 	}
 	defer done()
-	if err := exist(p.Ctx, d, c.ID); err != nil {
+	if err := exist(p.Ctx, d, r.ID); err != nil {
 		return err
 	}
-	f := c.filter()
-	f.Limit = c.Limit
+	f := r.filter()
+	f.Limit = r.Limit
 	watch := watcher{p: p, doing: "replaying"}
-	n, err := d.Replay(p.Ctx, f, dlq.ReplayOptions{DryRun: c.DryRun, Rate: c.Rate, By: c.by(), Reason: c.Reason, Name: c.ReplayName(), Anew: c.Anew, ProgressFunc: watch.report})
-	if c.DryRun {
-		return watch.wouldBe(d, n, "replayed", c.given(), err)
+	n, err := d.Replay(p.Ctx, f, dlq.ReplayOptions{
+		DryRun:       r.DryRun,
+		Rate:         r.Rate,
+		By:           r.by(),
+		Reason:       r.Reason,
+		Name:         r.ReplayName(),
+		Anew:         r.Anew,
+		ProgressFunc: watch.report,
+	})
+	if r.DryRun {
+		return watch.wouldBe(d, n, "replayed", r.given(), err)
 	}
 	if n > 0 || err == nil { // also after an interruption: those are being delivered
-		fmt.Fprintf(p.Out, "%s %s being re-delivered; holdfast dlq list%s --state any shows the result of %s\n", terminal.Count(n, "dead letter"), terminal.Verb(n, "is", "are"), spaced(c.given()), terminal.Verb(n, "it", "them"))
+		fmt.Fprintf(p.Out, "%s %s being re-delivered; holdfast dlq list%s --state any shows the result of %s\n", terminal.Count(n, "dead letter"), terminal.Verb(n, "is", "are"), spaced(r.given()), terminal.Verb(n, "it", "them"))
 	}
 	if left := watch.last.Total - watch.last.Looked; err != nil && watch.begun && left > 0 {
 		fmt.Fprintf(p.ErrOut, "stopped with %s left: the same command continues with %s and replays none twice\n", terminal.Count(left, "dead letter"), terminal.Verb(left, "it", "them"))
@@ -291,7 +299,12 @@ func (c *dlqDiscardCmd) Run(p *program.Program) error {
 	f := c.filter()
 	f.Limit = c.Limit
 	watch := watcher{p: p, doing: "discarding"}
-	n, err := d.DiscardAll(p.Ctx, f, dlq.DiscardOptions{DryRun: c.DryRun, By: c.by(), Reason: c.Reason, ProgressFunc: watch.report})
+	n, err := d.DiscardAll(p.Ctx, f, dlq.DiscardOptions{
+		DryRun:       c.DryRun,
+		By:           c.by(),
+		Reason:       c.Reason,
+		ProgressFunc: watch.report,
+	})
 	if c.DryRun {
 		return watch.wouldBe(d, n, "discarded", c.given(), err)
 	}

@@ -97,8 +97,19 @@ func (w wide) check(c Chosen) error {
 }
 
 func (c Chosen) filter() dlq.Filter {
-	f := dlq.Filter{IDs: c.ID, Origin: c.Origin, Consumer: c.Consumer, Type: c.Type, Topic: c.Topic, Key: c.Key, Source: c.Source, EventID: c.EventID, Fingerprint: c.Fingerprint,
-		Since: c.Since, Until: c.Until}
+	f := dlq.Filter{
+		IDs:         c.ID,
+		Origin:      c.Origin,
+		Consumer:    c.Consumer,
+		Type:        c.Type,
+		Topic:       c.Topic,
+		Key:         c.Key,
+		Source:      c.Source,
+		EventID:     c.EventID,
+		Fingerprint: c.Fingerprint,
+		Since:       c.Since,
+		Until:       c.Until,
+	}
 	if c.Within > 0 {
 		f.Since = time.Now().Add(-time.Duration(c.Within))
 	}

@@ -56,10 +56,30 @@ type jsonAction struct {
 }
 
 func asJSON(l dlq.Letter) JSONLetter {
-	return JSONLetter{ID: l.ID, Origin: l.Origin, Consumer: l.Consumer, State: l.State, Reason: l.Reason, Fingerprint: l.Fingerprint, Holds: l.Holds,
-		EventID: l.Event.ID, Source: l.Event.Source, Type: l.Event.Type, Topic: l.Event.Topic, Key: l.Event.Key, Time: l.Event.Time.UTC(),
-		PayloadBytes: l.PayloadSize, Version: l.Version, Attempts: l.Attempts, FirstAt: l.FirstAt.UTC(), LastAt: l.LastAt.UTC(),
-		Partition: l.Partition, Offset: l.Offset, Errors: l.Errors, Malformed: l.Malformed}
+	return JSONLetter{
+		ID:           l.ID,
+		Origin:       l.Origin,
+		Consumer:     l.Consumer,
+		State:        l.State,
+		Reason:       l.Reason,
+		Fingerprint:  l.Fingerprint,
+		Holds:        l.Holds,
+		EventID:      l.Event.ID,
+		Source:       l.Event.Source,
+		Type:         l.Event.Type,
+		Topic:        l.Event.Topic,
+		Key:          l.Event.Key,
+		Time:         l.Event.Time.UTC(),
+		PayloadBytes: l.PayloadSize,
+		Version:      l.Version,
+		Attempts:     l.Attempts,
+		FirstAt:      l.FirstAt.UTC(),
+		LastAt:       l.LastAt.UTC(),
+		Partition:    l.Partition,
+		Offset:       l.Offset,
+		Errors:       l.Errors,
+		Malformed:    l.Malformed,
+	}
 }
 
 type dlqShowCmd struct {
@@ -89,7 +109,14 @@ func (c *dlqShowCmd) Run(p *program.Program) error {
 			j.Payload = l.Event.Payload
 		}
 		for _, a := range actions {
-			ja := jsonAction{Action: a.Action, By: a.By, Login: a.Login, Reason: a.Reason, At: a.At.UTC(), Version: a.Version}
+			ja := jsonAction{
+				Action:  a.Action,
+				By:      a.By,
+				Login:   a.Login,
+				Reason:  a.Reason,
+				At:      a.At.UTC(),
+				Version: a.Version,
+			}
 			if a.Version > 0 {
 				n := size(a.Payload)
 				ja.PayloadBytes = &n

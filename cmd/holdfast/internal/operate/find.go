@@ -75,14 +75,25 @@ func (f *Find) Run(p *program.Program) error {
 		return err
 	}
 	defer pool.Close()
-	found, err := find.Event(p.Ctx, pool, find.Query{ID: f.ID, Source: f.Source, Topic: f.Topic, Key: f.Key, Schema: p.Database.Schema, Within: f.Within})
+	found, err := find.Event(p.Ctx, pool, find.Query{
+		ID:     f.ID,
+		Source: f.Source,
+		Topic:  f.Topic,
+		Key:    f.Key,
+		Schema: p.Database.Schema,
+		Within: f.Within,
+	})
 	if err != nil {
 		return err
 	}
 	var uses []find.KeyUse
 	if f.Source == "" && f.Topic == "" && f.Key == "" {
 		var why string
-		if uses, why, err = find.Keys(p.Ctx, pool, find.KeyQuery{Key: f.ID, Schema: p.Database.Schema, Within: f.Within}); err != nil {
+		if uses, why, err = find.Keys(p.Ctx, pool, find.KeyQuery{
+			Key:    f.ID,
+			Schema: p.Database.Schema,
+			Within: f.Within,
+		}); err != nil {
 			return err
 		}
 		if why != "" {
@@ -101,15 +112,48 @@ func (f *Find) Run(p *program.Program) error {
 }
 
 func asJSONFound(found find.Found, uses []find.KeyUse) JSONFound {
-	j := JSONFound{Sightings: []jsonSighting{}, Requests: []jsonKeyUse{}, Unsearched: []jsonUnsearched{}}
+	j := JSONFound{
+		Sightings:  []jsonSighting{},
+		Requests:   []jsonKeyUse{},
+		Unsearched: []jsonUnsearched{},
+	}
 	for _, u := range uses {
-		j.Requests = append(j.Requests, jsonKeyUse{Scope: u.Scope, Operation: u.Operation, State: u.State, Status: u.Status, ResultRef: u.ResultRef, Attempts: u.Attempts,
-			Steps: u.Steps, CreatedAt: unlessZero(u.CreatedAt), ExpiresAt: unlessZero(u.ExpiresAt), NextAt: unlessZero(u.NextAt), Says: u.Says})
+		j.Requests = append(j.Requests, jsonKeyUse{
+			Scope:     u.Scope,
+			Operation: u.Operation,
+			State:     u.State,
+			Status:    u.Status,
+			ResultRef: u.ResultRef,
+			Attempts:  u.Attempts,
+			Steps:     u.Steps,
+			CreatedAt: unlessZero(u.CreatedAt),
+			ExpiresAt: unlessZero(u.ExpiresAt),
+			NextAt:    unlessZero(u.NextAt),
+			Says:      u.Says,
+		})
 	}
 	for _, s := range found.Sightings {
-		j.Sightings = append(j.Sightings, jsonSighting{Place: string(s.Place), State: s.State, EventID: s.Event.ID, Source: s.Event.Source, Type: s.Event.Type,
-			Topic: s.Event.Topic, Key: s.Event.Key, Consumer: s.Consumer, Lane: s.Lane, Partition: s.Partition, Offset: s.Offset, Attempts: s.Attempts,
-			LastError: s.Error, Letter: s.Letter, By: s.By, Reason: s.Reason, At: unlessZero(s.At), NextAt: unlessZero(s.NextAt), Says: s.Says})
+		j.Sightings = append(j.Sightings, jsonSighting{
+			Place:     string(s.Place),
+			State:     s.State,
+			EventID:   s.Event.ID,
+			Source:    s.Event.Source,
+			Type:      s.Event.Type,
+			Topic:     s.Event.Topic,
+			Key:       s.Event.Key,
+			Consumer:  s.Consumer,
+			Lane:      s.Lane,
+			Partition: s.Partition,
+			Offset:    s.Offset,
+			Attempts:  s.Attempts,
+			LastError: s.Error,
+			Letter:    s.Letter,
+			By:        s.By,
+			Reason:    s.Reason,
+			At:        unlessZero(s.At),
+			NextAt:    unlessZero(s.NextAt),
+			Says:      s.Says,
+		})
 	}
 	for _, u := range found.Unsearched {
 		j.Unsearched = append(j.Unsearched, jsonUnsearched{string(u.Place), u.Why})

@@ -32,7 +32,11 @@ func (f TenantFlags) open(p *program.Program) (t *tenant.Tenants, done func(), e
 	if err != nil {
 		return nil, nil, err
 	}
-	t, err = tenant.New(pool, tenant.Config{Schema: p.Database.Schema, Header: f.Header, Separator: f.Separator})
+	t, err = tenant.New(pool, tenant.Config{
+		Schema:    p.Database.Schema,
+		Header:    f.Header,
+		Separator: f.Separator,
+	})
 	if err != nil {
 		pool.Close()
 		return nil, nil, err
@@ -102,13 +106,19 @@ func (te *TenantErase) Run(p *program.Program) error {
 	defer done()
 	line := progressLine{p: p, doing: "erasing", thing: "row"}
 	rows, last, sofar := int64(0), "", int64(0)
-	report, err := t.Erase(p.Ctx, te.Tenant, tenant.EraseOptions{DryRun: te.DryRun, Inbox: te.Inbox, By: te.by(), Reason: te.Reason, ProgressFunc: func(place string, erased int64) {
-		if place != last {
-			last, sofar = place, 0
-		}
-		rows, sofar = rows+erased-sofar, erased
-		line.report(int(rows), 0)
-	}})
+	report, err := t.Erase(p.Ctx, te.Tenant, tenant.EraseOptions{
+		DryRun: te.DryRun,
+		Inbox:  te.Inbox,
+		By:     te.by(),
+		Reason: te.Reason,
+		ProgressFunc: func(place string, erased int64) {
+			if place != last {
+				last, sofar = place, 0
+			}
+			rows, sofar = rows+erased-sofar, erased
+			line.report(int(rows), 0)
+		},
+	})
 	if err != nil {
 		return oneLineEach(err)
 	}
@@ -148,7 +158,12 @@ func sayTenant(out io.Writer, report tenant.Report, title string, of func(tenant
 }
 
 func asJSONTenant(r tenant.Report) JSONTenant {
-	j := JSONTenant{Tenant: r.Tenant, DryRun: r.DryRun, Places: []JSONTenantPlace{}, Beyond: r.Beyond}
+	j := JSONTenant{
+		Tenant: r.Tenant,
+		DryRun: r.DryRun,
+		Places: []JSONTenantPlace{},
+		Beyond: r.Beyond,
+	}
 	for _, at := range r.Places {
 		j.Places = append(j.Places, JSONTenantPlace{at.Name, at.Found, at.Erased, at.Remains, at.Why, at.Unattributed})
 	}

@@ -57,8 +57,19 @@ type waits struct {
 }
 
 func (w waits) filter(limit int) waiting.Filter {
-	return waiting.Filter{Origin: w.Origin, Consumer: w.Consumer, Topic: w.Topic, Key: w.Key, Type: w.Type, Source: w.Source, EventID: w.EventID,
-		Why: waiting.Why(w.Why), Heads: w.Heads, Partition: w.Partition, Limit: limit}
+	return waiting.Filter{
+		Origin:    w.Origin,
+		Consumer:  w.Consumer,
+		Topic:     w.Topic,
+		Key:       w.Key,
+		Type:      w.Type,
+		Source:    w.Source,
+		EventID:   w.EventID,
+		Why:       waiting.Why(w.Why),
+		Heads:     w.Heads,
+		Partition: w.Partition,
+		Limit:     limit,
+	}
 }
 
 // narrow says whether there is a filter beside the consumer or the origin.
@@ -174,8 +185,23 @@ type jsonWaiting struct {
 }
 
 func jsonOfWaiting(w waiting.Event) jsonWaiting {
-	j := jsonWaiting{Origin: w.Origin, Consumer: w.Consumer, Topic: w.Event.Topic, Key: w.Event.Key, EventID: w.Event.ID, Source: w.Event.Source, Type: w.Event.Type,
-		Why: string(w.Why), Head: w.Head, Running: w.Running, Attempts: w.Attempts, LastError: w.Error, Since: w.Since.UTC(), NextAt: unlessZero(w.NextAt.UTC()), Letter: w.Letter}
+	j := jsonWaiting{
+		Origin:    w.Origin,
+		Consumer:  w.Consumer,
+		Topic:     w.Event.Topic,
+		Key:       w.Event.Key,
+		EventID:   w.Event.ID,
+		Source:    w.Event.Source,
+		Type:      w.Event.Type,
+		Why:       string(w.Why),
+		Head:      w.Head,
+		Running:   w.Running,
+		Attempts:  w.Attempts,
+		LastError: w.Error,
+		Since:     w.Since.UTC(),
+		NextAt:    unlessZero(w.NextAt.UTC()),
+		Letter:    w.Letter,
+	}
 	if w.Partition >= 0 {
 		j.Partition = &w.Partition
 	}
@@ -242,7 +268,11 @@ func (c *waitingShowCmd) Run(p *program.Program) error {
 		return err
 	}
 	defer done()
-	found, err := room.Show(p.Ctx, waiting.Filter{Consumer: c.Consumer, Source: c.Source, EventID: c.ID}, c.Payload)
+	found, err := room.Show(p.Ctx, waiting.Filter{
+		Consumer: c.Consumer,
+		Source:   c.Source,
+		EventID:  c.ID,
+	}, c.Payload)
 	if errors.Is(err, waiting.ErrNotFound) {
 		return fmt.Errorf("%w: holdfast find says where the event is", err)
 	}
@@ -266,8 +296,14 @@ func (c *waitingShowCmd) Run(p *program.Program) error {
 }
 
 func (c *waitingShowCmd) encode(p *program.Program, d waiting.Detail) error {
-	j := jsonWaitingDetail{jsonWaiting: jsonOfWaiting(d.Event), Errors: d.Errors, FailedAt: unlessZero(d.FailedAt.UTC()),
-		RecordPartition: d.RecordPartition, RecordOffset: d.RecordOffset, PayloadSize: d.PayloadSize}
+	j := jsonWaitingDetail{
+		jsonWaiting:     jsonOfWaiting(d.Event),
+		Errors:          d.Errors,
+		FailedAt:        unlessZero(d.FailedAt.UTC()),
+		RecordPartition: d.RecordPartition,
+		RecordOffset:    d.RecordOffset,
+		PayloadSize:     d.PayloadSize,
+	}
 	if c.Payload {
 		j.Headers, j.Payload = d.Event.Event.Headers, d.Event.Event.Payload
 	}
@@ -373,10 +409,15 @@ func (d deciding) change(p *program.Program, doing, done string, change waitingC
 	defer end()
 	line := progressLine{p: p, doing: doing, thing: "waiting event"}
 	var last waiting.Progress
-	n, err := change(room, p.Ctx, d.filter(d.Limit), waiting.Options{DryRun: d.DryRun, By: d.by(), Reason: d.Reason, ProgressFunc: func(now waiting.Progress) {
-		last = now
-		line.report(now.Changed, now.Total)
-	}})
+	n, err := change(room, p.Ctx, d.filter(d.Limit), waiting.Options{
+		DryRun: d.DryRun,
+		By:     d.by(),
+		Reason: d.Reason,
+		ProgressFunc: func(now waiting.Progress) {
+			last = now
+			line.report(now.Changed, now.Total)
+		},
+	})
 	if d.All && errors.Is(err, waiting.ErrNotFound) {
 		err = nil // All of none: a script may say so again and again.
 	}
@@ -457,7 +498,11 @@ type waitingRedirectCmd struct {
 }
 
 func (c *waitingRedirectCmd) Run(p *program.Program) error {
-	d := deciding{waits: waits{Origin: dlq.OriginRelay, Topic: c.Topic, Key: c.Key}, Acting: c.Acting, DryRun: c.DryRun}
+	d := deciding{
+		waits:  waits{Origin: dlq.OriginRelay, Topic: c.Topic, Key: c.Key},
+		Acting: c.Acting,
+		DryRun: c.DryRun,
+	}
 	if err := d.check(); err != nil {
 		return err
 	}
@@ -512,8 +557,12 @@ func (c *waitingCancelCmd) Run(p *program.Program) error {
 	var wrong []error
 	for _, f := range filters {
 		before := n
-		cancelled, err := room.Cancel(p.Ctx, f, waiting.Options{DryRun: c.DryRun, By: c.by(), Reason: c.Reason,
-			ProgressFunc: func(now waiting.Progress) { line.report(before+now.Changed, 0) }})
+		cancelled, err := room.Cancel(p.Ctx, f, waiting.Options{
+			DryRun:       c.DryRun,
+			By:           c.by(),
+			Reason:       c.Reason,
+			ProgressFunc: func(now waiting.Progress) { line.report(before+now.Changed, 0) },
+		})
 		n += cancelled
 		if err != nil {
 			wrong = append(wrong, err)

@@ -93,7 +93,11 @@ func (s *Sidecar) relayOf(ctx context.Context, d Database, publisher *kafkago.Pu
 	}
 	c := d.Config
 	c.Logger, c.Observer = logger, observer
-	one := &databaseRelay{name: d.Name, logger: logger, make: func() (*relay.Relay, error) { return relay.New(pool, publisher, c) }}
+	one := &databaseRelay{
+		name:   d.Name,
+		logger: logger,
+		make:   func() (*relay.Relay, error) { return relay.New(pool, publisher, c) },
+	}
 	return one, one.next()
 }
 
@@ -165,8 +169,13 @@ func (s *Sidecar) Listen(ctx context.Context, address string, profiles bool) err
 func (s *Sidecar) Run(ctx context.Context) error {
 	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	server := &http.Server{Handler: s.probes.handler(s.registry, s.profiles), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second,
-		WriteTimeout: 90 * time.Second, MaxHeaderBytes: 16 << 10} // A profile takes 30 s.
+	server := &http.Server{
+		Handler:           s.probes.handler(s.registry, s.profiles),
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       10 * time.Second,
+		WriteTimeout:      90 * time.Second,
+		MaxHeaderBytes:    16 << 10,
+	} // A profile takes 30 s.
 	served := make(chan error, 1)
 	if s.listener != nil {
 		go func() { served <- server.Serve(s.listener) }()

@@ -41,11 +41,11 @@ type publisher struct {
 	sender *kafka.Writer
 }
 
-func (w *publisher) Work(ctx context.Context, job *river.Job[publishEvent]) error {
+func (p *publisher) Work(ctx context.Context, job *river.Job[publishEvent]) error {
 	if job.Attempt == 1 && rand.IntN(10) == 0 {
 		return errors.New("Kafka is away")
 	}
-	return w.sender.WriteMessages(ctx, messages([]oldEvent{{job.Args.ID, job.Args.Key, job.Args.Type, string(job.Args.Payload)}})...)
+	return p.sender.WriteMessages(ctx, messages([]oldEvent{{job.Args.ID, job.Args.Key, job.Args.Type, string(job.Args.Payload)}})...)
 }
 
 const riverQueue = "outbox"
