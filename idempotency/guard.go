@@ -21,13 +21,13 @@ import (
 
 // Guard makes routes idempotent. Many goroutines and many processes may use it at once.
 type Guard struct {
-	pool   *pgxpool.Pool // nil after NewEphemeral
-	store  Store         // for routes in lease mode
-	c      Config
-	sql    statements
-	random func() float64
-	rooms  rooms
-	keys   keyCounts
+	pool    *pgxpool.Pool // nil after NewEphemeral
+	store   Store         // for routes in lease mode
+	c       Config
+	sql     statements
+	random  func() float64
+	waiters waiters
+	keys    keyCounts
 
 	mu     sync.Mutex
 	routes []*route

@@ -61,7 +61,7 @@ func waitsOf(ctx context.Context, g *Guard) <-chan struct{} {
 	waits := make(chan struct{})
 	go func() {
 		defer close(waits)
-		for ctx.Err() == nil && g.rooms.waiting.Load() == 0 {
+		for ctx.Err() == nil && g.waiters.waiting.Load() == 0 {
 			time.Sleep(time.Millisecond) // sleep: nothing tells that a request waits
 		}
 	}()

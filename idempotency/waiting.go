@@ -13,112 +13,112 @@ import (
 // for a key, one of them at a time asks the database about it, and what it finds out is for all of them. If the request
 // that they wait for runs in this process, nobody asks before it has ended.
 
-// rooms has a room for each key that requests of this process wait for.
-type rooms struct {
+// waiters has a group for each key that requests of this process wait for.
+type waiters struct {
 	mu      sync.Mutex
-	of      map[StoreKey]*room
+	of      map[StoreKey]*waiterGroup
 	waiting atomic.Int64 // requests
 }
 
-// room is where the requests of one key wait.
-type room struct {
-	inside  int           // requests; guarded by rooms.mu
-	turn    chan struct{} // has an element while nobody looks at the key or runs under it
+// waiterGroup are the requests that wait for one key.
+type waiterGroup struct {
+	count   int           // requests; guarded by waiters.mu
+	poller  chan struct{} // has an element while nobody looks at the key or runs under it
 	settled chan struct{} // closed when row is the last word
 	row     *stored
 
-	// The holder of the turn uses these.
-	looks int       // that found another request, since one of this process ran
+	// Only the poller uses these: the one who has taken the element.
+	polls int       // that found another request, since one of this process ran
 	next  time.Time // when to look again
 }
 
-func (rs *rooms) enter(k StoreKey) *room {
-	rs.mu.Lock()
-	defer rs.mu.Unlock()
-	rm := rs.of[k]
-	if rm == nil {
-		rm = &room{turn: make(chan struct{}, 1), settled: make(chan struct{})}
-		rm.turn <- struct{}{}
-		if rs.of == nil {
-			rs.of = map[StoreKey]*room{}
+func (ws *waiters) enter(k StoreKey) *waiterGroup {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	group := ws.of[k]
+	if group == nil {
+		group = &waiterGroup{poller: make(chan struct{}, 1), settled: make(chan struct{})}
+		group.poller <- struct{}{}
+		if ws.of == nil {
+			ws.of = map[StoreKey]*waiterGroup{}
 		}
-		rs.of[k] = rm
+		ws.of[k] = group
 	}
-	rm.inside++
-	return rm
+	group.count++
+	return group
 }
 
-func (rs *rooms) leave(k StoreKey, rm *room) {
-	rs.mu.Lock()
-	defer rs.mu.Unlock()
-	rm.inside--
-	if rm.inside == 0 && rs.of[k] == rm {
-		delete(rs.of, k)
+func (ws *waiters) leave(k StoreKey, group *waiterGroup) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	group.count--
+	if group.count == 0 && ws.of[k] == group {
+		delete(ws.of, k)
 	}
 }
 
 // settle tells all who wait what became of their key. Requests that come later ask again.
-func (rs *rooms) settle(k StoreKey, rm *room, row *stored) {
-	rs.mu.Lock()
-	defer rs.mu.Unlock()
-	if rs.of[k] == rm {
-		delete(rs.of, k)
+func (ws *waiters) settle(k StoreKey, group *waiterGroup, row *stored) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if ws.of[k] == group {
+		delete(ws.of, k)
 	}
-	rm.row = row
-	close(rm.settled)
+	group.row = row
+	close(group.settled)
 }
 
 // await answers a request that waits for others with its key if it has to.
 func (rt *route) await(w http.ResponseWriter, req *request) (answered bool) {
-	rs, k := &rt.g.rooms, req.key()
-	rm := rs.enter(k)
-	defer rs.leave(k, rm)
+	ws, k := &rt.g.waiters, req.key()
+	group := ws.enter(k)
+	defer ws.leave(k, group)
 	ctx, cancel := context.WithDeadline(req.Context(), req.begun.Add(rt.o.Wait))
 	defer cancel()
 	select {
-	case <-rm.turn:
+	case <-group.poller:
 	default:
-		rs.waiting.Add(1)
+		ws.waiting.Add(1)
 		select {
-		case <-rm.turn:
-			rs.waiting.Add(-1)
-		case <-rm.settled:
-			rs.waiting.Add(-1)
-			rt.answerBy(w, req, rm.row)
+		case <-group.poller:
+			ws.waiting.Add(-1)
+		case <-group.settled:
+			ws.waiting.Add(-1)
+			rt.answerBy(w, req, group.row)
 			return true
 		case <-ctx.Done():
-			rs.waiting.Add(-1)
+			ws.waiting.Add(-1)
 			return false
 		}
 	}
 	defer func() { // also if the handler panics
 		if req.final != nil {
-			rs.settle(k, rm, req.final)
+			ws.settle(k, group, req.final)
 		} else {
-			rm.turn <- struct{}{}
+			group.poller <- struct{}{}
 		}
 	}()
-	return rt.lookForAll(ctx, w, req, rm)
+	return rt.lookForAll(ctx, w, req, group)
 }
 
 // lookForAll looks at a key until it can answer, or ctx, which bounds the waiting, ends.
-func (rt *route) lookForAll(ctx context.Context, w http.ResponseWriter, req *request, rm *room) (answered bool) {
+func (rt *route) lookForAll(ctx context.Context, w http.ResponseWriter, req *request, group *waiterGroup) (answered bool) {
 	for {
-		if rm.looks > 0 {
-			rt.g.rooms.waiting.Add(1)
-			inTime := pause(ctx, time.Until(rm.next))
-			rt.g.rooms.waiting.Add(-1)
+		if group.polls > 0 {
+			rt.g.waiters.waiting.Add(1)
+			inTime := pause(ctx, time.Until(group.next))
+			rt.g.waiters.waiting.Add(-1)
 			if !inTime {
 				return false
 			}
 		}
-		looks := rm.looks
-		rm.looks, rm.next = 0, time.Time{} // If this request runs, or panics, the next one looks at once.
-		if rt.look(w, req, looks == 0) {
+		polls := group.polls
+		group.polls, group.next = 0, time.Time{} // If this request runs, or panics, the next one looks at once.
+		if rt.look(w, req, polls == 0) {
 			return true
 		}
-		rm.looks = looks + 1
-		rm.next = time.Now().Add(lookPause(rm.looks, rt.g.random()))
+		group.polls = polls + 1
+		group.next = time.Now().Add(lookPause(group.polls, rt.g.random()))
 	}
 }
 
@@ -151,7 +151,7 @@ func (g *Guard) peek(req *request) (free bool, err error) {
 
 // lookPause is the delay before the next look at a key in use: 100 ms after the first, up to 1 s, half of it random. So a
 // process makes two looks in the first second at most, and then one or two.
-func lookPause(looks int, random float64) time.Duration {
-	most := min(200*time.Millisecond<<min(looks-1, 10), time.Second)
+func lookPause(polls int, random float64) time.Duration {
+	most := min(200*time.Millisecond<<min(polls-1, 10), time.Second)
 	return most/2 + time.Duration(random*float64(most/2))
 }

@@ -73,7 +73,7 @@ func TestWaiting_RequestsThatWaitLookAtTheirKeyTogether(t *testing.T) {
 				}
 			}
 			for _, g := range []*Guard{here, there} {
-				wait.Until(t, "all wait", func() bool { return g.rooms.waiting.Load() == int64(waiters) })
+				wait.Until(t, "all wait", func() bool { return g.waiters.waiting.Load() == int64(waiters) })
 			}
 			time.Sleep(2 * time.Second) // sleep: the requests themselves cost statements, and the first looks are quicker
 			before, began := statements.n.Load(), time.Now()
@@ -96,8 +96,8 @@ func TestWaiting_RequestsThatWaitLookAtTheirKeyTogether(t *testing.T) {
 			if n := b.runs.Load(); n != 1 {
 				t.Errorf("the handler ran %d times", n)
 			}
-			if len(here.rooms.of)+len(there.rooms.of) != 0 {
-				t.Error("rooms are left")
+			if len(here.waiters.of)+len(there.waiters.of) != 0 {
+				t.Error("groups of waiters are left")
 			}
 		})
 	}
@@ -117,7 +117,7 @@ func TestWaiting_ARequestThatWaitsIsAnsweredWhenTheFirstOneEnds(t *testing.T) {
 		go func() { answers <- b.send(h, sent{key: "k"}).Code }()
 	}
 	<-entered
-	wait.Until(t, "the other waits", func() bool { return g.rooms.waiting.Load() == 1 })
+	wait.Until(t, "the other waits", func() bool { return g.waiters.waiting.Load() == 1 })
 	letGo()
 	for range 2 {
 		if code := <-answers; code != http.StatusCreated {
@@ -140,7 +140,7 @@ func TestWaiting_AnotherRequestThatWaitsIsAMismatch(t *testing.T) {
 	for i := range 4 {
 		go func() { others <- b.send(h, sent{key: "k", body: fmt.Sprint(`{"amount": `, 10+i%2, `}`)}).Code }()
 	}
-	wait.Until(t, "they wait", func() bool { return g.rooms.waiting.Load() == 4 })
+	wait.Until(t, "they wait", func() bool { return g.waiters.waiting.Load() == 4 })
 	letGo()
 	codes := map[int]int{<-first: 1}
 	for range 4 {
@@ -174,11 +174,11 @@ func TestWaiting_WhoStopsWaitingHoldsNobodyUp(t *testing.T) {
 	<-in
 	ctx, cancel := context.WithCancel(t.Context())
 	wg.Go(func() { b.is(b.send(h, sent{key: "k", ctx: ctx}), 409, CodeInProgress) })
-	wait.Until(t, "it waits", func() bool { return g.rooms.waiting.Load() == 1 })
+	wait.Until(t, "it waits", func() bool { return g.waiters.waiting.Load() == 1 })
 	cancel()
-	wait.Until(t, "it waits no more", func() bool { return g.rooms.waiting.Load() == 0 })
+	wait.Until(t, "it waits no more", func() bool { return g.waiters.waiting.Load() == 0 })
 	wg.Go(func() { b.is(b.send(h, sent{key: "k"}), 201, "") })
-	wait.Until(t, "another waits", func() bool { return g.rooms.waiting.Load() == 1 })
+	wait.Until(t, "another waits", func() bool { return g.waiters.waiting.Load() == 1 })
 	close(out)
 	wg.Wait()
 	b.kept(1, 1, 1)

@@ -94,11 +94,11 @@ func (pg *page) readAll(set []byte, tx *transactions) (rest []byte, err error) {
 	for int64(len(set)) >= sizeOfFirst(set) {
 		h, err := batchOf(set)
 		if err != nil {
-			return nil, pg.says(err)
+			return nil, pg.wrap(err)
 		}
 		packed := set[:h.size]
 		if h.magic == 2 && crc32.Checksum(packed[21:], castagnoli) != h.crc {
-			return nil, pg.says(fmt.Errorf("the batch at offset %d is damaged: its checksum differs", h.base))
+			return nil, pg.wrap(fmt.Errorf("the batch at offset %d is damaged: its checksum differs", h.base))
 		}
 		if h.magic == 2 {
 			err = pg.read(h, bytes.NewReader(packed[batchHeader:]), tx)
@@ -110,7 +110,7 @@ func (pg *page) readAll(set []byte, tx *transactions) (rest []byte, err error) {
 			return set, nil
 		}
 		if err != nil {
-			return nil, pg.says(err)
+			return nil, pg.wrap(err)
 		}
 		set = set[h.size:]
 	}
@@ -127,15 +127,15 @@ func (pg *page) readFirst(set *io.LimitedReader, tx *transactions) error {
 	h, err := batchOf(header)
 	switch {
 	case err != nil:
-		return pg.says(err)
+		return pg.wrap(err)
 	case h.magic != 2:
-		return pg.says(&source.TooLargeError{
+		return pg.wrap(&source.TooLargeError{
 			Needs: 2 * h.size,
 			Next:  h.base + 1,
 			Err:   fmt.Errorf("the batch at offset %d is of an old version, and has %d bytes", h.base, h.size),
 		})
 	case h.size-batchHeader > set.N:
-		return pg.says(fmt.Errorf("the broker cut off the batch at offset %d, which has %d bytes", h.base, h.size))
+		return pg.wrap(fmt.Errorf("the broker cut off the batch at offset %d, which has %d bytes", h.base, h.size))
 	}
 	checksum := crc32.New(castagnoli)
 	_, _ = checksum.Write(header[21:])
@@ -149,7 +149,7 @@ func (pg *page) readFirst(set *io.LimitedReader, tx *transactions) error {
 	}
 	if checksum.Sum32() != h.crc {
 		pg.Page = source.Page{}
-		return pg.says(fmt.Errorf("the batch at offset %d is damaged: its checksum differs", h.base))
+		return pg.wrap(fmt.Errorf("the batch at offset %d is damaged: its checksum differs", h.base))
 	}
 	if errors.Is(read, errFull) {
 		pg.Wants = h.size
@@ -158,11 +158,11 @@ func (pg *page) readFirst(set *io.LimitedReader, tx *transactions) error {
 	if len(pg.Records) > 0 { // An error comes again with the next page.
 		return nil
 	}
-	return pg.says(read)
+	return pg.wrap(read)
 }
 
-// says adds to an error where the page begins.
-func (pg *page) says(err error) error {
+// wrap adds to an error where the page begins.
+func (pg *page) wrap(err error) error {
 	if err == nil {
 		return nil
 	}

@@ -189,7 +189,7 @@ func (r *Relay) claimOne(writing context.Context, token string, except []int16) 
 // resumeReleased makes queues due again that waited for a dead letter, which a person dealt with while nobody owned the lane.
 func (l *lane) resumeReleased(ctx context.Context) error {
 	var resume rowKeys
-	l.sleepers = slices.DeleteFunc(l.sleepers, func(q queue) bool {
+	l.dormantQueues = slices.DeleteFunc(l.dormantQueues, func(q queue) bool {
 		if !l.held[q] && l.holds[spot{q.topic, wholeTopic}] == nil {
 			resume.topics, resume.keys = append(resume.topics, q.topic), append(resume.keys, q.key)
 		}

@@ -262,11 +262,11 @@ func TestClaimScript_KeysResumeOnAClaimUnlessSomethingHoldsThem(t *testing.T) {
 	boom := errors.New("boom")
 	free, letter, topic := queue{"orders", "free"}, queue{"orders", "letter"}, queue{"gone", "k"}
 	for name, c := range map[string]struct {
-		sleepers []queue
-		fence    reply
-		resumed  reply
-		asked    []string
-		want     error
+		dormantQueues []queue
+		fence         reply
+		resumed       reply
+		asked         []string
+		want          error
 	}{
 		"one of three": {[]queue{letter, free, topic}, reply{rows: [][]any{{1}}}, reply{}, []string{"fence 0 relay 100 a", "resume_queues 0 [orders] [free]", "commit"}, nil},
 		"none":         {nil, reply{}, reply{}, nil, nil},
@@ -278,8 +278,8 @@ func TestClaimScript_KeysResumeOnAClaimUnlessSomethingHoldsThem(t *testing.T) {
 		r, lanes, _ := savingRelay(s, &logtest.Log{}, "a")
 		l := lanes[0]
 		l.leaseUntil = r.env.now().Add(time.Hour)
-		waits := slices.Contains(c.sleepers, topic)
-		l.sleepers, l.held, l.holds = c.sleepers, map[queue]bool{letter: true}, map[spot]*hold{{"gone", wholeTopic}: {}}
+		waits := slices.Contains(c.dormantQueues, topic)
+		l.dormantQueues, l.held, l.holds = c.dormantQueues, map[queue]bool{letter: true}, map[spot]*hold{{"gone", wholeTopic}: {}}
 		err := l.resumeReleased(t.Context())
 		if !errors.Is(err, c.want) || (err == nil) != (c.want == nil) || err != nil && !strings.HasPrefix(err.Error(), "resume released keys: ") {
 			t.Errorf("%s: %v, want %v", name, err, c.want)
@@ -287,8 +287,8 @@ func TestClaimScript_KeysResumeOnAClaimUnlessSomethingHoldsThem(t *testing.T) {
 		if diff := cmp.Diff(c.asked, s.asked); diff != "" {
 			t.Errorf("%s asked (-want +got):\n%s", name, diff)
 		}
-		if slices.Contains(l.sleepers, free) || slices.Contains(l.sleepers, letter) || slices.Contains(l.sleepers, topic) != waits {
-			t.Errorf("%s: it keeps %v, want what waits for its topic", name, l.sleepers)
+		if slices.Contains(l.dormantQueues, free) || slices.Contains(l.dormantQueues, letter) || slices.Contains(l.dormantQueues, topic) != waits {
+			t.Errorf("%s: it keeps %v, want what waits for its topic", name, l.dormantQueues)
 		}
 	}
 }

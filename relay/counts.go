@@ -95,7 +95,7 @@ func (l *lane) countSpent(ctx context.Context) error {
 func (l *lane) remember(found queueCounts) {
 	maps.Copy(l.parked, found.rows)
 	maps.Copy(l.more, found.more)
-	l.sleepers = append(l.sleepers, found.sleepers...)
+	l.dormantQueues = append(l.dormantQueues, found.dormantQueues...)
 }
 
 // recount looks whether a topic that is queued as a whole has few queues by now, and not so many rows that this would take long.
@@ -189,9 +189,9 @@ func (r *Relay) countRows(ctx context.Context, statement string, lane int, topic
 
 // queueCounts are queues that have rows.
 type queueCounts struct {
-	rows     map[queue]int  // how many were counted
-	more     map[queue]bool // of these there may be more
-	sleepers []queue        // no row of these would ever fall due
+	rows          map[queue]int  // how many were counted
+	more          map[queue]bool // of these there may be more
+	dormantQueues []queue        // no row of these would ever fall due
 }
 
 // readCounts reads the answers of listLane, listTopic, listQueues or countAgain. The last two count so many rows of a queue at most.
@@ -206,7 +206,7 @@ func (r *Relay) readCounts(ctx context.Context, statement string, most int, args
 			found.more[q] = true
 		}
 		if dormant && !waits && q.ordered() {
-			found.sleepers = append(found.sleepers, q)
+			found.dormantQueues = append(found.dormantQueues, q)
 		}
 	})
 	if err != nil {

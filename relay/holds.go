@@ -130,16 +130,16 @@ func (l *lane) sayHeld(d *destination, a answer, wait time.Duration) {
 }
 
 func (l *lane) logHeld(d *destination, a answer, wait time.Duration) {
-	if w, speak := l.r.notices.waits(d.spot, l.number, len(d.queue)+len(d.call), a.err == errUnanswered, l.r.env.now()); speak && l.r.mayLog("partition waits") {
+	if w, say := l.r.notices.waits(d.spot, l.number, len(d.queue)+len(d.call), a.err == errUnanswered, l.r.env.now()); say && l.r.mayLog("partition waits") {
 		l.r.c.Logger.Warn("partition waits", "topic", d.topic, "partition", d.partition, "lane", l.number, "waited", w.waited, "lanes", w.lanes, "events", w.events, "fault", string(a.fault), "retry_in", wait, "error", a.err)
 	}
 }
 
 // sayFlows says that a topic or a partition takes events again, once no lane waits for it any more.
 func (l *lane) sayFlows(at spot, now time.Time) {
-	w, speak := l.r.notices.flows(at, l.number, now)
+	w, say := l.r.notices.flows(at, l.number, now)
 	switch {
-	case !speak:
+	case !say:
 	case at.partition == wholeTopic && !l.r.mayLog("topic back"), at.partition != wholeTopic && !l.r.mayLog("partition back"):
 	case at.partition == wholeTopic:
 		l.r.c.Logger.Info("topic back", "topic", at.topic, "lane", l.number, "waited", w.waited)
@@ -200,7 +200,7 @@ func (l *lane) holdSlow() {
 // holdPartition parks what waits for a partition, and all later events of it.
 func (l *lane) holdPartition(d *destination, waited time.Duration, now time.Time) {
 	l.holds[d.spot] = &hold{at: now, nextAt: now.Add(l.slowAfter())}
-	if w, speak := l.r.notices.held(d.spot, l.number, len(d.queue)+len(d.call), now); speak && l.r.mayLog("partition held") {
+	if w, say := l.r.notices.held(d.spot, l.number, len(d.queue)+len(d.call), now); say && l.r.mayLog("partition held") {
 		l.r.c.Logger.Error("partition held: it answers late or not at all; its events wait, all others go on", "topic", d.topic, "partition", d.partition, "lane", l.number, "waited", waited, "lanes", w.lanes, "events", w.events)
 	}
 	l.observeHeld(Held{
@@ -244,7 +244,7 @@ func (l *lane) holdTopic(topic string, err error, now time.Time) {
 	}
 	wait := l.probeDelay(1)
 	l.holds[at] = &hold{tries: 1, at: now, nextAt: now.Add(wait)}
-	if w, speak := l.r.notices.held(at, l.number, 0, now); speak && l.r.mayLog("topic held") {
+	if w, say := l.r.notices.held(at, l.number, 0, now); say && l.r.mayLog("topic held") {
 		l.r.c.Logger.Error("topic held: it is missing or not permitted; create it or grant the rights, nothing is lost meanwhile", "topic", topic, "lane", l.number, "lanes", w.lanes, "error", err)
 	}
 	l.observeHeld(Held{
@@ -357,7 +357,7 @@ func (l *lane) again(h *hold, d *destination, a answer, now time.Time) {
 	if a.fault == FaultTopic {
 		at.partition = wholeTopic
 	}
-	if w, speak := l.r.notices.waits(at, l.number, h.parked, false, now); speak && l.r.mayLog("still held") {
+	if w, say := l.r.notices.waits(at, l.number, h.parked, false, now); say && l.r.mayLog("still held") {
 		l.r.c.Logger.Warn("still held", "topic", d.topic, "partition", d.partition, "lane", l.number, "waited", w.waited, "lanes", w.lanes, "events", w.events, "tries", h.tries, "retry_in", wait, "error", a.err)
 	}
 	l.observeHeld(Held{
@@ -412,7 +412,7 @@ func (l *lane) sendProbe(ctx context.Context, h *hold, at spot) (found bool, err
 	}
 	if len(rows) == 0 {
 		h.nextAt = l.r.env.now().Add(flushEvery)
-		return l.leavers > 0 || len(l.dormant) > 0, nil // they are about to wait for it
+		return l.parking > 0 || len(l.dormant) > 0, nil // they are about to wait for it
 	}
 	p := l.pendingOf(&rows[0])
 	if p.event.malformed != "" {

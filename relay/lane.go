@@ -54,8 +54,8 @@ type lane struct {
 	refused      bool           // of a slot for a call: it waits for its turn
 	refusedNoisy bool           // of a slot for a call with events of noisy tenants
 	noisy        []string       // tenants whose events others overtake now; nil: none
-	leavings     map[queue]int  // events with a key that are about to be parked
-	leavers      int            // all that are
+	parkingOf    map[queue]int  // events with a key that are about to be parked
+	parking      int            // all that are
 	flushAt      time.Time      // nothing is parked before it, unless the lane is full
 	flushLater   bool           // something is to be parked then
 	outage       *hold          // the broker cannot be reached: one call at a time, to see whether that is over
@@ -63,26 +63,26 @@ type lane struct {
 	// Invariant: parked[q] is the number of rows of q in the table, as last committed, unless q's topic is in whole. Of such a
 	// topic so many queues are parked that they are not counted: every event of it with a key waits. If q is in more, it has
 	// at least as many rows.
-	parked    map[queue]int
-	more      map[queue]bool
-	spent     map[queue]bool // those of more of which all counted rows have left
-	whole     map[string]bool
-	recountAt time.Time // when to see whether the topics in whole still have so many
-	held      map[queue]bool
-	heldAt    time.Time             // when held was last read
-	pauses    *pausedTopics         // that holds says
-	holds     map[spot]*hold        // topics that are missing or not permitted, and partitions that are unavailable or slow
-	trying    map[rowKey]int        // parked events that are in memory: queues, and for events without a key their rows
-	tries     int                   // how many rows those are
-	tryBytes  int                   // and of how many bytes
-	due       dueLooks              // when to look for more of them
-	moving    bool                  // scheduled events are due
-	moveAt    time.Time             // none is moved before it
-	dormant   []dormantRow          // parked events to be held with their topic or partition by the next flush
-	sleepers  []queue               // queues in which at the claim no row would ever fall due
-	stuck     []stuckRow            // parked events that can be neither settled nor made dead letters, in the order of their next tries
-	changes   [kindsOfChange]uint64 // how many parked rows were changed so
-	failures  int                   // lives of the lane before this one that ended with errors, with little time in between
+	parked        map[queue]int
+	more          map[queue]bool
+	spent         map[queue]bool // those of more of which all counted rows have left
+	whole         map[string]bool
+	recountAt     time.Time // when to see whether the topics in whole still have so many
+	held          map[queue]bool
+	heldAt        time.Time             // when held was last read
+	pauses        *pausedTopics         // that holds says
+	holds         map[spot]*hold        // topics that are missing or not permitted, and partitions that are unavailable or slow
+	trying        map[rowKey]int        // parked events that are in memory: queues, and for events without a key their rows
+	tries         int                   // how many rows those are
+	tryBytes      int                   // and of how many bytes
+	due           dueLooks              // when to look for more of them
+	moving        bool                  // scheduled events are due
+	moveAt        time.Time             // none is moved before it
+	dormant       []dormantRow          // parked events to be held with their topic or partition by the next flush
+	dormantQueues []queue               // queues in which at the claim no row would ever fall due
+	stuck         []stuckRow            // parked events that can be neither settled nor made dead letters, in the order of their next tries
+	changes       [kindsOfChange]uint64 // how many parked rows were changed so
+	failures      int                   // lives of the lane before this one that ended with errors, with little time in between
 
 	openTransactions int         // our transactions that are open, or whose end is not recorded yet; guarded by the saver's mutex
 	leftOut          atomic.Bool // by the last save, for the sake of a transaction
@@ -99,7 +99,7 @@ func newLane(r *Relay, token string, leaseUntil time.Time) *lane {
 		stop:       make(chan struct{}),
 		answered:   answers{some: make(chan struct{}, 1)},
 		routes:     map[string]*topicRoute{},
-		leavings:   map[queue]int{},
+		parkingOf:  map[queue]int{},
 		parked:     map[queue]int{},
 		held:       map[queue]bool{},
 		holds:      map[spot]*hold{},
@@ -291,9 +291,9 @@ func (l *lane) leave(p *pending, d disposition, err error) {
 		p.to.release(p)
 	}
 	if p.state != leaving && d != published {
-		l.leavers++
+		l.parking++
 		if p.item.queue.ordered() {
-			l.leavings[p.item.queue]++
+			l.parkingOf[p.item.queue]++
 		}
 	}
 	p.leave(d, err)
@@ -302,18 +302,18 @@ func (l *lane) leave(p *pending, d disposition, err error) {
 // stay undoes leave: the event was acknowledged before it was parked.
 func (l *lane) stay(p *pending) {
 	if p.disposition != published {
-		l.unleave(p.item.queue)
+		l.notParking(p.item.queue)
 	}
 	p.state, p.disposition = settled, published
 }
 
-func (l *lane) unleave(q queue) {
-	l.leavers--
+func (l *lane) notParking(q queue) {
+	l.parking--
 	if !q.ordered() {
 		return
 	}
-	if l.leavings[q]--; l.leavings[q] <= 0 {
-		delete(l.leavings, q)
+	if l.parkingOf[q]--; l.parkingOf[q] <= 0 {
+		delete(l.parkingOf, q)
 	}
 }
 
@@ -321,7 +321,7 @@ func (l *lane) unleave(q queue) {
 func (l *lane) waiting() waiting {
 	return waiting{
 		queue: func(q queue) bool {
-			return l.parked[q] > 0 || l.leavings[q] > 0 || l.held[q]
+			return l.parked[q] > 0 || l.parkingOf[q] > 0 || l.held[q]
 		},
 		topic:     func(topic string) bool { return l.holds[spot{topic, wholeTopic}] != nil },
 		partition: func(at spot) bool { return l.holds[at] != nil },
@@ -331,7 +331,7 @@ func (l *lane) waiting() waiting {
 
 // nothingWaits says in one look that every event may be sent.
 func (l *lane) nothingWaits() bool {
-	return len(l.parked)+len(l.leavings)+len(l.held)+len(l.holds)+len(l.whole) == 0
+	return len(l.parked)+len(l.parkingOf)+len(l.held)+len(l.holds)+len(l.whole) == 0
 }
 
 // giveBack ends the lane's share of the budget. What is in a call stays in memory, and counts, until that returns: another

@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// This file decides when to speak of a topic or a partition that takes nothing. All lanes of a process meet the same trouble, and
+// This file decides when to log that a topic or a partition takes nothing. All lanes of a process meet the same trouble, and
 // each of them tries again and again: one line tells what a hundred would. It knows no clock and no logger.
 
 const (
-	// noticeEvery is how often a process speaks of the same topic or partition.
+	// noticeEvery is how often a process logs of the same topic or partition.
 	noticeEvery = time.Minute
 
-	// noticeAfter is how long trouble lasts that is spoken of sooner: it has begun anew since the last line.
+	// noticeAfter is how long trouble lasts that is logged sooner: it has begun anew since the last line.
 	noticeAfter = 5 * time.Second
 )
 
@@ -27,77 +27,77 @@ type notices struct {
 type notice struct {
 	since time.Time   // it takes nothing; of the first lane that met it
 	lanes map[int]int // that wait, and how many events of each
-	waits line
-	held  line
+	waits entry
+	held  entry
 }
 
-// line is one kind of line about one of them.
-type line struct {
-	at    time.Time // the last one
-	said  bool      // since notice.since
-	vague bool      // it could not say why
+// entry is what was logged last of one of them, in one kind of line.
+type entry struct {
+	at          time.Time // the last one
+	said        bool      // since notice.since
+	unexplained bool      // it could not say why
 }
 
-// again says whether it is time to say it, of trouble that has lasted since then. vague is a line that cannot say why: the
-// first one that can comes at once.
-func (l line) again(vague bool, since, now time.Time) bool {
-	if l.at.IsZero() || now.Sub(l.at) >= noticeEvery {
+// again says whether it is time to say it, of trouble that has lasted since then. An unexplained line cannot say why: the first one
+// that can comes at once.
+func (e entry) again(unexplained bool, since, now time.Time) bool {
+	if e.at.IsZero() || now.Sub(e.at) >= noticeEvery {
 		return true
 	}
-	if l.said {
-		return l.vague && !vague
+	if e.said {
+		return e.unexplained && !unexplained
 	}
 	return now.Sub(since) >= noticeAfter
 }
 
-// extent is what a line tells besides its cause.
-type extent struct {
+// scope is what a line tells besides its cause.
+type scope struct {
 	waited        time.Duration
 	lanes, events int
 }
 
-// waits records that so many events of a lane wait for at, and says whether to speak of it now. vague is a line that says only
-// that there is no answer yet.
-func (n *notices) waits(at spot, lane, events int, vague bool, now time.Time) (w extent, speak bool) {
+// waits records that so many events of a lane wait for at, and says whether to log it now. An unexplained line says only that
+// there is no answer yet.
+func (n *notices) waits(at spot, lane, events int, unexplained bool, now time.Time) (w scope, say bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	s := n.of(at, lane, events, now)
-	if !s.waits.again(vague, s.since, now) {
-		return extent{}, false
+	if !s.waits.again(unexplained, s.since, now) {
+		return scope{}, false
 	}
-	s.waits = line{now, true, vague}
-	return s.extent(now), true
+	s.waits = entry{now, true, unexplained}
+	return s.scope(now), true
 }
 
 // held is waits for at being held from now on, which is worth a line of its own.
-func (n *notices) held(at spot, lane, events int, now time.Time) (w extent, speak bool) {
+func (n *notices) held(at spot, lane, events int, now time.Time) (w scope, say bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	s := n.of(at, lane, events, now)
 	if !s.held.again(false, s.since, now) {
-		return extent{}, false
+		return scope{}, false
 	}
-	s.held = line{now, true, false}
+	s.held = entry{now, true, false}
 	s.waits = s.held
-	return s.extent(now), true
+	return s.scope(now), true
 }
 
-// flows records that at takes the events of a lane again, and says whether to speak of it now: no other lane waits, and it was
+// flows records that at takes the events of a lane again, and says whether to log it now: no other lane waits, and it was
 // said that they did.
-func (n *notices) flows(at spot, lane int, now time.Time) (w extent, speak bool) {
+func (n *notices) flows(at spot, lane int, now time.Time) (w scope, say bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	s := n.spots[at]
 	if s == nil || len(s.lanes) == 0 {
-		return extent{}, false
+		return scope{}, false
 	}
 	delete(s.lanes, lane)
 	if len(s.lanes) > 0 {
-		return extent{}, false
+		return scope{}, false
 	}
-	speak = s.waits.said // as also a line that it is held says
+	say = s.waits.said // as also a line that it is held says
 	s.waits.said, s.held.said = false, false
-	return s.extent(now), speak
+	return s.scope(now), say
 }
 
 // leave forgets a lane that has ended. What was said still holds: the lane may come back, and meet the same trouble.
@@ -125,8 +125,8 @@ func (n *notices) of(at spot, lane, events int, now time.Time) *notice {
 	return s
 }
 
-func (n *notice) extent(now time.Time) extent {
-	w := extent{waited: now.Sub(n.since), lanes: len(n.lanes)}
+func (n *notice) scope(now time.Time) scope {
+	w := scope{waited: now.Sub(n.since), lanes: len(n.lanes)}
 	for _, events := range n.lanes {
 		w.events += events
 	}

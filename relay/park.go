@@ -42,7 +42,7 @@ func (l *lane) flush(ctx context.Context, now bool) error {
 		return nil
 	}
 	for most := parkEventsAtOnce; ; {
-		leave, after := l.tracker.departures(most, parkBytes)
+		leave, after := l.tracker.toPark(most, parkBytes)
 		if len(leave) == 0 && len(l.dormant) == 0 {
 			return nil
 		}
@@ -68,7 +68,7 @@ func (l *lane) flush(ctx context.Context, now bool) error {
 // park writes parked events, the end of replays and the cursor after them in one transaction. The lane's memory changes
 // only after COMMIT is known; an error means that the lane must be dropped.
 func (l *lane) park(ctx context.Context, leave []*pending, after cursor) error {
-	rows, given := l.rowsOf(leave), l.burials(leave)
+	rows, given := l.rowsOf(leave), l.deadBatches(leave)
 	var closed []int64
 	for _, p := range leave {
 		if p.disposition == published {
@@ -131,7 +131,7 @@ func (l *lane) park(ctx context.Context, leave []*pending, after cursor) error {
 		switch p.disposition {
 		case published:
 		case malformed:
-			l.unleave(p.item.queue)
+			l.notParking(p.item.queue)
 		default:
 			l.left(p, places[n])
 			n++
@@ -155,7 +155,7 @@ func (l *lane) park(ctx context.Context, leave []*pending, after cursor) error {
 
 // left records that an event is a row of the table now.
 func (l *lane) left(p *pending, place int64) {
-	l.unleave(p.item.queue)
+	l.notParking(p.item.queue)
 	l.count(p.item.queue)
 	if h := l.holdOf(p); h != nil {
 		h.parked++

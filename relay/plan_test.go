@@ -88,7 +88,7 @@ func TestPlan_TheStatementsOfTheRelayUseTheirIndexesOnLargeTables(t *testing.T) 
 		{nameScheduled, "3", []string{"scheduled_pkey"}},
 		{readNext, "3, " + done + ", " + upto + ", 0, " + token, segments("lane_xid_seq")},
 		{readNext, "3, " + done + ", null, 0, " + token, segments("lane_xid_seq")},
-		{buryEvents, "3, " + done + ", " + upto + ", '{120110,120120}', '{r,r}', '{f,f}', '{f,f}'", segments("lane_xid_seq")},
+		{deadLetterEvents, "3, " + done + ", " + upto + ", '{120110,120120}', '{r,r}', '{f,f}', '{f,f}'", segments("lane_xid_seq")},
 		{buryScheduled, "3, 'r', 'f', null", []string{"scheduled_pkey"}},
 		{buryScheduled, "3, 'r', 'f', 120110", []string{"scheduled_pkey"}},
 	} {

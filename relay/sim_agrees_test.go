@@ -317,7 +317,7 @@ func (co *comparison) step() {
 			}
 			var got []string
 			for _, l := range r.owned() {
-				got = append(got, fmt.Sprint(l.number, " epoch ", l.epoch, " pos ", l.cursor.pos, " in a window: ", l.cursor.upto != "", " parked ", l.parked, l.more, l.held, len(l.holds), len(l.sleepers)))
+				got = append(got, fmt.Sprint(l.number, " epoch ", l.epoch, " pos ", l.cursor.pos, " in a window: ", l.cursor.upto != "", " parked ", l.parked, l.more, l.held, len(l.holds), len(l.dormantQueues)))
 			}
 			return got
 		})
@@ -386,7 +386,7 @@ func (co *comparison) step() {
 				e.malformed = "scripted"
 				leave = append(leave, &pending{event: &e, item: item{queue: queue{e.Topic, e.Key}}, page: &pageProgress{page: p}, disposition: malformed})
 			}
-			b := l.burials(leave)[0]
+			b := l.deadBatches(leave)[0]
 			err := l.inTx(co.t.Context(), func(batch *pgx.Batch) { b.queue(l, batch) })
 			buried := []string{}
 			for _, p := range leave {

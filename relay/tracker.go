@@ -148,10 +148,10 @@ func (t *tracker) drop(p *pending) {
 	p.kept = 0
 }
 
-// departures are the events that leave with the next flush: those before the first event that is still queued, at most so
+// toPark are the events that leave with the next flush: those before the first event that is still queued, at most so
 // many, and of so many bytes. after is the cursor when they have left. One transaction writes both, so that no event is
 // parked twice.
-func (t *tracker) departures(events, bytes int) (leave []*pending, after cursor) {
+func (t *tracker) toPark(events, bytes int) (leave []*pending, after cursor) {
 	for _, p := range t.pages {
 		for i := p.next; i < len(p.pending); i++ {
 			e := &p.pending[i]

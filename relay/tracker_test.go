@@ -90,7 +90,7 @@ func TestTracker_DeparturesEndBeforeTheFirstEventThatIsQueued(t *testing.T) {
 			es[i].state = s
 		}
 		tr.pages[0].next = c.next
-		leave, after := tr.departures(c.events, c.bytes)
+		leave, after := tr.toPark(c.events, c.bytes)
 		var seqs []string
 		for _, e := range leave {
 			seqs = append(seqs, fmt.Sprint(e.event.seq))

@@ -23,31 +23,31 @@ func (l *lane) letterHolds(p *pending) bool {
 	return l.r.c.HoldKey && q.ordered() && len(q.topic)+len(q.key) <= maxAddress
 }
 
-// burial is a window's malformed events that leave together, and their letters.
-type burial struct {
+// deadBatch is a window's malformed events that leave together, and their letters.
+type deadBatch struct {
 	window       cursor
 	events       []*pending
 	seqs         []int64
 	reasons      []string
 	fingerprints []string
 	holds        []bool
-	letters      map[int64]buried // by seq
+	letters      map[int64]deadLetter // by seq
 }
 
-// buried is a letter and the row that it was.
-type buried struct {
+// deadLetter is a letter and the row that it was.
+type deadLetter struct {
 	id           int64
 	segment, xid string
 }
 
-// burials are the malformed events among those that leave, in their order.
-func (l *lane) burials(leave []*pending) (all []burial) {
+// deadBatches are the malformed events among those that leave, in their order.
+func (l *lane) deadBatches(leave []*pending) (all []deadBatch) {
 	for _, p := range leave {
 		if p.disposition != malformed {
 			continue
 		}
 		if n := len(all); n == 0 || all[n-1].window != p.page.window {
-			all = append(all, burial{window: p.page.window})
+			all = append(all, deadBatch{window: p.page.window})
 		}
 		b, err := &all[len(all)-1], errMalformed(p.event.malformed)
 		b.events, b.seqs, b.reasons = append(b.events, p), append(b.seqs, p.event.seq), append(b.reasons, reason(err))
@@ -57,18 +57,18 @@ func (l *lane) burials(leave []*pending) (all []burial) {
 }
 
 // queue adds the statement that writes the letters.
-func (b *burial) queue(l *lane, batch *pgx.Batch) {
-	batch.Queue(l.r.sql.In(buryEvents), l.number, b.window.done, b.window.upto, b.seqs, b.reasons, b.fingerprints, b.holds).Query(func(rows pgx.Rows) error {
-		b.letters = map[int64]buried{}
+func (b *deadBatch) queue(l *lane, batch *pgx.Batch) {
+	batch.Queue(l.r.sql.In(deadLetterEvents), l.number, b.window.done, b.window.upto, b.seqs, b.reasons, b.fingerprints, b.holds).Query(func(rows pgx.Rows) error {
+		b.letters = map[int64]deadLetter{}
 		var seq int64
-		var to buried
+		var to deadLetter
 		_, err := pgx.ForEachRow(rows, []any{&seq, &to.id, &to.segment, &to.xid}, func() error { b.letters[seq] = to; return nil })
 		return err
 	})
 }
 
 // publish adds the statements that publish the letters, once they are written.
-func (b *burial) publish(l *lane, batch *pgx.Batch) {
+func (b *deadBatch) publish(l *lane, batch *pgx.Batch) {
 	for _, p := range b.events {
 		l.queueLetter(batch, b.letters[p.event.seq].id, p)
 	}
@@ -91,7 +91,7 @@ func (l *lane) queueLetter(batch *pgx.Batch, letter int64, p *pending) {
 }
 
 // tell says what was given up, after COMMIT.
-func (b *burial) tell(l *lane) {
+func (b *deadBatch) tell(l *lane) {
 	for i, p := range b.events {
 		if b.holds[i] {
 			l.held[p.item.queue] = true
