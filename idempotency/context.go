@@ -17,8 +17,8 @@ type contextKey struct{}
 // handling is the handler's view of a request.
 type handling struct {
 	rt            *route
-	tx            pgx.Tx // nil in lease mode
-	lease         *lease // nil in transaction mode and without a key
+	tx            pgx.Tx      // nil in lease mode
+	lease         *claimedKey // nil in transaction mode and without a key
 	info          Info
 	scope         string
 	fingerprint   []byte

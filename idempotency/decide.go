@@ -154,15 +154,6 @@ func sessionOver(pg *pgconn.PgError) bool {
 	return strings.HasPrefix(pg.Code, "08") || strings.HasPrefix(pg.Code, "57P") // older poolers send them with severity ERROR
 }
 
-// leaseLost decides whether a lease is lost after the last attempt to renew it. A lease that may have run out counts as
-// lost: otherwise two requests might rely on it at once.
-func leaseLost(mine bool, err error, mayHaveRunOut bool) bool {
-	if err != nil {
-		return mayHaveRunOut
-	}
-	return !mine
-}
-
 // bodyless reports whether an answer with this status has no body (RFC 9110, section 6.4.1).
 func bodyless(status int) bool {
 	return status < 200 || status == http.StatusNoContent || status == http.StatusNotModified

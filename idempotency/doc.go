@@ -27,7 +27,7 @@
 //
 // If it calls another system, such as a payment provider, set Route.Lease. A transaction must not stay open during such a
 // call, and a rollback would not undo it. In lease mode a row of its own claims the key (postgres.go), and it is renewed
-// while the handler runs (lease.go). The handler does its database work in Steps (step.go). Each step commits by itself
+// while the handler runs (lease.go, package internal/lease). The handler does its database work in Steps (step.go). Each step commits by itself
 // and is never repeated; a call to another system goes between two steps, with DownstreamKey. After a crash the finished
 // steps remain. The next request continues after the last of them, whether the client sends it or Run does (complete.go,
 // Route.Complete). docs/guides/lease-mode.md is the full guide. NewEphemeral works in lease mode on a Store, without

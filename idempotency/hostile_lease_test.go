@@ -7,13 +7,11 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
-	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
 // What a handler under a lease, its store and its database may do that nobody thought of.
@@ -54,50 +52,6 @@ func TestHostileLease_UnderALeaseTheValidityShownFirstIsTheDatabases(t *testing.
 	first, second := b.send(h, sent{key: "k"}), b.send(h, sent{key: "k"})
 	if a, z := first.Header().Get(headerExpires), second.Header().Get(headerExpires); a == "" || a != z {
 		t.Errorf("it is %q first, and %q in a replay", a, z)
-	}
-}
-
-// A step that has a connection must not wait for a renewal that has none.
-func TestHostileLease_AStepWithTheLastConnectionDoesNotWaitForARenewalWithout(t *testing.T) {
-	skip.InShort(t, "it judges how long something takes")
-	b := setup(t)
-	pool := b.pool(1)
-	g := b.guardOn(pool, func(c *Config) { c.AcquireTimeout = 2 * time.Minute })
-	const lease = 90 * time.Second // a renewal is due after 30 s, and gives up after as long
-	var took time.Duration
-	h := b.stepping(g, Route{Lease: lease, Timeout: 2 * time.Minute}, func(ctx context.Context) error {
-		l := handlingOf(ctx).lease
-		held, err := pool.Acquire(ctx)
-		if err != nil {
-			return err
-		}
-		done := make(chan error, 1)
-		go func() {
-			_, err := Step(ctx, "one", insertAmount("10"))
-			done <- err
-		}()
-		wait.Until(b, "the step waits for the connection", func() bool { return pool.Stat().EmptyAcquireCount() >= 1 && len(handlingOf(ctx).turn) == 1 })
-		renewed := make(chan error, 1)
-		go func() { renewed <- l.renew(context.Background()) }()
-		wait.Until(b, "a renewal is on its way", func() bool {
-			if l.renewing.TryLock() {
-				l.renewing.Unlock()
-				return false
-			}
-			return true
-		})
-		begun := time.Now()
-		held.Release() // to the step, which came first
-		err = <-done
-		took = time.Since(begun)
-		if err := <-renewed; err != nil {
-			t.Errorf("the renewal: %v", err)
-		}
-		return err
-	})
-	b.is(b.send(h, sent{key: "k"}), 201, "")
-	if took > 25*time.Second {
-		t.Errorf("the step took %s: it waited until the renewal gave up", took)
 	}
 }
 

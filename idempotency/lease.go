@@ -5,92 +5,37 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"sync"
 	"time"
 
+	"github.com/holdfast-go/holdfast/idempotency/internal/lease"
 	"github.com/holdfast-go/holdfast/internal/foreign"
 	"github.com/holdfast-go/holdfast/internal/private"
 )
 
 // This file runs a handler under a lease (Route.Lease) and ends the lease.
 
-// lease is a request's claim on its key.
-type lease struct {
+// claimedKey is a request's claim on its key, which is renewed.
+type claimedKey struct {
+	*lease.Lease
 	rt    *route
 	key   StoreKey
 	fence int64
 	tries int // runs by the completer, this one included; 0 for a client's request
 	lose  context.CancelCauseFunc
-	stop  func() // ends the renewals
-
-	mu   sync.Mutex
-	safe time.Time // until then nobody else can claim the key, by this process's clock
-
-	stepping bool               // a step is open: its row lock is stronger than the lease, and it renews the lease at its end
-	giveUp   context.CancelFunc // cancels the renewal in progress; nil if there is none
-
-	renewing sync.Mutex // held by a renewal, and by a step while it begins
 }
 
-// step notes that a step locks the row from now on, or that it has ended. A renewal in progress is cancelled, because
-// it may wait for the same connection as the step.
-func (l *lease) step(open bool) {
-	l.mu.Lock()
-	l.stepping = open
-	if open && l.giveUp != nil {
-		l.giveUp()
-	}
-	l.mu.Unlock()
-	if open { // wait until the renewal has ended
-		l.renewing.Lock()
-		defer l.renewing.Unlock()
-	}
-}
-
-// renewal returns the context of a renewal. It ends no later than the lease, so that the handler does not outlive the
-// lease while a renewal waits. It returns false if a step is open: then there is nothing to do.
-func (l *lease) renewal(ctx context.Context) (context.Context, bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.stepping {
-		return nil, false
-	}
-	now := time.Now()
-	until := now.Add(l.rt.o.Lease / 3)
-	if now.Before(l.safe) && l.safe.Before(until) { // After a step longer than the lease, l.safe is over already and bounds nothing.
-		until = l.safe
-	}
-	ctx, l.giveUp = context.WithDeadline(ctx, until)
-	return ctx, true
-}
-
-// renewed ends a renewal. gaveUp reports whether a step took its place.
-func (l *lease) renewed() (gaveUp bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.giveUp()
-	l.giveUp = nil
-	return l.stepping
-}
-
-// extended notes a successful renewal that began at begun.
-func (l *lease) extended(begun time.Time) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.safe = begun.Add(l.rt.o.Lease)
-}
-
-// rest is how long to wait until the next renewal: a third of the time left, so that a failed one is soon repeated.
-func (l *lease) rest() time.Duration {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return max(time.Until(l.safe)/3, l.rt.o.Lease/30)
-}
-
-func (l *lease) mayHaveRunOut() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return !time.Now().Before(l.safe)
+// claimed renews a claim that began at begun, until its Stop. If it is lost, lose ends the handler's context.
+func (rt *route) claimed(req *request, c Claimed, begun time.Time, tries int, lose context.CancelCauseFunc) *claimedKey {
+	ck := &claimedKey{rt: rt, key: req.key(), fence: c.Fence, tries: tries, lose: lose}
+	ck.Lease = lease.Keep(req.Context(), lease.Claim{
+		Length: rt.o.Lease,
+		Renew: func(ctx context.Context) (bool, error) {
+			mine, err := rt.g.store.Renew(ctx, ck.key, ck.fence, rt.o.Lease)
+			return mine, foreign.Error(err)
+		},
+		Lost: func(err error) { lose(errors.Join(ErrLeaseLost, err)) },
+	}, begun)
+	return ck
 }
 
 // underLease answers a request on a route with a lease. It returns false if another request has the key.
@@ -157,16 +102,14 @@ func (rt *route) lead(w http.ResponseWriter, req *request, c Claimed, begun time
 	defer cancel()
 	ctx, lose := context.WithCancelCause(ctx)
 	defer lose(nil)
-	l := &lease{rt: rt, key: req.key(), fence: c.Fence, tries: tries, lose: lose}
-	l.extended(begun)
-	l.stop = l.heartbeat(req.Context())
-	defer l.stop()
+	ck := rt.claimed(req, c, begun, tries, lose)
+	defer ck.Stop()
 	settled := false
 	rec := newRecorder(w, rt.g.c.MaxAnswer)
 	defer func() { // if the handler, or a function of the route, panicked or called runtime.Goexit
 		if !settled {
 			rec.leave()
-			l.release(req, false)
+			ck.release(req, false)
 			rt.notify(req, Outcome{Result: Forgotten})
 		}
 	}()
@@ -176,11 +119,11 @@ func (rt *route) lead(w http.ResponseWriter, req *request, c Claimed, begun time
 		scope:       req.scope,
 		fingerprint: req.fingerprint,
 		lock:        req.lock,
-		lease:       l,
+		lease:       ck,
 		turn:        make(chan struct{}, 1),
 	}
 	rt.handle(ctx, hd, rec, req)
-	answer := rt.settleLease(ctx, l, hd, rec, req)
+	answer := rt.settleLease(ctx, ck, hd, rec, req)
 	settled = true
 	answer()
 }
@@ -217,7 +160,7 @@ func (rt *route) withoutKey(w http.ResponseWriter, req *request) {
 }
 
 // settleLease stores the answer or gives the key up. It returns the function that sends the answer.
-func (rt *route) settleLease(ctx context.Context, l *lease, hd *handling, rec *recorder, req *request) (answer func()) {
+func (rt *route) settleLease(ctx context.Context, ck *claimedKey, hd *handling, rec *recorder, req *request) (answer func()) {
 	lost := func() {
 		req.err = ErrLeaseLost
 		rt.refuse(rec.to, req, inProgress, Lost)
@@ -227,15 +170,15 @@ func (rt *route) settleLease(ctx context.Context, l *lease, hd *handling, rec *r
 		doNotStore:    hd.doNotStore,
 		commitOnError: hd.commitOnError,
 	}, rt.o.Store) == keepNone {
-		l.release(req, rec.status != 0 && rec.status < 500)
+		ck.release(req, rec.status != 0 && rec.status < 500)
 		if errors.Is(context.Cause(ctx), ErrLeaseLost) {
 			return lost
 		}
 		return func() { rt.forgotten(hd, rec, req) }
 	}
 	a := rt.kept(rec, hd)
-	expires, mine, err := l.finish(req, a)
-	l.stop() // before the answer is sent, which takes as long as the client needs
+	expires, mine, err := ck.finish(req, a)
+	ck.Stop() // before the answer is sent, which takes as long as the client needs
 	switch {
 	case err != nil:
 		return func() {
@@ -252,13 +195,13 @@ func (rt *route) settleLease(ctx context.Context, l *lease, hd *handling, rec *r
 }
 
 // finish stores the answer, even if the client is gone. An error means that it is unknown whether the answer is stored.
-func (l *lease) finish(req *request, a StoredAnswer) (expires time.Time, mine bool, err error) {
-	store, ttl := l.rt.g.store, l.rt.o.TTL
+func (ck *claimedKey) finish(req *request, a StoredAnswer) (expires time.Time, mine bool, err error) {
+	store, ttl := ck.rt.g.store, ck.rt.o.TTL
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(req.Context()), databaseTimeout)
 	defer cancel()
 	for try := 1; ; try++ {
-		expires, mine, err = store.Finish(ctx, l.key, l.fence, a, ttl)
-		if err == nil || !pause(ctx, spread(try, l.rt.g.random())) {
+		expires, mine, err = store.Finish(ctx, ck.key, ck.fence, a, ttl)
+		if err == nil || !pause(ctx, spread(try, ck.rt.g.random())) {
 			return expires, mine, foreign.Error(err)
 		}
 	}
@@ -266,65 +209,23 @@ func (l *lease) finish(req *request, a StoredAnswer) (expires time.Time, mine bo
 
 // release gives the key up. forget means that nothing was done under it, as far as the handler knows. If release fails,
 // the lease runs out by itself.
-func (l *lease) release(req *request, forget bool) {
-	l.stop()
+func (ck *claimedKey) release(req *request, forget bool) {
+	ck.Stop()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(req.Context()), databaseTimeout)
 	defer cancel()
 	var err error
-	if g := l.rt.g; g.pool != nil {
+	if g := ck.rt.g; g.pool != nil {
 		due := g.c.Completion.Delay(req.info.Attempt, g.random())
-		if l.tries > 0 && g.c.Completion.Last(l.tries) {
+		if ck.tries > 0 && g.c.Completion.Last(ck.tries) {
 			due = 0 // It may run at once.
 		}
-		err = g.pg().release(ctx, l.key, l.fence, forget, due)
+		err = g.pg().release(ctx, ck.key, ck.fence, forget, due)
 	} else {
-		err = g.store.Release(ctx, l.key, l.fence)
+		err = g.store.Release(ctx, ck.key, ck.fence)
 	}
 	if err != nil {
-		l.rt.g.c.Logger.Warn("idempotency key not released, in use until its lease runs out", "operation", req.operationName(), "key", req.keyHash(), "error", private.Text(err))
+		ck.rt.g.c.Logger.Warn("idempotency key not released, in use until its lease runs out", "operation", req.operationName(), "key", req.keyHash(), "error", private.Text(err))
 	}
-}
-
-// heartbeat renews the lease until stop is called. stop waits for the last renewal. If the lease is lost, the handler's
-// context ends.
-func (l *lease) heartbeat(ctx context.Context) (stop func()) {
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		for pause(ctx, l.rest()) {
-			if err := l.renew(ctx); err != nil && ctx.Err() == nil {
-				l.lose(err)
-				return
-			}
-		}
-	}()
-	return func() {
-		cancel()
-		<-ended
-	}
-}
-
-// renew renews the lease once. An error means that the lease is lost, or may be.
-func (l *lease) renew(ctx context.Context) error {
-	l.renewing.Lock()
-	defer l.renewing.Unlock()
-	ctx, idle := l.renewal(ctx)
-	if !idle {
-		return nil
-	}
-	begun := time.Now()
-	mine, err := l.rt.g.store.Renew(ctx, l.key, l.fence, l.rt.o.Lease)
-	if err = foreign.Error(err); err == nil && mine {
-		l.extended(begun)
-	}
-	if gaveUp := l.renewed(); gaveUp && err != nil {
-		return nil // The step determines whose row it is.
-	}
-	if leaseLost(mine, err, l.mayHaveRunOut()) {
-		return errors.Join(ErrLeaseLost, err)
-	}
-	return nil
 }
 
 // pg returns the Store of a Guard that has a pool.

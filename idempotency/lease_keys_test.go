@@ -228,17 +228,4 @@ func TestLeaseKeys_DecisionsAboutLeases(t *testing.T) {
 	if got := foundOf(row(func(*stored) {}), versioned(versionBytes, mine)); got != foundUnusable {
 		t.Errorf("a large document whose form an earlier build may have stored: got %v", got)
 	}
-	for _, c := range []struct {
-		mine      bool
-		err       error
-		ranOut    bool
-		wantsLost bool
-	}{
-		{true, nil, false, false}, {true, nil, true, false}, {false, nil, false, true}, {false, nil, true, true},
-		{false, context.DeadlineExceeded, false, false}, {false, context.DeadlineExceeded, true, true},
-	} {
-		if got := leaseLost(c.mine, c.err, c.ranOut); got != c.wantsLost {
-			t.Errorf("%+v: got %v", c, got)
-		}
-	}
 }

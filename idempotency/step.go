@@ -155,7 +155,7 @@ func (h *handling) tryStep(ctx context.Context, name string, do work) (result []
 	g := h.rt.g
 	hold := &held{}
 	if h.lease != nil {
-		defer h.lease.step(false)
+		defer h.lease.Unlock()
 	}
 	defer func() { g.rollback(hold) }() // does nothing after a commit
 	result, err = h.openStep(ctx, hold, name)
@@ -181,7 +181,7 @@ func (h *handling) tryStep(ctx context.Context, name string, do work) (result []
 		result, err = h.confirmStep(ctx, name)
 	}
 	if err == nil && h.lease != nil {
-		h.lease.extended(begun)
+		h.lease.Extended(begun)
 	}
 	return result, err
 }
@@ -199,7 +199,7 @@ func (h *handling) openStep(ctx context.Context, hold *held, name string) (resul
 		return nil, fmt.Errorf("acquire connection: %w", err)
 	}
 	if h.lease != nil {
-		h.lease.step(true)
+		h.lease.Lock()
 	}
 	b := &pgx.Batch{}
 	b.BeginTx(pgx.TxOptions{IsoLevel: o.Isolation})

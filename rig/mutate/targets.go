@@ -49,6 +49,7 @@ var targets = []target{
 	{dir: "inbox/internal/turns", tests: `^Test`, files: []string{"turns.go"}},
 	{dir: "inbox/internal/loop", tests: `^Test`, files: []string{"delay.go"}},
 	{dir: "inbox/internal/retention", tests: `^TestPace`, files: []string{"pace.go"}},
+	{dir: "idempotency/internal/lease", tests: `^Test`, files: []string{"lease.go"}},
 	{dir: "internal/kafkafault", tests: `^Test`, files: []string{"kafkafault.go"}},
 	// Statements. Their mutants meet all quick tests of a package, until one fails.
 	{dir: "dlq", sql: true, files: []string{"queries.go"}},
