@@ -2,10 +2,8 @@ package idempotency
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"strconv"
 	"time"
 
@@ -13,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/holdfast-go/holdfast/idempotency/internal/kept"
 	"github.com/holdfast-go/holdfast/internal/handlertx"
 	"github.com/holdfast-go/holdfast/internal/plain"
 )
@@ -73,7 +72,7 @@ func readRow(rows pgx.Rows) (*stored, error) {
 		}
 		s.Owner, s.Answer.Status = owner.Bytes, int(status)
 		var err error
-		if s.Answer.Header, err = headersOf(headers); err != nil {
+		if s.Answer.Header, err = kept.HeadersOf(headers); err != nil {
 			s.State = "unreadable" // foundOf refuses it
 		}
 		return s, nil
@@ -161,45 +160,4 @@ func (g *Guard) rollback(h *held) {
 		cancel()
 	}
 	h.release()
-}
-
-// headersText encodes a stored answer's headers as JSON. Each byte of a value becomes the character of that number, so
-// bytes that are not UTF-8 survive. Control characters, which no answer may have, are left out.
-func headersText(h http.Header) (string, error) {
-	lines := make(map[string][]string, len(h))
-	for name, values := range h {
-		lines[name] = []string{}
-		for _, value := range values {
-			characters := make([]rune, 0, len(value))
-			for _, c := range []byte(value) {
-				if c >= ' ' && c != 0x7f || c == '\t' {
-					characters = append(characters, rune(c))
-				}
-			}
-			lines[name] = append(lines[name], string(characters))
-		}
-	}
-	text, err := json.Marshal(lines)
-	return string(text), err
-}
-
-// headersOf is the reverse of headersText.
-func headersOf(text string) (http.Header, error) {
-	h := http.Header{}
-	if err := json.Unmarshal([]byte(text), &h); err != nil {
-		return nil, err
-	}
-	for _, values := range h {
-		for i, value := range values {
-			b := make([]byte, 0, len(value))
-			for _, c := range value {
-				if c > 0xff {
-					return nil, fmt.Errorf("headers have the character %q", c)
-				}
-				b = append(b, byte(c))
-			}
-			values[i] = string(b)
-		}
-	}
-	return h, nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/puddle/v2"
 
+	"github.com/holdfast-go/holdfast/idempotency/internal/kept"
 	"github.com/holdfast-go/holdfast/internal/foreign"
 	"github.com/holdfast-go/holdfast/internal/plain"
 	"github.com/holdfast-go/holdfast/internal/private"
@@ -22,7 +23,7 @@ import (
 
 // abandonedRequest is one such request as it was stored.
 type abandonedRequest struct {
-	keptRequest
+	kept.Request
 	run         int64
 	key         StoreKey
 	fingerprint []byte
@@ -70,7 +71,7 @@ func (g *Guard) CompleteOnce(ctx context.Context) (ran int, err error) {
 	}
 	var wg sync.WaitGroup
 	for _, a := range due {
-		begin, err := routes[a.route].resume(ctx, a)
+		begin, err := routes[a.Route].resume(ctx, a)
 		if err != nil {
 			wg.Wait()
 			return ran, err
@@ -133,11 +134,11 @@ func (g *Guard) due(ctx context.Context, routes []string) ([]abandonedRequest, e
 	due, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (a abandonedRequest, err error) {
 		var tries int
 		var values, headers string
-		if err = row.Scan(&a.run, &tries, &a.key.Scope, &a.key.Operation, &a.key.Key, &a.route, &a.principal, &a.method, &a.host, &a.url, &a.pattern, &values, &headers, (*plain.Bytes)(&a.body),
+		if err = row.Scan(&a.run, &tries, &a.key.Scope, &a.key.Operation, &a.key.Key, &a.Route, &a.Principal, &a.Method, &a.Host, &a.URL, &a.Pattern, &values, &headers, (*plain.Bytes)(&a.Body),
 			(*plain.Bytes)(&a.fingerprint), &a.attempt); err != nil {
 			return a, err
 		}
-		a.unreadable = a.read(values, headers)
+		a.unreadable = a.Read(values, headers)
 		return a, nil
 	})
 	if err != nil {
@@ -150,11 +151,11 @@ func (g *Guard) due(ctx context.Context, routes []string) ([]abandonedRequest, e
 // its client or to another node.
 func (rt *route) resume(ctx context.Context, a abandonedRequest) (begin func(), err error) {
 	g := rt.g
-	info := Info{Key: a.key.Key, Principal: a.principal, Operation: a.route, Attempt: a.attempt + 1}
+	info := Info{Key: a.key.Key, Principal: a.Principal, Operation: a.Route, Attempt: a.attempt + 1}
 	delay := g.c.Completion.Delay(a.attempt+1, g.random())
 	r, err := rt.restore(ctx, a, info)
 	if err != nil {
-		g.c.Logger.Error("stored request cannot be read", "operation", a.route, "error", private.Text(err))
+		g.c.Logger.Error("stored request cannot be read", "operation", a.Route, "error", private.Text(err))
 	}
 	if r == nil {
 		if _, err := g.pool.Exec(ctx, g.sql.postpone, a.run, max(delay, g.c.CompleteEvery).Microseconds()); err != nil {
@@ -175,16 +176,16 @@ func (rt *route) resume(ctx context.Context, a abandonedRequest) (begin func(), 
 		return nil, fmt.Errorf("claim abandoned request: %w", err)
 	}
 	req := &request{
-		Request: r, info: info, scope: a.key.Scope, operation: a.key.Operation, fingerprint: versioned(versionForm, a.fingerprint), body: a.body,
-		lock: lockNumber(g.c.Schema, a.key.Scope, a.key.Operation, a.key.Key), begun: begun, completed: true, route: a.route,
+		Request: r, info: info, scope: a.key.Scope, operation: a.key.Operation, fingerprint: versioned(versionForm, a.fingerprint), body: a.Body,
+		lock: lockNumber(g.c.Schema, a.key.Scope, a.key.Operation, a.key.Key), begun: begun, completed: true, route: a.Route,
 	}
 	return func() {
 		var ended func()
-		req.Request, ended = rt.requested(r, a.route, true)
+		req.Request, ended = rt.requested(r, a.Route, true)
 		defer ended()
 		defer func() {
 			if p := recover(); p != nil && p != http.ErrAbortHandler {
-				g.c.Logger.Error("handler panicked while an abandoned request was completed", "operation", a.route, "key", req.keyHash(), "panic", fmt.Sprintf("%T", p), "at", foreign.PanickedAt())
+				g.c.Logger.Error("handler panicked while an abandoned request was completed", "operation", a.Route, "key", req.keyHash(), "panic", fmt.Sprintf("%T", p), "at", foreign.PanickedAt())
 			}
 		}()
 		rt.lead(&discard{header: http.Header{}}, req, c, begun, tries)
@@ -201,7 +202,7 @@ func (rt *route) restore(ctx context.Context, a abandonedRequest, info Info) (r 
 	if a.unreadable != nil {
 		return nil, a.unreadable
 	}
-	if r, err = a.request(ctx, a.key.Key); err != nil {
+	if r, err = a.Restore(ctx, a.key.Key); err != nil {
 		return nil, err
 	}
 	return rt.o.Complete(r, info), nil

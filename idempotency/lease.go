@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/holdfast-go/holdfast/idempotency/internal/kept"
 	"github.com/holdfast-go/holdfast/idempotency/internal/lease"
 	"github.com/holdfast-go/holdfast/internal/foreign"
 	"github.com/holdfast-go/holdfast/internal/private"
@@ -85,14 +86,14 @@ func (rt *route) claimLease(req *request) (Claimed, error) {
 }
 
 // keep returns the stored form of a request, nil if Route.CompleteQuery does not allow it to be stored.
-func (rt *route) keep(req *request) *keptRequest {
-	if !queryNamed(req.URL.RawQuery, rt.o.CompleteQuery) {
+func (rt *route) keep(req *request) *kept.Request {
+	if !kept.QueryNamed(req.URL.RawQuery, rt.o.CompleteQuery) {
 		if suppressed, say := rt.unkept.Allow("", time.Minute, time.Now()); say {
 			rt.g.c.Logger.Warn("request not stored, its client has to repeat it: Route.CompleteQuery does not name a parameter of its query", "operation", req.operationName(), "suppressed", suppressed)
 		}
 		return nil
 	}
-	return keep(req, rt.o.CompleteHeaders)
+	return kept.Of(req.Request, req.info.Operation, req.info.Principal, req.body, rt.o.CompleteHeaders)
 }
 
 // lead runs the handler under a claim that began at begun, and answers.

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/holdfast-go/holdfast/idempotency/internal/kept"
 	"github.com/holdfast-go/holdfast/internal/plain"
 )
 
@@ -31,14 +32,14 @@ func (p postgres) Claim(ctx context.Context, k StoreKey, fingerprint []byte, lea
 }
 
 // claim is Claim that also stores the request, unless that is nil. It is due some time after the lease.
-func (p postgres) claim(ctx context.Context, k StoreKey, fingerprint []byte, lease, ttl time.Duration, request *keptRequest, due time.Duration) (Claimed, error) {
+func (p postgres) claim(ctx context.Context, k StoreKey, fingerprint []byte, lease, ttl time.Duration, request *kept.Request, due time.Duration) (Claimed, error) {
 	if len(fingerprint) == 0 {
 		return Claimed{}, errors.New("claim key: the fingerprint is empty")
 	}
 	owner := uuid.New() // If the answer to a claim is lost, it shows whose row it is.
 	args := []any{k.Scope, k.Operation, k.Key, lockNumber(p.g.c.Schema, k.Scope, k.Operation, k.Key), fingerprint[1:], int16(fingerprint[0]), owner.String(),
 		lease.Microseconds(), ttl.Microseconds(), p.g.c.KeepExpired.Microseconds()}
-	args = append(args, request.columns()...)
+	args = append(args, request.Columns()...)
 	args = append(args, (lease + due).Microseconds())
 	// If the request is stored, a claim that succeeded although its answer was lost has the request run later.
 	var failed error
@@ -128,7 +129,7 @@ func (p postgres) Renew(ctx context.Context, k StoreKey, fence int64, lease time
 }
 
 func (p postgres) Finish(ctx context.Context, k StoreKey, fence int64, a StoredAnswer, ttl time.Duration) (expiresAt time.Time, mine bool, err error) {
-	headers, err := headersText(a.Header)
+	headers, err := kept.HeadersText(a.Header)
 	if err != nil {
 		return expiresAt, false, fmt.Errorf("store answer: %w", err)
 	}

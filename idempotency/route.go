@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/idempotency/internal/kept"
 )
 
 // Route holds the settings of one route. A zero field takes the setting of Config.
@@ -112,6 +114,9 @@ type Route struct {
 // each.
 func StoreStatus(status int) bool { return status < 400 || status == http.StatusPaymentRequired }
 
+// DefaultCompleteHeaders returns the headers that are stored of a request whose route has Complete. Route.CompleteHeaders adds to them.
+func DefaultCompleteHeaders() []string { return slices.Clone(kept.DefaultHeaders) }
+
 // DefaultReplayHeaders returns the headers that are stored with every answer. Cookies, credentials, dates and headers
 // of one connection are never stored.
 func DefaultReplayHeaders() []string { return slices.Clone(replayHeaders) }
@@ -179,12 +184,12 @@ func (r Route) validate(c Config) error {
 		bad("operation is empty: it must name the route that stored requests belong to, with complete")
 	}
 	for _, name := range r.CompleteHeaders {
-		if canonical := textproto.CanonicalMIMEHeaderKey(name); !isToken(name) || slices.Contains(neverKept, canonical) {
+		if !isToken(name) || kept.HasCredentials(name) {
 			bad("complete header is %q: it must be the name of a header that carries no credentials", name)
 		}
 	}
 	for _, name := range r.CompleteQuery {
-		if name == "" || slices.ContainsFunc(secretParameters, func(part string) bool { return strings.Contains(strings.ToLower(name), part) }) {
+		if name == "" || kept.IsSecret(name) {
 			bad("complete query is %q: it must be the name of a parameter that is no credential", name)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/holdfast-go/holdfast/idempotency/internal/kept"
 	"github.com/holdfast-go/holdfast/internal/handlertx"
 	"github.com/holdfast-go/holdfast/internal/plain"
 )
@@ -223,7 +224,7 @@ func (rt *route) commit(ctx context.Context, h *held, f disposition, hd *handlin
 		if a.Omitted {
 			state = stateOmitted
 		}
-		headers, err := headersText(a.Header)
+		headers, err := kept.HeadersText(a.Header)
 		if err != nil {
 			return "", owner, expires, fmt.Errorf("store answer: %w", err)
 		}
