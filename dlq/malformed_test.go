@@ -110,6 +110,9 @@ func TestMalformed_TheLimitsOfALetterAreExact(t *testing.T) {
 		if c.says == "" && (l.Event.Time.IsZero() && !strings.Contains(c.set, "0001") || l.Event.Headers["a"] != "b" || string(l.Event.Payload) != "{}") {
 			t.Errorf("%s: a whole letter is %+v", c.set, l)
 		}
+		if c.says == "time is" && !l.Event.Time.IsZero() {
+			t.Errorf("%s: the time %v was read", c.set, l.Event.Time)
+		}
 		if c.says == "headers have" && len(l.Event.Headers) > 0 {
 			t.Error("headers that are too large were read")
 		}

@@ -47,12 +47,12 @@
 //
 // Read the files in this order. Each uses those that come after it.
 //
-//  1. A program calls Receive or Store (receive.go), ConsumeUntil (backfill.go; backfill_row.go tells people how far it is), or Run and Consume (run.go). A probe may ask
+//  1. A program calls Receive or Store (receive.go), ConsumeUntil (backfill.go), or Run and Consume (run.go). A probe may ask
 //     whether it works (health.go), and a handler for a watermark (watermark.go). hooks.go is for packages webhook and holdfasttest. Handlers that
 //     want values get them from typed.go. inbox.go puts the parts together, and registers handlers so that they get payloads in the
 //     clear (decrypt.go).
-//  2. Consume joins the group and gets partitions (consume.go), all at once or some of them. It says what keeps the
-//     node from working though nothing fails (complete.go), saves and commits the positions as events settle, and releases them at a
+//  2. Consume joins the group and gets partitions (consume.go), all at once or some of them. It
+//     saves and commits the positions as events settle, and releases them at a
 //     rebalance or shutdown (position.go, by package position). held.go has all partitions of a node.
 //  3. A partition is read page by page (read.go). First it is assigned: the fence is raised, so that the last owner can no
 //     longer commit (assign.go). If the log does not hold the next offset, the partition is held (hold.go). A checkpoint shows
@@ -60,11 +60,11 @@
 //     Records that were settled before are recognised by the page (recognise.go). The others become events (record.go), and
 //     their disposition is decided (disposition.go). A key that holds up the others is stored (hotkey.go). A page has no more
 //     than the partition's share of the memory (page.go).
-//  4. The workers get an event when its key is free (dispatch.go), and report how it went (progress.go). An event that finds
+//  4. The workers get an event when its key is free, and report how it went (dispatch.go). An event that finds
 //     no room waits: backpressure (capacity.go). partition.go is what these files share. A database that lost its last
 //     transactions makes a partition stale.
 //  5. A worker of the pool does one job after the other (pool.go). If their handlers may share, it does several in one
-//     transaction while many wait (together.go). It may go on with the key that it has (followers.go); otherwise the scheduler decides which events may run
+//     transaction while many wait (together.go). It may go on with the key that it has; otherwise the scheduler decides which events may run
 //     in parallel (scheduler.go). job.go is the work of one transaction. Package readahead knows which offsets are settled.
 //  6. Run handles stored events (backlog.go), those of a type with a limit of its own one by one (limited.go). The handler of a due event runs (stored.go), and its row goes or waits for the
 //     next attempt (settle.go). Each event was claimed (claim.go), from a mark on (claim_mark.go), within the memory for stored
@@ -80,7 +80,7 @@
 //  11. Every handler runs in one place (handler.go), in a transaction (transaction.go) that commits or rolls back (ending.go),
 //     and is judged in one place (package failure). connection.go takes the connections, bounds what is waited for on them, and
 //     gets rid of dead ones. Package failure decides whose fault a failure is, and what follows from it.
-//  12. wiring.go explains a missing schema, and running.go tells a handler what it is about. All parts use env.go, registry.go (the
-//     handlers), middleware.go (what is around them), settings.go (what holds for a type), and statements.go. transient.go bounds how often a repeated error is logged. Package loop runs loops, and says how long they wait.
+//  12. wiring.go explains a missing schema, and what keeps a node from working though nothing fails; running.go tells a handler what it is about. All parts use env.go, registry.go (the
+//     handlers), middleware.go (what is around them), settings.go (what holds for a type), and statements.go. Package loop runs loops, and says how long they wait.
 //     vitals.go keeps what the loops saw last. backfill_progress.go says how far a backfill has got, and package readahead where it stops.
 package inbox

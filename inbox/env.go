@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	mathrand "math/rand/v2"
 	"sync/atomic"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -90,3 +91,7 @@ func (env *env) attrs(e holdfast.Event) []any {
 func (env *env) correlation(e holdfast.Event) string {
 	return correlation.ID(func(name string) string { return e.Headers[name] }, env.c.CorrelationHeader)
 }
+
+// sayEvery is the time between two logged lines of one kind that say what is waited for. The observer gets every error. The log does not: every
+// worker waits for the same database, and an operator should not have to read a thousand equal lines.
+const sayEvery = time.Minute

@@ -47,7 +47,7 @@ import (
 //	concluded   The worker has ended the job (conclude), and what waited for it is handed out.
 //
 // Who does what. One goroutine, the reader, runs run and all that it calls: assign, read, begin, and the counted replay after an unclean
-// end. Workers call the methods of jobOwner (progress.go). The consumer's saver asks unsaved and uncommitted every so often, and
+// end. Workers call the methods of jobOwner (dispatch.go). The consumer's saver asks unsaved and uncommitted every so often, and
 // others may take the partition away (lose) and end its reading (halt). mu guards the fields below it, down to fenced, and counted. What
 // stands above it is set before the reader begins, but for fence, which assign sets under mu. wants, hotLooked, withheld and the replay are
 // the reader's own; release reads replayEnd once it has ended.
