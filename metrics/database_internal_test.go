@@ -60,8 +60,8 @@ func TestDatabase_ASampleIsWhatTheDatabaseHolds(t *testing.T) {
 	if s.Lanes != 1 || !near(s.Oldest, time.Hour) || s.Waiting != 7 || !near(s.OldestWaiting, 2*time.Hour) || s.Scheduled != 1 {
 		t.Errorf("got %+v", s)
 	}
-	if len(s.Stored) != 2 || s.Stored[0].Consumer != "billing" || s.Stored[0].Events != 3 || s.Stored[0].Keys != 2 || s.Stored[0].Undeclared != 3 || !near(seconds(s.Stored[0].Oldest), 3*time.Hour) ||
-		s.Stored[1].Consumer != "mail" || s.Stored[1].Events != 1 || s.Stored[1].Undeclared != 0 {
+	if len(s.Stored) != 2 || s.Stored[0].Consumer != "billing" || s.Stored[0].Events != 3 || s.Stored[0].Keys != 2 || s.Stored[0].NoHandler != 3 || !near(seconds(s.Stored[0].Oldest), 3*time.Hour) ||
+		s.Stored[1].Consumer != "mail" || s.Stored[1].Events != 1 || s.Stored[1].NoHandler != 0 {
 		t.Errorf("stored: %+v", s.Stored)
 	}
 	if len(s.Letters) != 2 || s.Letters[0] != (openLetters{Origin: "inbox", Consumer: "billing", Open: 1}) || s.Letters[1] != (openLetters{Origin: "relay", Open: 1}) {

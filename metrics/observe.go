@@ -18,7 +18,7 @@ var ofDatabase = []Instrument{
 	gauge("holdfast.waiting.events", "{event}", "Events that wait in a consumer", "consumer"),
 	gauge("holdfast.waiting.keys", "{key}", "Topics and keys that wait", "consumer"),
 	gauge("holdfast.waiting.age", "s", "How long the oldest of them has waited", "consumer"),
-	gauge("holdfast.waiting.undeclared", "{event}", "Waiting events of types that no running node of the consumer handles", "consumer"),
+	gauge("holdfast.waiting.no_handler", "{event}", "Waiting events of types that no running node of the consumer handles", "consumer"),
 	gauge("holdfast.letters.open", "{event}", "Dead letters that a person has to decide on", "origin", "consumer"),
 	gauge("holdfast.table.size", "By", "Size of a table with its indexes; the segments of the log are one", "table"),
 	gauge("holdfast.sample.age", "s", "How old the figures of the database are"),
@@ -59,7 +59,7 @@ func (s sample) readings() []Reading {
 	}
 	for _, of := range s.Stored {
 		who := []string{of.Consumer}
-		all = append(all, Reading{5, float64(of.Events), who}, Reading{6, float64(of.Keys), who}, Reading{7, of.Oldest, who}, Reading{8, float64(of.Undeclared), who})
+		all = append(all, Reading{5, float64(of.Events), who}, Reading{6, float64(of.Keys), who}, Reading{7, of.Oldest, who}, Reading{8, float64(of.NoHandler), who})
 	}
 	for _, of := range s.Letters {
 		all = append(all, Reading{9, float64(of.Open), []string{of.Origin, of.Consumer}})

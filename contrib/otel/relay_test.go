@@ -133,7 +133,7 @@ func TestRelay_WhatWaitsForAConsumerIsMeasured(t *testing.T) {
 	}
 	pgtest.Exec(t, db.Pool, "update holdfast.stored set first_at = now() - interval '1 hour'")
 	got := collected(t, reader)
-	for name, want := range map[string]int64{"holdfast.waiting.events{consumer=billing}": 1, "holdfast.waiting.keys{consumer=billing}": 1, "holdfast.waiting.undeclared{consumer=billing}": 1} {
+	for name, want := range map[string]int64{"holdfast.waiting.events{consumer=billing}": 1, "holdfast.waiting.keys{consumer=billing}": 1, "holdfast.waiting.no_handler{consumer=billing}": 1} {
 		if got[name] != want {
 			t.Errorf("%s is %d, want %d, of %v", name, got[name], want, got)
 		}

@@ -107,7 +107,7 @@ with recursive storing as (
 
 // readStored counts what waits in each consumer, and of how many keys and of which events no node handles the type, among its $1 oldest.
 const readStored = `-- state.stored` + storing + `
-select c.consumer, n.events, n.keys, greatest(extract(epoch from now() - c.first_at), 0)::float8, n.undeclared
+select c.consumer, n.events, n.keys, greatest(extract(epoch from now() - c.first_at), 0)::float8, n.no_handler
   from storing c, lateral (
        with waiting as materialized (
            select x.topic, x.key, x.type from holdfast.stored x
@@ -116,7 +116,7 @@ select c.consumer, n.events, n.keys, greatest(extract(epoch from now() - c.first
               (select count(*) from (select distinct w.topic, w.key from waiting w where w.key <> '') k) as keys,
               (select coalesce(sum(u.n), 0) from (select w.type, count(*) as n from waiting w group by w.type) u
                 where not exists (select from holdfast.consumer_type t
-                                   where t.consumer = c.consumer and t.type = u.type and t.seen_until > now()))::bigint as undeclared) n
+                                   where t.consumer = c.consumer and t.type = u.type and t.seen_until > now()))::bigint as no_handler) n
  order by c.consumer`
 
 // readOverdue says for how long heads of a consumer have been due for 5 minutes and more that no node takes. It steps from one type to the

@@ -269,7 +269,7 @@ func readConsumers(ctx context.Context, r Reader, s *State, _ Options) error {
 	}
 	for _, c := range stored {
 		row := of(c.Consumer)
-		row.Waiting, row.Keys, row.Oldest, row.Undeclared = int64(c.Events), int64(c.Keys), int64(math.Round(c.Oldest)), int64(c.Undeclared)
+		row.Waiting, row.Keys, row.Oldest, row.NoHandler = int64(c.Events), int64(c.Keys), int64(math.Round(c.Oldest)), int64(c.NoHandler)
 	}
 	for _, l := range late {
 		of(l.Consumer).Overdue = l.Seconds

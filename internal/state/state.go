@@ -178,15 +178,15 @@ type Holder struct {
 
 // Consumer is a consumer that has ever had a node, a position, a waiting event or a dead letter.
 type Consumer struct {
-	Consumer   string `json:"consumer"`
-	Waiting    int64  `json:"waiting"`
-	Keys       int64  `json:"keys"`
-	Oldest     int64  `json:"oldest_seconds"`
-	Undeclared int64  `json:"undeclared"` // of the waiting ones, of types that no node handles
-	Overdue    int64  `json:"overdue_seconds"`
-	Letters    int64  `json:"letters"`
-	Nodes      int64  `json:"nodes"`
-	Heard      int64  `json:"heard_seconds_ago"` // -1 if no node has ever announced itself
+	Consumer  string `json:"consumer"`
+	Waiting   int64  `json:"waiting"`
+	Keys      int64  `json:"keys"`
+	Oldest    int64  `json:"oldest_seconds"`
+	NoHandler int64  `json:"no_handler"` // of the waiting ones, of types that no node handles
+	Overdue   int64  `json:"overdue_seconds"`
+	Letters   int64  `json:"letters"`
+	Nodes     int64  `json:"nodes"`
+	Heard     int64  `json:"heard_seconds_ago"` // -1 if no node has ever announced itself
 
 	Node nodes.Row `json:"-"` // zero if no node has ever announced itself
 }
@@ -275,11 +275,11 @@ type Size struct {
 
 // Stored is what waits in a consumer: of its oldest events, so many as are counted.
 type Stored struct {
-	Consumer   string
-	Events     int
-	Keys       int
-	Oldest     float64 // seconds
-	Undeclared int
+	Consumer  string
+	Events    int
+	Keys      int
+	Oldest    float64 // seconds
+	NoHandler int
 }
 
 // Written are counters that only grow.

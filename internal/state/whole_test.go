@@ -97,7 +97,7 @@ func TestWhole_EveryPartOfTheStateIsWhatTheTablesHold(t *testing.T) {
 	same("letters that were looked at", s.Looked, 5)
 	var consumers []string
 	for _, c := range s.Consumers {
-		consumers = append(consumers, fmt.Sprint(c.Consumer, " ", c.Waiting, " ", c.Keys, " ", c.Undeclared, " ", c.Overdue/60, " ", c.Letters, " ", c.Nodes, " ", c.Heard < 0))
+		consumers = append(consumers, fmt.Sprint(c.Consumer, " ", c.Waiting, " ", c.Keys, " ", c.NoHandler, " ", c.Overdue/60, " ", c.Letters, " ", c.Nodes, " ", c.Heard < 0))
 	}
 	same("consumers", strings.Join(consumers, "\n"), "billing 7 6 2 6 1 1 false\ncrm 1 1 1 8 0 0 true\nmail 1 0 1 7 0 0 true\nread 0 0 0 0 0 0 true\nsilent 0 0 0 0 0 0 false\nstock 2 2 2 0 0 0 true")
 	old("the oldest of billing", s.Consumers[0].Oldest, 2400)

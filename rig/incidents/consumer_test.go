@@ -124,7 +124,7 @@ func typeSkipped(s *scene) (over func()) {
 	return func() {}
 }
 
-func typeUndeclared(s *scene) (over func()) {
+func noHandler(s *scene) (over func()) {
 	s.on(nil)
 	topic := s.cluster.Topic(s, 1)
 	s.relay(nil, nil)

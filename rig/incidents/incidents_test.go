@@ -33,7 +33,7 @@ var making = map[string]func(*scene) (over func()){
 	"Handlers fail":                 handlersFail,
 	"A handler hangs":               handlerHangs,
 	"A type is skipped":             typeSkipped,
-	"No node handles a stored type": typeUndeclared,
+	"No node handles a stored type": noHandler,
 	"Too many events wait":          storedFull,
 	"No node runs a backfill":       backfillStopped,
 	"A backfill waits":              backfillWaits,
