@@ -1,0 +1,212 @@
+package dlq_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/dlq"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/rows"
+	"github.com/holdfast-go/holdfast/internal/wire"
+)
+
+// What is done to a letter changes its event's rows, and none of those that are like it in all but one: its consumer, source or id,
+// below and above. The others may be handled meanwhile: that says nothing about this one.
+func TestNeighbours_WhatIsDoneToALetterConcernsNoOther(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		act  func(ctx context.Context, b bundle, id int64) error
+		want string // the letter's state, its version, and its event's rows in the inbox and among the stored ones
+	}{
+		"edited": {func(ctx context.Context, b bundle, id int64) error {
+			return b.d.Edit(ctx, id, []byte(`{"a":1}`), "ann", "")
+		}, "open 2 dead t, stored 0"},
+		"discarded": {func(ctx context.Context, b bundle, id int64) error {
+			return b.d.Discard(ctx, id, "ann", "")
+		}, "discarded 1 discarded t, stored 0"},
+		"replayed": {func(ctx context.Context, b bundle, id int64) error {
+			_, err := b.d.Replay(ctx, dlq.Filter{IDs: []int64{id}}, dlq.ReplayOptions{By: "ann"})
+			return err
+		}, "replaying 1 stored t, stored 1"},
+		"replayed and discarded": {func(ctx context.Context, b bundle, id int64) error {
+			if _, err := b.d.Replay(ctx, dlq.Filter{IDs: []int64{id}}, dlq.ReplayOptions{By: "ann"}); err != nil {
+				return err
+			}
+			return b.d.Discard(ctx, id, "ann", "")
+		}, "discarded 1 discarded t, stored 0"},
+	} {
+		for _, theirs := range []string{"dead", "handled", "stored"} {
+			t.Run(name+", the others are "+theirs, func(t *testing.T) {
+				t.Parallel()
+				b := setup(t)
+				event := func(consumer, source, id string) int64 {
+					t.Helper()
+					pgtest.Exec(t, b.Pool, `insert into holdfast.inbox (consumer, source, event_id, topic, hash, processed_at, result, attempts)
+						values ($1, $2, $3, 'orders', sha256('{}'), now(), 'dead', 5)`, consumer, source, id)
+					return pgtest.Count(t, b.Pool, `insert into holdfast.letter (origin, consumer, reason, event_id, source, type, topic, key, time, payload, hash, attempts)
+						values ('inbox', $1, 'it failed', $2, $3, 't', 'orders', 'k', now(), '{}', sha256('{}'), 5) returning id`, consumer, id, source)
+				}
+				var ours int64
+				for _, e := range [][3]string{
+					{"a", "shop", "e1"}, {"billing", "depot", "e1"}, {"billing", "shop", "e0"}, {"billing", "shop", "e1"},
+					{"billing", "shop", "e2"}, {"billing", "zoo", "e1"}, {"mail", "shop", "e1"},
+				} {
+					if id := event(e[0], e[1], e[2]); e == [3]string{"billing", "shop", "e1"} {
+						ours = id
+					}
+				}
+				const others = "not (consumer = 'billing' and source = 'shop' and event_id = 'e1')"
+				pgtest.Exec(t, b.Pool, "update holdfast.inbox set result = $1, processed_at = case when $1 <> 'stored' then now() end where "+others, theirs)
+				if theirs == "stored" { // Their letters are being replayed.
+					pgtest.Exec(t, b.Pool, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, payload, hash, letter, next_at)
+						select consumer, topic, key, id, source, event_id, type, time, payload, hash, id, 'infinity' from holdfast.letter where `+others)
+					pgtest.Exec(t, b.Pool, "update holdfast.letter set state = 'replaying' where "+others)
+				}
+				// Only the head of a queue may become due by what is done to another event of its key.
+				theirRows := func() string {
+					return b.text(t, `select concat((select string_agg(l::text, ' ' order by id) from holdfast.letter l where `+others+`),
+						(select string_agg(i::text, ' ' order by consumer, source, event_id) from holdfast.inbox i where `+others+`),
+						(select string_agg(concat_ws(',', consumer, place, source, event_id, letter, attempts, hash), ' ' order by consumer, place) from holdfast.stored s where `+others+`),
+						(select count(*) from holdfast.letter_action where letter <> `+fmt.Sprint(ours)+`))`)
+				}
+				before := theirRows()
+				if err := c.act(t.Context(), b, ours); err != nil {
+					t.Fatal(err)
+				}
+				if after := theirRows(); after != before {
+					t.Errorf("the others were\n%s\nand are\n%s", before, after)
+				}
+				if got := b.text(t, `select concat(l.state, ' ', l.version, ' ', i.result, ' ', i.hash = l.hash, ', stored ', (select count(*) from holdfast.stored s where s.letter = l.id))
+					from holdfast.letter l join holdfast.inbox i using (consumer, source, event_id) where l.id = `+fmt.Sprint(ours)); got != c.want {
+					t.Errorf("it is %s, want %s", got, c.want)
+				}
+			})
+		}
+	}
+}
+
+// A replay goes on with its own bound, its own filter and its own count, whatever other names were interrupted, and its end is no other's.
+func TestNeighbours_AReplayOfAnotherNameIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	var letters []int64
+	for n := range 6 {
+		letters = append(letters, rows.Dead(t, b.Pool, "billing", "k", fmt.Sprint(n)))
+	}
+	replays := map[string]int64{}
+	interrupted := func(name string, upTo int64, ended string) {
+		t.Helper()
+		replays[name+ended] = pgtest.Count(t, b.Pool, `insert into holdfast.letter_replay (name, filter, upto, by, reason, ended_at)
+			select $1, $2::text::jsonb, $3, 'ann', '', nullif($4::text, '')::timestamptz returning id`, name, `{"NoPayloads": false}`, upTo, ended)
+	}
+	interrupted("b", letters[5], "2026-01-01")
+	interrupted("c", letters[0], "")
+	interrupted("b", letters[2], "")
+	interrupted("a", letters[4], "")
+	for name, moved := range map[string][]int64{"a": letters[4:5], "c": letters[3:5], "b": letters[:1]} {
+		for _, letter := range moved {
+			pgtest.Exec(t, b.Pool, "insert into holdfast.letter_action (letter, action, by, reason, replay) values ($1, 'replay', 'ann', '', $2)", letter, replays[name])
+		}
+	}
+	var before int
+	n, err := b.d.Replay(t.Context(), dlq.Filter{}, dlq.ReplayOptions{By: "ann", Name: "b", ProgressFunc: func(p dlq.Progress) { before = p.Before }})
+	if n != 2 || err != nil || before != 1 {
+		t.Errorf("replayed %d after %d, want 2 after 1: %v", n, before, err)
+	}
+	if got := b.text(t, "select string_agg(event_id, ' ' order by event_id) from holdfast.letter where state = 'replaying'"); got != "1 2" {
+		t.Errorf("replayed %s", got)
+	}
+	if got := b.text(t, "select string_agg(concat(name, ' ', ended_at is not null, ' ', ended_at < '2026-01-02'), ', ' order by id) from holdfast.letter_replay"); got != "b t t, c f , b t f, a f " {
+		t.Errorf("the replays are %s", got)
+	}
+	// Another begins, and what it finds is its own.
+	if n, err := b.d.Replay(t.Context(), dlq.Filter{}, dlq.ReplayOptions{By: "ann", Name: "b"}); n != 4 || err != nil {
+		t.Errorf("a new one replayed %d, want the 4 that are open: %v", n, err)
+	}
+}
+
+// A tombstone has no payload either, and one that a person has made of a letter is meant so.
+func TestNeighbours_OnlyAValueThatWasLeftOutKeepsALetterFromItsReplay(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	leftOut := `headers = '{"` + wire.HeaderValueLeftOut + `": "300"}'`
+	for name, c := range map[string]struct {
+		set     string
+		refused bool
+	}{
+		"it was left out":                 {"payload = null, " + leftOut, true},
+		"a tombstone":                     {"payload = null", false},
+		"a tombstone that a person made":  {"payload = null, version = 2, " + leftOut, false},
+		"a payload that was given by SQL": {"payload = '{}', " + leftOut, false},
+		"no headers at all":               {"payload = null, headers = null", false},
+	} {
+		id := rows.Dead(t, b.Pool, "billing", "k", name)
+		pgtest.Exec(t, b.Pool, "update holdfast.letter set "+c.set+" where id = $1", id)
+		n, err := b.d.Replay(t.Context(), dlq.Filter{IDs: []int64{id}}, dlq.ReplayOptions{By: "ann"})
+		if c.refused && (n != 0 || !errors.Is(err, dlq.ErrLeftOut)) || !c.refused && (n != 1 || err != nil) {
+			t.Errorf("%s: replayed %d, %v", name, n, err)
+		}
+	}
+}
+
+// A letter that is closed makes the head of its key due if nothing else holds that, and no other event.
+func TestNeighbours_OnlyTheHeadOfALettersKeyIsWoken(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		key, head, more string
+		woken           bool
+	}{
+		"a head that is dormant":                    {"k", "next_at = 'infinity'", "", true},
+		"one that claims have passed":               {"k", "next_at = now() - interval '1 hour'", "", true},
+		"one that a worker has":                     {"k", "next_at = now() - interval '1 hour', lease_until = now() + interval '1 hour'", "", false},
+		"one that waits for its next attempt":       {"k", "next_at = now() + interval '1 hour'", "", false},
+		"one after another letter":                  {"k", "next_at = 'infinity'", "after 9", false},
+		"one in the place of another letter":        {"k", "next_at = 'infinity'", "after 10", true},
+		"one before another letter":                 {"k", "next_at = 'infinity'", "after 11", true},
+		"a replay after another letter":             {"k", "next_at = 'infinity', letter = 4711", "after 9", true},
+		"one of a key that is paused":               {"k", "next_at = 'infinity'", "paused", false},
+		"an event without a key, which has no head": {"", "next_at = 'infinity'", "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := setup(t)
+			// In each queue the head and an event behind it. Those whose consumer, topic or key is another are below and above ours; letters
+			// hold none of them, but hold later events of theirs, and those before them by the place.
+			pgtest.Exec(t, b.Pool, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, next_at)
+				select q.consumer, q.topic, q.key, q.place, '', concat_ws('/', q.consumer, q.topic, q.key, q.place), 't', now(), '', 'infinity'
+				  from (values ('a', 'orders', $1::text, 3), ('a', 'orders', $1::text, 20), ('mail', 'orders', $1::text, 4), ('billing', 'aaa', $1::text, 5), ('billing', 'zzz', $1::text, 6),
+				               ('billing', 'orders', $1 || '!', 7), ('billing', 'orders', $1 || 'z', 8), ('billing', 'orders', 'a', 2),
+				               ('billing', 'orders', $1::text, 10), ('billing', 'orders', $1::text, 11)) q (consumer, topic, key, place)`, c.key)
+			pgtest.Exec(t, b.Pool, `insert into holdfast.letter (origin, consumer, reason, holds, event_id, source, type, topic, key, time, hash, place)
+				select 'inbox', s.consumer, 'it failed', true, 'held ' || s.event_id, '', 't', s.topic, s.key, now(), '', 1 from holdfast.stored s
+				 where not (s.consumer = 'billing' and s.topic = 'orders' and s.key = $1)`, c.key)
+			pgtest.Exec(t, b.Pool, "update holdfast.stored set "+c.head+" where consumer = 'billing' and topic = 'orders' and key = $1 and place = 10", c.key)
+			if c.more == "paused" {
+				pgtest.Exec(t, b.Pool, "insert into holdfast.pause (consumer, topic, key, by, reason) values ('billing', 'orders', $1, 'ann', '')", c.key)
+			} else if place, ok := strings.CutPrefix(c.more, "after "); ok {
+				pgtest.Exec(t, b.Pool, `insert into holdfast.letter (origin, consumer, reason, holds, event_id, source, type, topic, key, time, hash, place)
+					values ('inbox', 'billing', 'it failed', true, 'before', '', 't', 'orders', $1, now(), '', $2::text::bigint)`, c.key, place)
+			}
+			const all = "select string_agg(concat(event_id, ' at ', next_at), ', ' order by place) from holdfast.stored"
+			before := b.text(t, all)
+			letter := rows.Dead(t, b.Pool, "billing", c.key, "given up")
+			if err := b.d.Discard(t.Context(), letter, "ann", ""); err != nil {
+				t.Fatal(err)
+			}
+			woken := b.text(t, "select coalesce(string_agg(event_id, ' '), '') from holdfast.stored where next_at > now() - interval '30 minutes' and next_at <= now()")
+			want := ""
+			if c.woken {
+				want = "billing/orders/" + c.key + "/10"
+			}
+			if woken != want {
+				t.Errorf("%q was woken, want %q", woken, want)
+			}
+			if after := b.text(t, all); !c.woken && after != before {
+				t.Errorf("what waits was\n%s\nand is\n%s", before, after)
+			}
+		})
+	}
+}
