@@ -6,12 +6,15 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
 // What a handler under a lease, its store and its database may do that nobody thought of.
@@ -53,6 +56,43 @@ func TestHostileLease_UnderALeaseTheValidityShownFirstIsTheDatabases(t *testing.
 	if a, z := first.Header().Get(headerExpires), second.Header().Get(headerExpires); a == "" || a != z {
 		t.Errorf("it is %q first, and %q in a replay", a, z)
 	}
+}
+
+// renewing answers renewals without the database, and counts them.
+type renewing struct {
+	Store
+	times atomic.Int32
+}
+
+func (r *renewing) Renew(context.Context, StoreKey, int64, time.Duration) (bool, error) {
+	r.times.Add(1)
+	return true, nil
+}
+
+// A step stops the renewals only once it has a connection: the wait for one may be longer than the lease.
+func TestHostileLease_AClaimIsRenewedWhileAStepWaitsForAConnection(t *testing.T) {
+	b := setup(t)
+	pool := b.pool(1)
+	g := b.guardOn(pool, func(c *Config) { c.AcquireTimeout = 2 * time.Minute })
+	store := &renewing{Store: g.pg()}
+	g.store = store
+	h := b.stepping(g, Route{Lease: time.Second, Timeout: 2 * time.Minute}, func(ctx context.Context) error {
+		held, err := pool.Acquire(ctx)
+		if err != nil {
+			return err
+		}
+		done := make(chan error, 1)
+		go func() {
+			_, err := Step(ctx, "one", insertAmount("10"))
+			done <- err
+		}()
+		wait.Until(b, "the step waits for the connection", func() bool { return pool.Stat().EmptyAcquireCount() >= 1 && len(handlingOf(ctx).turn) == 1 })
+		before := store.times.Load()
+		wait.Until(b, "the claim is renewed meanwhile", func() bool { return store.times.Load() >= before+3 })
+		held.Release()
+		return <-done
+	})
+	b.is(b.send(h, sent{key: "k"}), 201, "")
 }
 
 func TestHostileLease_ACompletedRequestHasThePatternOfItsRoute(t *testing.T) {

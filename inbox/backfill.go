@@ -306,7 +306,7 @@ func (b *backfill) standings(ctx context.Context) (map[source.TopicPartition]rea
 	return b.positions.Standings(ctx)
 }
 
-// writeEvery is how often. After 30 s without a word (writeBackfillSQL, holdfast status, the console) no node counts as running it.
+// writeEvery is how often the progress is written into the table consumer_backfill, for holdfast status and the console. After 30 s without a word (writeBackfillSQL, holdfast status, the console) no node counts as running it.
 const writeEvery = 5 * time.Second
 
 // writeBackfill writes a progress; ended says that the call has ended, with end or at its bound. While another node tells its own, nothing

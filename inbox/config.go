@@ -145,7 +145,8 @@ type Config struct {
 	// UnknownType says what becomes of events of a type that no node declares. Defaults to UnknownSkip. Events of a type that
 	// another node declares are always stored for it. That goes on for an hour and two minutes after the last node with a handler
 	// was heard of, since it may be unable to reach Postgres. If no such node comes back, the events wait, and later events of
-	// their keys too. holdfast status counts them, and a node that handles the type takes them. Package direct, which has no log to
+	// their keys too. The gauge
+	// holdfast_waiting_no_handler counts them, and a node that handles the type takes them. Package direct, which has no log to
 	// read again, skips a type only if UnknownSkip is set here, and else keeps it and what is after it in its topic.
 	UnknownType Unknown
 

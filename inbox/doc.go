@@ -38,7 +38,7 @@
 //	internal/readahead how far a partition is read ahead: settled offsets, bytes in memory, the bound of a backfill
 //	internal/position  where the consumer stands in each partition, and which node may move it: fences, positions, where to read from
 //	internal/failure   what becomes of an event whose transaction failed: whose fault it is, and what follows (pure)
-//	internal/group     which events may share a transaction, and how many (pure)
+//	internal/group     which events may share a transaction, and how many
 //	internal/turns     how many handlers of a type run at once
 //	internal/retention which rows nobody needs any more, and at what pace they go
 //	internal/loop      loops side by side, their rests and their delays

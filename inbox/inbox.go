@@ -52,8 +52,12 @@ func newInbox(pool *pgxpool.Pool, c Config) *Inbox {
 	runner := &runner{env: env}
 	pauses := newPauses(env)
 	positions := position.New(position.Config{
-		Pool: pool, Schema: c.Schema, Consumer: c.Consumer, Node: env.node,
-		Random: func() float64 { return env.random() }, Transact: runner.transact,
+		Pool:     pool,
+		Schema:   c.Schema,
+		Consumer: c.Consumer,
+		Node:     env.node,
+		Random:   func() float64 { return env.random() },
+		Transact: runner.transact,
 	})
 	ledger := &ledger{
 		env:       env,

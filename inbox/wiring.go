@@ -14,7 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
 
-// This file explains what waiting cannot cure: a database that is not prepared for this consumer, a pool that was closed.
+// This file explains what waiting cannot cure: a database that is not prepared for this consumer, a pool that was closed. It warns when a node
+// starts of what keeps it from working though nothing fails: topics that are missing, a pool that is too small.
 
 // poolClosed reports that no statement of ours can be made any more.
 func poolClosed(err error) bool { return errors.Is(err, puddle.ErrClosedPool) }

@@ -51,12 +51,10 @@ type topicNames struct {
 
 func newTopicNames() *topicNames {
 	const troubled = maxTopics / 4
-	return &topicNames{published: bounded{
-		most: maxTopics - troubled,
-		none: "unnamed",
-		rest: "other",
-	},
-		troubled: bounded{most: troubled, none: "unnamed", rest: "other"}}
+	return &topicNames{
+		published: bounded{most: maxTopics - troubled, none: "unnamed", rest: "other"},
+		troubled:  bounded{most: troubled, none: "unnamed", rest: "other"},
+	}
 }
 
 // inTrouble is the value for a topic that may never have taken an event.

@@ -9,7 +9,7 @@ import (
 // each of them tries again and again: one line tells what a hundred would. It knows no clock and no logger.
 
 const (
-	// noticeEvery is how often a process logs of the same topic or partition.
+	// noticeEvery is how often a process logs about the same topic or partition.
 	noticeEvery = time.Minute
 
 	// noticeAfter is how long trouble lasts that is logged sooner: it has begun anew since the last line.

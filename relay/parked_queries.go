@@ -284,7 +284,7 @@ returning id`
 // deadLetterEvents makes dead letters of events of a window that cannot be published, or reopens the letters that they replay. It
 // returns of each its seq, the letter, and where it is. It reads no more of the row than Postgres needs to copy it. $1 lane, $2
 // done, $3 upto, $4 seqs, $5 reasons, $6 fingerprints, $7 holds.
-const deadLetterEvents = `-- relay.bury
+const deadLetterEvents = `-- relay.dead_letter_events
 with gone as materialized (
   select e.*, e.tableoid::regclass::text as segment, b.reason, b.fingerprint, b.holds, row_number() over (order by e.seq) as n
     from unnest($4::bigint[], $5::text[], $6::text[], $7::boolean[]) as b (of, reason, fingerprint, holds), holdfast.event e

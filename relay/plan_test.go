@@ -89,8 +89,8 @@ func TestPlan_TheStatementsOfTheRelayUseTheirIndexesOnLargeTables(t *testing.T) 
 		{readNext, "3, " + done + ", " + upto + ", 0, " + token, segments("lane_xid_seq")},
 		{readNext, "3, " + done + ", null, 0, " + token, segments("lane_xid_seq")},
 		{deadLetterEvents, "3, " + done + ", " + upto + ", '{120110,120120}', '{r,r}', '{f,f}', '{f,f}'", segments("lane_xid_seq")},
-		{buryScheduled, "3, 'r', 'f', null", []string{"scheduled_pkey"}},
-		{buryScheduled, "3, 'r', 'f', 120110", []string{"scheduled_pkey"}},
+		{deadLetterScheduled, "3, 'r', 'f', null", []string{"scheduled_pkey"}},
+		{deadLetterScheduled, "3, 'r', 'f', 120110", []string{"scheduled_pkey"}},
 	} {
 		asked = append(asked, row.statement)
 		plantest.Allowed(t, db.Pool, role, row.statement, row.literals)

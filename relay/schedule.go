@@ -97,7 +97,7 @@ func (l *lane) giveUpScheduled(ctx context.Context, cause error, only *int64) (f
 		cause = fmt.Errorf("its payload or its headers are larger than an event's may be: %w", cause)
 	}
 	err := l.inTx(ctx, func(batch *pgx.Batch) {
-		batch.Queue(l.r.sql.In(buryScheduled), l.number, reason(cause), fingerprint("", cause), only).QueryRow(func(row pgx.Row) error {
+		batch.Queue(l.r.sql.In(deadLetterScheduled), l.number, reason(cause), fingerprint("", cause), only).QueryRow(func(row pgx.Row) error {
 			if err := row.Scan(&letter, &seq, &p.event.Topic, &p.event.ID, &p.event.Type, &p.event.Key); !errors.Is(err, pgx.ErrNoRows) {
 				return err
 			}

@@ -86,11 +86,11 @@ func TestSchedule_AnEventThatIsScheduledMeanwhileIsNotBlamed(t *testing.T) {
 		"before the first one is tried alone": {[]moment{{"move_scheduled", alone, early}}, []string{"early", "late"}, []string{"bad"}},
 		"before it has a name":                {[]moment{{"name_scheduled", 1, early}}, []string{"early", "late"}, []string{"bad"}},
 		"before it is tried by its name":      {[]moment{{"move_scheduled", alone + 1, early}}, []string{"early", "late"}, []string{"bad"}},
-		"before it is buried":                 {[]moment{{"bury_scheduled", 1, early}}, []string{"early", "late"}, []string{"bad"}},
+		"before it is a dead letter":          {[]moment{{"dead_letter_scheduled", 1, early}}, []string{"early", "late"}, []string{"bad"}},
 		"cancelled, and another one, too": {[]moment{
 			{"name_scheduled", 1, func(db *pgtest.DB) { cancel(db, "bad") }},
 			{"move_scheduled", alone + 1, func(db *pgtest.DB) { schedule(db, "worse", "1 hour") }},
-			{"bury_scheduled", 1, func(db *pgtest.DB) { cancel(db, "worse") }},
+			{"dead_letter_scheduled", 1, func(db *pgtest.DB) { cancel(db, "worse") }},
 		}, []string{"late"}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -43,9 +43,9 @@ select b.events, b.bytes from batch b,
 const nameScheduled = `-- relay.name_scheduled
 select s.seq from holdfast.scheduled s where s.lane = $1::smallint and s.due_at <= now() order by s.due_at, s.seq limit 1`
 
-// buryScheduled makes a dead letter of the event of a lane that is due first, if $4 is its seq; where $4 is null, of the first that is
+// deadLetterScheduled makes a dead letter of the event of a lane that is due first, if $4 is its seq; where $4 is null, of the first that is
 // too large to be published, among the first 1,000. $1 lane, $2 reason, $3 fingerprint.
-const buryScheduled = `-- relay.bury_scheduled
+const deadLetterScheduled = `-- relay.dead_letter_scheduled
 with gone as (
   delete from holdfast.scheduled s
    where (s.lane, s.due_at, s.seq) in (

@@ -191,10 +191,10 @@ func TestSimAgrees_TheFakeAndPostgresAgree(t *testing.T) {
 	// What the history has no step for, or comes to by chance only.
 	beside := map[string]string{
 		"planned_page": "a long window", "transactions": "a long window", "places": "a long window", "cuts": "a backlog", "holders": "whose locks are Postgres's own", "segments": "the sizes are Postgres's own",
-		"incarnation": "a crash", "expire_written_once": "dedupe keys", "move_scheduled": "scheduled events", "name_scheduled": "scheduled events", "bury_scheduled": "scheduled events", "close_letters": "replays", "resume_queues": "letters that a person has dealt with",
+		"incarnation": "a crash", "expire_written_once": "dedupe keys", "move_scheduled": "scheduled events", "name_scheduled": "scheduled events", "dead_letter_scheduled": "scheduled events", "close_letters": "replays", "resume_queues": "letters that a person has dealt with",
 	}
 	missing := func() (names []string) {
-		for _, kind := range []string{"page", "quiet_page", "next_row", "bury", "claim", "save", "late save", "park", "due", "list_due", "due_of", "outcomes", "reclaim", "probe", "probe_held", "resume_held", "release", "heartbeat", "paused"} {
+		for _, kind := range []string{"page", "quiet_page", "next_row", "dead_letter_events", "claim", "save", "late save", "park", "due", "list_due", "due_of", "outcomes", "reclaim", "probe", "probe_held", "resume_held", "release", "heartbeat", "paused"} {
 			if h.kinds[kind] == 0 {
 				names = append(names, "to compare a "+kind)
 			}
@@ -378,7 +378,7 @@ func (co *comparison) step() {
 			return
 		}
 		every := 1 + co.rng.IntN(2)
-		co.both("bury", func(s *side) any {
+		co.both("dead_letter_events", func(s *side) any {
 			l, p := owned(s), s.pages[name]
 			var leave []*pending
 			for i := 0; i < len(p.events); i += every {

@@ -61,7 +61,7 @@ func TestTracker_ACursorMovesToTheFirstEventThatIsNotSettled(t *testing.T) {
 	}
 }
 
-func TestTracker_DeparturesEndBeforeTheFirstEventThatIsQueued(t *testing.T) {
+func TestTracker_WhatIsToBeParkedEndsBeforeTheFirstEventThatIsQueued(t *testing.T) {
 	t.Parallel()
 	const one = 256 + 1 // of an event of no payload: its key
 	all := func(n int) []pendingState { return slices.Repeat([]pendingState{leaving}, n) }

@@ -26,7 +26,7 @@ func HeadersText(h http.Header) (string, error) {
 	return string(text), err
 }
 
-// HeadersOf is the reverse of HeadersText. It refuses what HeadersText cannot have written.
+// HeadersOf is the reverse of HeadersText. It refuses characters that are no bytes.
 func HeadersOf(text string) (http.Header, error) {
 	h := http.Header{}
 	if err := json.Unmarshal([]byte(text), &h); err != nil {

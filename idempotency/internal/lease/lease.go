@@ -28,7 +28,7 @@ type Claim struct {
 //
 // A step (Lock) locks the key's row, which is stronger than the claim, and renews it with its commit (Extended). Meanwhile nothing is
 // renewed: a renewal would wait for the row, and perhaps for the connection that the step waits for. One in progress is cancelled, and
-// the step waits for its end. So at any time at most one of both talks to the database about the row.
+// the step waits for its end. So at most one of the two talks to the database about the row.
 //
 // Many goroutines may use it at once.
 type Lease struct {
@@ -41,13 +41,19 @@ type Lease struct {
 	locked bool               // a step has the row
 	giveUp context.CancelFunc // cancels the renewal in progress; nil if there is none
 
-	renewing sync.Mutex // held by a renewal, and by a step while it begins
+	renewing chan struct{} // has an element during a renewal, and while a step begins: one of them at a time
 }
 
 // Keep renews a claim that began at begun, until Stop. The end of ctx does not end it: a handler outlives its client.
 func Keep(ctx context.Context, c Claim, begun time.Time) *Lease {
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
-	l := &Lease{claim: c, stop: stop, ended: make(chan struct{}), safe: begun.Add(c.Length)}
+	l := &Lease{
+		claim:    c,
+		stop:     stop,
+		ended:    make(chan struct{}),
+		safe:     begun.Add(c.Length),
+		renewing: make(chan struct{}, 1),
+	}
 	go func() {
 		defer close(l.ended)
 		for pause(ctx, l.rest()) {
@@ -74,8 +80,8 @@ func (l *Lease) Lock() {
 		l.giveUp()
 	}
 	l.mu.Unlock()
-	l.renewing.Lock()
-	defer l.renewing.Unlock()
+	l.renewing <- struct{}{}
+	defer func() { <-l.renewing }()
 }
 
 // Unlock says that the step has ended.
@@ -94,8 +100,8 @@ func (l *Lease) Extended(begun time.Time) {
 
 // renew renews the claim once. err is why it is lost, if it is.
 func (l *Lease) renew(ctx context.Context) (lost bool, err error) {
-	l.renewing.Lock()
-	defer l.renewing.Unlock()
+	l.renewing <- struct{}{}
+	defer func() { <-l.renewing }()
 	ctx, idle := l.renewal(ctx)
 	if !idle {
 		return false, nil
@@ -108,7 +114,7 @@ func (l *Lease) renew(ctx context.Context) (lost bool, err error) {
 	if gaveUp := l.renewed(); gaveUp && err != nil {
 		return false, nil // The step determines whose row it is.
 	}
-	return Lost(mine, err, l.mayHaveRunOut()), err
+	return isLost(mine, err, l.mayHaveRunOut()), err
 }
 
 // renewal returns the context of a renewal. It ends no later than the claim, so that the handler does not outlive the claim while a
@@ -150,9 +156,9 @@ func (l *Lease) mayHaveRunOut() bool {
 	return !time.Now().Before(l.safe)
 }
 
-// Lost decides whether a claim is lost after the last attempt to renew it. One that may have run out counts as lost: otherwise two
+// isLost decides whether a claim is lost after the last attempt to renew it. One that may have run out counts as lost: otherwise two
 // requests might rely on it at once.
-func Lost(mine bool, err error, mayHaveRunOut bool) bool {
+func isLost(mine bool, err error, mayHaveRunOut bool) bool {
 	if err != nil {
 		return mayHaveRunOut
 	}

@@ -76,7 +76,7 @@ func TestLease_AClaimIsRenewedEveryThirdOfItUntilItIsStopped(t *testing.T) {
 }
 
 // From the moment at which a claim runs out another request may have the key. A renewal that is not answered must not let the
-// handler go on behind it.
+// handler go on after it.
 func TestLease_AClaimIsLostWhenItRunsOutHoweverLongARenewalTakes(t *testing.T) {
 	for answers := range 3 {
 		synctest.Test(t, func(t *testing.T) {
@@ -164,61 +164,83 @@ func TestLease_AKeyThatSomebodyElseHasIsLostAtOnce(t *testing.T) {
 	})
 }
 
-// The step may have the connection for which the renewal waits, and the row.
-func TestLease_AStepDoesNotWaitForARenewal(t *testing.T) {
+// The step may have the connection for which the renewal waits, and the row: it cancels the renewal. It waits until that has ended.
+func TestLease_AStepEndsARenewalOnItsWay(t *testing.T) {
+	for _, ends := range []time.Duration{0, time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			k := keep(t.Context(), func(ctx context.Context, _ int) (bool, error) {
+				<-ctx.Done()
+				time.Sleep(ends)
+				return false, ctx.Err()
+			})
+			defer k.Stop()
+			time.Sleep(length/3 + time.Second) // The first renewal is on its way.
+			begun := time.Now()
+			k.Lock()
+			if took := time.Since(begun); took != ends {
+				t.Errorf("the step waited for %s, and the renewal takes %s to end", took, ends)
+			}
+			time.Sleep(5 * length)
+			if lost := k.lost.Load(); len(k.renewals()) != 1 || lost != nil {
+				t.Errorf("while the step has the row, %d renewals were asked for, and the claim was lost: %+v", len(k.renewals()), lost)
+			}
+		})
+	}
+}
+
+// What renews a claim was done at its beginning, as far as one can tell, however long the answer took.
+func TestLease_ARenewalCountsFromItsBeginning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := keep(t.Context(), func(ctx context.Context, n int) (bool, error) { return silence(ctx) })
+		const takes = 5 * time.Second
+		k := keep(t.Context(), func(ctx context.Context, n int) (bool, error) {
+			if n > 1 {
+				return silence(ctx)
+			}
+			time.Sleep(takes)
+			return true, nil
+		})
 		defer k.Stop()
-		time.Sleep(length/3 + time.Second) // The first renewal is on its way.
-		begun := time.Now()
-		k.Lock()
-		if took := time.Since(begun); took != 0 {
-			t.Errorf("the step waited for %s", took)
-		}
 		time.Sleep(5 * length)
-		if lost := k.lost.Load(); len(k.renewals()) != 1 || lost != nil {
-			t.Errorf("while the step has the row, %d renewals were asked for, and the claim was lost: %+v", len(k.renewals()), lost)
+		if lost := k.lost.Load(); lost == nil || lost.after != length/3+length {
+			t.Errorf("lost %+v, want %s after the renewal that began at %s", lost, length, length/3)
 		}
 	})
 }
 
-// A step that has committed has renewed the claim, also one that took longer than the claim.
+// A step that has committed has renewed the claim, from its commit's beginning, also one that took longer than the claim.
 func TestLease_AStepRenewsTheClaim(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		k := keep(t.Context(), func(context.Context, int) (bool, error) { return true, nil })
+		k := keep(t.Context(), func(ctx context.Context, _ int) (bool, error) { return silence(ctx) })
 		defer k.Stop()
 		k.Lock()
 		time.Sleep(2 * length)
-		begun := time.Now()
-		k.Extended(begun)
+		committing := time.Now()
+		time.Sleep(time.Second)
+		k.Extended(committing)
 		k.Unlock()
-		synctest.Wait()
-		time.Sleep(length / 2)
-		if len(k.renewals()) == 0 || k.renewals()[0] < 2*length || k.renewals()[0] > 2*length+length/3 {
-			t.Errorf("after a step that ended at %s it was renewed after %v", 2*length, k.renewals())
-		}
-		if lost := k.lost.Load(); lost != nil {
-			t.Errorf("it was lost: %+v", *lost)
+		time.Sleep(5 * length)
+		if lost := k.lost.Load(); lost == nil || lost.after != 3*length {
+			t.Errorf("lost %+v, want %s after the commit that began at %s", lost, length, 2*length)
 		}
 	})
 }
 
-// After a step longer than the claim that did not commit, the claim has run out. One renewal gets the time to say whose it is.
-func TestLease_AClaimThatRanOutBehindAStepIsAskedForOnce(t *testing.T) {
+// After a step longer than the claim that did not commit, the claim has run out. A renewal gets the time to say whose it is.
+func TestLease_AClaimThatRanOutDuringAStepIsAskedFor(t *testing.T) {
 	for name, mine := range map[string]bool{"nobody has claimed the key": true, "somebody has": false} {
 		synctest.Test(t, func(t *testing.T) {
 			k := keep(t.Context(), func(ctx context.Context, n int) (bool, error) {
 				time.Sleep(time.Second)
 				return mine, ctx.Err()
 			})
+			defer k.Stop()
 			k.Lock()
 			time.Sleep(2 * length)
 			k.Unlock()
-			time.Sleep(length / 3)
-			if lost := k.lost.Load(); len(k.renewals()) == 0 || (lost == nil) != mine {
+			time.Sleep(length/30 + 2*time.Second)
+			if lost := k.lost.Load(); len(k.renewals()) != 1 || (lost == nil) != mine {
 				t.Errorf("%s: renewed after %v, lost %+v", name, k.renewals(), lost)
 			}
-			k.Stop()
 		})
 	}
 }
@@ -233,7 +255,7 @@ func TestLease_WhatARenewalThatEndedSays(t *testing.T) {
 		{true, nil, false, false}, {true, nil, true, false}, {false, nil, false, true}, {false, nil, true, true},
 		{false, context.DeadlineExceeded, false, false}, {false, context.DeadlineExceeded, true, true},
 	} {
-		if got := Lost(c.mine, c.err, c.ranOut); got != c.want {
+		if got := isLost(c.mine, c.err, c.ranOut); got != c.want {
 			t.Errorf("%+v: got %v", c, got)
 		}
 	}

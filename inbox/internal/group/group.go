@@ -17,7 +17,7 @@ type Times struct {
 	// done is committed, and the rest waits again. So what a group locks is locked for that long and one handler more.
 	Longest time.Duration
 
-	// Slow is from when on a handler is slow. Its type then runs alone for fifty times as long as that took: it may call services outside,
+	// A handler that took longer than Slow is slow. Its type then runs alone for fifty times as long as that took: it may call services outside,
 	// and others in its group would hold their locks meanwhile, so long that groups beside it fail, which wait for LockWait. On a busy
 	// machine any handler takes some tens of milliseconds now and then.
 	Slow time.Duration
@@ -45,7 +45,7 @@ const (
 	// slowRests is how many times as long a slow type runs alone as its event took.
 	slowRests = 50
 
-	// maxRests bounds how many times as long as rest a type runs alone.
+	// maxRests bounds how many times as long as Times.Rest a type runs alone.
 	maxRests = 64
 )
 

@@ -20,7 +20,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
 
-// Config is what a Table needs. All of it must be set.
+// Config is what a Table needs. StartAt and what a person is told ask neither Pool, Random nor Transact.
 type Config struct {
 	Pool     *pgxpool.Pool
 	Schema   string
@@ -44,7 +44,6 @@ type Config struct {
 // Transactions of events need not look. Those that were lost lie at or above the position that Postgres has now, and later
 // ones are durable again. What the node computed from both is refused as a whole, and the partition is read again from
 // Postgres's position. An event with a row is a duplicate; one that was lost is handled.
-
 type Table struct {
 	Config
 	SQL Statements
@@ -57,7 +56,7 @@ func New(c Config) *Table {
 	return &Table{Config: c, SQL: In(c.Schema), waiting: make(chan struct{}, waitingMost(c.Pool))}
 }
 
-// Progress is how far a partition is settled that a node has.
+// Progress is how far a node's partition is settled.
 type Progress struct {
 	Fence   *Fence
 	Settled int64                // every offset below it

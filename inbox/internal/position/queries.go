@@ -14,9 +14,19 @@ type Statements struct {
 func In(schema string) Statements {
 	in := func(statement string) string { return sqlschema.In(schema, statement) }
 	return Statements{
-		FenceShared: in(fenceSharedSQL), FenceCheck: in(fenceCheckSQL), Fence: in(fenceSQL), TryFence: in(tryFenceSQL),
-		Position: in(positionSQL), Standings: in(standingsSQL), Checkpoint: in(checkpointSQL), Assign: in(assignSQL), Hold: in(holdSQL), Save: in(saveSQL),
-		Release: in(releaseSQL), Renew: in(renewSQL), Incarnation: in(incarnationSQL),
+		FenceShared: in(fenceSharedSQL),
+		FenceCheck:  in(fenceCheckSQL),
+		Fence:       in(fenceSQL),
+		TryFence:    in(tryFenceSQL),
+		Position:    in(positionSQL),
+		Standings:   in(standingsSQL),
+		Checkpoint:  in(checkpointSQL),
+		Assign:      in(assignSQL),
+		Hold:        in(holdSQL),
+		Save:        in(saveSQL),
+		Release:     in(releaseSQL),
+		Renew:       in(renewSQL),
+		Incarnation: in(incarnationSQL),
 	}
 }
 

@@ -1,4 +1,4 @@
-// Package rows puts rows into holdfast's tables, in the schema "holdfast", as the code writes them after a longer story.
+// Package rows puts rows into holdfast's tables, in the schema "holdfast", as a longer run of the code would leave them.
 package rows
 
 import (

@@ -500,7 +500,7 @@ var handlers = map[string]func(*call) error{
 	"save": saveLanes, "release": releaseLane, "fence": fenceLane,
 	"count_lane": countLane, "count_topic": countTopic, "list_lane": listLane, "held": loadHeld, "park": parkEvents, "fix_head": fixHead,
 	"close_letters": closeLetters, "due": readDue, "list_due": listDue, "due_of": readHeads, "probe_held": readProbe,
-	"name_head": nameHead, "name_waiting": nameWaiting, "next_row": readNext, "bury": buryEvents, "name_scheduled": nameScheduled, "bury_scheduled": buryScheduled,
+	"name_head": nameHead, "name_waiting": nameWaiting, "next_row": readNext, "dead_letter_events": deadLetterEvents, "name_scheduled": nameScheduled, "dead_letter_scheduled": deadLetterScheduled,
 	"hold": holdParked, "resume_held": resumeHeld, "holds": loadHolds, "parked_topics": listTopics, "list_topic": listTopic, "list_queues": listQueues, "count_again": countAgain, "unpark": deleteParked, "delay": delayParked,
 	"dead_letter": deadLetterParked, "resume_queues": resumeQueues, "move_scheduled": moveScheduled, "paused": readPaused,
 }

@@ -10,7 +10,7 @@ import (
 	"unicode"
 )
 
-// Who reads a method knows of which type its receiver is: a short one begins as one of the words of the type does. A longer one
+// Whoever reads a method should see the type of its receiver: a short one begins as one of the words of the type does. A longer one
 // says what it is.
 func TestLayout_AReceiverBeginsAsItsTypeDoes(t *testing.T) {
 	for _, file := range sources(t) {
@@ -89,7 +89,8 @@ func receiverType(of ast.Expr) string {
 // mostColumns is how long a line with a struct literal may be.
 const mostColumns = 100
 
-// A change of one field is one line of a difference. Rows of tables, tests, and examples, which are laid out for pages, are left alone.
+// A change of one field is one line of a difference. Left alone are literals of two fields, rows of tables, tests, and examples, which are laid
+// out for pages.
 func TestLayout_ALongStructLiteralHasOneFieldALine(t *testing.T) {
 	for _, file := range sources(t) {
 		if strings.HasSuffix(file, "_test.go") || strings.Contains(file, "examples/") {

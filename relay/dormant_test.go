@@ -12,7 +12,7 @@ import (
 // Somebody deals with the letter that holds a key while nobody owns the lane, and while the key's later events wait for their topic. The end of
 // that makes none of them due, as another is before them: the first has to be made due at the claim. (Found by the simulation, seed
 // 11325251268365903255.)
-func TestSleepers_AQueueGoesOnWhoseLaterEventsWaitForTheirTopic(t *testing.T) {
+func TestDormant_AQueueGoesOnWhoseLaterEventsWaitForTheirTopic(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()

@@ -47,7 +47,7 @@ func (db *DB) segmentOf(e *Event) string {
 	panic("the event is in no segment")
 }
 
-func buryEvents(c *call) error {
+func deadLetterEvents(c *call) error {
 	db, lane, done, upto := c.db, c.args[0].(int), c.db.Parse(c.args[1].(string)), c.db.Parse(c.args[2].(string))
 	seqs, holds := c.args[3].([]int64), c.args[6].([]bool)
 	var gone []*Event
@@ -72,17 +72,17 @@ func buryEvents(c *call) error {
 		}
 	}
 	for i, e := range gone {
-		if db.is(BugBuryNoLetter) {
+		if db.is(BugDeadLetterNoLetter) {
 			c.row(e.Seq, int64(1), db.segmentOf(e), strconv.FormatUint(e.Xid, 10))
 			continue
 		}
-		holds := !db.is(BugBuryNoHold) && holds[slices.Index(seqs, e.Seq)]
+		holds := !db.is(BugDeadLetterNoHold) && holds[slices.Index(seqs, e.Seq)]
 		letter := e.Letter
 		if l := reopened[i]; l != nil {
 			row := l.lock(c.tx)
 			row.State, row.Holds = "open", holds
 		} else {
-			letter = c.bury(Letter{
+			letter = c.deadLetter(Letter{
 				State:   "open",
 				Holds:   holds,
 				EventID: e.ID,
@@ -103,8 +103,8 @@ func buryEvents(c *call) error {
 	return nil
 }
 
-// bury writes a letter.
-func (c *call) bury(l Letter) int64 {
+// deadLetter writes a letter.
+func (c *call) deadLetter(l Letter) int64 {
 	c.db.letterID++
 	l.ID = c.db.letterID
 	insert(&c.db.letters, c.tx, l)
@@ -120,8 +120,8 @@ func nameScheduled(c *call) error {
 	return nil
 }
 
-// buryScheduled makes a letter of the event that is due first, if it has that seq. None is too large here.
-func buryScheduled(c *call) error {
+// deadLetterScheduled makes a letter of the event that is due first, if it has that seq. None is too large here.
+func deadLetterScheduled(c *call) error {
 	due, seq := c.dueScheduled(), c.args[3].(*int64)
 	if len(due) == 0 || seq == nil {
 		return nil
@@ -135,11 +135,11 @@ func buryScheduled(c *call) error {
 		return err
 	}
 	due[0].remove(c.tx)
-	if c.db.is(BugBuryScheduled) {
+	if c.db.is(BugDeadLetterScheduled) {
 		c.row(int64(1), gone.Seq, gone.Topic, gone.ID, "t", gone.Key)
 		return nil
 	}
-	id := c.bury(Letter{
+	id := c.deadLetter(Letter{
 		State:   "open",
 		EventID: gone.ID,
 		Topic:   gone.Topic,
