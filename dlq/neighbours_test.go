@@ -122,9 +122,13 @@ func TestNeighbours_AReplayOfAnotherNameIsLeftAlone(t *testing.T) {
 	if got := b.text(t, "select string_agg(concat(name, ' ', ended_at is not null, ' ', ended_at < '2026-01-02'), ', ' order by id) from holdfast.letter_replay"); got != "b t t, c f , b t f, a f " {
 		t.Errorf("the replays are %s", got)
 	}
-	// Another begins, and what it finds is its own.
-	if n, err := b.d.Replay(t.Context(), dlq.Filter{}, dlq.ReplayOptions{By: "ann", Name: "b"}); n != 4 || err != nil {
+	// Another begins, and what it finds is its own. If it begins anew, it ends the one of its name alone.
+	interrupted("b", letters[0], "")
+	if n, err := b.d.Replay(t.Context(), dlq.Filter{}, dlq.ReplayOptions{By: "ann", Name: "b", Anew: true}); n != 4 || err != nil {
 		t.Errorf("a new one replayed %d, want the 4 that are open: %v", n, err)
+	}
+	if got := b.text(t, "select string_agg(concat(name, ' ', ended_at is not null, ' ', ended_at < '2026-01-02'), ', ' order by id) from holdfast.letter_replay"); got != "b t t, c f , b t f, a f , b t f, b t f" {
+		t.Errorf("the replays are %s", got)
 	}
 }
 

@@ -176,8 +176,16 @@ func (rt *route) resume(ctx context.Context, a abandonedRequest) (begin func(), 
 		return nil, fmt.Errorf("claim abandoned request: %w", err)
 	}
 	req := &request{
-		Request: r, info: info, scope: a.key.Scope, operation: a.key.Operation, fingerprint: versioned(versionForm, a.fingerprint), body: a.Body,
-		lock: lockNumber(g.c.Schema, a.key.Scope, a.key.Operation, a.key.Key), begun: begun, completed: true, route: a.Route,
+		Request:     r,
+		info:        info,
+		scope:       a.key.Scope,
+		operation:   a.key.Operation,
+		fingerprint: versioned(versionForm, a.fingerprint),
+		body:        a.Body,
+		lock:        lockNumber(g.c.Schema, a.key.Scope, a.key.Operation, a.key.Key),
+		begun:       begun,
+		completed:   true,
+		route:       a.Route,
 	}
 	return func() {
 		var ended func()

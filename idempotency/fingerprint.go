@@ -44,8 +44,14 @@ func subjectOf(r *http.Request, operation string, body []byte) subject {
 		media = strings.ToLower(strings.TrimSpace(r.Header.Get("Content-Type")))
 	}
 	return subject{
-		operation: operation, method: r.Method, path: wholePath(r), query: canonicalQuery(r.URL.RawQuery),
-		mediaType: media, boundary: parameters["boundary"], conditions: []string{r.Header.Get("If-Match"), r.Header.Get("If-None-Match")}, body: body,
+		operation:  operation,
+		method:     r.Method,
+		path:       wholePath(r),
+		query:      canonicalQuery(r.URL.RawQuery),
+		mediaType:  media,
+		boundary:   parameters["boundary"],
+		conditions: []string{r.Header.Get("If-Match"), r.Header.Get("If-None-Match")},
+		body:       body,
 	}
 }
 

@@ -302,10 +302,27 @@ type statements struct {
 func newStatements(schema string) statements {
 	in := func(sql string) string { return sqlschema.In(schema, sql) }
 	return statements{
-		lookup: in(lookupSQL), peek: in(peekSQL), countKeys: in(countKeysSQL), open: in(openSQL), openKeyless: in(openKeylessSQL), store: in(storeSQL), expire: in(expireSQL),
-		clean: in(cleanSQL), cleanExpired: in(cleanExpiredSQL),
-		claim: in(claimSQL), renew: in(renewSQL), finish: in(finishSQL), releaseLock: in(releaseLockSQL), release: in(releaseSQL),
-		stepOpen: in(stepOpenSQL), stepLock: in(stepLockSQL), stepLook: in(stepLookSQL), stepDone: in(stepDoneSQL),
-		due: in(dueSQL), resume: in(resumeSQL), postpone: in(postponeSQL), abandon: in(abandonSQL),
+		lookup:       in(lookupSQL),
+		peek:         in(peekSQL),
+		countKeys:    in(countKeysSQL),
+		open:         in(openSQL),
+		openKeyless:  in(openKeylessSQL),
+		store:        in(storeSQL),
+		expire:       in(expireSQL),
+		clean:        in(cleanSQL),
+		cleanExpired: in(cleanExpiredSQL),
+		claim:        in(claimSQL),
+		renew:        in(renewSQL),
+		finish:       in(finishSQL),
+		releaseLock:  in(releaseLockSQL),
+		release:      in(releaseSQL),
+		stepOpen:     in(stepOpenSQL),
+		stepLock:     in(stepLockSQL),
+		stepLook:     in(stepLookSQL),
+		stepDone:     in(stepDoneSQL),
+		due:          in(dueSQL),
+		resume:       in(resumeSQL),
+		postpone:     in(postponeSQL),
+		abandon:      in(abandonSQL),
 	}
 }

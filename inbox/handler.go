@@ -84,8 +84,15 @@ func (rn *runner) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []hold
 		}
 		conn := tx.Conn().PgConn()
 		r := failure.Return{
-			Err: err, Timeout: c.Timeout, Over: hctx.Err() != nil, Stopped: ctx.Err() != nil,
-			Closed: conn.IsClosed(), Busy: conn.IsBusy(), Status: conn.TxStatus(), Ended: given.Ended(), RanOut: given.RanOut(),
+			Err:     err,
+			Timeout: c.Timeout,
+			Over:    hctx.Err() != nil,
+			Stopped: ctx.Err() != nil,
+			Closed:  conn.IsClosed(),
+			Busy:    conn.IsBusy(),
+			Status:  conn.TxStatus(),
+			Ended:   given.Ended(),
+			RanOut:  given.RanOut(),
 		}
 		if r.TimedOut() && r.Closed {
 			r.CutOff = q.cutOff(given.Sent())

@@ -86,7 +86,12 @@ func newInbox(pool *pgxpool.Pool, c Config) *Inbox {
 		memory:   newStoredMemory(c.MemoryBudget/8, c.Workers),
 	}
 	return &Inbox{
-		env: env, registry: registry, receiver: receiver, declarations: declarations, skips: skips, claims: claims,
+		env:          env,
+		registry:     registry,
+		receiver:     receiver,
+		declarations: declarations,
+		skips:        skips,
+		claims:       claims,
 		backlog: &backlog{
 			env:      env,
 			registry: registry,

@@ -77,8 +77,13 @@ func (g *generation) fetchOnce(ctx context.Context, tp source.TopicPartition, of
 	defer cancel()
 	m, err := g.s.transport.RoundTrip(ctx, g.s.addr, &fetchRequest{
 		Request: fetchapi.Request{
-			ReplicaID: -1, MaxWaitTime: int32(fetchWait.Milliseconds()), MinBytes: 1, MaxBytes: size,
-			IsolationLevel: int8(isolation), SessionID: 0, SessionEpoch: -1,
+			ReplicaID:      -1,
+			MaxWaitTime:    int32(fetchWait.Milliseconds()),
+			MinBytes:       1,
+			MaxBytes:       size,
+			IsolationLevel: int8(isolation),
+			SessionID:      0,
+			SessionEpoch:   -1,
 			Topics: []fetchapi.RequestTopic{{Topic: tp.Topic, Partitions: []fetchapi.RequestPartition{{
 				Partition: int32(tp.Partition), CurrentLeaderEpoch: -1, FetchOffset: offset, LogStartOffset: -1, PartitionMaxBytes: size,
 			}}}},

@@ -80,10 +80,16 @@ func (g *Group) Open(ctx context.Context, handover time.Duration) (source.Sessio
 	answered()
 	var err error
 	s.group, err = kafka.NewConsumerGroup(kafka.ConsumerGroupConfig{
-		ID: config.GroupID, Brokers: g.connection.Brokers, Dialer: dials.name(g.connection.dialer()), Topics: config.Topics,
-		HeartbeatInterval: config.HeartbeatInterval, SessionTimeout: config.SessionTimeout, RebalanceTimeout: config.RebalanceTimeout,
-		JoinGroupBackoff: 250 * time.Millisecond, StartOffset: kafka.FirstOffset,
-		GroupBalancers: []kafka.GroupBalancer{balancer{kafka.RangeGroupBalancer{}, s}, balancer{kafka.RoundRobinGroupBalancer{}, s}},
+		ID:                config.GroupID,
+		Brokers:           g.connection.Brokers,
+		Dialer:            dials.name(g.connection.dialer()),
+		Topics:            config.Topics,
+		HeartbeatInterval: config.HeartbeatInterval,
+		SessionTimeout:    config.SessionTimeout,
+		RebalanceTimeout:  config.RebalanceTimeout,
+		JoinGroupBackoff:  250 * time.Millisecond,
+		StartOffset:       kafka.FirstOffset,
+		GroupBalancers:    []kafka.GroupBalancer{balancer{kafka.RangeGroupBalancer{}, s}, balancer{kafka.RoundRobinGroupBalancer{}, s}},
 	})
 	if err != nil {
 		own.CloseIdleConnections()

@@ -237,7 +237,11 @@ func (o *Outbox) columns(events []holdfast.Event) (columns, error) {
 	n := len(events)
 	texts := make([]string, 5*n)
 	c := columns{
-		ids: texts[:n:n], sources: texts[n : 2*n : 2*n], types: texts[2*n : 3*n : 3*n], topics: texts[3*n : 4*n : 4*n], keys: texts[4*n:],
+		ids:      texts[:n:n],
+		sources:  texts[n : 2*n : 2*n],
+		types:    texts[2*n : 3*n : 3*n],
+		topics:   texts[3*n : 4*n : 4*n],
+		keys:     texts[4*n:],
 		payloads: make([][]byte, n),
 	}
 	for i := range events {

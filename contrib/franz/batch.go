@@ -50,9 +50,18 @@ func (w *batchWriter) write(by identity, first int32, at time.Time, codec kgo.Co
 	now := at.UnixMilli()
 	const header = 61
 	batch := kmsg.RecordBatch{
-		Length: int32(header - 12 + len(records)), PartitionLeaderEpoch: -1, Magic: 2, Attributes: attributes,
-		LastOffsetDelta: w.count - 1, FirstTimestamp: now, MaxTimestamp: now,
-		ProducerID: by.id, ProducerEpoch: by.epoch, FirstSequence: first, NumRecords: w.count, Records: records,
+		Length:               int32(header - 12 + len(records)),
+		PartitionLeaderEpoch: -1,
+		Magic:                2,
+		Attributes:           attributes,
+		LastOffsetDelta:      w.count - 1,
+		FirstTimestamp:       now,
+		MaxTimestamp:         now,
+		ProducerID:           by.id,
+		ProducerEpoch:        by.epoch,
+		FirstSequence:        first,
+		NumRecords:           w.count,
+		Records:              records,
 	}
 	out := batch.AppendTo(make([]byte, 0, header+len(records)))
 	binary.BigEndian.PutUint32(out[17:], crc32.Checksum(out[21:], castagnoli))

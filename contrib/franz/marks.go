@@ -79,8 +79,9 @@ func parsePart(value []byte) (markPart, error) {
 		return markPart{}, errNoMark
 	}
 	p := markPart{
-		mark: mark{epoch: int64(binary.BigEndian.Uint64(value[1:])), number: int64(binary.BigEndian.Uint64(value[9:]))},
-		part: int(binary.BigEndian.Uint32(value[17:])), parts: int(binary.BigEndian.Uint32(value[21:])),
+		mark:  mark{epoch: int64(binary.BigEndian.Uint64(value[1:])), number: int64(binary.BigEndian.Uint64(value[9:]))},
+		part:  int(binary.BigEndian.Uint32(value[17:])),
+		parts: int(binary.BigEndian.Uint32(value[21:])),
 	}
 	if p.part >= p.parts {
 		return markPart{}, errNoMark

@@ -148,8 +148,14 @@ func (r *reader) consume(ctx context.Context, offset int64, headersOnly bool) (n
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	c, err := r.js.CreateConsumer(ctx, r.stream, jetstream.ConsumerConfig{
-		FilterSubject: r.subject, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: uint64(offset), AckPolicy: jetstream.AckNonePolicy,
-		InactiveThreshold: inactive, MemoryStorage: true, Replicas: 1, HeadersOnly: headersOnly,
+		FilterSubject:     r.subject,
+		DeliverPolicy:     jetstream.DeliverByStartSequencePolicy,
+		OptStartSeq:       uint64(offset),
+		AckPolicy:         jetstream.AckNonePolicy,
+		InactiveThreshold: inactive,
+		MemoryStorage:     true,
+		Replicas:          1,
+		HeadersOnly:       headersOnly,
 	})
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound):

@@ -166,7 +166,11 @@ func bareEvent(rows pgx.Rows, v [][]byte, words map[string]string) holdfast.Even
 		return s
 	}
 	return holdfast.Event{
-		ID: string(v[2]), Source: word(v[3]), Type: word(v[4]), Topic: word(v[5]), Key: string(v[6]),
+		ID:      string(v[2]),
+		Source:  word(v[3]),
+		Type:    word(v[4]),
+		Topic:   word(v[5]),
+		Key:     string(v[6]),
 		Time:    time.UnixMicro(int64(binary.BigEndian.Uint64(v[7])) + microsecondsTo2000).UTC(),
 		Payload: append([]byte(nil), v[8]...),
 	}

@@ -75,16 +75,40 @@ type growthSizes struct {
 
 var (
 	fullGrowth = growthSizes{
-		rounds: 2, backlogs: []int{1e4, 1e5, 1e6}, spread: 200_000, keys: []int{1, 100, 1e4, 1e6}, lanes: []int{1, 8, 64},
-		payloads: []int{300, 3_000, 30_000, 100_000}, payloadSum: 100_000_000,
-		rates: []int{100, 500, 1000, 2000, 5000}, rate: 200, latency: 8 * time.Second,
-		stored: []int{1e3, 1e4, 1e5, 1e6}, claimed: 2000, rows: []int{1e4, 1e5, 1e6}, turns: 4, consumers: []int{1, 2, 4, 8}, consume: 160_000,
+		rounds:     2,
+		backlogs:   []int{1e4, 1e5, 1e6},
+		spread:     200_000,
+		keys:       []int{1, 100, 1e4, 1e6},
+		lanes:      []int{1, 8, 64},
+		payloads:   []int{300, 3_000, 30_000, 100_000},
+		payloadSum: 100_000_000,
+		rates:      []int{100, 500, 1000, 2000, 5000},
+		rate:       200,
+		latency:    8 * time.Second,
+		stored:     []int{1e3, 1e4, 1e5, 1e6},
+		claimed:    2000,
+		rows:       []int{1e4, 1e5, 1e6},
+		turns:      4,
+		consumers:  []int{1, 2, 4, 8},
+		consume:    160_000,
 	}
 	quickGrowth = growthSizes{
-		rounds: 1, backlogs: []int{1e3, 1e4, 1e5}, spread: 40_000, keys: []int{1, 100, 1e4}, lanes: []int{1, 8, 64},
-		payloads: []int{300, 3_000, 30_000}, payloadSum: 15_000_000,
-		rates: []int{100, 500, 1000}, rate: 200, latency: 3 * time.Second,
-		stored: []int{1e3, 1e4, 1e5}, claimed: 500, rows: []int{1e3, 1e4, 1e5}, turns: 3, consumers: []int{1, 2, 4}, consume: 24_000,
+		rounds:     1,
+		backlogs:   []int{1e3, 1e4, 1e5},
+		spread:     40_000,
+		keys:       []int{1, 100, 1e4},
+		lanes:      []int{1, 8, 64},
+		payloads:   []int{300, 3_000, 30_000},
+		payloadSum: 15_000_000,
+		rates:      []int{100, 500, 1000},
+		rate:       200,
+		latency:    3 * time.Second,
+		stored:     []int{1e3, 1e4, 1e5},
+		claimed:    500,
+		rows:       []int{1e3, 1e4, 1e5},
+		turns:      3,
+		consumers:  []int{1, 2, 4},
+		consume:    24_000,
 	}
 )
 

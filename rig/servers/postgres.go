@@ -105,8 +105,14 @@ func (s *Servers) Postgres(args servers.DoArgs, _ *servers.DoReply) error {
 
 // Bouncer starts a PgBouncer.
 func (s *Servers) Bouncer(args servers.BouncerArgs, reply *servers.BouncerReply) error {
-	server, err := bouncer.Start(context.Background(), bouncer.Options{Target: args.Target,
-		User: args.User, Password: args.Password, PoolSize: args.PoolSize, MaxClients: args.MaxClients, Settings: args.Settings})
+	server, err := bouncer.Start(context.Background(), bouncer.Options{
+		Target:     args.Target,
+		User:       args.User,
+		Password:   args.Password,
+		PoolSize:   args.PoolSize,
+		MaxClients: args.MaxClients,
+		Settings:   args.Settings,
+	})
 	if errors.Is(err, bouncer.ErrNoBouncer) {
 		reply.Missing = err.Error()
 		return nil

@@ -61,9 +61,14 @@ func New(t testing.TB) *Authority {
 func (a *Authority) Issue(t testing.TB, name string, life time.Duration, hosts ...string) Issued {
 	t.Helper()
 	key := newKey(t)
-	template := &x509.Certificate{SerialNumber: serial(t), Subject: pkix.Name{CommonName: name},
-		NotBefore: a.certificate.NotBefore, NotAfter: time.Now().Add(life), KeyUsage: x509.KeyUsageDigitalSignature,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
+	template := &x509.Certificate{
+		SerialNumber: serial(t),
+		Subject:      pkix.Name{CommonName: name},
+		NotBefore:    a.certificate.NotBefore,
+		NotAfter:     time.Now().Add(life),
+		KeyUsage:     x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
 	for _, host := range hosts {
 		if ip := net.ParseIP(host); ip != nil {
 			template.IPAddresses = append(template.IPAddresses, ip)

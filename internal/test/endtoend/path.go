@@ -158,8 +158,13 @@ func (p *Path) Consume(consumer string, h inbox.Handler, change func(*inbox.Conf
 }
 
 func GroupOf(consumer string, topics []string) kafkago.GroupConfig {
-	return kafkago.GroupConfig{GroupID: consumer + " of " + topics[0], Topics: topics,
-		SessionTimeout: 20 * time.Second, HeartbeatInterval: 500 * time.Millisecond, WatchInterval: time.Second}
+	return kafkago.GroupConfig{
+		GroupID:           consumer + " of " + topics[0],
+		Topics:            topics,
+		SessionTimeout:    20 * time.Second,
+		HeartbeatInterval: 500 * time.Millisecond,
+		WatchInterval:     time.Second,
+	}
 }
 
 func ConsumeGroup(ctx context.Context, in *inbox.Inbox, brokers []string, g kafkago.GroupConfig) error {

@@ -46,8 +46,12 @@ func startBouncer(server *url.URL, settings map[string]string) (address string, 
 	password, _ := server.User.Password()
 	var reply servers.BouncerReply
 	err = servers.Call(context.Background(), "Bouncer", servers.BouncerArgs{
-		Target: net.JoinHostPort(server.Hostname(), cmp.Or(server.Port(), "5432")),
-		User:   server.User.Username(), Password: password, PoolSize: BouncerPool, MaxClients: 800, Settings: settings,
+		Target:     net.JoinHostPort(server.Hostname(), cmp.Or(server.Port(), "5432")),
+		User:       server.User.Username(),
+		Password:   password,
+		PoolSize:   BouncerPool,
+		MaxClients: 800,
+		Settings:   settings,
 	}, &reply)
 	switch {
 	case err != nil:

@@ -29,8 +29,18 @@ type counters struct {
 func (p *Proxy) Counts() Counts {
 	c := &p.counters
 	return Counts{
-		Connections: c.connections.Load(), Open: c.open.Load(), Unreachable: c.unreachable.Load(), Unanswered: c.unanswered.Load(),
-		Held: c.held.Load(), Delayed: c.delayed.Load(), Resets: c.resets.Load(), Truncated: c.truncated.Load(), Commits: c.commits.Load(),
-		CutBefore: c.cutBefore.Load(), CutAfter: c.cutAfter.Load(), Up: c.carried[up].Load(), Down: c.carried[down].Load(),
+		Connections: c.connections.Load(),
+		Open:        c.open.Load(),
+		Unreachable: c.unreachable.Load(),
+		Unanswered:  c.unanswered.Load(),
+		Held:        c.held.Load(),
+		Delayed:     c.delayed.Load(),
+		Resets:      c.resets.Load(),
+		Truncated:   c.truncated.Load(),
+		Commits:     c.commits.Load(),
+		CutBefore:   c.cutBefore.Load(),
+		CutAfter:    c.cutAfter.Load(),
+		Up:          c.carried[up].Load(),
+		Down:        c.carried[down].Load(),
 	}
 }

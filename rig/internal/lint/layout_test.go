@@ -110,6 +110,8 @@ func TestLayout_ALongStructLiteralIsFound(t *testing.T) {
 		"Config{A: 1, B: 2, C: 3}":                          false,
 		"Config{\n\tA: 1,\n\tB: 2,\n\tC: " + value + ",\n}": false,
 		"Config{A: 1, B: " + value + ",\n\tC: 3}":           true,
+		"Config{\n\tA: 1, B: 2, C: " + value + ",\n}":       true,
+		"Config{\n\tA: 1, B: 2,\n\tC: " + value + ",\n}":    false,
 		"Config{1, 2, " + value + "}":                       false,
 		"[]Config{{A: 1, B: 2, C: " + value + "}}":          false,
 		"map[string]int{A: 1, B: 2, " + value + ": 3}":      false,
@@ -120,7 +122,7 @@ func TestLayout_ALongStructLiteralIsFound(t *testing.T) {
 	}
 }
 
-// longLiterals are the struct literals of three fields and more that begin on a line beyond mostColumns.
+// longLiterals are the struct literals of three fields and more of which several begin on a line beyond mostColumns.
 func longLiterals(t *testing.T, file, text string) (found []string) {
 	t.Helper()
 	fset := token.NewFileSet()
@@ -143,10 +145,19 @@ func longLiterals(t *testing.T, file, text string) (found []string) {
 				return true
 			}
 		}
+		if _, isMap := literal.Type.(*ast.MapType); isMap {
+			return true
+		}
 		at := fset.Position(literal.Lbrace)
-		width := len([]rune(strings.ReplaceAll(lines[at.Line-1], "\t", "    ")))
-		if _, isMap := literal.Type.(*ast.MapType); !isMap && width > mostColumns && fset.Position(literal.Elts[0].Pos()).Line == at.Line {
-			found = append(found, fmt.Sprintf("%s: a struct literal on a line of %d columns: it must have one field a line beyond %d", at, width, mostColumns))
+		begin := map[int]int{at.Line: 1} // how many fields, and whether the literal itself, begin on a line
+		for _, field := range literal.Elts {
+			begin[fset.Position(field.Pos()).Line]++
+		}
+		for line, n := range begin {
+			if width := len([]rune(strings.ReplaceAll(lines[line-1], "\t", "    "))); n > 1 && width > mostColumns {
+				found = append(found, fmt.Sprintf("%s: a struct literal has a line of %d columns: it must have one field a line beyond %d", at, width, mostColumns))
+				break
+			}
 		}
 		return true
 	})

@@ -72,7 +72,12 @@ func publish(ctx context.Context, pool *pgxpool.Pool, o Order, name string, logg
 	}
 	defer publisher.Close()
 	r, err := relay.New(pool, publisher, relay.Config{
-		Name: name, Lease: 3 * time.Second, BatchSize: o.BatchSize, HoldKey: o.HoldKey, SegmentBytes: 1 << 20, Logger: logger,
+		Name:         name,
+		Lease:        3 * time.Second,
+		BatchSize:    o.BatchSize,
+		HoldKey:      o.HoldKey,
+		SegmentBytes: 1 << 20,
+		Logger:       logger,
 		Retry: retry.Policy{
 			Attempts: o.Attempts,
 			Base:     50 * time.Millisecond,
@@ -101,8 +106,15 @@ const retention = 15 * time.Minute
 // consume is a consumer whose handler leaves an effect and fails as the event's header "fail" says.
 func consume(ctx context.Context, pool *pgxpool.Pool, o Order, logger *slog.Logger) error {
 	in, err := inbox.New(pool, inbox.Config{
-		Consumer: "billing", Logger: logger, BatchSize: o.Batch, Workers: 4, ImmediateRetries: -1, Retention: retention,
-		Timeout: 3 * time.Second, StopTimeout: 200 * time.Millisecond, Grace: 200 * time.Millisecond,
+		Consumer:         "billing",
+		Logger:           logger,
+		BatchSize:        o.Batch,
+		Workers:          4,
+		ImmediateRetries: -1,
+		Retention:        retention,
+		Timeout:          3 * time.Second,
+		StopTimeout:      200 * time.Millisecond,
+		Grace:            200 * time.Millisecond,
 		Retry: retry.Policy{
 			Attempts: o.Tries,
 			Base:     20 * time.Millisecond,
