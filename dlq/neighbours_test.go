@@ -183,10 +183,12 @@ func TestNeighbours_OnlyTheHeadOfALettersKeyIsWoken(t *testing.T) {
 				select q.consumer, q.topic, q.key, q.place, '', concat_ws('/', q.consumer, q.topic, q.key, q.place), 't', now(), '', 'infinity'
 				  from (values ('a', 'orders', $1::text, 3), ('a', 'orders', $1::text, 20), ('mail', 'orders', $1::text, 4), ('billing', 'aaa', $1::text, 5), ('billing', 'zzz', $1::text, 6),
 				               ('billing', 'orders', $1 || '!', 7), ('billing', 'orders', $1 || 'z', 8), ('billing', 'orders', 'a', 2),
+				               ('a', 'orders', $1::text, 10), ('mail', 'orders', $1::text, 10), ('billing', 'aaa', $1::text, 10), ('billing', 'zzz', $1::text, 10),
+				               ('billing', 'orders', $1 || '!', 10), ('billing', 'orders', $1 || 'z', 10), ('billing', 'orders', 'a', 10), ('other', 'orders', 'other', 10),
 				               ('billing', 'orders', $1::text, 10), ('billing', 'orders', $1::text, 11)) q (consumer, topic, key, place)`, c.key)
 			pgtest.Exec(t, b.Pool, `insert into holdfast.letter (origin, consumer, reason, holds, event_id, source, type, topic, key, time, hash, place)
 				select 'inbox', s.consumer, 'it failed', true, 'held ' || s.event_id, '', 't', s.topic, s.key, now(), '', 1 from holdfast.stored s
-				 where not (s.consumer = 'billing' and s.topic = 'orders' and s.key = $1)`, c.key)
+				 where not (s.consumer = 'billing' and s.topic = 'orders' and s.key = $1) and s.consumer <> 'other'`, c.key)
 			pgtest.Exec(t, b.Pool, "update holdfast.stored set "+c.head+" where consumer = 'billing' and topic = 'orders' and key = $1 and place = 10", c.key)
 			if c.more == "paused" {
 				pgtest.Exec(t, b.Pool, "insert into holdfast.pause (consumer, topic, key, by, reason) values ('billing', 'orders', $1, 'ann', '')", c.key)
@@ -194,9 +196,10 @@ func TestNeighbours_OnlyTheHeadOfALettersKeyIsWoken(t *testing.T) {
 				pgtest.Exec(t, b.Pool, `insert into holdfast.letter (origin, consumer, reason, holds, event_id, source, type, topic, key, time, hash, place)
 					values ('inbox', 'billing', 'it failed', true, 'before', '', 't', 'orders', $1, now(), '', $2::text::bigint)`, c.key, place)
 			}
-			const all = "select string_agg(concat(event_id, ' at ', next_at), ', ' order by place) from holdfast.stored"
+			const all = "select string_agg(concat(event_id, ' at ', next_at), ', ' order by event_id) from holdfast.stored"
 			before := b.text(t, all)
 			letter := rows.Dead(t, b.Pool, "billing", c.key, "given up")
+			rows.Dead(t, b.Pool, "other", "other", "later") // of another queue, which is not asked about
 			if err := b.d.Discard(t.Context(), letter, "ann", ""); err != nil {
 				t.Fatal(err)
 			}
