@@ -217,3 +217,29 @@ func TestNeighbours_OnlyTheHeadOfALettersKeyIsWoken(t *testing.T) {
 		})
 	}
 }
+
+// A row that says that the event was handled stays so whatever is done to its letter, and the row of another payload says nothing about a
+// letter's event.
+func TestNeighbours_ARowThatWasHandledStaysHandled(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	discarded := rows.Dead(t, b.Pool, "billing", "k", "came again")
+	pgtest.Exec(t, b.Pool, "update holdfast.inbox set result = 'handled'")
+	if err := b.d.Discard(t.Context(), discarded, "ann", ""); err != nil {
+		t.Fatal(err)
+	}
+	const all = "select string_agg(concat(event_id, ' ', result), ', ' order by event_id) from holdfast.inbox"
+	if got := b.text(t, all); got != "came again handled" {
+		t.Errorf("the row is %s", got)
+	}
+	for _, hash := range []string{`\x00`, `\xff`} { // below and above that of the letter
+		id := "conflict " + hash
+		letter := b.conflict(t, id, "another payload")
+		pgtest.Exec(t, b.Pool, `insert into holdfast.inbox (consumer, source, event_id, topic, hash, processed_at, result, attempts)
+			values ('billing', 'shop', $1, 'orders', $2::text::bytea, now(), 'handled', 1)`, id, hash)
+		b.replay(t, dlq.Filter{IDs: []int64{letter}}, 1)
+		if got := b.text(t, "select result from holdfast.inbox where event_id = '"+id+"'"); got != "handled" {
+			t.Errorf("with the hash %s the row of the other payload is %s", hash, got)
+		}
+	}
+}
