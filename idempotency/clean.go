@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/puddle/v2"
 
+	"github.com/holdfast-go/holdfast/idempotency/internal/pause"
 	"github.com/holdfast-go/holdfast/internal/private"
 )
 
@@ -32,7 +33,7 @@ func (g *Guard) Run(ctx context.Context) error {
 		case err != nil && ctx.Err() == nil:
 			g.c.Logger.Warn("cleanup of idempotency keys failed, will retry", "error", private.Text(err))
 		}
-		pause(ctx, g.c.CleanupEvery/2+time.Duration(g.random()*float64(g.c.CleanupEvery)))
+		pause.For(ctx, g.c.CleanupEvery/2+time.Duration(g.random()*float64(g.c.CleanupEvery)))
 	}
 	wg.Wait()
 	if err := context.Cause(ctx); errors.Is(err, puddle.ErrClosedPool) {

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/puddle/v2"
 
 	"github.com/holdfast-go/holdfast/idempotency/internal/kept"
+	"github.com/holdfast-go/holdfast/idempotency/internal/pause"
 	"github.com/holdfast-go/holdfast/internal/foreign"
 	"github.com/holdfast-go/holdfast/internal/plain"
 	"github.com/holdfast-go/holdfast/internal/private"
@@ -33,7 +34,7 @@ type abandonedRequest struct {
 
 // complete looks for abandoned requests until ctx is done, and ends Run if it never can again.
 func (g *Guard) complete(ctx context.Context, end context.CancelCauseFunc) {
-	for pause(ctx, g.c.CompleteEvery/2+time.Duration(g.random()*float64(g.c.CompleteEvery))) {
+	for pause.For(ctx, g.c.CompleteEvery/2+time.Duration(g.random()*float64(g.c.CompleteEvery))) {
 		for {
 			n, err := g.CompleteOnce(ctx)
 			switch {

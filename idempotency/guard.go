@@ -293,15 +293,3 @@ func spread(n int, random float64) time.Duration {
 	most := min(20*time.Millisecond<<min(n-1, 10), 250*time.Millisecond)
 	return most/2 + time.Duration(random*float64(most/2))
 }
-
-// pause waits for d. It returns false if the context ended first.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}

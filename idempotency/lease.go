@@ -9,6 +9,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/idempotency/internal/kept"
 	"github.com/holdfast-go/holdfast/idempotency/internal/lease"
+	"github.com/holdfast-go/holdfast/idempotency/internal/pause"
 	"github.com/holdfast-go/holdfast/internal/foreign"
 	"github.com/holdfast-go/holdfast/internal/private"
 )
@@ -202,7 +203,7 @@ func (ck *claimedKey) finish(req *request, a StoredAnswer) (expires time.Time, m
 	defer cancel()
 	for try := 1; ; try++ {
 		expires, mine, err = store.Finish(ctx, ck.key, ck.fence, a, ttl)
-		if err == nil || !pause(ctx, spread(try, ck.rt.g.random())) {
+		if err == nil || !pause.For(ctx, spread(try, ck.rt.g.random())) {
 			return expires, mine, foreign.Error(err)
 		}
 	}

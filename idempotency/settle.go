@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-go/holdfast/idempotency/internal/kept"
+	"github.com/holdfast-go/holdfast/idempotency/internal/pause"
 	"github.com/holdfast-go/holdfast/internal/handlertx"
 	"github.com/holdfast-go/holdfast/internal/plain"
 )
@@ -279,7 +280,7 @@ func (rt *route) confirm(ctx context.Context, req *request, owner uuid.UUID, los
 				}
 			}
 		}
-		if !pause(ctx, spread(try, rt.g.random())) {
+		if !pause.For(ctx, spread(try, rt.g.random())) {
 			return expires, lost
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/holdfast-go/holdfast/idempotency/internal/pause"
 	"github.com/holdfast-go/holdfast/internal/foreign"
 	"github.com/holdfast-go/holdfast/internal/handlertx"
 )
@@ -278,7 +279,7 @@ func (h *handling) confirmStep(ctx context.Context, name string) (result []byte,
 		case errors.Is(err, ErrLeaseLost):
 			return nil, err
 		}
-		if !pause(ctx, spread(try, h.rt.g.random())) {
+		if !pause.For(ctx, spread(try, h.rt.g.random())) {
 			return nil, fmt.Errorf("%w: %w", errStepUnknown, err)
 		}
 	}

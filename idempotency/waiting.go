@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/holdfast-go/holdfast/idempotency/internal/pause"
 )
 
 // This file is about requests that wait for another one with their key (Config.Wait). However many of one process wait
@@ -106,7 +108,7 @@ func (rt *route) lookForAll(ctx context.Context, w http.ResponseWriter, req *req
 	for {
 		if group.polls > 0 {
 			rt.g.waiters.waiting.Add(1)
-			inTime := pause(ctx, time.Until(group.next))
+			inTime := pause.For(ctx, time.Until(group.next))
 			rt.g.waiters.waiting.Add(-1)
 			if !inTime {
 				return false

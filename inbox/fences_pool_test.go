@@ -18,11 +18,7 @@ import (
 // holdFences holds the fences of partitions as a dead owner's transaction does, until the transaction ends.
 func (b *bundle) holdFences(from, to int) pgx.Tx {
 	b.Helper()
-	tx, err := b.db.Begin(b.Context())
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+	tx := pgtest.Begin(b, b.db)
 	for p := from; p <= to; p++ {
 		number := lane.Number("holdfast", "billing", "orders", string(rune('0'+p)))
 		pgtest.Exec(b, tx, "select pg_advisory_xact_lock_shared($1, $2)", position.FenceClass, number)

@@ -45,7 +45,7 @@ func TestLedger_RecordingWritesARowOnce(t *testing.T) {
 	in := b.inbox()
 	led, f := in.receiver.ledger, b.raise(in, "", 0).Fence
 	for _, d := range []*delivery{b.fromKafka(in, f, false), in.registry.newDelivery(event("2", "k"))} {
-		tx := b.begin()
+		tx := pgtest.Begin(b, b.db)
 		for _, want := range []bool{true, false} {
 			if inserted, err := led.record(t.Context(), tx, d, "skipped", 3); inserted != want || err != nil {
 				t.Errorf("recorded %v, %v; want %v", inserted, err, want)
@@ -66,7 +66,7 @@ func TestLedger_RecordingUnderALostFenceIsRefused(t *testing.T) {
 	in := b.inbox()
 	led, d := in.receiver.ledger, b.fromKafka(in, b.raise(in, "", 0).Fence, true)
 	b.raise(in, "", 0)
-	tx := b.begin()
+	tx := pgtest.Begin(b, b.db)
 	if inserted, err := led.record(t.Context(), tx, d, "skipped", 0); inserted || !errors.Is(err, failure.ErrFenced) {
 		t.Errorf("recorded %v, %v", inserted, err)
 	}
@@ -106,7 +106,7 @@ func TestLedger_RecordingSaysWhatFailed(t *testing.T) {
 				d.from = nil
 			}
 			pgtest.Exec(t, b.db, row.breaks)
-			b.wantError(row.ask(in.receiver.ledger, b.begin(), d), row.says)
+			b.wantError(row.ask(in.receiver.ledger, pgtest.Begin(b, b.db), d), row.says)
 		})
 	}
 }
@@ -150,7 +150,7 @@ func TestLedger_DeadLetteringWritesTheLetterAndForgetsTheStarts(t *testing.T) {
 			if !row.kafka {
 				d.from = nil
 			}
-			tx := b.begin()
+			tx := pgtest.Begin(b, b.db)
 			var out Outcome
 			var err error
 			rows := int64(1)
@@ -191,7 +191,7 @@ func TestLedger_DeadLetteringWhatIsKnownSaysSoOnly(t *testing.T) {
 	in.Handle("order.placed", effectOf)
 	b.receive(in, event("1", "k"), Handled)
 	d := in.registry.newDelivery(event("1", "k"))
-	out, err := in.receiver.ledger.deadLetter(t.Context(), b.begin(), d, poison, Dead)
+	out, err := in.receiver.ledger.deadLetter(t.Context(), pgtest.Begin(b, b.db), d, poison, Dead)
 	if out != Duplicate || err != nil || d.after != nil {
 		t.Errorf("it says %q, %v", out, err)
 	}
@@ -221,7 +221,7 @@ func TestLedger_KnowingAnEventTellsWhatBecameOfIt(t *testing.T) {
 			in := b.inbox()
 			led, d := in.receiver.ledger, b.fromKafka(in, b.raise(in, "", 0).Fence, true)
 			first := b.fromKafka(in, d.from.fence, false)
-			tx := b.begin()
+			tx := pgtest.Begin(b, b.db)
 			if _, err := led.record(t.Context(), tx, first, row.result, 1); err != nil {
 				t.Fatal(err)
 			}
@@ -272,7 +272,7 @@ func TestLedger_KnowingAConflictSaysWhatFailed(t *testing.T) {
 				d.hash = d.eventHash()
 			}
 			pgtest.Exec(t, b.db, breaks)
-			b.wantError(looked(in.receiver.ledger, b.begin(), d), says)
+			b.wantError(looked(in.receiver.ledger, pgtest.Begin(b, b.db), d), says)
 		})
 	}
 }
@@ -282,9 +282,9 @@ func TestLedger_RecordingSaysThatTheFenceCouldNotBeTaken(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	d := b.fromKafka(in, b.raise(in, "", 0).Fence, false)
-	pgtest.Exec(t, b.begin(), "select pg_advisory_xact_lock($1, $2)", position.FenceClass, d.from.fence.Number)
+	pgtest.Exec(t, pgtest.Begin(b, b.db), "select pg_advisory_xact_lock($1, $2)", position.FenceClass, d.from.fence.Number)
 	for name, ask := range map[string]func(*ledger, pgx.Tx, *delivery) error{"record": recorded, "letterAlone": letteredAlone} {
-		tx := b.begin()
+		tx := pgtest.Begin(b, b.db)
 		pgtest.Exec(t, tx, "set local lock_timeout = '20ms'")
 		if err := ask(in.receiver.ledger, tx, d); err == nil || !strings.Contains(err.Error(), "take fence") {
 			t.Errorf("%s says %v", name, err)

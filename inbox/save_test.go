@@ -20,7 +20,7 @@ func TestSave_ASaveThatHungIsFollowedByTheNextSoon(t *testing.T) {
 	g := newFakeGeneration(logOf(event("1", "k"), event("2", "k")))
 	g.gate = make(chan struct{})
 	in := b.inbox()
-	locked := b.begin()
+	locked := pgtest.Begin(b, b.db)
 	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
 		if e.ID == "1" { // Nobody saves until this is rolled back.
 			pgtest.Exec(t, locked, "select from holdfast.consumer_position for update")

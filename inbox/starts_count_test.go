@@ -183,7 +183,7 @@ func TestStartsCount_CountingNothingAsksNothing(t *testing.T) {
 	if n := of(b, func(o *observations) int { return len(o.errs) }); n != 0 {
 		t.Error("taking nothing back asks the database")
 	}
-	if err := st.forget(t.Context(), b.begin(), b.deliveries(in, "1", "2")...); err != nil {
+	if err := st.forget(t.Context(), pgtest.Begin(b, b.db), b.deliveries(in, "1", "2")...); err != nil {
 		t.Errorf("forgetting what was not counted asks the database: %v", err)
 	}
 }
@@ -199,7 +199,7 @@ func TestStartsCount_CountingIsForgottenWithTheEventsEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	ds[1].start = 0 // counted by another node
-	tx := b.begin()
+	tx := pgtest.Begin(b, b.db)
 	if err := st.forget(t.Context(), tx, ds...); err != nil {
 		t.Fatal(err)
 	}
@@ -213,5 +213,5 @@ func TestStartsCount_CountingIsForgottenWithTheEventsEnd(t *testing.T) {
 		t.Errorf("the counts are %q", got)
 	}
 	pgtest.Exec(t, b.db, "alter table holdfast.start rename to gone")
-	b.wantError(st.forget(t.Context(), b.begin(), ds...), "forget starts")
+	b.wantError(st.forget(t.Context(), pgtest.Begin(b, b.db), ds...), "forget starts")
 }

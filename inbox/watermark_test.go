@@ -48,16 +48,6 @@ func (b *bundle) askTies(in *Inbox, entity string, version int64) (fresh bool) {
 	return fresh
 }
 
-func (b *bundle) begin() pgx.Tx {
-	b.Helper()
-	tx, err := b.db.Begin(b.Context())
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() { _ = tx.Rollback(context.Background()) })
-	return tx
-}
-
 func TestWatermark_AWatermarkCallsAVersionFreshThatIsNewerThanAllBefore(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
@@ -100,7 +90,7 @@ func TestWatermark_TheWatermarkOfOneConsumerIsNotAnothers(t *testing.T) {
 func TestWatermark_TheWatermarkIsTakenBackWithTheHandlersTransaction(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
-	tx := b.begin()
+	tx := pgtest.Begin(b, b.db)
 	if fresh, err := in.Watermark(b.Context(), tx, "order/1", 7); !fresh || err != nil {
 		t.Fatal(fresh, err)
 	}
@@ -191,7 +181,7 @@ func TestWatermark_TheWatermarkMakesASecondTransactionWaitAndCompare(t *testing.
 			if c.before != 0 && !b.ask(in, "e", c.before) {
 				t.Fatal("the first version is stale")
 			}
-			first := b.begin()
+			first := pgtest.Begin(b, b.db)
 			if fresh, err := in.Watermark(b.Context(), first, "e", c.first); !fresh || err != nil {
 				t.Fatal(fresh, err)
 			}
@@ -271,7 +261,7 @@ func TestWatermark_FiftyHandlersOnOneWatermarkOnlyEverGoUp(t *testing.T) {
 func TestWatermark_AWatermarkOfABadEntityIsRefusedAndTheTxGoesOn(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
-	tx := b.begin()
+	tx := pgtest.Begin(b, b.db)
 	for name, c := range map[string]struct{ entity, want string }{
 		"empty":                    {"", "entity is empty: it must have 1 to 1024 bytes"},
 		"too long":                 {strings.Repeat("e", 1025), "entity has 1025 bytes"},
@@ -312,7 +302,7 @@ func TestWatermark_TheWatermarkUsesTheConfiguredSchema(t *testing.T) {
 func TestWatermark_RaisingWatermarksTouchesNoIndexAndFindsRoomOnTheirPages(t *testing.T) {
 	b := setup(t)
 	pgtest.Exec(t, b.db, "insert into holdfast.watermark (consumer, entity, version) select 'billing', 'entity ' || n, 1 from generate_series(1, 2000) n")
-	tx := b.begin()
+	tx := pgtest.Begin(b, b.db)
 	raised := pgtest.Exec(t, tx, "update holdfast.watermark set version = 2, updated_at = now() where right(entity, 1) = '0'")
 	hot := pgtest.Count(t, tx, "select pg_stat_get_xact_tuples_hot_updated('holdfast.watermark'::regclass)")
 	if raised != 200 || hot != raised {

@@ -119,14 +119,7 @@ func (l *lane) promptSince(then time.Time) bool { return l.r.prompt.Load() >= th
 
 func (l *lane) sayHeld(d *destination, a answer, wait time.Duration) {
 	l.logHeld(d, a, wait)
-	l.observeHeld(Held{
-		Lane:      l.number,
-		Topic:     d.topic,
-		Partition: d.partition,
-		Fault:     a.fault,
-		Err:       a.err,
-		Wait:      wait,
-	})
+	l.observeTried(d, a, wait)
 }
 
 func (l *lane) logHeld(d *destination, a answer, wait time.Duration) {
@@ -146,6 +139,18 @@ func (l *lane) sayFlows(at spot, now time.Time) {
 	default:
 		l.r.c.Logger.Info("partition back", "topic", at.topic, "partition", at.partition, "lane", l.number, "waited", w.waited)
 	}
+}
+
+// observeTried tells the observer that a destination took nothing, and when it is tried again.
+func (l *lane) observeTried(d *destination, a answer, wait time.Duration) {
+	l.observeHeld(Held{
+		Lane:      l.number,
+		Topic:     d.topic,
+		Partition: d.partition,
+		Fault:     a.fault,
+		Err:       a.err,
+		Wait:      wait,
+	})
 }
 
 func (l *lane) observeHeld(h Held) {
@@ -360,14 +365,7 @@ func (l *lane) again(h *hold, d *destination, a answer, now time.Time) {
 	if w, say := l.r.notices.waits(at, l.number, h.parked, false, now); say && l.r.mayLog("still held") {
 		l.r.c.Logger.Warn("still held", "topic", d.topic, "partition", d.partition, "lane", l.number, "waited", w.waited, "lanes", w.lanes, "events", w.events, "tries", h.tries, "retry_in", wait, "error", a.err)
 	}
-	l.observeHeld(Held{
-		Lane:      l.number,
-		Topic:     d.topic,
-		Partition: d.partition,
-		Fault:     a.fault,
-		Err:       a.err,
-		Wait:      wait,
-	})
+	l.observeTried(d, a, wait)
 }
 
 // mayProbe says whether one event may be tried for what is held, when it is time.

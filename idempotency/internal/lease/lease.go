@@ -5,6 +5,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/holdfast-go/holdfast/idempotency/internal/pause"
 )
 
 // Claim is what a Lease keeps. All of it must be set.
@@ -56,7 +58,7 @@ func Keep(ctx context.Context, c Claim, begun time.Time) *Lease {
 	}
 	go func() {
 		defer close(l.ended)
-		for pause(ctx, l.rest()) {
+		for pause.For(ctx, l.rest()) {
 			if lost, err := l.renew(ctx); lost && ctx.Err() == nil {
 				c.Lost(err)
 				return
@@ -163,16 +165,4 @@ func isLost(mine bool, err error, mayHaveRunOut bool) bool {
 		return mayHaveRunOut
 	}
 	return !mine
-}
-
-// pause waits for d. It returns false if the context ended first.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

@@ -123,8 +123,8 @@ func (t *Table) raise(ctx context.Context, topic string, partition int, group st
 			return fmt.Errorf("take fence of %s/%d: %w", topic, partition, err)
 		}
 		// Before the row: a node that waits here for another's token must not hold what a save waits for.
-		if _, err := tx.Exec(ctx, t.SQL.Renew); err != nil {
-			return fmt.Errorf("refill the incarnation: %w", err)
+		if err := t.renew(ctx, tx); err != nil {
+			return err
 		}
 		// The row is locked from here on. A save by the last owner comes before, or finds that the partition is lost.
 		position, clean, last := int64(source.NoOffset), true, ""

@@ -46,16 +46,6 @@ func (b *bundle) count(sql string, args ...any) int64 {
 	return pgtest.Count(b, b.db, sql, args...)
 }
 
-func (b *bundle) begin() pgx.Tx {
-	b.Helper()
-	tx, err := b.db.Begin(b.Context())
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() { _ = tx.Rollback(context.Background()) })
-	return tx
-}
-
 // readAt chooses to read from an offset, and takes the position to be there.
 func readAt(offset int64) func(int64) (Reading, error) {
 	return func(int64) (Reading, error) { return Reading{Start: offset, Position: offset}, nil }
@@ -74,7 +64,7 @@ func (b *bundle) assign(group string, offset int64) Assigned {
 // holdFence holds the fence of partition 0 as the last owner's transaction does, until the transaction ends.
 func (b *bundle) holdFence() pgx.Tx {
 	b.Helper()
-	tx := b.begin()
+	tx := pgtest.Begin(b, b.db)
 	pgtest.Exec(b, tx, "select pg_advisory_xact_lock_shared($1, $2)", FenceClass, lane.Number("holdfast", "billing", "orders", "0"))
 	return tx
 }
@@ -104,7 +94,7 @@ func TestFence_RaisingTheEpochFencesTheLastOwnerOff(t *testing.T) {
 	b := setup(t)
 	old := b.assign("", 0).Fence
 	for _, last := range []bool{false, true} {
-		tx := b.begin()
+		tx := pgtest.Begin(b, b.db)
 		checked, read := b.Check(t.Context(), tx, old), b.readFence(old, tx)
 		if !last && (checked != nil || read != nil) {
 			t.Errorf("the owner is refused: %v, %v", checked, read)
@@ -122,7 +112,7 @@ func TestFence_RaisingTheEpochFencesTheLastOwnerOff(t *testing.T) {
 func TestFence_RaisingSharesNoFenceWithItsReaders(t *testing.T) {
 	b := setup(t)
 	f := b.assign("", 0).Fence
-	tx := b.begin()
+	tx := pgtest.Begin(b, b.db)
 	if err := b.readFence(f, tx); err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +120,7 @@ func TestFence_RaisingSharesNoFenceWithItsReaders(t *testing.T) {
 	if !errors.Is(err, errFenceTaken) {
 		t.Errorf("while a transaction reads under the fence, raising says %v", err)
 	}
-	if err := b.readFence(f, b.begin()); err != nil {
+	if err := b.readFence(f, pgtest.Begin(b, b.db)); err != nil {
 		t.Errorf("two transactions of one owner keep each other out: %v", err)
 	}
 }
@@ -138,9 +128,9 @@ func TestFence_RaisingSharesNoFenceWithItsReaders(t *testing.T) {
 func TestFence_FencingSaysWhatItCouldNotAsk(t *testing.T) {
 	b := setup(t)
 	f := b.assign("", 0).Fence
-	exclusive := b.begin()
+	exclusive := pgtest.Begin(b, b.db)
 	pgtest.Exec(t, exclusive, "select pg_advisory_xact_lock($1, $2)", FenceClass, f.Number)
-	waiting := b.begin()
+	waiting := pgtest.Begin(b, b.db)
 	pgtest.Exec(t, waiting, "set local lock_timeout = '20ms'")
 	b.wantError(b.readFence(f, waiting), "take fence")
 	if err := exclusive.Rollback(t.Context()); err != nil {
@@ -161,7 +151,7 @@ func TestFence_FencingSaysWhatItCouldNotAsk(t *testing.T) {
 	if err := before.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	pgtest.Exec(t, b.begin(), "lock table holdfast.consumer_position in access exclusive mode")
+	pgtest.Exec(t, pgtest.Begin(b, b.db), "lock table holdfast.consumer_position in access exclusive mode")
 	tx, err := conn.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -296,7 +286,7 @@ func TestFence_RaisingSaysThatTheFenceCouldNotBeTaken(t *testing.T) {
 	b.wantError(<-raised, "take fence of orders/0")
 	_, err := b.raise(t.Context(), "orders", 0, "", false, readAt(0))
 	b.wantError(err, "take fence of orders/0")
-	ended := b.begin()
+	ended := pgtest.Begin(b, b.db)
 	if err := ended.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}

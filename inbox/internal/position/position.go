@@ -12,6 +12,7 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/inbox/internal/failure"
@@ -162,8 +163,13 @@ func (t *Table) Incarnation(ctx context.Context) (token string, err error) {
 }
 
 // Renew fills the token after a crash has emptied it. The first of many nodes does.
-func (t *Table) Renew(ctx context.Context) error {
-	if _, err := t.Pool.Exec(ctx, t.SQL.Renew); err != nil {
+func (t *Table) Renew(ctx context.Context) error { return t.renew(ctx, t.Pool) }
+
+// renew is Renew on a pool or in a transaction.
+func (t *Table) renew(ctx context.Context, db interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+}) error {
+	if _, err := db.Exec(ctx, t.SQL.Renew); err != nil {
 		return fmt.Errorf("refill the incarnation: %w", err)
 	}
 	return nil

@@ -87,8 +87,8 @@ func (t *Table) Remedied(refused error, topic string, partition int) error {
 	row := t.row(topic, partition)
 	return fmt.Errorf("%w: if the topic was made again, delete the partition's row of consumer_position, and the inbox rows of events without an id of their own: "+
 		"delete from %s where %s; delete from %s where %s and event_id like 'kafka:%%'; "+
-		"if its log was cut short, keep the row: update %s set position = %d where %s; then stop the group's nodes and reset the group's offset to the same value; "+
-		"use a lower one for both if events have come since the cut", refused, table, row, inbox, row, table, beyond.end, row)
+		"if its log was cut short, keep the row: %s; then stop the group's nodes and reset the group's offset to the same value; "+
+		"use a lower one for both if events have come since the cut", refused, table, row, inbox, row, t.SkipTo(topic, partition, beyond.end))
 }
 
 // SkipTo is the statement by which a person lets the partition go on at an offset.

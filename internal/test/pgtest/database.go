@@ -175,6 +175,17 @@ type Querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
+// Begin begins a transaction, which is rolled back when the test ends; an error fails the test.
+func Begin(t testing.TB, db *DB) pgx.Tx {
+	t.Helper()
+	tx, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatalf("begin: %v", err)
+	}
+	t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+	return tx
+}
+
 // Exec runs a statement and returns how many rows it touched; an error fails the test.
 func Exec(t testing.TB, db Querier, sql string, args ...any) int64 {
 	t.Helper()
