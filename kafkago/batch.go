@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"math"
 	"time"
 
 	"github.com/segmentio/kafka-go/protocol"
@@ -21,6 +22,8 @@ import (
 const (
 	batchPrefix = 12 // base offset and length, which is that of the rest
 	batchHeader = 61 // with the prefix
+
+	messageHeader = 18 // of versions 0 and 1: up to the attributes
 
 	// What a record and a header take in memory beside their bytes.
 	recordCost = 256
@@ -62,6 +65,9 @@ func batchOf(b []byte) (h batch, err error) {
 	}
 	h.base, h.magic = int64(binary.BigEndian.Uint64(b)), int8(b[16])
 	if h.magic != 2 {
+		if h.size < messageHeader {
+			return h, fmt.Errorf("a message at offset %d has %d bytes", h.base, h.size)
+		}
 		return h, nil
 	}
 	if len(b) < batchHeader || h.size < batchHeader {
@@ -222,8 +228,27 @@ func (pg *page) read(h batch, packed io.Reader, tx *transactions) error {
 
 // records reads the records of a batch, unpacked. It is a reader of the rest of one record.
 type records struct {
-	r    *bufio.Reader
-	left int64 // bytes of the record
+	r     *bufio.Reader
+	left  int64             // bytes of the record
+	body  []byte            // they, if load has read them; else nil
+	names map[string]string // of headers: most records of a batch have the same
+}
+
+// load reads the rest of the record into memory of its own, which key, value and headers are parts of then.
+func (rs *records) load() error {
+	body := make([]byte, rs.left)
+	if _, err := io.ReadFull(rs.r, body); err != nil {
+		return noEOF(err)
+	}
+	rs.body = body
+	return nil
+}
+
+// take takes the next n bytes of what load has read. left does not count them any more.
+func (rs *records) take(n int64) []byte {
+	b := rs.body[:n:n]
+	rs.body = rs.body[n:]
+	return b
 }
 
 func (rs *records) ReadByte() (byte, error) {
@@ -231,6 +256,9 @@ func (rs *records) ReadByte() (byte, error) {
 		return 0, errRecordEnds
 	}
 	rs.left--
+	if rs.body != nil {
+		return rs.take(1)[0], nil
+	}
 	return rs.r.ReadByte()
 }
 
@@ -242,6 +270,9 @@ func (rs *records) number() (int64, error) { return binary.ReadVarint(rs) }
 func (rs *records) begin(h batch) (r source.Record, err error) {
 	if rs.left, err = binary.ReadVarint(rs.r); err != nil {
 		return r, noEOF(err)
+	}
+	if rs.left > math.MaxInt32 { // https://kafka.apache.org/documentation/#recordbatch
+		return r, fmt.Errorf("a record has a length of %d: it must be at most %d", rs.left, math.MaxInt32)
 	}
 	if _, err = rs.ReadByte(); err != nil { // attributes
 		return r, noEOF(err)
@@ -265,6 +296,8 @@ func (rs *records) read(r *source.Record, most int64) (cost int64, err error) {
 	key, value, headers := most, most, most
 	if cost > most {
 		r.LeftOut, key, value, headers = cost, leftOutKey, -1, leftOutHeaders
+	} else if err = rs.load(); err != nil {
+		return 0, err
 	}
 	if r.Key, err = rs.bytes(key); err != nil {
 		return 0, err
@@ -280,7 +313,10 @@ func (rs *records) read(r *source.Record, most int64) (cost int64, err error) {
 		return 0, fmt.Errorf("a record with %d bytes left says that it has %d headers", rs.left, n)
 	}
 	if cost += headerCost * n; cost > most {
-		r.LeftOut, r.Value, headers = cost, nil, leftOutHeaders
+		r.LeftOut, r.Key, r.Value, headers = cost, bytes.Clone(r.Key), nil, leftOutHeaders
+	}
+	if r.LeftOut == 0 && n > 0 {
+		r.Headers = make([]source.Header, 0, n)
 	}
 	for ; n > 0; n-- {
 		name, err := rs.bytes(headers)
@@ -294,7 +330,10 @@ func (rs *records) read(r *source.Record, most int64) (cost int64, err error) {
 		if headers -= headerCost + int64(len(name)+len(content)); r.LeftOut > 0 && headers < 0 {
 			break
 		}
-		r.Headers = append(r.Headers, source.Header{Key: string(name), Value: content})
+		if r.LeftOut > 0 { // What was loaded with them is given up.
+			content = bytes.Clone(content)
+		}
+		r.Headers = append(r.Headers, source.Header{Key: rs.name(name), Value: content})
 	}
 	if r.LeftOut > 0 {
 		return leftOutKey + leftOutHeaders, nil
@@ -317,9 +356,28 @@ func (rs *records) bytes(most int64) ([]byte, error) {
 	if n > most {
 		return nil, rs.discard(n)
 	}
+	if rs.body != nil {
+		return rs.take(n), nil
+	}
 	b := make([]byte, n)
 	_, err = io.ReadFull(rs.r, b)
 	return b, noEOF(err)
+}
+
+// name is the name of a header. Those that come again and again are in memory once.
+func (rs *records) name(b []byte) string {
+	const most, longest = 32, 64
+	if name, ok := rs.names[string(b)]; ok {
+		return name
+	}
+	name := string(b)
+	if len(rs.names) < most && len(b) <= longest {
+		if rs.names == nil {
+			rs.names = map[string]string{}
+		}
+		rs.names[name] = name
+	}
+	return name
 }
 
 // control reads a control record, which ends a transaction.
@@ -335,10 +393,19 @@ func (rs *records) control(h batch, tx *transactions) error {
 func (rs *records) skip() error {
 	n := rs.left
 	rs.left = 0
-	return rs.discard(n)
+	err := rs.discard(n)
+	rs.body = nil
+	return err
 }
 
 func (rs *records) discard(n int64) error {
+	switch {
+	case n == 0:
+		return nil
+	case rs.body != nil:
+		rs.take(n)
+		return nil
+	}
 	_, err := io.CopyN(io.Discard, rs.r, n)
 	return noEOF(err)
 }

@@ -2,9 +2,11 @@ package kafkago
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"math"
 	"math/rand/v2"
 	"runtime"
 	"strings"
@@ -229,12 +231,39 @@ func TestBatch_ADamagedBatchIsAnError(t *testing.T) {
 	}
 }
 
+func TestBatch_ALengthThatNoRecordHasIsAnError(t *testing.T) {
+	t.Parallel()
+	for _, length := range []int64{math.MaxInt64, math.MaxInt32 + 1, -1} {
+		set := packed(t, compress.None, 2, 0, valued([]byte("one"))...)
+		set = resealed(append(binary.AppendVarint(set[:batchHeader:batchHeader], length), set[batchHeader+1:]...), compress.None)
+		pg := newPage(source.TopicPartition{Topic: "orders"}, 0, 1<<20)
+		if _, err := pg.readAll(set, &transactions{}); err == nil || len(pg.Records) > 0 {
+			t.Errorf("a record of %d bytes: %v, and %d records", length, err, len(pg.Records))
+		}
+	}
+}
+
+// A handler may do with what it gets what it likes.
+func TestBatch_WhatIsAddedToAPartOfARecordChangesNoOtherPart(t *testing.T) {
+	t.Parallel()
+	set := packed(t, compress.None, 2, 0, valued([]byte("one"), []byte("two"))...)
+	all, _ := pages(t, set, 0, 1<<20)
+	r := all[0]
+	_, _, _ = append(r.Key, "!!!!!!!!"...), append(r.Value, "!!!!!!!!"...), append(r.Headers[0].Value, "!!!!!!!!"...)
+	for i, r := range all {
+		if string(r.Key) != fmt.Sprint("k", i) || string(r.Value) != []string{"one", "two"}[i] || len(r.Headers) != 1 || r.Headers[0].Key != "ce_id" || string(r.Headers[0].Value) != fmt.Sprint(i) {
+			t.Errorf("record %d is %q", i, r)
+		}
+	}
+}
+
 // Whatever a producer packs, no page takes much more memory than it may have, and none panics.
 func FuzzABatchTakesNoMoreThanItsBytes(f *testing.F) {
 	for _, codec := range codecs {
 		f.Add(packed(f, codec, 2, 3, valued([]byte("one"), make([]byte, 5000), nil)...), int64(3), uint8(codec))
 		f.Add(packed(f, codec, 1, 3, valued([]byte("one"), make([]byte, 5000), nil)...), int64(3), uint8(codec))
 	}
+	f.Add([]byte("anoffset\xff\xff\xff\xff and a message of no length"), int64(0), uint8(0))
 	f.Fuzz(func(t *testing.T, set []byte, offset int64, codec uint8) {
 		if len(set) >= batchHeader && set[16] == 2 && sizeOfFirst(set) == int64(len(set)) {
 			set = resealed(bytes.Clone(set), compress.Compression(codec%5))

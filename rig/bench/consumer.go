@@ -23,8 +23,8 @@ const (
 	consumerBatch   = "consumer, Batch: 100"
 	consumerBatched = "consumer, Batch: 100, against hand-written"
 
-	consumerWorkers = 8  // inbox.Config.Workers, its default
-	consumerGroup   = 64 // of handlers that share
+	consumerWorkers = 8    // inbox.Config.Workers, its default
+	consumerGroup   = 1000 // of handlers that share: the most, so that the time they take together and what waits decide
 )
 
 var consumerFigures = []string{consumerSingle, consumerShared, consumerBatch, consumerBatched}

@@ -34,7 +34,7 @@ func (r Return) TimedOut() bool { return r.Over && !r.Stopped }
 // closed a connection explains everything after it.
 func (r Return) Judge() error {
 	timedOut := r.TimedOut()
-	cancelled := fmt.Sprintf("the handler was cancelled after %s", r.Timeout)
+	cancelled := func() string { return fmt.Sprintf("the handler was cancelled after %s", r.Timeout) }
 	switch {
 	case !r.Closed && (r.Ended || r.Status == 'I'): // Its work is committed or gone, or it does not know that it must not. Another attempt would not help.
 		return endedItself(r.Err)
@@ -45,17 +45,17 @@ func (r Return) Judge() error {
 		}
 		err := r.Err
 		if timedOut {
-			err = OursOf(err, "%s", cancelled)
+			err = OursOf(err, "%s", cancelled())
 		}
 		return &HandlerError{Err: err, TimedOut: timedOut, Stopped: r.Stopped, CutOff: r.CutOff}
 	case r.Closed && timedOut:
-		return &HandlerError{Err: Ours("%s", cancelled), TimedOut: true, CutOff: r.CutOff}
+		return &HandlerError{Err: Ours("%s", cancelled()), TimedOut: true, CutOff: r.CutOff}
 	case r.Closed && !r.Stopped && r.RanOut:
 		return &HandlerError{Err: Ours("the handler's own time-out closed its connection, but the handler returned nil"), TimedOut: true}
 	case r.Closed:
 		return &HandlerError{Err: Ours("the connection was lost, but the handler returned nil"), Stopped: r.Stopped}
 	case timedOut: // It may have done half its work.
-		return &HandlerError{Err: Ours("%s, and then returned nil: return the context's error instead", cancelled), TimedOut: true}
+		return &HandlerError{Err: Ours("%s, and then returned nil: return the context's error instead", cancelled()), TimedOut: true}
 	case r.Stopped:
 		return &HandlerError{Err: Ours("the handler was told to stop, and then returned nil"), Stopped: true}
 	case r.Busy:
