@@ -309,7 +309,7 @@ func (rs *records) read(r *source.Record, most int64) (cost int64, err error) {
 	if err != nil {
 		return 0, noEOF(err)
 	}
-	if n < 0 || 2*n > rs.left {
+	if n < 0 || n > rs.left/2 {
 		return 0, fmt.Errorf("a record with %d bytes left says that it has %d headers", rs.left, n)
 	}
 	if cost += headerCost * n; cost > most {

@@ -243,6 +243,20 @@ func TestBatch_ALengthThatNoRecordHasIsAnError(t *testing.T) {
 	}
 }
 
+// A record says that it has so many headers that their number, doubled or with what each costs, is none any more.
+func TestBatch_ANumberOfHeadersThatNoRecordHasIsAnError(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int64{1 << 62, 1<<62 + 1, math.MaxInt64, 1 << 58, 1000} {
+		record := append([]byte{0, 0, 0, 1, 1}, binary.AppendVarint(nil, n)...) // attributes, time and offset; neither key nor value
+		set := packed(t, compress.None, 2, 0, valued([]byte("one"))...)
+		set = resealed(append(binary.AppendVarint(set[:batchHeader:batchHeader], int64(len(record))), record...), compress.None)
+		pg := newPage(source.TopicPartition{Topic: "orders"}, 0, 1<<20)
+		if _, err := pg.readAll(set, &transactions{}); err == nil || len(pg.Records) > 0 {
+			t.Errorf("%d headers: %v, and %d records", n, err, len(pg.Records))
+		}
+	}
+}
+
 // A handler may do with what it gets what it likes.
 func TestBatch_WhatIsAddedToAPartOfARecordChangesNoOtherPart(t *testing.T) {
 	t.Parallel()

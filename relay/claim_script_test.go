@@ -246,7 +246,7 @@ func TestClaimScript_AClaimStartsEachLaneWhereItWasSaved(t *testing.T) {
 	}
 
 	boom := errors.New("boom")
-	for _, name := range []string{"count_lane", "holds", "held"} {
+	for _, name := range []string{"list_queues", "holds", "held"} {
 		s := new(script).because("claim", claimed...).because(name, reply{err: boom})
 		r, _, _ := savingRelay(s, &logtest.Log{})
 		r.env.start = func(_ context.Context, l *lane) { t.Errorf("lane %d is started without what it waits for", l.number) }
@@ -268,7 +268,7 @@ func TestClaimScript_KeysResumeOnAClaimUnlessSomethingHoldsThem(t *testing.T) {
 		asked         []string
 		want          error
 	}{
-		"one of three": {[]queue{letter, free, topic}, reply{rows: [][]any{{1}}}, reply{}, []string{"fence 0 relay 100 a", "resume_queues 0 [orders] [free]", "commit"}, nil},
+		"one of three": {[]queue{letter, free, topic}, reply{rows: [][]any{{1}}}, reply{rows: [][]any{{"orders", "free"}}}, []string{"fence 0 relay 100 a", "resume_queues 0 [orders] [free]", "commit"}, nil},
 		"none":         {nil, reply{}, reply{}, nil, nil},
 		"all are held": {[]queue{letter, topic}, reply{}, reply{}, nil, nil},
 		"it is lost":   {[]queue{free}, reply{}, reply{}, []string{"fence 0 relay 100 a", "resume_queues 0 [orders] [free]"}, errLost},
@@ -280,9 +280,13 @@ func TestClaimScript_KeysResumeOnAClaimUnlessSomethingHoldsThem(t *testing.T) {
 		l.leaseUntil = r.env.now().Add(time.Hour)
 		waits := slices.Contains(c.dormantQueues, topic)
 		l.dormantQueues, l.held, l.holds = c.dormantQueues, map[queue]bool{letter: true}, map[spot]*hold{{"gone", wholeTopic}: {}}
+		l.parked = map[queue]bool{free: true, letter: true}
 		err := l.resumeReleased(t.Context())
 		if !errors.Is(err, c.want) || (err == nil) != (c.want == nil) || err != nil && !strings.HasPrefix(err.Error(), "resume released keys: ") {
 			t.Errorf("%s: %v, want %v", name, err, c.want)
+		}
+		if emptied := len(c.resumed.rows) > 0; l.parked[free] == emptied || !l.parked[letter] {
+			t.Errorf("%s: it remembers %v, and has heard that a queue is empty: %v", name, l.parked, emptied)
 		}
 		if diff := cmp.Diff(c.asked, s.asked); diff != "" {
 			t.Errorf("%s asked (-want +got):\n%s", name, diff)

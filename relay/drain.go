@@ -90,7 +90,7 @@ func (l *lane) runTasks(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := l.recount(ctx); err != nil {
+	if err := l.lookAtWhole(ctx); err != nil {
 		return err
 	}
 	if err := l.retryStuck(ctx); err != nil {
@@ -129,7 +129,7 @@ func (l *lane) loadDue(ctx context.Context) error {
 	}
 	now := l.r.env.now()
 	if l.due.looked(len(rows), l.tries, now); len(rows) == 0 {
-		return nil
+		return l.forgetKeyless(ctx)
 	}
 	asleep, last := map[queue]bool{}, map[queue]int64{}
 	for i := range rows {
@@ -176,6 +176,7 @@ func (l *lane) writeTogether(ctx context.Context, events []*pending, answers []a
 	var asleep heldRows
 	var closed []int64
 	var resume rowKeys // queues whose head has left, so the next one is due
+	var emptied []queue
 	var adds []int32
 	var texts []string
 	var delays []float64
@@ -241,7 +242,7 @@ func (l *lane) writeTogether(ctx context.Context, events []*pending, answers []a
 		}
 		// A queue whose head waits stays dormant: resuming touches only rows that wait at 'infinity'.
 		if resume.dropStuck(events, outcomes); later == nil && len(resume.topics) > 0 {
-			batch.Queue(l.r.sql.In(resumeQueues), l.number, resume.topics, resume.keys)
+			l.resume(batch, resume, &emptied)
 		}
 	}, func(batch *pgx.Batch) {
 		for i, p := range events {
@@ -264,20 +265,19 @@ func (l *lane) writeTogether(ctx context.Context, events []*pending, answers []a
 			later.addQueue(queue{resume.topics[i], resume.keys[i]})
 		}
 	}
+	l.forget(emptied)
 	for i, p := range events {
 		q := p.item.queue
 		l.changes[outcomes[i]]++
 		switch outcomes[i] {
 		case acknowledged:
 			failpoint.Hit(failpoint.RelayUnparked)
-			l.forget(q)
 			l.settledParked(p)
 			if observe := l.r.c.Observer.OnResumed; observe != nil {
 				observe(Resumed{Lane: l.number, Event: p.event.Event})
 			}
 		case dead:
 			failpoint.Hit(failpoint.RelayDeadLettered)
-			l.forget(q)
 			if l.r.c.HoldKey && q.ordered() {
 				l.held[q] = true
 			}
@@ -302,7 +302,7 @@ func (l *lane) writeTogether(ctx context.Context, events []*pending, answers []a
 	if l.tasks.Load() != 0 {
 		signal(l.tasksDue)
 	}
-	return l.countSpent(ctx)
+	return nil
 }
 
 // lookAtHeld finds the held keys whose dead letter a person has replayed or discarded, and releases them.
@@ -313,7 +313,7 @@ func (l *lane) lookAtHeld(ctx context.Context) error {
 	}
 	var resume rowKeys
 	for q := range l.held {
-		if !held[q] && (l.parked[q] > 0 || l.whole[q.topic]) {
+		if !held[q] && (l.parked[q] || l.whole[q.topic]) {
 			resume.addQueue(q)
 		}
 	}

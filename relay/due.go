@@ -51,5 +51,5 @@ func (d *dueLooks) full() { d.more = true }
 
 // dueBehind says whether there may be a row to read at once after one of the queue has left.
 func (l *lane) dueBehind(q queue) bool {
-	return l.due.more || q.ordered() && l.trying[rowKey{queue: q}] == 0 && (l.whole[q.topic] || l.parked[q] > 0 || l.spent[q])
+	return l.due.more || q.ordered() && l.trying[rowKey{queue: q}] == 0 && (l.whole[q.topic] || l.parked[q])
 }

@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
@@ -113,38 +112,5 @@ func TestFence_AClaimTakesWhatIsFreeAndNothingElse(t *testing.T) {
 				t.Errorf("the epoch is %d, it was 3", epoch)
 			}
 		})
-	}
-}
-
-// Only the first row of a queue may ever be due: two heads would be published side by side.
-func TestFence_TheFirstAndWhatFollowsItAreNotBothHeads(t *testing.T) {
-	t.Parallel()
-	q := queue{"orders", "k"}
-	rec := func() *logEvent { return &logEvent{Event: holdfast.Event{Topic: q.topic, Key: q.key}} }
-	l := newLane(&Relay{env: env{chance: func() float64 { return 0 }}}, "", time.Time{}) // the queue has drained since the page was routed
-	l.holds[spot{q.topic, wholeTopic}], l.holds[spot{q.topic, anyPartition}] = &hold{}, &hold{}
-	for _, c := range []struct {
-		name         string
-		dispositions []disposition
-		heads        int // among the rows at the end
-	}{
-		{"a replay and its followers", []disposition{first, follows, follows}, 0},
-		{"followers whose head has gone", []disposition{follows, follows}, 1},
-		{"a held partition and its followers", []disposition{partitionDown, partitionDown, follows}, 0},
-		{"a held topic", []disposition{topicHeld, topicHeld}, 0},
-	} {
-		var leave []*pending
-		for _, f := range c.dispositions {
-			leave = append(leave, &pending{event: rec(), item: item{queue: q}, disposition: f})
-		}
-		heads := 0
-		for _, d := range l.rowsOf(leave).delays {
-			if d != nil {
-				heads++
-			}
-		}
-		if heads != c.heads {
-			t.Errorf("%s: %d rows are due, want %d", c.name, heads, c.heads)
-		}
 	}
 }

@@ -60,14 +60,11 @@ type lane struct {
 	flushLater   bool           // something is to be parked then
 	outage       *hold          // the broker cannot be reached: one call at a time, to see whether that is over
 
-	// Invariant: parked[q] is the number of rows of q in the table, as last committed, unless q's topic is in whole. Of such a
-	// topic so many queues are parked that they are not counted: every event of it with a key waits. If q is in more, it has
-	// at least as many rows.
-	parked        map[queue]int
-	more          map[queue]bool
-	spent         map[queue]bool // those of more of which all counted rows have left
+	// Invariant: parked has each queue that has rows in the table, as last committed, unless its topic is in whole. It may have some
+	// without rows. Of a topic in whole so many queues are parked that they are not remembered: every event of it with a key waits.
+	parked        map[queue]bool
 	whole         map[string]bool
-	recountAt     time.Time // when to see whether the topics in whole still have so many
+	wholeAt       time.Time // when to see whether the topics in whole still have so many
 	held          map[queue]bool
 	heldAt        time.Time             // when held was last read
 	pauses        *pausedTopics         // that holds says
@@ -100,13 +97,11 @@ func newLane(r *Relay, token string, leaseUntil time.Time) *lane {
 		answered:   answers{some: make(chan struct{}, 1)},
 		routes:     map[string]*topicRoute{},
 		parkingOf:  map[queue]int{},
-		parked:     map[queue]int{},
+		parked:     map[queue]bool{},
 		held:       map[queue]bool{},
 		holds:      map[spot]*hold{},
 		trying:     map[rowKey]int{},
 		whole:      map[string]bool{},
-		more:       map[queue]bool{},
-		spent:      map[queue]bool{},
 	}
 }
 
@@ -321,7 +316,7 @@ func (l *lane) notParking(q queue) {
 func (l *lane) waiting() waiting {
 	return waiting{
 		queue: func(q queue) bool {
-			return l.parked[q] > 0 || l.parkingOf[q] > 0 || l.held[q]
+			return l.parked[q] || l.parkingOf[q] > 0 || l.held[q]
 		},
 		topic:     func(topic string) bool { return l.holds[spot{topic, wholeTopic}] != nil },
 		partition: func(at spot) bool { return l.holds[at] != nil },

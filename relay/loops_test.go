@@ -204,7 +204,15 @@ func (lo *loops) start() {
 		PollMax: 100 * time.Millisecond, BatchSize: p.batch, HoldKey: p.hold, ParkAfter: p.parkAfter, SegmentBytes: 2000, StopTimeout: loopStop, MemoryBudget: 1 << 20,
 		Observer: Observer{OnLost: func(l Lost) { lo.have(func() { lo.lost(l) }) }},
 		Retry:    retry.Policy{Attempts: p.attempts, Base: time.Millisecond, Cap: 50 * time.Millisecond}, Logger: noLog}, simStatements)
-	r.pageBytes, r.listed, r.counted = p.bytes, p.listed, p.counted
+	r.pageBytes, r.listed = p.bytes, p.listed
+	if start := r.env.start; p.emptied {
+		r.env.start = func(work context.Context, l *lane) {
+			for k := range p.keys {
+				l.remember(queueOf(k, false))
+			}
+			start(work, l)
+		}
+	}
 	if p.slow {
 		r.statementTimeout = p.lease
 	}
@@ -332,20 +340,20 @@ func (lo *loops) transact() {
 	}
 	first := s.rng.IntN(s.plan.keys)
 	for k := first; k < min(first+1+s.rng.IntN(2), s.plan.keys) && tx.Open(); k++ {
-		key, topic := fmt.Sprint("k", k), []string{"orders", "other"}[k%2]
-		for tx.Open() && !tx.Lock(key) {
+		of := queueOf(k, false)
+		for tx.Open() && !tx.Lock(of.key) {
 			lo.rest(5 * time.Millisecond)
 		}
 		for range 1 + s.rng.IntN(3) {
 			if !tx.Open() {
 				return // the server crashed
 			}
-			id, key := eventID(s.events), key
+			id, q := eventID(s.events), of
 			if s.events++; s.one(10) {
-				key = ""
+				q.key = ""
 			}
-			s.oracle.written(id, queue{topic, key}, key != "")
-			tx.Append(s.db.Segment(), simdb.Event{ID: id, Topic: topic, Key: key, Lane: hash.Of(key, id, s.plan.lanes), Payload: make([]byte, s.rng.IntN(40))})
+			s.oracle.written(id, q, q.ordered())
+			tx.Append(s.db.Segment(), simdb.Event{ID: id, Topic: q.topic, Key: q.key, Lane: hash.Of(q.key, id, s.plan.lanes), Payload: make([]byte, s.rng.IntN(40))})
 			lo.rest(3 * time.Millisecond)
 		}
 	}

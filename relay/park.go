@@ -83,9 +83,6 @@ func (l *lane) park(ctx context.Context, leave []*pending, after cursor) error {
 	err := l.inTx(ctx, func(batch *pgx.Batch) {
 		places = places[:0]
 		l.queueSave(batch, after)
-		for i := range given {
-			given[i].queue(l, batch)
-		}
 		if len(rows.ids) > 0 {
 			batch.Queue(l.r.sql.In(parkEvents), l.number, rows.topics, rows.keys, rows.whys, rows.attempts, rows.errors, rows.ids,
 				rows.sources, rows.types, rows.times, rows.headers, rows.payloads, rows.letters, rows.delays, rows.partitions).
@@ -94,6 +91,9 @@ func (l *lane) park(ctx context.Context, leave []*pending, after cursor) error {
 					_, err := pgx.ForEachRow(written, []any{&place}, func() error { places = append(places, place); return nil })
 					return err
 				})
+		}
+		for i := range given { // after the rows: a letter holds nothing that came before its event
+			given[i].queue(l, batch)
 		}
 		for i := range rows.fix.topics {
 			batch.Queue(l.r.sql.In(fixHead), l.number, rows.fix.topics[i], rows.fix.keys[i])
@@ -156,7 +156,7 @@ func (l *lane) park(ctx context.Context, leave []*pending, after cursor) error {
 // left records that an event is a row of the table now.
 func (l *lane) left(p *pending, place int64) {
 	l.notParking(p.item.queue)
-	l.count(p.item.queue)
+	l.remember(p.item.queue)
 	if h := l.holdOf(p); h != nil {
 		h.parked++
 	}
@@ -218,31 +218,30 @@ func (d disposition) reason() string {
 	}
 }
 
-// rowsOf keeps the table's invariant: only the head of a queue has a time at which it is due. The head of a topic or a
-// partition that is held has none: a probe says when that is over.
+// rowsOf keeps the table's invariant: only the head of a queue has a time at which it is due, and parkEvents knows which row is one. The
+// head of a topic or a partition that is held has none: a probe says when that is over.
 func (l *lane) rowsOf(leave []*pending) parkedRows {
 	var rows parkedRows
-	added := map[queue]bool{}
+	held := map[queue]bool{} // by a letter that is written in the same transaction
 	for _, p := range leave {
 		if p.disposition == published {
 			continue
 		}
 		if p.disposition == malformed {
-			added[p.item.queue] = added[p.item.queue] || l.letterHolds(p)
+			held[p.item.queue] = held[p.item.queue] || l.letterHolds(p)
 			continue
 		}
 		e, q := &p.event.Event, p.item.queue
 		var delay *float64
 		var partition *int32
 		attempts, why := int32(0), p.disposition.why()
-		head := !q.ordered() || (l.parked[q] == 0 && !l.held[q] && !added[q])
 		cause := p.err
 		switch p.disposition {
 		case recordRefused:
 			attempts = 1
 			delay = seconds(l.refusedDelay(1, p.err))
 		case topicHeld:
-			if head = l.holds[spot{q.topic, wholeTopic}] == nil && head; head { // the topic has come back meanwhile
+			if l.holds[spot{q.topic, wholeTopic}] == nil { // the topic has come back meanwhile
 				why, delay = follows.why(), seconds(0)
 			}
 		case partitionDown:
@@ -254,27 +253,23 @@ func (l *lane) rowsOf(leave []*pending) parkedRows {
 				why, delay = follows.why(), seconds(0)
 				break
 			}
-			head = false
 			n := int32(at.partition)
 			partition = &n
 		case follows:
 			delay = seconds(0)
 			cause = nil // it was the answer for the event before it
 		case first:
-			head = false
 			cause = nil
 		}
-		if p.event.letter != 0 && !head && p.disposition != topicHeld && p.disposition != partitionDown {
+		if p.event.letter != 0 && p.disposition != topicHeld && p.disposition != partitionDown {
 			rows.fix.addQueue(q) // it goes to the front of its queue
 		}
-		if q.ordered() && l.whole[q.topic] && partition == nil && why != topicHeld.why() {
-			head = false // nobody knows whether it is
-			rows.resume.addQueue(q)
+		if l.whole[q.topic] && delay != nil {
+			rows.resume.addQueue(q) // nobody has looked whether its head has what makes it due
 		}
-		if !head {
+		if held[q] {
 			delay = nil
 		}
-		added[q] = true
 		rows.topics, rows.keys, rows.whys = append(rows.topics, q.topic), append(rows.keys, q.key), append(rows.whys, why)
 		rows.attempts, rows.errors = append(rows.attempts, attempts), append(rows.errors, errorText(cause))
 		rows.ids, rows.sources, rows.types = append(rows.ids, e.ID), append(rows.sources, e.Source), append(rows.types, e.Type)

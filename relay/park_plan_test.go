@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -9,8 +10,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/retry"
 )
 
 // parkRows parks events of one key that have nothing but an id and perhaps a letter, in one statement.
@@ -23,6 +26,88 @@ func parkRows(t *testing.T, db *pgtest.DB, ids []string, letters ...int64) {
 		slices.Repeat([]time.Time{time.Now()}, n), make([]*string, n), make([][]byte, n), letters, make([]*float64, n), make([]*int32, n))
 	if err != nil {
 		t.Fatalf("park %q of letters %d: %v", ids, letters, err)
+	}
+}
+
+// Only the first row of a queue may ever be due: two heads would be published side by side. None may be missing: nobody would make it due.
+// What the lane remembers does not decide that.
+func TestParkPlan_WhatEntersIsDueIfNothingIsBeforeIt(t *testing.T) {
+	t.Parallel()
+	db := migrated.New(t)
+	const row = "insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time) values (%s, 'record', 'infinity', 'before', 's', 't', now())"
+	const letter = "insert into holdfast.letter (origin, consumer, reason, state, holds, event_id, source, type, topic, key, time, hash, lane) values (%s, 'e', 's', 't', %s, now(), '', %s)"
+	q := queue{"orders", "k"}
+	for _, c := range []struct {
+		name         string
+		before       string
+		of           queue
+		dispositions []disposition
+		letter       int64 // whose replay the first is
+		want         string
+	}{
+		{"nothing is before it", "select", q, []disposition{follows, follows}, 0, "due waits"},
+		{"refused, with what follows it", "select", q, []disposition{recordRefused, follows, follows}, 0, "later waits waits"},
+		{"a row is before it", fmt.Sprintf(row, "0, 'orders', 'k', 1"), q, []disposition{follows, follows}, 0, "waits waits"},
+		{"a row of another lane", fmt.Sprintf(row, "1, 'orders', 'k', 1"), q, []disposition{follows}, 0, "due"},
+		{"a row of another topic", fmt.Sprintf(row, "0, 'refunds', 'k', 1"), q, []disposition{follows}, 0, "due"},
+		{"a row of another key", fmt.Sprintf(row, "0, 'orders', 'l', 1"), q, []disposition{follows}, 0, "due"},
+		{"no key", fmt.Sprintf(row, "0, 'orders', '', 1"), queue{"orders", ""}, []disposition{follows, recordRefused}, 0, "due later"},
+		{"a letter holds the key", fmt.Sprintf(letter, "'relay', '', 'r', 'open', true", "'orders', 'k'", "0"), q, []disposition{follows}, 0, "waits"},
+		{"a replay that is refused, whose letter holds the key", fmt.Sprintf(letter, "'relay', '', 'r', 'replaying', true", "'orders', 'k'", "0"), q, []disposition{recordRefused, follows}, 9, "later waits"},
+		{"a letter that holds nothing", fmt.Sprintf(letter, "'relay', '', 'r', 'open', false", "'orders', 'k'", "0"), q, []disposition{follows}, 0, "due"},
+		{"a letter that was discarded", fmt.Sprintf(letter, "'relay', '', 'r', 'discarded', true", "'orders', 'k'", "0"), q, []disposition{follows}, 0, "due"},
+		{"a letter of another key", fmt.Sprintf(letter, "'relay', '', 'r', 'open', true", "'orders', 'l'", "0"), q, []disposition{follows}, 0, "due"},
+		{"a letter of another topic", fmt.Sprintf(letter, "'relay', '', 'r', 'open', true", "'refunds', 'k'", "0"), q, []disposition{follows}, 0, "due"},
+		{"a letter of another lane", fmt.Sprintf(letter, "'relay', '', 'r', 'open', true", "'orders', 'k'", "1"), q, []disposition{follows}, 0, "due"},
+		{"a malformed event becomes a letter before it", "select", q, []disposition{malformed, follows}, 0, "waits"},
+		{"a malformed event becomes a letter after it", "select", q, []disposition{recordRefused, malformed, follows}, 0, "later waits"},
+		{"a replay and what follows", "select", q, []disposition{first, follows}, 9, "due waits"},
+		{"a replay passes what is parked", fmt.Sprintf(row, "0, 'orders', 'k', 1"), q, []disposition{first}, 9, "due"},
+		{"a replay passes what is due", strings.Replace(fmt.Sprintf(row, "0, 'orders', 'k', 1"), "'infinity'", "now()", 1), q, []disposition{first, first}, 9, "due waits"},
+		{"of a topic that is queued as a whole: its head is due at last", fmt.Sprintf(row, "0, 'whole', 'k', 1"), queue{"whole", "k"}, []disposition{follows, follows}, 0, "waits waits"},
+		{"its topic is held", "select", q, []disposition{topicHeld, topicHeld}, 0, "waits waits"},
+		{"its partition is held", "select", q, []disposition{partitionDown, follows}, 0, "waits waits"},
+	} {
+		pgtest.Exec(t, db.Pool, "truncate holdfast.parked, holdfast.letter, holdfast.letter_action")
+		pgtest.Exec(t, db.Pool, c.before)
+		l := newLane(&Relay{env: env{chance: func() float64 { return 0.5 }}, c: Config{HoldKey: true, Retry: retry.Policy{Base: time.Hour, Cap: time.Hour}}}, "", time.Time{})
+		l.holds[spot{q.topic, wholeTopic}], l.holds[spot{q.topic, anyPartition}] = &hold{}, &hold{}
+		l.whole["whole"] = true
+		var leave []*pending
+		for i, f := range c.dispositions {
+			e := &logEvent{Event: holdfast.Event{Topic: c.of.topic, Key: c.of.key}}
+			if i == 0 {
+				e.letter = c.letter
+			}
+			leave = append(leave, &pending{event: e, item: item{queue: c.of}, disposition: f})
+		}
+		rows := l.rowsOf(leave)
+		places, err := db.Query(t.Context(), parkEvents, 0, rows.topics, rows.keys, rows.whys, rows.attempts, rows.errors, rows.ids, rows.sources, rows.types, rows.times,
+			rows.headers, rows.payloads, rows.letters, rows.delays, rows.partitions)
+		if err != nil {
+			t.Fatal(err)
+		}
+		added, err := pgx.CollectRows(places, pgx.RowTo[int64])
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range rows.fix.topics {
+			pgtest.Exec(t, db.Pool, fixHead, 0, rows.fix.topics[i], rows.fix.keys[i])
+		}
+		if len(rows.resume.topics) > 0 {
+			pgtest.Exec(t, db.Pool, resumeQueues, 0, rows.resume.topics, rows.resume.keys)
+		}
+		var got string
+		if err := db.QueryRow(t.Context(), `select string_agg(case when p.next_at = 'infinity' then 'waits' when p.next_at > now() then 'later' else 'due' end, ' ' order by p.place)
+			from holdfast.parked p where p.lane = 0 and p.place = any ($1::bigint[])`, added).Scan(&got); err != nil {
+			t.Fatal(err)
+		}
+		if n := pgtest.Count(t, db.Pool, "select count(*) from holdfast.parked p where p.lane = 0 and p.topic = $1 and p.key = $2 and p.key <> '' and p.next_at < 'infinity'", c.of.topic, c.of.key); n > 1 || l.whole[c.of.topic] && n == 0 {
+			t.Errorf("%s: %d are due", c.name, n)
+		}
+		if got != c.want {
+			t.Errorf("%s: it is %q, want %q", c.name, got, c.want)
+		}
 	}
 }
 

@@ -4,59 +4,23 @@ import "github.com/holdfast-go/holdfast/internal/sqlschema"
 
 // The statements over parked and scheduled events, and over the dead letters that hold keys.
 
-// countLane counts the parked rows of a lane, $2 at most. Its order makes the planner use parked_pkey, and not read what other
-// lanes have. If nobody has analyzed the table yet, it may sort all that this lane has.
-const countLane = `-- relay.count_lane
-select count(*) from (select from holdfast.parked p where p.lane = $1::smallint order by p.topic, p.key limit $2::integer) r`
-
-// countTopic is countLane of one topic, $3.
-const countTopic = `-- relay.count_topic
-select count(*) from (select from holdfast.parked p where p.lane = $1::smallint and p.topic = $3::text order by p.key limit $2::integer) r`
-
-// listedRows lists queues: how many rows, whether no row would ever fall due, and whether the first waits for its topic or partition: then the
-// end of that makes it due.
-const listedRows = `
-select p.topic, p.key, count(*), bool_and(p.next_at = 'infinity'),
-       coalesce(min(p.place) = min(p.place) filter (where p.partition is not null or p.why = 'topic'), false)
-  from holdfast.parked p where p.lane = $1::smallint`
-
-// listLane lists the queues of a lane.
-const listLane = `-- relay.list_lane` + listedRows + ` group by p.topic, p.key order by p.topic, p.key`
-
-// listTopic lists the queues of a topic, $2.
-const listTopic = `-- relay.list_topic` + listedRows + ` and p.topic = $2::text group by p.topic, p.key order by p.topic, p.key`
-
-// countedRows counts the rows of a queue q, $2 at most, as listedRows does.
-const countedRows = `lateral (
-       select count(*) as rows, coalesce(bool_and(r.next_at = 'infinity'), true) as dormant,
-              coalesce(min(r.place) = min(r.place) filter (where r.waits), false) as waits
-         from (select p.place, p.next_at, p.partition is not null or p.why = 'topic' as waits from holdfast.parked p
-                where p.lane = $1::smallint and p.topic = q.topic and p.key = q.key order by p.place limit $2::integer) r) c`
-
-// listQueues lists the queues of a topic, $3, and at most $4. It hops through parked_pkey from one to the next, and reads $2 rows of
-// each at most. A hop costs as much as 20 rows: it is for long queues.
+// listQueues lists the queues of a lane ($1) in order, $2 at most, from topic $3 and key $4 on, and whether the first row of each would never
+// fall due: it neither has a time nor waits for its topic or partition, whose return makes it due. It hops through parked_pkey from one
+// queue to the next, so that long ones cost no more.
 const listQueues = `-- relay.list_queues
 with recursive q as (
-  (select p.topic, p.key from holdfast.parked p where p.lane = $1::smallint and p.topic = $3::text order by p.key limit 1)
+  (select ` + queueHead + ` where p.lane = $1::smallint and (p.topic, p.key) >= ($3::text, $4::text) order by p.topic, p.key, p.place limit 1)
   union all
-  select n.topic, n.key from q, lateral (
-    select p.topic, p.key from holdfast.parked p
-     where p.lane = $1::smallint and p.topic = $3::text and p.key > q.key order by p.key limit 1) n)
-select q.topic, q.key, c.rows, c.dormant, c.waits from (select q.topic, q.key from q limit $4::integer) q, ` + countedRows + `
- order by q.topic, q.key`
+  select n.* from q, lateral (
+    select ` + queueHead + ` where p.lane = $1::smallint and (p.topic, p.key) > (q.topic, q.key) order by p.topic, p.key, p.place limit 1) n)
+select l.topic, l.key, l.dormant from (select q.topic, q.key, q.dormant from q limit $2::integer) l order by l.topic, l.key`
 
-// countAgain counts again the rows of given queues, $2 at most of each: $3 topics, $4 keys.
-const countAgain = `-- relay.count_again
-select q.topic, q.key, c.rows, c.dormant, c.waits from unnest($3::text[], $4::text[]) as q (topic, key), ` + countedRows + `
- where c.rows > 0 order by q.topic, q.key`
+const queueHead = `p.topic, p.key, p.next_at = 'infinity' and p.partition is null and p.why <> 'topic' as dormant from holdfast.parked p`
 
-// listTopics lists the topics of which something is parked. It hops through parked_pkey from one to the next.
-const listTopics = `-- relay.parked_topics
-with recursive t as (
-  (select p.topic from holdfast.parked p where p.lane = $1::smallint order by p.topic limit 1)
-  union all
-  select (select p.topic from holdfast.parked p where p.lane = $1::smallint and p.topic > t.topic order by p.topic limit 1) from t where t.topic is not null)
-select t.topic, -2 from t where t.topic is not null`
+// keylessGone are those of some topics ($2) of which no row without a key is left.
+const keylessGone = `-- relay.keyless_gone
+select t.topic from unnest($2::text[]) as t (topic)
+ where (select p.place from holdfast.parked p where p.lane = $1::smallint and p.topic = t.topic and p.key = '' order by p.place limit 1) is null`
 
 // loadHolds lists the topics (-2) and partitions for which parked events wait. It hops through parked_holds.
 const loadHolds = `-- relay.holds
@@ -77,9 +41,11 @@ select h.topic, h.partition from h`
 const loadHeld = `-- relay.held
 select distinct l.topic, l.key from holdfast.lane_hold l where l.lane = $1::smallint`
 
-// parkEvents adds rows at the end of their queues, in the order of the arrays. A null delay means that the row waits for
-// the one before it. It returns the places of the rows in that order. $1 lane; $2... one array a column; $14 delays in
-// seconds; $15 the partitions that are waited for.
+// parkEvents adds rows at the end of their queues, in the order of the arrays. A row that heads its queue is due after its delay; one
+// behind another, or behind a dead letter that holds its key, waits for that. The statement looks for itself: the lane only knows what may be
+// before a row. A row without a delay waits in any case: for its topic, its partition or a letter of the same transaction, or for fixHead. It
+// returns the places of the rows in that order. $1 lane; $2... one array a column; $14 delays in seconds; $15 the partitions that are
+// waited for.
 //
 // A replayed event goes to the front: its place is made of its letter's id, far below what nextval gives the others. So
 // every letter has a place, in whatever order they are replayed. There are 2^16 places for each letter, because the log can
@@ -97,7 +63,11 @@ select $1::smallint,
        u.topic, u.key, u.why, u.attempts,
        case when u.error = '' then '{}' else array[u.error] end,
        u.id, u.source, u.type, u.time, u.headers::jsonb, u.payload, nullif(u.letter, 0),
-       case when u.delay is null then 'infinity' else now() + make_interval(secs => u.delay) end, u.partition
+       case when u.delay is null or u.key <> '' and (
+                   row_number() over (partition by u.topic, u.key order by u.n) > 1
+                or (select p.place from holdfast.parked p where p.lane = $1::smallint and p.topic = u.topic and p.key = u.key order by p.place limit 1) is not null
+                or u.letter = 0 and exists (select from holdfast.lane_hold h where h.lane = $1::smallint and h.topic = u.topic and h.key = u.key offset 0))
+            then 'infinity' else now() + make_interval(secs => u.delay) end, u.partition
   from unnest($2::text[], $3::text[], $4::text[], $5::integer[], $6::text[], $7::text[], $8::text[], $9::text[],
               $10::timestamptz[], $11::text[], $12::bytea[], $13::bigint[], $14::float8[], $15::integer[]) with ordinality
        as u (topic, key, why, attempts, error, id, source, type, time, headers, payload, letter, delay, partition, n)
@@ -107,10 +77,10 @@ returning place`
 // fixHead makes the first row of a queue due, unless it has a time of its own, and the others wait.
 const fixHead = `-- relay.fix_head
 update holdfast.parked p
-   set next_at = case when p.place > head.place then 'infinity' when p.next_at = 'infinity' then now() else p.next_at end
+   set next_at = case when p.place = head.place then now() else 'infinity' end
   from (select min(h.place) as place from holdfast.parked h where h.lane = $1::smallint and h.topic = $2::text and h.key = $3::text) head
  where p.lane = $1::smallint and p.topic = $2::text and p.key = $3::text
-   and (p.place = head.place or p.next_at < 'infinity')`
+   and (p.place = head.place) = (p.next_at = 'infinity')`
 
 // closeLetters ends the replays that were acknowledged.
 const closeLetters = `-- relay.close_letters
@@ -319,19 +289,21 @@ select case when jsonb_typeof(l.headers) <> 'object' then format('its headers ar
             else holdfast.publish_letter(l.id, $2::text, -1) end
   from holdfast.letter l where l.id = $1::bigint`
 
-// resumeQueues makes the first row of queues due, unless a dead letter holds them. No letter holds back a replay. $2 topics, $3 keys. It finds the holding
-// letters by letter_holds.
+// resumeQueues makes the first row of queues due, unless a dead letter holds them, and returns the queues that have no row. No letter holds
+// back a replay. $2 topics, $3 keys. It finds the holding letters by letter_holds.
 const resumeQueues = `-- relay.resume_queues
 with first as materialized (
-  select f.* from unnest($2::text[], $3::text[]) as q (topic, key), lateral (
-    select h.ctid as row, h.topic, h.key, h.next_at, h.letter from holdfast.parked h
-     where h.lane = $1::smallint and h.topic = q.topic and h.key = q.key order by h.place limit 1) f)
-update holdfast.parked p set next_at = now()
- where p.ctid = any (array(
-   select f.row from first f
-    where f.next_at = 'infinity'
-      and (f.letter is not null or not exists (
-        select from holdfast.lane_hold h where h.lane = $1::smallint and h.topic = f.topic and h.key = f.key))))`
+  select q.topic, q.key, f.* from unnest($2::text[], $3::text[]) as q (topic, key) left join lateral (
+    select h.ctid as row, h.next_at, h.letter from holdfast.parked h
+     where h.lane = $1::smallint and h.topic = q.topic and h.key = q.key order by h.place limit 1) f on true
+), resumed as (
+  update holdfast.parked p set next_at = now()
+   where p.ctid = any (array(
+     select f.row from first f
+      where f.next_at = 'infinity'
+        and (f.letter is not null or not exists (
+          select from holdfast.lane_hold h where h.lane = $1::smallint and h.topic = f.topic and h.key = f.key)))))
+select f.topic, f.key from first f where f.row is null`
 
 // resumeHeld ends the wait of events for their topic or partition, in the order in which they were parked, $4 at most, and
 // returns of how many. Those that head a queue are due then, unless a dead letter holds it. $3 partition, -2 for the topic; $5 a

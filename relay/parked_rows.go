@@ -10,21 +10,22 @@ import (
 type rowKeys struct {
 	topics, keys []string
 	places       []int64
+	queues       map[queue]bool // that addQueue has added
 }
 
 func (k *rowKeys) add(p *pending) {
 	k.topics, k.keys, k.places = append(k.topics, p.item.queue.topic), append(k.keys, p.item.queue.key), append(k.places, p.row.place)
 }
 
+// addQueue adds a queue whose events wait for each other, unless it is there.
 func (k *rowKeys) addQueue(q queue) {
-	if !q.ordered() {
+	if !q.ordered() || k.queues[q] {
 		return
 	}
-	for i := range k.topics {
-		if k.topics[i] == q.topic && k.keys[i] == q.key {
-			return
-		}
+	if k.queues == nil {
+		k.queues = map[queue]bool{}
 	}
+	k.queues[q] = true
 	k.topics, k.keys = append(k.topics, q.topic), append(k.keys, q.key)
 }
 

@@ -54,8 +54,7 @@ type Relay struct {
 	saver            *saver
 	statementTimeout time.Duration // of a statement of a lane: without it a connection that never answers would stall the lane for ever
 	pageBytes        int64         // of a page of a lane
-	listed           int           // parked rows of a lane or a topic, at most
-	counted          int           // of a queue, when there are more
+	listed           int           // queues that one statement lists
 	budget           *budget
 	calls            *callSlots
 	noisyCalls       *callSlots // of noisy tenants, while others overtake them
@@ -117,8 +116,7 @@ func newRelay(db database, p Publisher, c Config, sql *sqlschema.Statements) *Re
 		changed:          make(chan struct{}, 1),
 		statementTimeout: time.Minute,
 		pageBytes:        pageBytes,
-		listed:           allCounted,
-		counted:          maxCounted,
+		listed:           listQueuesOf,
 		budget:           newBudget(c.MemoryBudget, inMemory*pageBytes),
 		calls:            newCallSlots(callsInAll),
 		noisyCalls:       newCallSlots(noisyCallsInAll),

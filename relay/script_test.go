@@ -94,26 +94,37 @@ func (t *scriptedTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResul
 	r := &scriptedBatch{}
 	for _, q := range b.QueuedQueries {
 		rows, _ := t.script.Query(ctx, q.SQL, q.Arguments...)
-		r.rows = append(r.rows, rows)
+		r.rows, r.queries = append(r.rows, rows), append(r.queries, q)
 	}
 	return r
 }
 
 type scriptedBatch struct {
 	pgx.BatchResults
-	rows []pgx.Rows
+	rows    []pgx.Rows
+	queries []*pgx.QueuedQuery
+}
+
+func (b *scriptedBatch) Query() (pgx.Rows, error) {
+	rows := b.rows[0]
+	b.rows, b.queries = b.rows[1:], b.queries[1:]
+	return rows, rows.Err()
 }
 
 func (b *scriptedBatch) QueryRow() pgx.Row {
-	rows := b.rows[0]
-	b.rows = b.rows[1:]
+	rows, _ := b.Query()
 	rows.Next()
 	return rows
 }
 
+// Close reads what is left, as pgx does.
 func (b *scriptedBatch) Close() error {
-	for _, rows := range b.rows {
-		if err := rows.Err(); err != nil {
+	for len(b.rows) > 0 {
+		read := b.queries[0].Fn
+		if read == nil {
+			read = func(br pgx.BatchResults) error { _, err := br.Query(); return err }
+		}
+		if err := read(b); err != nil {
 			return err
 		}
 	}

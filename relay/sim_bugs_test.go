@@ -15,7 +15,6 @@ type simBug struct {
 const (
 	bugOvertakes    = "a page does not ask what is parked: a follower overtakes its head"
 	bugNoReload     = "a claim does not load what is parked"
-	bugNoRecount    = "a queue ends with the rows of it that were counted"
 	bugSaveAhead    = "the cursor moves before the events are published"
 	bugNoDoubt      = "a lane whose COMMIT was not answered saves what it remembers"
 	bugSavesInDoubt = "the saver saves a lane whose COMMIT was not answered"
@@ -53,10 +52,11 @@ var simBugs = []struct {
 	{simBug{fake: simdb.BugDeadLetterNoLetter}, 200, func(p *simPlan) { p.bad = true }},
 	{simBug{fake: simdb.BugDeadLetterNoHold}, 400, func(p *simPlan) { p.bad, p.hold = true, true }},
 	{simBug{fake: simdb.BugDeadLetterScheduled}, 400, func(p *simPlan) { p.bad, p.scheduled, p.events = true, true, 100 }},
+	{simBug{fake: simdb.BugDueBehind}, 400, func(p *simPlan) { p.refusals, p.attempts = true, 3 }},
+	{simBug{fake: simdb.BugEmptied}, 400, func(p *simPlan) { p.refusals, p.attempts = true, 3 }},
 	{simBug{fake: simdb.BugNamesTheNext}, 200, func(p *simPlan) { p.bad = true }},
 	{simBug{driver: bugOvertakes}, 200, nil},
 	{simBug{driver: bugNoReload}, 200, nil},
-	{simBug{driver: bugNoRecount}, 600, func(p *simPlan) { p.refusals, p.keys, p.kills, p.listed, p.counted = true, 1, true, 1, 1 }},
 	{simBug{driver: bugSaveAhead}, 200, nil},
 	{simBug{driver: bugNoDoubt}, 600, func(p *simPlan) { p.cuts, p.refusals, p.keys, p.batch = true, true, 1, 4 }},
 	{simBug{driver: bugNoDoubt}, 1000, func(p *simPlan) { p.slow, p.cuts, p.refusals, p.keys, p.batch = true, false, true, 1, 4 }}, // its answer comes too late

@@ -63,7 +63,8 @@ type simPlan struct {
 	lease                                       time.Duration
 	cutEvery                                    int
 	bytes                                       int64 // of a page
-	listed, counted                             int   // parked rows of a lane or a topic, and of a queue
+	listed                                      int   // queues that one statement lists
+	emptied                                     bool  // lanes remember queues that have no rows, too
 	calls                                       int   // of the publisher at a time
 	wide                                        int   // partitions from which on their calls are shared
 
@@ -96,8 +97,8 @@ func newPlan(seed uint64, bug simBug) simPlan {
 	// Drawn apart, and not for injected bugs, so that their schedules stay as they are.
 	p.slow = bug == simBug{} && !p.calm() && rand.New(rand.NewPCG(seed, 3)).IntN(2) == 0
 	p.bad = bug == simBug{} && rand.New(rand.NewPCG(seed, 4)).IntN(2) == 0
-	counts := rand.New(rand.NewPCG(seed, 5))
-	p.listed, p.counted = []int{1, 5, allCounted}[counts.IntN(3)], 1+counts.IntN(maxCounted)
+	lists := rand.New(rand.NewPCG(seed, 5))
+	p.listed, p.emptied = []int{1, 5, listQueuesOf}[lists.IntN(3)], bug == simBug{} && lists.IntN(3) == 0
 	if p.calls = callsInAll; bug == (simBug{}) {
 		p.calls = []int{1, 2, callsInAll}[rand.New(rand.NewPCG(seed, 6)).IntN(3)]
 	}

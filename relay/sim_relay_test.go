@@ -93,7 +93,7 @@ func (s *sim) startRelay() {
 	r := newRelay(conn, s.broker, Config{Name: name, Schema: "holdfast", Lease: p.lease, PollMin: 2 * time.Millisecond,
 		PollMax: 100 * time.Millisecond, BatchSize: p.batch, HoldKey: p.hold, ParkAfter: p.parkAfter, SegmentBytes: 2000, Observer: Observer{OnLost: func(l Lost) { s.oracle.lost++; s.log("lost lane %d: %v", l.Lane, l.Err) }},
 		Retry: retry.Policy{Attempts: p.attempts, Base: time.Millisecond, Cap: 50 * time.Millisecond}, Logger: noLog}, simStatements)
-	r.pageBytes, r.listed, r.counted = p.bytes, p.listed, p.counted
+	r.pageBytes, r.listed = p.bytes, p.listed
 	r.calls, r.gather.from = newCallSlots(p.calls), p.wide
 	if p.slow {
 		r.statementTimeout = p.lease
@@ -327,11 +327,13 @@ func (sr *simRelay) startLane(work context.Context, l *lane) {
 	ctx, lost := context.WithCancelCause(work)
 	l.lost = lost
 	sr.r.enter(l)
-	switch sr.s.plan.bug.driver {
-	case bugNoReload:
-		l.parked, l.held = map[queue]int{}, map[queue]bool{}
-	case bugNoRecount:
-		clear(l.more)
+	if sr.s.plan.bug.driver == bugNoReload {
+		l.parked, l.held = map[queue]bool{}, map[queue]bool{}
+	}
+	if sr.s.plan.emptied {
+		for k := range sr.s.plan.keys {
+			l.remember(queueOf(k, sr.s.plan.tenants))
+		}
 	}
 	sl := &simLane{lane: l, sr: sr, ctx: ctx}
 	sr.s.spawn(fmt.Sprint("lane ", l.number), sr, func() {

@@ -48,11 +48,8 @@ func (s *sim) transact() {
 		first, keys = 0, 1 // the noisy one
 	}
 	for k := first; k < min(first+keys, s.plan.keys); k++ {
-		key, topic := fmt.Sprint("k", k), []string{"orders", "other"}[k%2]
-		if s.plan.tenants {
-			key = fmt.Sprintf("t%d/%s", k, key)
-		}
-		for tx.Open() && !tx.Lock(key) {
+		q := queueOf(k, s.plan.tenants)
+		for tx.Open() && !tx.Lock(q.key) {
 			s.sleep(5 * time.Millisecond)
 		}
 		s.rest()
@@ -60,7 +57,7 @@ func (s *sim) transact() {
 			if !tx.Open() {
 				return // the server crashed
 			}
-			s.append(tx, topic, key)
+			s.append(tx, q.topic, q.key)
 			s.rest()
 		}
 	}
@@ -113,4 +110,13 @@ func (s *sim) append(tx *simdb.Tx, topic, key string) {
 	s.oracle.written(id, queue{topic, key}, key != "")
 	s.spoil(id, false)
 	tx.Append(segment, simdb.Event{ID: id, Topic: topic, Key: key, Lane: hash.Of(key, id, s.plan.lanes), Payload: make([]byte, s.rng.IntN(40))})
+}
+
+// queueOf is the topic and the key that writers number k, which may be a tenant's.
+func queueOf(k int, tenants bool) queue {
+	q := queue{[]string{"orders", "other"}[k%2], fmt.Sprint("k", k)}
+	if tenants {
+		q.key = fmt.Sprintf("t%d/%s", k, q.key)
+	}
+	return q
 }

@@ -218,6 +218,16 @@ func (p *pending) placed(err error) error {
 	return fmt.Errorf("the parked row with place %d of topic %q and key %q (id %q): %w", p.row.place, p.item.queue.topic, p.item.queue.key, p.event.ID, err)
 }
 
+// resume adds the statement that makes the heads of queues due. Once it has run, emptied has those of them that have no row.
+func (l *lane) resume(batch *pgx.Batch, queues rowKeys, emptied *[]queue) {
+	*emptied = nil
+	batch.Queue(l.r.sql.In(resumeQueues), l.number, queues.topics, queues.keys).Query(func(rows pgx.Rows) error {
+		var q queue
+		_, err := pgx.ForEachRow(rows, []any{&q.topic, &q.key}, func() error { *emptied = append(*emptied, q); return nil })
+		return err
+	})
+}
+
 // resumeHeads makes the heads of queues due, unless dead letters hold them. A head that cannot be changed becomes a dead letter.
 func (l *lane) resumeHeads(ctx context.Context, queues rowKeys, hit func()) error {
 	n := len(queues.topics)
@@ -225,9 +235,11 @@ func (l *lane) resumeHeads(ctx context.Context, queues rowKeys, hit func()) erro
 		return nil
 	}
 	since := l.changes[headResumed]
-	err := l.inTx(ctx, func(batch *pgx.Batch) { batch.Queue(l.r.sql.In(resumeQueues), l.number, queues.topics, queues.keys) }, func(*pgx.Batch) { hit() })
+	var emptied []queue
+	err := l.inTx(ctx, func(batch *pgx.Batch) { l.resume(batch, queues, &emptied) }, func(*pgx.Batch) { hit() })
 	switch {
 	case err == nil:
+		l.forget(emptied)
 		l.changes[headResumed]++
 		l.tasks.Or(queueDue)
 		signal(l.tasksDue)
@@ -315,7 +327,10 @@ func (l *lane) readByHalves(ctx context.Context, heads rowKeys, most int, bytes 
 	case !l.divides(err):
 		return nil, err
 	case n > 1:
-		for _, half := range []rowKeys{{heads.topics[:n/2], heads.keys[:n/2], heads.places[:n/2]}, {heads.topics[n/2:], heads.keys[n/2:], heads.places[n/2:]}} {
+		for _, half := range []rowKeys{
+			{topics: heads.topics[:n/2], keys: heads.keys[:n/2], places: heads.places[:n/2]},
+			{topics: heads.topics[n/2:], keys: heads.keys[n/2:], places: heads.places[n/2:]},
+		} {
 			more, err := l.readByHalves(ctx, half, most, bytes)
 			if err != nil {
 				return nil, err

@@ -41,7 +41,7 @@ func (l *lane) dueAt() (at time.Time) {
 		sooner(l.heldAt.Add(heldEvery))
 	}
 	if len(l.whole) > 0 {
-		sooner(l.recountAt)
+		sooner(l.wholeAt)
 	}
 	if len(l.stuck) > 0 {
 		sooner(l.stuck[0].retryAt)

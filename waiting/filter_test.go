@@ -40,7 +40,7 @@ func TestFilter_EveryFieldOfAFilterChoosesByItself(t *testing.T) {
 		where := map[waiting.Why]string{waiting.Scheduled: "schedule", waiting.Partition: "relay", waiting.Failed: consumer}[why]
 		return where + " " + topic
 	}
-	one := 1
+	zero, one := 0, 1
 	const all = "relay o0, relay o1, relay o2, a o0, billing o1, mail o2, schedule o0, schedule o1, schedule o2"
 	const middle = "relay o1, billing o1, schedule o1"
 	for field, row := range map[string]struct {
@@ -55,6 +55,8 @@ func TestFilter_EveryFieldOfAFilterChoosesByItself(t *testing.T) {
 		"the event id":         {waiting.Filter{EventID: "e1"}, middle},
 		"the consumer":         {waiting.Filter{Consumer: "billing"}, "billing o1"},
 		"the partition":        {waiting.Filter{Partition: &one}, "relay o1"},
+		"the first partition":  {waiting.Filter{Partition: &zero}, "relay o0"},
+		"heads, as all are":    {waiting.Filter{Heads: true}, all},
 		"a reason in a relay":  {waiting.Filter{Why: waiting.Partition}, "relay o0, relay o1, relay o2"},
 		"one in consumers":     {waiting.Filter{Why: waiting.Failed}, "a o0, billing o1, mail o2"},
 		"one in the schedule":  {waiting.Filter{Why: waiting.Scheduled}, "schedule o0, schedule o1, schedule o2"},

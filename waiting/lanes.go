@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/manual"
 )
 
-// Whoever changes what waits in a relay owns its lane meanwhile: the relay counts these events in memory, and may have one in a call.
+// Whoever changes what waits in a relay owns its lane meanwhile: it may have one of them in a call.
 
 const (
 	turnRows  = 5000                   // of one transaction

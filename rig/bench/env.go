@@ -30,6 +30,7 @@ type sizes struct {
 	isolation   int // events of each backlog, one a transaction
 	tenants     int // events of a noisy tenant
 	retired     int // events that are parked of a topic that is given up
+	parked      int // events that wait in a relay, of 10,000 keys; a tenth of one key
 	memory      int
 	large       int // bytes of each backlog of large events
 	consume     int // records of the topic: the batches read all, the others a quarter
@@ -58,6 +59,7 @@ var (
 		isolation:   1_000_000,
 		tenants:     1_000_000,
 		retired:     1_000_000,
+		parked:      1_000_000,
 		memory:      1_000_000,
 		large:       500_000_000,
 		consume:     80_000,
@@ -84,6 +86,7 @@ var (
 		isolation:   40_000,
 		tenants:     100_000,
 		retired:     40_000,
+		parked:      100_000,
 		memory:      100_000,
 		large:       100_000_000,
 		consume:     16_000,

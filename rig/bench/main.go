@@ -127,6 +127,7 @@ func run(ctx context.Context, o options) (err error) {
 		{pinnedFigures, false, measurePinned},
 		{slowFigures, false, measureSlow},
 		{retiredFigures, false, measureRetired},
+		{parkedFigures, false, measureParked},
 		{producerFigures, false, measureProducer},
 		{memoryFigures, false, measureMemory},
 		{memorySizesFigures, false, measureMemorySizes},

@@ -29,5 +29,7 @@ const (
 	BugDeadLetterNoLetter  Bug = "an event is given up, and no letter is written"
 	BugDeadLetterNoHold    Bug = "the letter of a malformed event does not hold its key"
 	BugDeadLetterScheduled Bug = "a scheduled event is given up, and no letter is written"
+	BugDueBehind           Bug = "an event that is parked is due, whatever is before it"
+	BugEmptied             Bug = "a queue of which a row has left is said to have none"
 	BugNamesTheNext        Bug = "of a row that cannot be read the next one is named"
 )

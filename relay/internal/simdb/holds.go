@@ -30,12 +30,12 @@ func holdParked(c *call) error {
 
 func resumeQueues(c *call) error {
 	db, lane, topics, keys := c.db, c.args[0].(int), c.args[1].([]string), c.args[2].([]string)
-	if db.is(BugNoWake) {
-		return nil
-	}
 	for i := range topics {
 		queue := db.queueOf(c.tx, lane, topics[i], keys[i])
-		if len(queue) == 0 {
+		if len(queue) == 0 || db.is(BugEmptied) {
+			c.row(topics[i], keys[i])
+		}
+		if len(queue) == 0 || db.is(BugNoWake) {
 			continue
 		}
 		if p, _ := queue[0].see(c.tx); p.NextAt.IsZero() && (p.Letter != 0 || !db.holds(c.tx, lane, topics[i], keys[i])) {
@@ -133,16 +133,6 @@ func loadHolds(c *call) error {
 	each(c.db.parked, c.tx, func(_ *cell[Parked], p *Parked) {
 		if p.Lane == lane && p.waits() && !slices.ContainsFunc(c.rows, func(row []any) bool { return row[0] == p.Topic && row[1] == int64(p.spot()) }) {
 			c.row(p.Topic, int64(p.spot()))
-		}
-	})
-	return nil
-}
-
-func listTopics(c *call) error {
-	lane := c.args[0].(int)
-	each(c.db.parked, c.tx, func(_ *cell[Parked], p *Parked) {
-		if p.Lane == lane && !slices.ContainsFunc(c.rows, func(row []any) bool { return row[0] == p.Topic }) {
-			c.row(p.Topic, int64(-2))
 		}
 	})
 	return nil

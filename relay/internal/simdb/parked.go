@@ -45,72 +45,34 @@ func (db *DB) holds(tx *Tx, lane int, topic, key string) (holds bool) {
 	return holds
 }
 
-func countLane(c *call) error { return c.countParked(func(*Parked) bool { return true }) }
-
-func countTopic(c *call) error {
-	topic := c.args[2].(string)
-	return c.countParked(func(p *Parked) bool { return p.Topic == topic })
-}
-
-func (c *call) countParked(of func(p *Parked) bool) error {
-	n := 0
-	each(c.db.parked, c.tx, func(_ *cell[Parked], p *Parked) {
-		if p.Lane == c.args[0].(int) && of(p) {
-			n++
-		}
-	})
-	c.row(int64(min(n, c.args[1].(int))))
-	return nil
-}
-
-func listLane(c *call) error {
-	return c.queues(0, 0, func(*Parked) bool { return true })
-}
-
-func listTopic(c *call) error {
-	topic := c.args[1].(string)
-	return c.queues(0, 0, func(p *Parked) bool { return p.Topic == topic })
-}
-
+// listQueues are the queues of a lane in their order, from one on, so many at most, with what is said of their first rows.
 func listQueues(c *call) error {
-	topic := c.args[2].(string)
-	return c.queues(c.args[1].(int), c.args[3].(int), func(p *Parked) bool { return p.Topic == topic })
-}
-
-func countAgain(c *call) error {
-	topics, keys := c.args[2].([]string), c.args[3].([]string)
-	return c.queues(c.args[1].(int), 0, func(p *Parked) bool {
-		for i := range topics {
-			if topics[i] == p.Topic && keys[i] == p.Key {
-				return true
-			}
-		}
-		return false
-	})
-}
-
-// queues are the queues of a lane in their order, so many at most, with what is said of their first rows; 0 is any number.
-func (c *call) queues(counted, most int, of func(p *Parked) bool) error {
-	lane := c.args[0].(int)
+	lane, most, topic, key := c.args[0].(int), c.args[1].(int), c.args[2].(string), c.args[3].(string)
 	var rows []*Parked
 	each(c.db.parked, c.tx, func(_ *cell[Parked], p *Parked) {
-		if p.Lane == lane && of(p) {
+		if p.Lane == lane && cmp.Or(strings.Compare(p.Topic, topic), strings.Compare(p.Key, key)) >= 0 {
 			rows = append(rows, p)
 		}
 	})
 	slices.SortFunc(rows, func(a, b *Parked) int {
 		return cmp.Or(strings.Compare(a.Topic, b.Topic), strings.Compare(a.Key, b.Key), cmp.Compare(a.Place, b.Place))
 	})
-	for queues := 0; len(rows) > 0 && (most == 0 || queues < most); queues++ {
+	for len(rows) > 0 && len(c.rows) < most {
 		head := rows[0]
-		count, sleep := 0, true
-		for ; len(rows) > 0 && rows[0].Topic == head.Topic && rows[0].Key == head.Key; rows = rows[1:] {
-			if counted == 0 || count < counted {
-				count++
-				sleep = sleep && rows[0].NextAt.IsZero()
-			}
+		for len(rows) > 0 && rows[0].Topic == head.Topic && rows[0].Key == head.Key {
+			rows = rows[1:]
 		}
-		c.row(head.Topic, head.Key, int64(count), sleep, head.waits())
+		c.row(head.Topic, head.Key, head.NextAt.IsZero() && !head.waits())
+	}
+	return nil
+}
+
+// keylessGone are those of some topics of which no row without a key is left.
+func keylessGone(c *call) error {
+	for _, topic := range c.args[1].([]string) {
+		if len(c.db.queueOf(c.tx, c.args[0].(int), topic, "")) == 0 {
+			c.row(topic)
+		}
 	}
 	return nil
 }
@@ -146,7 +108,8 @@ func parkEvents(c *call) error {
 			Letter:    letters[i],
 			Partition: partitions[i],
 		}
-		if delays[i] != nil {
+		behind := p.Key != "" && (len(db.queueOf(c.tx, lane, p.Topic, p.Key)) > 0 || p.Letter == 0 && db.holds(c.tx, lane, p.Topic, p.Key))
+		if delays[i] != nil && (!behind || db.is(BugDueBehind)) {
 			p.NextAt = db.Now().Add(time.Duration(*delays[i] * float64(time.Second)))
 		} else if db.is(BugUnparkFollowers) {
 			p.NextAt = db.Now()
@@ -498,10 +461,10 @@ var handlers = map[string]func(*call) error{
 	"segments": readSegments, "holders": readHolders, "rotate": rotateSegments, "reclaim": reclaim, "expire_written_once": expireWrittenOnce,
 	"server": readServer, "incarnation": ensureIncarnation, "heartbeat": heartbeatRelay, "leave": leaveRelay, "claim": claimLane,
 	"save": saveLanes, "release": releaseLane, "fence": fenceLane,
-	"count_lane": countLane, "count_topic": countTopic, "list_lane": listLane, "held": loadHeld, "park": parkEvents, "fix_head": fixHead,
+	"held": loadHeld, "park": parkEvents, "fix_head": fixHead,
 	"close_letters": closeLetters, "due": readDue, "list_due": listDue, "due_of": readHeads, "probe_held": readProbe,
 	"name_head": nameHead, "name_waiting": nameWaiting, "next_row": readNext, "dead_letter_events": deadLetterEvents, "name_scheduled": nameScheduled, "dead_letter_scheduled": deadLetterScheduled,
-	"hold": holdParked, "resume_held": resumeHeld, "holds": loadHolds, "parked_topics": listTopics, "list_topic": listTopic, "list_queues": listQueues, "count_again": countAgain, "unpark": deleteParked, "delay": delayParked,
+	"hold": holdParked, "resume_held": resumeHeld, "holds": loadHolds, "list_queues": listQueues, "keyless_gone": keylessGone, "unpark": deleteParked, "delay": delayParked,
 	"dead_letter": deadLetterParked, "resume_queues": resumeQueues, "move_scheduled": moveScheduled, "paused": readPaused,
 }
 

@@ -1,0 +1,189 @@
+package relay
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// A lane remembers which queues may have parked events, so that later events of their keys wait. It may remember a queue that has none
+// left: its next event is parked then, and Postgres, which knows, makes it due at once. Any number of queues may have some, and only so
+// many are remembered: beyond that the topic with the most is queued as a whole.
+
+const (
+	maxQueues    = 10_000          // that a lane remembers
+	fewQueues    = maxQueues / 10  // a topic that was queued as a whole is queued by key again when it has no more
+	listQueuesOf = 2000            // queues that one statement lists
+	wholeEvery   = 5 * time.Second // whether a topic must still be queued as a whole
+)
+
+// remember adds a queue.
+func (l *lane) remember(q queue) {
+	if l.whole[q.topic] {
+		return
+	}
+	l.parked[q] = true
+	l.bound()
+}
+
+// found remembers a queue of the table.
+func (l *lane) found(q parkedQueue) {
+	l.remember(q.queue)
+	if q.dormant && q.ordered() {
+		l.dormantQueues = append(l.dormantQueues, q.queue)
+	}
+}
+
+// bound queues the topics with the most queues as a whole until no more queues are remembered than may be.
+func (l *lane) bound() {
+	for len(l.parked) > maxQueues {
+		queues, most := map[string]int{}, ""
+		for q := range l.parked {
+			if queues[q.topic]++; queues[q.topic] > queues[most] || queues[q.topic] == queues[most] && q.topic < most {
+				most = q.topic
+			}
+		}
+		l.queueWhole(most)
+	}
+}
+
+func (l *lane) queueWhole(topic string) {
+	l.whole[topic] = true
+	l.wholeAt = l.r.env.now().Add(wholeEvery)
+	for q := range l.parked {
+		if q.topic == topic {
+			delete(l.parked, q)
+		}
+	}
+	l.r.c.Logger.Warn("events of very many keys wait: the topic is queued as a whole", "topic", topic, "lane", l.number)
+}
+
+// forget forgets queues that have no row any more. Nobody but this lane adds one.
+func (l *lane) forget(emptied []queue) {
+	for _, q := range emptied {
+		delete(l.parked, q)
+	}
+}
+
+// forgetKeyless forgets what waited without a key and has left. The lane asks when it finds nothing that is due: then nothing is to be
+// gained by asking for each of many such rows that leave one after the other.
+func (l *lane) forgetKeyless(ctx context.Context) error {
+	var topics []string
+	for q := range l.parked {
+		if !q.ordered() {
+			topics = append(topics, q.topic)
+		}
+	}
+	if len(topics) == 0 {
+		return nil
+	}
+	var q queue
+	if err := l.r.readRows(ctx, l.r.sql.In(keylessGone), []any{l.number, topics}, []any{&q.topic}, func() { delete(l.parked, q) }); err != nil {
+		return fmt.Errorf("read topics with parked events: %w", err)
+	}
+	return nil
+}
+
+// lookAtWhole looks whether a topic that is queued as a whole has few queues by now.
+func (l *lane) lookAtWhole(ctx context.Context) error {
+	if len(l.whole) == 0 || l.r.env.now().Before(l.wholeAt) {
+		return nil
+	}
+	l.wholeAt = l.r.env.now().Add(wholeEvery)
+	for topic := range l.whole {
+		few := min(fewQueues, (maxQueues-len(l.parked))/2)
+		found, err := l.r.readQueues(ctx, l.number, queue{topic: topic}, few+1)
+		if err != nil {
+			return err
+		}
+		found = slices.DeleteFunc(found, func(q parkedQueue) bool { return q.topic != topic })
+		if len(found) > few {
+			continue
+		}
+		delete(l.whole, topic)
+		for _, q := range found {
+			l.found(q)
+		}
+		l.r.c.Logger.Info("the topic is queued by key again", "topic", topic, "lane", l.number)
+	}
+	return nil
+}
+
+// load reads what is parked and held in a lane. What was held when the rows were written is tried at once.
+func (r *Relay) load(ctx context.Context, l *lane) (err error) {
+	for next, more := (queue{}), true; more; {
+		found, err := r.readQueues(ctx, l.number, next, r.listed)
+		if err != nil {
+			return err
+		}
+		for _, q := range found {
+			l.found(q)
+			if next = q.after(); l.whole[q.topic] {
+				next = q.afterTopic()
+			}
+		}
+		more = len(found) == r.listed
+	}
+	now := r.env.now()
+	if err := r.readSpots(ctx, loadHolds, l.number, func(at spot) { l.holds[at] = &hold{nextAt: now} }); err != nil {
+		return err
+	}
+	l.held, err = r.readHeld(ctx, l.number)
+	l.heldAt = now
+	return err
+}
+
+// parkedQueue is a queue that has rows.
+type parkedQueue struct {
+	queue
+	dormant bool // nothing that the lane does would make its first row due: neither its time, nor the end of a hold
+}
+
+// after is the first queue that may come after q in the order of topic and key, which is that of their bytes.
+func (q queue) after() queue { return queue{q.topic, q.key + "\x01"} }
+
+// afterTopic is the first queue that may come after all of q's topic.
+func (q queue) afterTopic() queue { return queue{topic: q.topic + "\x01"} }
+
+// readQueues reads the queues of a lane from one on, so many at most.
+func (r *Relay) readQueues(ctx context.Context, lane int, from queue, most int) (found []parkedQueue, err error) {
+	var q parkedQueue
+	if err := r.readRows(ctx, r.sql.In(listQueues), []any{lane, most, from.topic, from.key}, []any{&q.topic, &q.key, &q.dormant}, func() { found = append(found, q) }); err != nil {
+		return nil, fmt.Errorf("read parked queues: %w", err)
+	}
+	return found, nil
+}
+
+// readSpots reads topics, and partitions of them.
+func (r *Relay) readSpots(ctx context.Context, statement string, lane int, do func(spot)) error {
+	var at spot
+	if err := r.readRows(ctx, r.sql.In(statement), []any{lane}, []any{&at.topic, &at.partition}, func() { do(at) }); err != nil {
+		return fmt.Errorf("read held topics: %w", err)
+	}
+	return nil
+}
+
+// readHeld reads the keys that dead letters hold.
+func (r *Relay) readHeld(ctx context.Context, lane int) (map[queue]bool, error) {
+	held := map[queue]bool{}
+	var q queue
+	if err := r.readRows(ctx, r.sql.In(loadHeld), []any{lane}, []any{&q.topic, &q.key}, func() { held[q] = true }); err != nil {
+		return nil, fmt.Errorf("read held keys: %w", err)
+	}
+	return held, nil
+}
+
+// readRows runs a statement and calls do for each of its rows, which it has scanned into columns.
+func (r *Relay) readRows(ctx context.Context, statement string, args, columns []any, do func()) error {
+	ctx, cancel := r.env.limit(ctx, r.statementTimeout)
+	defer cancel()
+	rows, err := r.pool.Query(ctx, statement, args...)
+	if err != nil {
+		return err
+	}
+	_, err = pgx.ForEachRow(rows, columns, func() error { do(); return nil })
+	return err
+}

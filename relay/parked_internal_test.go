@@ -1,0 +1,124 @@
+package relay
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/holdfast-go/holdfast/internal/test/migrated"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+)
+
+// Queues are listed a page at a time. None is left out between two pages, whatever bytes its topic and its key have.
+func TestParked_ALaneRemembersEachQueueThatHasRows(t *testing.T) {
+	t.Parallel()
+	db := migrated.New(t)
+	texts := []string{"a", "a\x01", "a\x01\x01", "a ", "aa", "\x01", "ä", "\U0010ffff"}
+	want, dormant := map[queue]bool{}, map[queue]bool{}
+	for i, topic := range texts {
+		for j, key := range append(texts, "") {
+			due, why := "infinity", "follows"
+			switch (i + j) % 3 {
+			case 0:
+				due = "2026-01-01"
+			case 1:
+				why = "topic"
+			default:
+				if key != "" {
+					dormant[queue{topic, key}] = true
+				}
+			}
+			want[queue{topic, key}] = true
+			pgtest.Exec(t, db.Pool, `insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time)
+				select 1, $1, $2, n, $3, case when n = 1 then $4::timestamptz else 'infinity' end, n, 's', 't', now() from generate_series(1, 3) n`, topic, key, why, due)
+		}
+	}
+	pgtest.Exec(t, db.Pool, `insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time)
+		select n, 'another lane', 'k', 1, 'follows', 'infinity', n, 's', 't', now() from unnest('{0,2}'::integer[]) n`)
+	for _, listed := range []int{1, 2, 7, len(want), 1000} {
+		r := newRelay(db.Pool, nil, Config{Logger: noLog}.withDefaults(), simStatements)
+		r.listed = listed
+		l := newLane(r, "", time.Time{})
+		l.number = 1
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		err := r.load(ctx, l)
+		cancel()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(slices.Sorted(maps.Keys(names(want))), slices.Sorted(maps.Keys(names(l.parked)))); diff != "" {
+			t.Errorf("%d at a time (-want +got):\n%s", listed, diff)
+		}
+		asleep := map[queue]bool{}
+		for _, q := range l.dormantQueues {
+			asleep[q] = true
+		}
+		if diff := cmp.Diff(slices.Sorted(maps.Keys(names(dormant))), slices.Sorted(maps.Keys(names(asleep)))); diff != "" || len(asleep) != len(l.dormantQueues) {
+			t.Errorf("%d at a time, those that nothing would make due (-want +got):\n%s", listed, diff)
+		}
+	}
+}
+
+func names(of map[queue]bool) map[string]bool {
+	names := map[string]bool{}
+	for q := range of {
+		names[fmt.Sprintf("%q %q", q.topic, q.key)] = true
+	}
+	return names
+}
+
+// A topic with too many queues is queued as a whole, and those after it are listed still. It is queued by key again once it has few.
+func TestParked_ATopicWithTooManyQueuesIsQueuedAsAWholeUntilItHasFew(t *testing.T) {
+	t.Parallel()
+	db := migrated.New(t)
+	pgtest.Exec(t, db.Pool, `insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time)
+		select 0, 'many', 'key ' || n, n, 'topic', 'infinity', n, 's', 't', now() from generate_series(1, $1::integer) n`, maxQueues+listQueuesOf)
+	pgtest.Exec(t, db.Pool, `insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time)
+		select 0, t, 'k', 1, 'follows', 'infinity', t, 's', 't', now() from unnest($1::text[]) t`, []string{"few", "many\x01", "many!", "zero"})
+	r := newRelay(db.Pool, nil, Config{Logger: noLog}.withDefaults(), simStatements)
+	now := time.Now()
+	r.env.now = func() time.Time { return now }
+	l := newLane(r, "", time.Time{})
+	if err := r.load(t.Context(), l); err != nil {
+		t.Fatal(err)
+	}
+	others := map[queue]bool{{"few", "k"}: true, {"many\x01", "k"}: true, {"many!", "k"}: true, {"zero", "k"}: true}
+	if diff := cmp.Diff(names(others), names(l.parked)); diff != "" || !l.whole["many"] || len(l.whole) != 1 {
+		t.Errorf("as a whole are %v; by key (-want +got):\n%s", l.whole, diff)
+	}
+	for _, rows := range []int{fewQueues + 1, fewQueues} {
+		pgtest.Exec(t, db.Pool, "delete from holdfast.parked where topic = 'many' and place > $1::integer", rows)
+		if err := l.lookAtWhole(t.Context()); err != nil || !l.whole["many"] {
+			t.Errorf("it is looked at before its time, with %d queues: %v", rows, err)
+		}
+		now = now.Add(wholeEvery)
+		if err := l.lookAtWhole(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if by := len(l.parked); l.whole["many"] != (rows > fewQueues) || rows > fewQueues && by != len(others) || rows <= fewQueues && by != len(others)+rows {
+			t.Errorf("with %d queues: as a whole %v, %d by key", rows, l.whole, by)
+		}
+	}
+}
+
+// Nothing waits behind an event without a key, so it is enough to look now and then whether one is left.
+func TestParked_WhatWaitsWithoutAKeyIsForgottenOnceItHasLeft(t *testing.T) {
+	t.Parallel()
+	db := migrated.New(t)
+	pgtest.Exec(t, db.Pool, `insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time)
+		select l, t, k, 1, 'record', 'infinity', t, 's', 't', now() from (values (0, 'some', ''), (0, 'keys', 'k'), (1, 'gone', '')) r (l, t, k)`)
+	r := newRelay(db.Pool, nil, Config{Logger: noLog}.withDefaults(), simStatements)
+	l := newLane(r, "", time.Time{})
+	l.parked = map[queue]bool{{"some", ""}: true, {"keys", ""}: true, {"keys", "k"}: true, {"gone", ""}: true, {"gone", "k"}: true}
+	if err := l.loadDue(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(names(map[queue]bool{{"some", ""}: true, {"keys", "k"}: true, {"gone", "k"}: true}), names(l.parked)); diff != "" {
+		t.Errorf("it remembers (-want +got):\n%s", diff)
+	}
+}
