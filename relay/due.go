@@ -49,7 +49,11 @@ func (d *dueLooks) looked(rows, tries int, now time.Time) {
 // full notes that there was no room for a look.
 func (d *dueLooks) full() { d.more = true }
 
-// dueBehind says whether there may be a row to read at once after one of the queue has left.
+// dueBehind says whether there may be a row to read at once after one of the queue has left. Of events without a key a look that finds
+// none is needed, too: forgetKeyless comes with it.
 func (l *lane) dueBehind(q queue) bool {
-	return l.due.more || q.ordered() && l.trying[rowKey{queue: q}] == 0 && (l.whole[q.topic] || l.parked[q])
+	if !q.ordered() {
+		return l.due.more || l.parked[q] && l.tries == 0
+	}
+	return l.due.more || l.trying[rowKey{queue: q}] == 0 && (l.whole[q.topic] || l.parked[q])
 }

@@ -99,7 +99,7 @@ func (l *lane) park(ctx context.Context, leave []*pending, after cursor) error {
 			batch.Queue(l.r.sql.In(fixHead), l.number, rows.fix.topics[i], rows.fix.keys[i])
 		}
 		if len(rows.resume.topics) > 0 {
-			batch.Queue(l.r.sql.In(resumeQueues), l.number, rows.resume.topics, rows.resume.keys)
+			l.resume(batch, rows.resume, new([]queue)) // each has a row
 		}
 		if len(closed) > 0 {
 			batch.Queue(l.r.sql.In(closeLetters), closed)

@@ -128,8 +128,9 @@ func (r *Relay) load(ctx context.Context, l *lane) (err error) {
 		more = len(found) == r.listed
 	}
 	now := r.env.now()
-	if err := r.readSpots(ctx, loadHolds, l.number, func(at spot) { l.holds[at] = &hold{nextAt: now} }); err != nil {
-		return err
+	var at spot
+	if err := r.readRows(ctx, r.sql.In(loadHolds), []any{l.number}, []any{&at.topic, &at.partition}, func() { l.holds[at] = &hold{nextAt: now} }); err != nil {
+		return fmt.Errorf("read held topics: %w", err)
 	}
 	l.held, err = r.readHeld(ctx, l.number)
 	l.heldAt = now
@@ -155,15 +156,6 @@ func (r *Relay) readQueues(ctx context.Context, lane int, from queue, most int) 
 		return nil, fmt.Errorf("read parked queues: %w", err)
 	}
 	return found, nil
-}
-
-// readSpots reads topics, and partitions of them.
-func (r *Relay) readSpots(ctx context.Context, statement string, lane int, do func(spot)) error {
-	var at spot
-	if err := r.readRows(ctx, r.sql.In(statement), []any{lane}, []any{&at.topic, &at.partition}, func() { do(at) }); err != nil {
-		return fmt.Errorf("read held topics: %w", err)
-	}
-	return nil
 }
 
 // readHeld reads the keys that dead letters hold.

@@ -3,8 +3,6 @@ package relay
 import (
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 	"testing"
 	"time"
 
@@ -51,14 +49,14 @@ func TestParked_ALaneRemembersEachQueueThatHasRows(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(slices.Sorted(maps.Keys(names(want))), slices.Sorted(maps.Keys(names(l.parked)))); diff != "" {
+		if diff := cmp.Diff(names(want), names(l.parked)); diff != "" {
 			t.Errorf("%d at a time (-want +got):\n%s", listed, diff)
 		}
 		asleep := map[queue]bool{}
 		for _, q := range l.dormantQueues {
 			asleep[q] = true
 		}
-		if diff := cmp.Diff(slices.Sorted(maps.Keys(names(dormant))), slices.Sorted(maps.Keys(names(asleep)))); diff != "" || len(asleep) != len(l.dormantQueues) {
+		if diff := cmp.Diff(names(dormant), names(asleep)); diff != "" || len(asleep) != len(l.dormantQueues) {
 			t.Errorf("%d at a time, those that nothing would make due (-want +got):\n%s", listed, diff)
 		}
 	}
@@ -115,6 +113,14 @@ func TestParked_WhatWaitsWithoutAKeyIsForgottenOnceItHasLeft(t *testing.T) {
 	r := newRelay(db.Pool, nil, Config{Logger: noLog}.withDefaults(), simStatements)
 	l := newLane(r, "", time.Time{})
 	l.parked = map[queue]bool{{"some", ""}: true, {"keys", ""}: true, {"keys", "k"}: true, {"gone", ""}: true, {"gone", "k"}: true}
+	l.tries = 1
+	if l.dueBehind(queue{"gone", ""}) {
+		t.Error("it looks for more beside a row that is in memory")
+	}
+	l.tries = 0
+	if !l.dueBehind(queue{"gone", ""}) || l.dueBehind(queue{"never", ""}) {
+		t.Error("it does not look after the last row in memory has left, or without any")
+	}
 	if err := l.loadDue(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -8,11 +8,11 @@ import (
 )
 
 const (
-	parkedKeys = "drain of events that wait, of 10,000 keys"
-	parkedKey  = "drain of events that wait, of one key"
+	parkedManyKeys = "drain of events that wait, of 10,000 keys"
+	parkedOneKey   = "drain of events that wait, of one key"
 )
 
-var parkedFigures = []string{parkedKeys, parkedKey}
+var parkedFigures = []string{parkedManyKeys, parkedOneKey}
 
 // parkedRows has each event in the lane of its key, as a relay would have parked it: the first of a key is due, the others wait for it. $1
 // events, $2 the topic, $3 lanes of keys.
@@ -31,7 +31,7 @@ func measureParked(ctx context.Context, e *env, r *report) error {
 	for _, c := range []struct {
 		name         string
 		keys, events int
-	}{{parkedKeys, 10_000, e.parked}, {parkedKey, 1, e.parked / 10}} {
+	}{{parkedManyKeys, 10_000, e.parked}, {parkedOneKey, 1, e.parked / 10}} {
 		var speeds samples
 		for round := range e.rounds {
 			if err := e.drainParked(ctx, r, topic, c.keys, c.events, &speeds); err != nil {
