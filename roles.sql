@@ -44,6 +44,7 @@ grant select on holdfast.event, holdfast.event_0, holdfast.event_1, holdfast.eve
 grant select, insert on holdfast.incarnation to holdfast_relay;
 grant select, update on holdfast.segments, holdfast.lane to holdfast_relay;
 grant select, insert, update, delete on holdfast.relay, holdfast.parked to holdfast_relay;
+grant select, insert, delete on holdfast.parked_lease to holdfast_relay;
 grant select, delete on holdfast.scheduled to holdfast_relay;
 grant select, update, insert (origin, consumer, reason, fingerprint, state, holds, event_id, source, type, topic, key, time, headers, payload, hash, version, lane, partition, "offset", place, attempts, errors, first_at, last_at) on holdfast.letter to holdfast_relay;
 grant select on holdfast.lane_hold, holdfast.current_incarnation, holdfast.pause to holdfast_relay;
@@ -72,8 +73,9 @@ grant select, insert (action, consumer, source, event_id, type, topic, key, lett
 grant select, update (ended_at), insert (name, filter, upto, by, reason) on holdfast.letter_replay to holdfast_operator;
 grant select, insert, update, delete on holdfast.stored to holdfast_operator;
 grant select, insert, update on holdfast.inbox to holdfast_operator;
-grant select, update, delete on holdfast.parked to holdfast_operator;
-grant select, update (owner, epoch, lease_until) on holdfast.lane to holdfast_operator;
+grant select, delete, update (next_at) on holdfast.parked to holdfast_operator;
+grant select on holdfast.parked_lease to holdfast_operator;
+grant select, update (owner) on holdfast.lane to holdfast_operator;
 grant select on holdfast.consumer_type, holdfast.lane_hold, holdfast.consumer_hold, holdfast.start to holdfast_operator;
 grant select (xid, seq, lane, id, source, type, topic, key, time, letter) on holdfast.event to holdfast_operator;
 grant select, delete on holdfast.scheduled to holdfast_operator;
@@ -84,7 +86,7 @@ grant select (run) on holdfast.idempotency_step to holdfast_operator;
 grant select (run, due_at) on holdfast.idempotency_request to holdfast_operator;
 grant select (scope, operation, key, status, result_ref, created_at, expires_at) on holdfast.idempotency_expired to holdfast_operator;
 grant usage on sequence holdfast.stored_place, holdfast.parked_place to holdfast_operator;
-grant execute on function holdfast.replay_letter, holdfast.purge_letters, holdfast.new_id, holdfast.last_errors, holdfast.lane_of to holdfast_operator;
+grant execute on function holdfast.replay_letter, holdfast.redirect_parked, holdfast.purge_letters, holdfast.new_id, holdfast.last_errors, holdfast.lane_of to holdfast_operator;
 
 -- Monitoring: holdfast check and status. It sees no payload and no header. It sees errors of handlers, as the logs do.
 grant select (lane, xid, seq, time) on holdfast.event, holdfast.event_0, holdfast.event_1, holdfast.event_2, holdfast.event_3 to holdfast_reader;

@@ -234,6 +234,18 @@ create index parked_due on holdfast.parked (lane, next_at) where next_at < 'infi
 create index parked_age on holdfast.parked (lane, why, first_at) where id <> '';
 create sequence holdfast.parked_place;
 
+-- What of the parked events the owner of a lane has in memory, because it sends them: queues (place 0), and events without a key by
+-- their places. A command removes parked rows, and makes them due, under the advisory lock that the owner takes for each change of its
+-- own, and leaves these out. An owner that has claimed the lane says so by a row without a topic, whose place is the epoch. Without that nobody knows what it
+-- has: it is just loading the lane, or of an older build, or a crash has emptied this table, with which it loses the lane.
+create unlogged table holdfast.parked_lease (
+    lane   smallint not null,
+    topic  text collate "C" not null,
+    key    text collate "C" not null,
+    place  bigint not null,
+    primary key (lane, topic, key, place)
+);
+
 -- ---------------------------------------------------------------------------------------------------------------------
 -- The consumer side.
 
@@ -1417,6 +1429,41 @@ begin
     perform holdfast.append_unchecked(array[l.event_id], array[l.source], array[l.type], array[l.topic], array[l.key], array[l.time],
         array[l.headers::text], array[l.payload], null, array[l.id]);
     return true;
+end $$;
+
+-- Makes parked events of a topic events of another one: they leave their queues and enter the log, in the order of keys and places. The
+-- caller has locked what is parked in the lane, and leaves out what its owner has leased. A replay takes its letter along.
+create function holdfast.redirect_parked(from_lane smallint, from_topic text, keys text[], places bigint[], to_topic text, note text) returns void
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    own    constant text[] := holdfast.own_consumers();
+    moved  record;
+begin
+    if own is not null and '' <> all (own) then
+        raise exception 'redirect parked events: this user may work on the consumers % only', own using errcode = '42501';
+    end if;
+    if to_topic = from_topic or to_topic in ('.', '..') or to_topic !~ '^[a-zA-Z0-9._-]{1,249}$' then
+        raise exception 'redirect parked events: to is %: it must be the name of another Kafka topic', left(quote_literal(to_topic), 60) using errcode = '22023';
+    end if;
+    with gone as (
+        delete from holdfast.parked p
+         where p.ctid = any (array(
+           select f.row from unnest(keys, places) as u (key, place), lateral (
+             select h.ctid as row from holdfast.parked h
+              where h.lane = from_lane and h.topic = from_topic and h.key = u.key and h.place = u.place limit 1) f))
+        returning p.*
+    )
+    select array_agg(g.id order by g.key, g.place) as ids, array_agg(g.source order by g.key, g.place) as sources,
+           array_agg(g.type order by g.key, g.place) as types, array_agg(to_topic order by g.key, g.place) as topics,
+           array_agg(g.key order by g.key, g.place) as keys, array_agg(g.time order by g.key, g.place) as times,
+           array_agg(g.headers::text order by g.key, g.place) as headers, array_agg(g.payload order by g.key, g.place) as payloads,
+           array_agg(g.letter order by g.key, g.place) as letters
+      into moved from gone g;
+    if moved.ids is null then return; end if;
+    update holdfast.letter l set topic = to_topic, errors = holdfast.last_errors(l.errors || note)
+     where l.id = any (moved.letters) and l.state = 'replaying';
+    perform holdfast.append_unchecked(moved.ids, moved.sources, moved.types, moved.topics, moved.keys, moved.times, moved.headers, moved.payloads,
+        null, moved.letters);
 end $$;
 
 -- ---------------------------------------------------------------------------------------------------------------------

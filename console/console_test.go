@@ -438,13 +438,13 @@ func TestConsole_WhatWaitsInRelaysIsListedAndChanged(t *testing.T) {
 	form.Set("does", "redirect")
 	form.Set("to", "orders")
 	wantIn(t, user.sure(200, "/waiting", user.post(200, "/waiting", form)), "redirect: 2 waiting events of origin relay, topic gone")
-	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.parked where topic = 'orders'"); n != 2 {
+	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.event where topic = 'orders'"); n != 2 {
 		t.Errorf("%d are redirected", n)
 	}
 	form.Set("to", "gone")
 	wantIn(t, user.post(422, "/waiting", form), "it must be another topic")
 	form.Set("does", "give-up")
-	form.Set("topic", "orders")
+	b.parked(t)
 	wantIn(t, user.sure(200, "/waiting", user.post(200, "/waiting", form)), "give-up: 2 waiting events")
 	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.letter where state = 'open' and origin = 'relay'"); n != 2 {
 		t.Errorf("%d are dead letters", n)

@@ -106,6 +106,14 @@ alter table holdfast.relay
 alter table holdfast.lane
     alter column owner type text collate "C";
 
+create unlogged table holdfast.parked_lease (
+    lane   smallint not null,
+    topic  text collate "C" not null,
+    key    text collate "C" not null,
+    place  bigint not null,
+    primary key (lane, topic, key, place)
+);
+
 create table holdfast.stored_action (
     id        bigint generated always as identity primary key,
     action    text not null constraint action_is_known check (action in ('retry', 'discard', 'give-up')),
@@ -648,6 +656,41 @@ begin
     perform holdfast.append_unchecked(array[l.event_id], array[l.source], array[l.type], array[l.topic], array[l.key], array[l.time],
         array[l.headers::text], array[l.payload], null, array[l.id]);
     return true;
+end $$;
+
+-- Makes parked events of a topic events of another one: they leave their queues and enter the log, in the order of keys and places. The
+-- caller has locked what is parked in the lane, and leaves out what its owner has leased. A replay takes its letter along.
+create function holdfast.redirect_parked(from_lane smallint, from_topic text, keys text[], places bigint[], to_topic text, note text) returns void
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+    own    constant text[] := holdfast.own_consumers();
+    moved  record;
+begin
+    if own is not null and '' <> all (own) then
+        raise exception 'redirect parked events: this user may work on the consumers % only', own using errcode = '42501';
+    end if;
+    if to_topic = from_topic or to_topic in ('.', '..') or to_topic !~ '^[a-zA-Z0-9._-]{1,249}$' then
+        raise exception 'redirect parked events: to is %: it must be the name of another Kafka topic', left(quote_literal(to_topic), 60) using errcode = '22023';
+    end if;
+    with gone as (
+        delete from holdfast.parked p
+         where p.ctid = any (array(
+           select f.row from unnest(keys, places) as u (key, place), lateral (
+             select h.ctid as row from holdfast.parked h
+              where h.lane = from_lane and h.topic = from_topic and h.key = u.key and h.place = u.place limit 1) f))
+        returning p.*
+    )
+    select array_agg(g.id order by g.key, g.place) as ids, array_agg(g.source order by g.key, g.place) as sources,
+           array_agg(g.type order by g.key, g.place) as types, array_agg(to_topic order by g.key, g.place) as topics,
+           array_agg(g.key order by g.key, g.place) as keys, array_agg(g.time order by g.key, g.place) as times,
+           array_agg(g.headers::text order by g.key, g.place) as headers, array_agg(g.payload order by g.key, g.place) as payloads,
+           array_agg(g.letter order by g.key, g.place) as letters
+      into moved from gone g;
+    if moved.ids is null then return; end if;
+    update holdfast.letter l set topic = to_topic, errors = holdfast.last_errors(l.errors || note)
+     where l.id = any (moved.letters) and l.state = 'replaying';
+    perform holdfast.append_unchecked(moved.ids, moved.sources, moved.types, moved.topics, moved.keys, moved.times, moved.headers, moved.payloads,
+        null, moved.letters);
 end $$;
 
 create function holdfast.unread(segment integer) returns boolean

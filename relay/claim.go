@@ -92,11 +92,11 @@ func (r *Relay) maintainClaims(ctx, work context.Context) error {
 	return r.claim(ctx, writing, work, s.token, mine-len(owned), append(numbers, r.resting()...), lanes)
 }
 
-// resting are the lanes that are left alone for now: those that have failed again and again, and those that somebody asks for.
+// resting are the lanes that are left alone for now, because they have failed again and again.
 func (r *Relay) resting() []int16 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return append(r.failing.resting(r.env.now()), r.asked...)
+	return r.failing.resting(r.env.now())
 }
 
 // inspect refills the incarnation's token if a crash emptied it, and reads what may keep a relay from running.
@@ -137,7 +137,11 @@ func (r *Relay) claim(ctx, writing, work context.Context, token string, n int, e
 		}
 		failpoint.Hit(failpoint.RelayClaimed)
 		except = append(except, int16(l.number))
-		if err := r.load(ctx, l); err != nil {
+		err = r.beginLeases(ctx, l)
+		if err == nil {
+			err = r.load(ctx, l)
+		}
+		if err != nil {
 			return fmt.Errorf("load lane %d: %w", l.number, explain(err)) // its lease runs out, and it is claimed again
 		}
 		l.saved = l.cursor

@@ -38,11 +38,13 @@ type rowKey struct {
 	place int64 // 0 for a queue
 }
 
-func rowKeyOf(p *pending) rowKey {
-	if p.item.queue.ordered() {
-		return rowKey{queue: p.item.queue}
+func rowKeyOf(p *pending) rowKey { return rowKeyAt(p.item.queue, p.row.place) }
+
+func rowKeyAt(q queue, place int64) rowKey {
+	if q.ordered() {
+		place = 0
 	}
-	return rowKey{p.item.queue, p.row.place}
+	return rowKey{q, place}
 }
 
 // pendingOf is a parked event as the lane sends it.
@@ -54,14 +56,14 @@ func (l *lane) pendingOf(row *parkedEvent) *pending {
 	}
 }
 
-// try keeps a parked event in memory from now on: it is not read again.
+// try keeps a parked event in memory from now on, which is leased: it is not read again.
 func (l *lane) try(p *pending) {
 	l.trying[rowKeyOf(p)]++
 	l.tries++
 	l.tryBytes += p.size()
 }
 
-// tried ends try.
+// tried ends try, and the lease.
 func (l *lane) tried(p *pending) {
 	key := rowKeyOf(p)
 	l.tries--
@@ -70,6 +72,7 @@ func (l *lane) tried(p *pending) {
 	p.kept = 0
 	if l.trying[key]--; l.trying[key] <= 0 {
 		delete(l.trying, key)
+		l.endLease(key)
 	}
 }
 
@@ -121,7 +124,7 @@ func (l *lane) loadDue(ctx context.Context) error {
 	}
 	var skip rowKeys
 	for key := range l.trying {
-		skip.topics, skip.keys, skip.places = append(skip.topics, key.topic), append(skip.keys, key.key), append(skip.places, key.place)
+		skip.addKey(key)
 	}
 	rows, err := l.readDue(ctx, skip, bound)
 	if err != nil {
@@ -163,6 +166,11 @@ func (l *lane) loadDue(ctx context.Context) error {
 			continue
 		}
 		d.enqueue(p, now)
+	}
+	for i := range rows {
+		if key := rows[i].rowKey(); l.trying[key] == 0 {
+			l.endLease(key)
+		}
 	}
 	l.tasks.Or(queueDue) // there may be more
 	signal(l.tasksDue)
@@ -211,17 +219,15 @@ func (l *lane) writeTogether(ctx context.Context, events []*pending, answers []a
 				}
 				asleep.addRow(p, why)
 			case dead:
-				letters[i] = p.event.letter
 				batch.Queue(l.r.sql.In(deadLetterParked), l.number, q.topic, q.key, p.row.place, 1, errorText(answers[i].err),
 					reason(answers[i].err), fingerprint(p.event.Type, answers[i].err), l.r.c.HoldKey && q.ordered()).
 					QueryRow(func(written pgx.Row) error {
 						var id int64
-						err := written.Scan(&id)
-						if errors.Is(err, pgx.ErrNoRows) {
-							return nil // a replay: its own letter is open again
+						if err := written.Scan(&id); !errors.Is(err, pgx.ErrNoRows) {
+							letters[i] = id
+							return err
 						}
-						letters[i] = id
-						return err
+						return nil
 					})
 				if !l.r.c.HoldKey {
 					resume.addQueue(q)
@@ -268,7 +274,9 @@ func (l *lane) writeTogether(ctx context.Context, events []*pending, answers []a
 	l.forget(emptied)
 	for i, p := range events {
 		q := p.item.queue
-		l.changes[outcomes[i]]++
+		if outcomes[i] != dead {
+			l.changes[outcomes[i]]++
+		}
 		switch outcomes[i] {
 		case acknowledged:
 			failpoint.Hit(failpoint.RelayUnparked)
@@ -278,6 +286,10 @@ func (l *lane) writeTogether(ctx context.Context, events []*pending, answers []a
 			}
 		case dead:
 			failpoint.Hit(failpoint.RelayDeadLettered)
+			if letters[i] == 0 {
+				break // a person has done something else with it
+			}
+			l.changes[dead]++
 			if l.r.c.HoldKey && q.ordered() {
 				l.held[q] = true
 			}
@@ -328,14 +340,11 @@ func (l *lane) lookAtHeld(ctx context.Context) error {
 	return nil
 }
 
-func (l *lane) readParked(ctx context.Context, statement string, args ...any) ([]parkedEvent, error) {
-	ctx, cancel := l.r.env.limit(ctx, l.r.statementTimeout)
-	defer cancel()
-	rows, err := l.r.pool.Query(ctx, statement, args...)
-	if err != nil {
-		return nil, err
-	}
-	events, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (parkedEvent, error) {
+// rowKey is rowKeyOf of a row.
+func (p *parkedEvent) rowKey() rowKey { return rowKeyAt(queue{p.Topic, p.Key}, p.place) }
+
+func collectParked(rows pgx.Rows) ([]parkedEvent, error) {
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (parkedEvent, error) {
 		var p parkedEvent
 		var headers, malformed *string
 		var at pgtype.Timestamptz
@@ -344,5 +353,4 @@ func (l *lane) readParked(ctx context.Context, statement string, args ...any) ([
 		p.examine([]byte(text(headers)), text(malformed))
 		return p, err
 	})
-	return events, sessionsOr(ctx, l.r.pool, err)
 }

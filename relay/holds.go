@@ -414,6 +414,7 @@ func (l *lane) sendProbe(ctx context.Context, h *hold, at spot) (found bool, err
 	}
 	p := l.pendingOf(&rows[0])
 	if p.event.malformed != "" {
+		l.endLease(rowKeyOf(p))
 		return true, l.giveUp(ctx, p)
 	}
 	h.tried = p.row.place
@@ -428,7 +429,7 @@ func (l *lane) sendProbe(ctx context.Context, h *hold, at spot) (found bool, err
 }
 
 func (l *lane) readProbe(ctx context.Context, at spot, after int64) ([]parkedEvent, error) {
-	return l.readParked(ctx, l.r.sql.In(readProbe), l.number, at.topic, at.partition, after)
+	return l.readLeased(ctx, l.r.sql.In(readProbe), l.number, at.topic, at.partition, after)
 }
 
 // heldTopicNames are the topics whose parked events are not tried. It is never nil: a statement takes no array for null.

@@ -70,6 +70,7 @@ type lane struct {
 	pauses        *pausedTopics         // that holds says
 	holds         map[spot]*hold        // topics that are missing or not permitted, and partitions that are unavailable or slow
 	trying        map[rowKey]int        // parked events that are in memory: queues, and for events without a key their rows
+	ended         []rowKey              // their leases that the next transaction ends (leases.go)
 	tries         int                   // how many rows those are
 	tryBytes      int                   // and of how many bytes
 	due           dueLooks              // when to look for more of them
@@ -182,6 +183,9 @@ func (l *lane) turn(ctx context.Context) error {
 			return err
 		}
 		if err := l.flush(ctx, false); err != nil {
+			return err
+		}
+		if err := l.endLeases(ctx); err != nil {
 			return err
 		}
 		if l.blocked == nil || !l.mayRoute(*l.blocked) { // what it waited for may have left with that flush, and no answer will come for it

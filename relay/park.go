@@ -112,6 +112,7 @@ func (l *lane) park(ctx context.Context, leave []*pending, after cursor) error {
 		for i := range given {
 			given[i].publish(l, batch)
 		}
+		l.lease(batch, inCall(leave, places))
 	})
 	if err != nil {
 		return fmt.Errorf("park events: %w", err)
@@ -151,6 +152,21 @@ func (l *lane) park(ctx context.Context, leave []*pending, after cursor) error {
 	l.mu.Unlock()
 	l.free()
 	return nil
+}
+
+// inCall are the new rows of events that are in a call.
+func inCall(leave []*pending, places []int64) (keys []rowKey) {
+	n := 0
+	for _, p := range leave {
+		if p.disposition == published || p.disposition == malformed {
+			continue
+		}
+		if p.inCall {
+			keys = append(keys, rowKeyAt(p.item.queue, places[n]))
+		}
+		n++
+	}
+	return keys
 }
 
 // left records that an event is a row of the table now.
@@ -333,6 +349,7 @@ func (l *lane) inTx(ctx context.Context, fill func(batch *pgx.Batch), then ...fu
 	if err := l.behindFence(ctx, fill, then); err != nil {
 		return err
 	}
+	l.ended = nil
 	if l.stale() {
 		l.r.saver.try(ctx, []*lane{l})
 	} else if l.leftOut.Load() {
@@ -354,6 +371,7 @@ func (l *lane) behindFence(ctx context.Context, fill func(batch *pgx.Batch), the
 	return pgx.BeginTxFunc(ctx, l.r.pool, pgx.TxOptions{BeginQuery: beginGuarded}, func(tx pgx.Tx) error {
 		batch := &pgx.Batch{}
 		batch.Queue(l.r.sql.In(fenceLane), l.number, l.r.c.Name, l.epoch, l.token)
+		l.queueEnded(batch)
 		fill(batch)
 		results := tx.SendBatch(ctx, batch)
 		defer results.Close()

@@ -111,7 +111,14 @@ func TestParked_WhatWaitsWithoutAKeyIsForgottenOnceItHasLeft(t *testing.T) {
 	pgtest.Exec(t, db.Pool, `insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time)
 		select l, t, k, 1, 'record', 'infinity', t, 's', 't', now() from (values (0, 'some', ''), (0, 'keys', 'k'), (1, 'gone', '')) r (l, t, k)`)
 	r := newRelay(db.Pool, nil, Config{Logger: noLog}.withDefaults(), simStatements)
-	l := newLane(r, "", time.Time{})
+	at, err := r.readServer(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := r.claimOne(t.Context(), at.token, []int16{})
+	if err != nil {
+		t.Fatal(err)
+	}
 	l.parked = map[queue]bool{{"some", ""}: true, {"keys", ""}: true, {"keys", "k"}: true, {"gone", ""}: true, {"gone", "k"}: true}
 	l.tries = 1
 	if l.dueBehind(queue{"gone", ""}) {

@@ -82,6 +82,24 @@ update holdfast.parked p
  where p.lane = $1::smallint and p.topic = $2::text and p.key = $3::text
    and (p.place = head.place) = (p.next_at = 'infinity')`
 
+// leaseParked says that the lane has rows in memory: queues, whose place is 0, or rows without a key. $2 topics, $3 keys, $4 places.
+const leaseParked = `-- relay.lease
+insert into holdfast.parked_lease (lane, topic, key, place)
+select $1::smallint, u.topic, u.key, u.place from unnest($2::text[], $3::text[], $4::bigint[]) as u (topic, key, place)
+    on conflict do nothing`
+
+// unflushed has a transaction that writes nothing but leases not wait for the disk: a crash empties their table.
+const unflushed = `-- relay.unflushed
+set local synchronous_commit = off`
+
+// endLeases ends them. It finds each by parked_lease_pkey, as the statements below find rows.
+const endLeases = `-- relay.end_leases
+delete from holdfast.parked_lease p
+ where p.ctid = any (array(
+  select f.row from unnest($2::text[], $3::text[], $4::bigint[]) as u (topic, key, place), lateral (
+    select h.ctid as row from holdfast.parked_lease h
+     where h.lane = $1::smallint and h.topic = u.topic and h.key = u.key and h.place = u.place limit 1) f))`
+
 // closeLetters ends the replays that were acknowledged.
 const closeLetters = `-- relay.close_letters
 update holdfast.letter set state = 'replayed', last_at = now() where id = any ($1::bigint[]) and state = 'replaying'`
@@ -186,9 +204,9 @@ const readProbe = `-- relay.probe_held` + sizedParked + `
      order by p.place limit 1` + sizedParkedEnd + `
  order by r.place`
 
-// The statements that change rows of the lane find each by parked_pkey, and then again by its place in the file, which nobody else
-// changes. In a table that nobody has analyzed the planner would rather read all rows of the lane, or all of a long queue again
-// for each of its rows.
+// The statements that change rows of the lane find each by parked_pkey, and then again by its place in the file, which no command
+// changes meanwhile: fenceLane has its lock. In a table that nobody has analyzed the planner would rather read all rows of the lane, or all
+// of a long queue again for each of its rows.
 
 // holdParked makes rows wait until their topic or partition takes events again. $2 topics, $3 keys, $4 places, $5 partitions,
 // null for the whole topic.
@@ -228,7 +246,8 @@ update holdfast.parked p
                      else holdfast.last_errors(array(select t from unnest(p.errors) t where t is not null) || u.error) end
   from found u where p.ctid = u.row`
 
-// deadLetterParked turns a parked row into a dead letter, or reopens the letter whose replay it was, in one statement.
+// deadLetterParked turns a parked row into a dead letter, or reopens the letter whose replay it was, in one statement. It returns the letter,
+// or nothing if there is no such row.
 // $1 lane, $2 topic, $3 key, $4 place, $5 attempts to add, $6 error, $7 reason, $8 fingerprint, $9 holds.
 const deadLetterParked = `-- relay.dead_letter
 with gone as (
@@ -242,14 +261,15 @@ with gone as (
          errors = holdfast.last_errors(array(select t from unnest(l.errors) t where t is not null) || array(select t from unnest(gone.errors) t where t is not null) || $6::text)
     from gone where l.id = gone.letter
   returning l.id
-)
-insert into holdfast.letter (origin, reason, fingerprint, holds, event_id, source, type, topic, key, time, headers, payload, hash, lane, attempts, errors, first_at)
-select 'relay', $7::text, $8::text, $9::boolean, g.id, g.source, g.type, g.topic, g.key, g.time, g.headers, g.payload,
-       sha256(coalesce(g.payload, '')), g.lane, least(greatest(g.attempts, 0)::bigint + $5::integer, 2147483647)::integer,
-       holdfast.last_errors(array(select t from unnest(g.errors) t where t is not null) || $6::text), g.first_at
-  from gone g
- where not exists (select from reopened)
-returning id`
+), new as (
+  insert into holdfast.letter (origin, reason, fingerprint, holds, event_id, source, type, topic, key, time, headers, payload, hash, lane, attempts, errors, first_at)
+  select 'relay', $7::text, $8::text, $9::boolean, g.id, g.source, g.type, g.topic, g.key, g.time, g.headers, g.payload,
+         sha256(coalesce(g.payload, '')), g.lane, least(greatest(g.attempts, 0)::bigint + $5::integer, 2147483647)::integer,
+         holdfast.last_errors(array(select t from unnest(g.errors) t where t is not null) || $6::text), g.first_at
+    from gone g
+   where not exists (select from reopened)
+  returning id)
+select id from reopened union all select id from new`
 
 // deadLetterEvents makes dead letters of events of a window that cannot be published, or reopens the letters that they replay. It
 // returns of each its seq, the letter, and where it is. It reads no more of the row than Postgres needs to copy it. $1 lane, $2

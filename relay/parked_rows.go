@@ -17,6 +17,10 @@ func (k *rowKeys) add(p *pending) {
 	k.topics, k.keys, k.places = append(k.topics, p.item.queue.topic), append(k.keys, p.item.queue.key), append(k.places, p.row.place)
 }
 
+func (k *rowKeys) addKey(key rowKey) {
+	k.topics, k.keys, k.places = append(k.topics, key.topic), append(k.keys, key.key), append(k.places, key.place)
+}
+
 // addQueue adds a queue whose events wait for each other, unless it is there.
 func (k *rowKeys) addQueue(q queue) {
 	if !q.ordered() || k.queues[q] {

@@ -1,6 +1,9 @@
 package relay
 
-import "github.com/holdfast-go/holdfast/internal/sqlschema"
+import (
+	"github.com/holdfast-go/holdfast/internal/sqlschema"
+	"github.com/holdfast-go/holdfast/internal/waitroom"
+)
 
 // sizedRows and sizedRowsEnd enclose the rows of a page. They count its bytes, and keep back what no door lets in: it would not
 // fit in memory, or not even in Postgres's answer. Such a row comes without payload and headers, and the last column says what
@@ -299,14 +302,6 @@ select (select count(*) from holdfast.relay r where r.seen_until > now() and r.s
          where l.lease_until < now() or l.lease_until > now() + 2 * $2::interval
             or (l.owner = $1::text and l.lane <> all ($3::smallint[])))`
 
-// readAsked lists the lanes that somebody asks for, by the locks that are held. $1 the class of the locks, $2 their numbers in this
-// schema, which end with the lane. Everybody may read pg_locks.
-const readAsked = `-- relay.asked
-select distinct (k.objid::bigint & 255)::smallint from pg_locks k
- where k.locktype = 'advisory' and k.objsubid = 2 and k.granted
-   and k.classid::bigint = $1::bigint and (k.objid::bigint & 4294967040) = $2::bigint
-   and k.database = (select d.oid from pg_database d where d.datname = current_database())`
-
 // readPaused lists the topics that people have paused.
 const readPaused = `-- relay.paused
 select p.topic from holdfast.pause p where p.consumer = ''`
@@ -317,6 +312,17 @@ const leaveRelay = `-- relay.leave
 with handed_back as (
   update holdfast.lane set owner = null, lease_until = '-infinity' where owner = $1::text)
 delete from holdfast.relay where name = $1::text or seen_until < now() - interval '1 day'`
+
+// beginLeases says that the owner of a lane tells what parked events it has in memory: none.
+const beginLeases = `-- relay.begin_leases
+with ours as materialized (
+  select l.lane, l.epoch from holdfast.lane l
+   where l.lane = $1::smallint and l.owner = $2::text and l.epoch = $3::bigint
+     and exists (select from holdfast.current_incarnation i where i.token = $4::text)
+     for no key update
+), before as (
+  delete from holdfast.parked_lease p using ours o where p.lane = o.lane and (p.topic <> '' or p.place <> o.epoch))
+insert into holdfast.parked_lease (lane, topic, key, place) select o.lane, '', '', o.epoch from ours o on conflict do nothing`
 
 // claimLane takes a lane whose lease ran out. SKIP LOCKED passes over a lane whose owner is just saving. A lane in our
 // memory is never claimed, whatever its row says: it is just being handed back, or about to be dropped.
@@ -361,16 +367,21 @@ select l.lane, false from holdfast.lane l, unnest($3::smallint[], $4::bigint[]) 
    and l.lane = s.lane and l.owner = $1::text and l.epoch = s.epoch and l.lane not in (select f.lane from free f)
    and exists (select from holdfast.current_incarnation i where i.token = $8::text)`
 
-// releaseLane hands a lane back: the next claim takes it at once.
+// releaseLane hands a lane back: the next claim takes it at once. Its leases end.
 const releaseLane = `-- relay.release
+with ended as (
+  delete from holdfast.parked_lease p using holdfast.lane l
+   where l.lane = $1::smallint and l.owner = $2::text and l.epoch = $3::bigint and p.lane = l.lane)
 update holdfast.lane set owner = null, lease_until = '-infinity'
  where lane = $1::smallint and owner = $2::text and epoch = $3::bigint`
 
-// fenceLane keeps the lane ours until the transaction ends: a claim passes over a locked row.
+// fenceLane keeps the lane ours until the transaction ends: a claim passes over a locked row. Commands of package waiting wait meanwhile, as it waits for
+// theirs.
 const fenceLane = `-- relay.fence
 select 1 from holdfast.lane l
  where l.lane = $1::smallint and l.owner = $2::text and l.epoch = $3::bigint
    and exists (select from holdfast.current_incarnation i where i.token = $4::text)
+   and ` + waitroom.LockLane + ` is not null
    for no key update`
 
 // readSegments is the state of the segments.

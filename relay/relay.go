@@ -63,8 +63,7 @@ type Relay struct {
 	mu      sync.Mutex
 	lanes   map[int]*lane
 	failing failing
-	asked   []int16 // lanes that somebody asks for
-	broken  error   // why Run must return
+	broken  error // why Run must return
 	token   string
 	working sync.WaitGroup               // a goroutine for each lane, and for each call of the publisher
 	answers atomic.Int64                 // when the publisher last said that an event was acknowledged or refused for itself, in nanoseconds
@@ -197,16 +196,13 @@ func (r *Relay) manage(ctx, work context.Context) error {
 			err = r.readPauses(ctx)
 		}
 		if fits && err == nil {
-			err = r.handOverAsked(ctx)
-		}
-		if fits && err == nil {
 			err = r.maintainClaims(ctx, work)
 		}
 		var away time.Time
 		if ctx.Err() == nil {
 			away = r.vitals.turned(err, r.env.now())
 		}
-		wait, end := r.nextClaim(r.claimEvery()), r.fatal(err)
+		wait, end := r.nextClaim(r.c.Lease/3), r.fatal(err)
 		switch {
 		case ctx.Err() != nil:
 		case err == nil:

@@ -35,6 +35,7 @@ type side struct {
 	due     func(t *testing.T)
 	refill  func(t *testing.T) // the token of another incarnation
 	pause   func(t *testing.T, topics []string)
+	leases  func(t *testing.T) []string
 	relays  [2]*Relay
 	cursors map[string]cursor // of a relay's lane
 	pages   map[string]page   // the last one of each
@@ -140,7 +141,13 @@ func TestSimAgrees_TheFakeAndPostgresAgree(t *testing.T) {
 	sides := []*side{
 		{name: "fake", db: &simdb.Conn{DB: fake, Hooks: simdb.Hooks{Before: func(name string) error { asked[name] = true; return nil }}}, begin: func(*testing.T) writerTx { return fakeWriter{fake, fake.Begin(), lanes} },
 			expire: func(_ *testing.T, lane int) { fake.Expire(lane) }, due: func(*testing.T) { fake.Due() }, refill: func(*testing.T) { fake.Reincarnate() },
-			pause: func(_ *testing.T, topics []string) { fake.Paused = topics }},
+			pause: func(_ *testing.T, topics []string) { fake.Paused = topics },
+			leases: func(*testing.T) (all []string) {
+				for _, l := range fake.Leases() {
+					all = append(all, leaseOf(l.Lane, l.Topic, l.Key, l.Place))
+				}
+				return all
+			}},
 		{name: "postgres", db: pool, begin: func(t *testing.T) writerTx {
 			conn, err := pool.Acquire(context.Background())
 			if err != nil {
@@ -162,6 +169,16 @@ func TestSimAgrees_TheFakeAndPostgresAgree(t *testing.T) {
 			pause: func(t *testing.T, topics []string) {
 				pgtest.Exec(t, pool, "delete from holdfast.pause")
 				pgtest.Exec(t, pool, "insert into holdfast.pause (consumer, topic, by, reason) select '', t, 'ann', '' from unnest($1::text[]) t", topics)
+			},
+			leases: func(t *testing.T) (all []string) {
+				rows, _ := pool.Query(t.Context(), "select lane, topic, key, place from holdfast.parked_lease") // ForEachRow returns its error.
+				var lane int
+				var topic, key string
+				var place int64
+				if _, err := pgx.ForEachRow(rows, []any{&lane, &topic, &key, &place}, func() error { all = append(all, leaseOf(lane, topic, key, place)); return nil }); err != nil {
+					t.Fatal(err)
+				}
+				return all
 			}},
 	}
 	for _, s := range sides {
@@ -439,7 +456,8 @@ func (co *comparison) step() {
 		after := []int64{math.MinInt64, 0, co.rng.Int64N(30)}[co.rng.IntN(3)]
 		co.both("probe_held", func(s *side) any {
 			l := &lane{r: s.relays[relay], number: number}
-			got, err := l.readParked(co.t.Context(), simStatements.In(readProbe), number, topic, partition, after)
+			rows, _ := l.r.pool.Query(co.t.Context(), simStatements.In(readProbe), number, topic, partition, after) // CollectRows returns its error.
+			got, err := collectParked(rows)
 			if err != nil {
 				return err.Error()
 			}
@@ -546,7 +564,7 @@ func (co *comparison) step() {
 		}
 		co.both("due", func(s *side) any {
 			l := owned(s)
-			got, err := l.readParked(co.t.Context(), s.relays[relay].sql.In(readDue), l.number, []string{}, 50, skip.topics, skip.keys, skip.places, 100, 1<<20)
+			got, err := l.readLeased(co.t.Context(), s.relays[relay].sql.In(readDue), l.number, []string{}, 50, skip.topics, skip.keys, skip.places, 100, 1<<20)
 			if err != nil {
 				return err.Error()
 			}
@@ -575,7 +593,7 @@ func (co *comparison) step() {
 		most := 1 + co.rng.IntN(3)
 		co.both("due_of", func(s *side) any {
 			l, of := owned(s), heads[slices.Index(co.sides, s)]
-			got, err := l.readParked(co.t.Context(), simStatements.In(readHeads), number, of.topics, of.keys, of.places, most, 1<<20)
+			got, err := l.readLeased(co.t.Context(), simStatements.In(readHeads), number, of.topics, of.keys, of.places, most, 1<<20)
 			var all []string
 			for i := range got {
 				all = append(all, nameOf(l.pendingOf(&got[i]), nil))
@@ -583,9 +601,15 @@ func (co *comparison) step() {
 			for i := range of.topics {
 				all = append(all, nameOf(l.nameRow(co.t.Context(), nameHead, number, of.topics[i], of.keys[i], of.places[i])))
 			}
+			for i := range rows[s.name] {
+				if key := rows[s.name][i].rowKey(); shift%3 > 0 {
+					l.endLease(key)
+				}
+			}
 			slices.Sort(all)
 			return []any{all, reasonOf(err)}
 		})
+		co.compareParked()
 		co.both("outcomes", func(s *side) any {
 			l, got := owned(s), rows[s.name]
 			if len(got) == 0 {
@@ -709,6 +733,14 @@ func nameOf(p *pending, err error) string {
 	return fmt.Sprint(p.event.ID, " ", p.event.Type, " ", p.item.queue, p.row.attempts, p.event.letter)
 }
 
+// leaseOf is a lease in words that both sides share: each counts the places of events without a key by itself.
+func leaseOf(lane int, topic, key string, place int64) string {
+	if topic != "" && key == "" {
+		place = -1
+	}
+	return fmt.Sprint(lane, " ", topic, " ", key, " ", place)
+}
+
 // reasonOf is an error in words that both sides share.
 func reasonOf(err error) string {
 	switch {
@@ -725,6 +757,11 @@ func reasonOf(err error) string {
 // compareParked compares the tables of parked events and letters.
 func (co *comparison) compareParked() {
 	co.t.Helper()
+	co.both("leases", func(s *side) any {
+		all := s.leases(co.t)
+		slices.Sort(all)
+		return all
+	})
 	co.both("parked", func(s *side) any {
 		var all []string
 		for lane := range co.lanes {

@@ -36,7 +36,7 @@ var simBugs = []struct {
 	{simBug{fake: simdb.BugEmptyXip}, 200, nil},
 	{simBug{fake: simdb.BugForgetsInFlight}, 200, nil},
 	{simBug{fake: simdb.BugInventedCut}, 600, func(p *simPlan) { p.long, p.cutEvery, p.batch = true, 2, 2 }},
-	{simBug{fake: simdb.BugUncorrectedCut}, 600, func(p *simPlan) { p.cutEvery, p.batch = 2, 2 }},
+	{simBug{fake: simdb.BugUncorrectedCut}, 1000, func(p *simPlan) { p.cutEvery, p.batch = 2, 2 }},
 	{simBug{fake: simdb.BugSaveWithoutFence}, 200, nil},
 	{simBug{fake: simdb.BugLateSave}, 600, func(p *simPlan) { p.cuts = true }},
 	{simBug{fake: simdb.BugParkWithoutEpoch}, 200, nil},
@@ -54,6 +54,10 @@ var simBugs = []struct {
 	{simBug{fake: simdb.BugDeadLetterScheduled}, 400, func(p *simPlan) { p.bad, p.scheduled, p.events = true, true, 100 }},
 	{simBug{fake: simdb.BugDueBehind}, 400, func(p *simPlan) { p.refusals, p.attempts = true, 3 }},
 	{simBug{fake: simdb.BugEmptied}, 400, func(p *simPlan) { p.refusals, p.attempts = true, 3 }},
+	{simBug{fake: simdb.BugIgnoresLeases}, 400, func(p *simPlan) {
+		p.person, p.refusals, p.attempts, p.cuts, p.freezes, p.crashes, p.clocks = true, true, 3, false, false, false, false
+	}},
+	{simBug{fake: simdb.BugUnlockedCommand}, 1000, func(p *simPlan) { p.person, p.refusals, p.attempts, p.keys = true, true, 3, 1 }},
 	{simBug{fake: simdb.BugNamesTheNext}, 200, func(p *simPlan) { p.bad = true }},
 	{simBug{driver: bugOvertakes}, 200, nil},
 	{simBug{driver: bugNoReload}, 200, nil},

@@ -48,6 +48,9 @@ type sim struct {
 
 	tenantRng *rand.Rand
 	overtaken int // events that were read ahead
+
+	personRng *rand.Rand
+	discards  int // of parked events
 }
 
 // simPlan is what a seed decides of a schedule before it begins.
@@ -73,6 +76,7 @@ type simPlan struct {
 	bad                                                                                             bool // there are rows for which statements fail
 	pauses                                                                                          bool // topics are paused and resumed
 	tenants                                                                                         bool // are told apart, and one writes most
+	person                                                                                          bool // discards what waits
 }
 
 // calm says that nothing ever fails: then nothing may be published twice.
@@ -106,6 +110,7 @@ func newPlan(seed uint64, bug simBug) simPlan {
 		p.wide = []int{0, 1, wideFrom}[rand.New(rand.NewPCG(seed, 7)).IntN(3)]
 	}
 	p.tenants = bug == simBug{} && rand.New(rand.NewPCG(seed, 10)).IntN(3) == 0
+	p.person = bug == simBug{} && rand.New(rand.NewPCG(seed, 12)).IntN(3) == 0
 	p.pauses = bug == simBug{} && rand.New(rand.NewPCG(seed, 8)).IntN(2) == 0
 	return p
 }
@@ -124,7 +129,7 @@ func runPlan(p simPlan) (found *violation, steps int) {
 // runSim is runPlan, and the simulation as it was left.
 func runSim(p simPlan) (found *violation, s *sim) {
 	s = &sim{plan: p, rng: rand.New(rand.NewPCG(p.seed, 2)), at: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), chaos: true,
-		bad: map[string]string{}, badRng: rand.New(rand.NewPCG(p.seed, 5)), paused: pausedTopics{}, pauseRng: rand.New(rand.NewPCG(p.seed, 9)), tenantRng: rand.New(rand.NewPCG(p.seed, 11))}
+		bad: map[string]string{}, badRng: rand.New(rand.NewPCG(p.seed, 5)), paused: pausedTopics{}, pauseRng: rand.New(rand.NewPCG(p.seed, 9)), tenantRng: rand.New(rand.NewPCG(p.seed, 11)), personRng: rand.New(rand.NewPCG(p.seed, 13))}
 	defer func() {
 		switch v := recover().(type) {
 		case nil:
@@ -156,6 +161,9 @@ func runSim(p simPlan) (found *violation, s *sim) {
 	}
 	if p.pauses {
 		s.spawn("pauser", nil, s.pauseTopics)
+	}
+	if p.person {
+		s.spawn("person", nil, s.discardParked)
 	}
 	for s.steps < p.steps {
 		s.fault()
@@ -414,6 +422,26 @@ func (s *sim) pauseTopics() {
 		}
 		if s.chaos {
 			s.setPauses(now)
+		}
+	}
+}
+
+// discardParked discards what waits of a topic in a lane, now and then.
+func (s *sim) discardParked() {
+	for s.chaos {
+		s.sleep(time.Duration(1+s.personRng.IntN(200)) * time.Millisecond)
+		tx, ids := s.db.DiscardParked(s.personRng.IntN(s.plan.lanes), []string{"orders", "other"}[s.personRng.IntN(2)])
+		if tx == nil {
+			continue
+		}
+		s.pause(nil, time.Time{})
+		if tx.Commit() != nil {
+			continue
+		}
+		for _, id := range ids {
+			s.log("a person discards %s", id)
+			s.discards++
+			s.oracle.discardedParked(id)
 		}
 	}
 }

@@ -32,6 +32,7 @@ type simEvent struct {
 	arrived                   int
 	deadLettered, isDiscarded bool
 	covered                   bool // a saved cursor is past some row of it
+	never                     bool // may it arrive: a person has discarded it while it waited
 }
 
 func newOracle(s *sim) *simOracle {
@@ -81,12 +82,23 @@ func (o *simOracle) discarded(id string) {
 	t.isDiscarded = true
 }
 
+// discardedParked: what a person has discarded, which had not arrived, never arrives. Else a call that nobody waits for any more may have it: of a
+// relay that lost its lane.
+func (o *simOracle) discardedParked(id string) {
+	p := o.s.plan
+	o.events[id].never = o.events[id].arrived == 0 && !p.cuts && !p.freezes && !p.crashes && !p.clocks && !p.slow && !p.bad
+	o.discarded(id)
+}
+
 // arrived: an event is in Kafka. It must have been committed, and be the next of its key.
 func (o *simOracle) arrived(e holdfast.Event) {
 	t := o.events[e.ID]
 	o.s.log("%s of %q arrives", e.ID, e.Key)
 	if t == nil || !t.committed {
 		o.s.fail("no ghost", "%s arrived, and was never committed", e.ID)
+	}
+	if t.never {
+		o.s.fail("discarded", "%s arrived, and a person had discarded it before", e.ID)
 	}
 	if t.arrived++; t.arrived > 1 {
 		o.duplicates++

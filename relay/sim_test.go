@@ -49,11 +49,12 @@ func TestSim_TheLaneProtocolKeepsItsPromisesInEverySchedule(t *testing.T) {
 func TestSim_ASeedMakesTheSameHistoryAgain(t *testing.T) {
 	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
-	shared, overtaken := 0, 0
+	shared, overtaken, discards := 0, 0, 0
 	history := func(seed uint64) string {
 		found, s := runSim(newPlan(seed, simBug{}))
 		shared += s.shared
 		overtaken += s.overtaken
+		discards += s.discards
 		return fmt.Sprint(found, s.steps, s.at, s.events, s.rng.Uint64())
 	}
 	for seed := range uint64(200) {
@@ -63,6 +64,9 @@ func TestSim_ASeedMakesTheSameHistoryAgain(t *testing.T) {
 	}
 	if shared < 1000 {
 		t.Errorf("partitions shared %d calls in all these schedules", shared)
+	}
+	if discards < 200 {
+		t.Errorf("a person discarded %d parked events in all these schedules", discards)
 	}
 	if overtaken < 300 {
 		t.Errorf("%d events overtook others in all these schedules", overtaken)

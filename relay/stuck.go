@@ -77,6 +77,15 @@ func (l *lane) writeOutcomes(ctx context.Context, events []*pending, answers []a
 	if err == nil || !l.divides(err) {
 		return err
 	}
+	ended := l.ended // after all of them: else a command might change what is not written yet
+	l.ended = nil
+	defer func() {
+		for _, key := range ended {
+			if l.trying[key] == 0 { // else it is stuck
+				l.endLease(key)
+			}
+		}
+	}()
 	var resume rowKeys
 	var failed []failedWrite
 	var write func(from, to int) error
@@ -144,6 +153,9 @@ func (l *lane) stick(p *pending, a answer, to outcome, err error) error {
 	event.Payload, event.Headers = nil, nil
 	p = &pending{event: &event, item: p.item, to: p.to, row: p.row}
 	l.try(p)
+	if to != acknowledged { // else a person would send it elsewhere, too
+		l.endLease(rowKeyOf(p))
+	}
 	l.stuck = append(l.stuck, stuckRow{
 		pending: p,
 		answer:  a,
@@ -296,7 +308,7 @@ func (l *lane) nameRow(ctx context.Context, statement string, args ...any) (*pen
 // readDue reads parked heads that are due, with what waits for them. If that fails for one of the rows it reads them by halves.
 func (l *lane) readDue(ctx context.Context, skip rowKeys, bound int) ([]parkedEvent, error) {
 	due := []any{l.number, l.heldTopicNames(), drainQueues, skip.topics, skip.keys, skip.places}
-	rows, err := l.readParked(ctx, l.r.sql.In(readDue), append(due, drainRows, bound)...)
+	rows, err := l.readLeased(ctx, l.r.sql.In(readDue), append(due, drainRows, bound)...)
 	if err == nil || !l.divides(err) {
 		return rows, err
 	}
@@ -320,7 +332,7 @@ func (l *lane) readByHalves(ctx context.Context, heads rowKeys, most int, bytes 
 	if n == 0 || bytes <= 0 {
 		return nil, nil
 	}
-	rows, err := l.readParked(ctx, l.r.sql.In(readHeads), l.number, heads.topics, heads.keys, heads.places, most, bytes)
+	rows, err := l.readLeased(ctx, l.r.sql.In(readHeads), l.number, heads.topics, heads.keys, heads.places, most, bytes)
 	switch {
 	case err == nil:
 		return rows, nil

@@ -4,25 +4,25 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/holdfast-go/holdfast/internal/lane"
 	"github.com/holdfast-go/holdfast/internal/manual"
 )
 
-// Whoever changes what waits in a relay owns its lane meanwhile: it may have one of them in a call.
+// A change of what waits in relays goes through the lanes in short transactions, each of which locks what is parked in one. It leaves out what
+// the lane's owner has leased, because it sends it, and looks again whether that has come back.
 
 const (
 	turnRows  = 5000                   // of one transaction
 	turnBytes = 4 << 20                // of one transaction, unless its only row has more
-	turnTime  = 100 * time.Millisecond // that a lane should be away from its relay
-	pacedRows = 1000                   // with which to begin where lanes have relays
+	turnTime  = 100 * time.Millisecond // that a lane's owner should wait for one
+	pacedRows = 1000                   // with which to begin where lanes have owners
 
-	laneWait  = time.Minute            // for a relay to hand a lane over
-	laneLooks = 20 * time.Millisecond  // between two looks whether it has
-	laneRests = 200 * time.Millisecond // in which a relay has the lane again
+	leasedWait  = 10 * time.Second       // for what is leased to come back, after the first look at all lanes
+	leasedLooks = 200 * time.Millisecond // between two looks whether it has
 )
 
 // changeBatch changes a batch of events. args are those of relayBatch.
@@ -45,14 +45,23 @@ func (r *Room) sign(ctx context.Context, tx pgx.Tx, s *signature) error {
 // laneWork is what is left to do in one lane.
 type laneWork struct {
 	lane   int16
-	events int // that waited when it began
 	bound  int64
+	restAt time.Time // not before then
+
+	// Of one pass through the lane.
 	key    string // where to go on
 	place  int64
-	restAt time.Time // a relay has the lane until then
+	left   int    // that a dead letter holds
+	owner  string // that the lane has, or had
+	leased int    // that are left for the owner's sake
 }
 
-// changeLanes goes through the lanes in turns, so that none is taken from its relay for long.
+// pass begins a pass.
+func (w laneWork) pass() laneWork {
+	return laneWork{lane: w.lane, bound: w.bound, restAt: w.restAt, place: math.MinInt64}
+}
+
+// changeLanes goes through the lanes in turns, so that none of their owners waits for long.
 func (r *Room) changeLanes(ctx context.Context, f Filter, o Options, s signature, change changeBatch) (p Progress, err error) {
 	lanes, total, err := r.lanesOf(ctx, f)
 	if p.Total = total; err != nil {
@@ -63,18 +72,71 @@ func (r *Room) changeLanes(ctx context.Context, f Filter, o Options, s signature
 		return p, nil
 	}
 	rows := pacedRows
-	for len(lanes) > 0 {
-		w := lanes[0]
-		more, err := r.turn(ctx, f, &w, &rows, &p, &s, change)
-		if err != nil {
-			return p, fmt.Errorf("lane %d, after %d of %d: %w", w.lane, p.Changed, p.Total, manual.Explain(err))
+	var until time.Time
+	for {
+		var done []laneWork
+		for len(lanes) > 0 {
+			w := lanes[0]
+			more, err := r.turn(ctx, f, &w, &rows, &p, &s, change)
+			if err != nil {
+				return p, fmt.Errorf("lane %d, after %d of %d: %w", w.lane, p.Changed, p.Total, manual.Explain(err))
+			}
+			if lanes = lanes[1:]; more {
+				lanes = append(lanes, w)
+			} else {
+				done = append(done, w)
+			}
+			o.report(p)
 		}
-		if lanes = lanes[1:]; more {
-			lanes = append(lanes, w)
+		again, err := r.leasedOf(ctx, f, done)
+		if err != nil || len(again) == 0 {
+			return p, err
 		}
-		o.report(p)
+		switch now := r.now(); {
+		case until.IsZero():
+			until = now.Add(leasedWait)
+		case !now.Before(until):
+			return p, beingSent(f, again)
+		}
+		if err := r.rest(ctx, leasedLooks); err != nil {
+			return p, fmt.Errorf("after %d of %d: %w", p.Changed, p.Total, err)
+		}
+		for _, w := range again {
+			p.Left -= w.left
+			lanes = append(lanes, w.pass())
+		}
 	}
-	return p, nil
+}
+
+// leasedOf are those lanes of a pass in which events are left for their owners' sake. An owner may have given back by now what it had leased
+// when the pass came by.
+func (r *Room) leasedOf(ctx context.Context, f Filter, lanes []laneWork) (some []laneWork, err error) {
+	for _, w := range lanes {
+		if w.owner == "" {
+			continue
+		}
+		var n int
+		if err := r.pool.QueryRow(ctx, r.sql.In(countLeft), w.lane, f.Topic, f.Key, w.bound).Scan(&n); err != nil {
+			return nil, fmt.Errorf("count what is left in lane %d: %w", w.lane, manual.Explain(err))
+		}
+		if w.leased = n - w.left; w.leased > 0 {
+			some = append(some, w)
+		}
+	}
+	return some, nil
+}
+
+// beingSent says what was left because relays have leased it.
+func beingSent(f Filter, lanes []laneWork) error {
+	events, owners := 0, []string(nil)
+	for _, w := range lanes {
+		if events += w.leased; !slices.Contains(owners, w.owner) {
+			owners = append(owners, w.owner)
+		}
+	}
+	slices.Sort(owners)
+	return fmt.Errorf("%w: %d of the topic %s, by the relays %q: try again, or pause the topic first. "+
+		"If nothing is published, such a relay cannot reach the broker, waits for a call of its publisher, or is of an older build: stop it", ErrBeingSent, events, f.Topic, owners)
 }
 
 // lanesOf are the lanes in which something of a filter waits, and how many events that is together. None is an error.
@@ -88,10 +150,10 @@ func (r *Room) lanesOf(ctx context.Context, f Filter) (lanes []laneWork, total i
 		return nil, 0, fmt.Errorf("count them: %w", manual.Explain(err))
 	}
 	lanes, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (laneWork, error) {
-		w := laneWork{bound: bound, place: math.MinInt64}
-		err := row.Scan(&w.lane, &w.events)
-		total += w.events
-		return w, err
+		w, n := laneWork{bound: bound}, 0
+		err := row.Scan(&w.lane, &n)
+		total += n
+		return w.pass(), err
 	})
 	if err != nil {
 		return nil, 0, fmt.Errorf("count them: %w", manual.Explain(err))
@@ -102,8 +164,7 @@ func (r *Room) lanesOf(ctx context.Context, f Filter) (lanes []laneWork, total i
 	return lanes, total, nil
 }
 
-// paced is how many rows the next transaction changes after one of rows that took so long: events of other topics wait in
-// that lane meanwhile.
+// paced is how many rows the next transaction changes after one of rows that took so long: the lane's owner waits meanwhile.
 func paced(rows int, took time.Duration) int {
 	switch {
 	case took > turnTime:
@@ -114,7 +175,7 @@ func paced(rows int, took time.Duration) int {
 	return min(max(rows, turnRows/50), turnRows)
 }
 
-// turn changes one batch of a lane in a transaction, and says whether there may be more. If a relay has the lane the batch has so many
+// turn changes one batch of a lane in a transaction, and says whether there may be more. If the lane has an owner the batch has so many
 // paced rows.
 func (r *Room) turn(ctx context.Context, f Filter, w *laneWork, pace *int, p *Progress, s *signature, change changeBatch) (more bool, err error) {
 	if rest := w.restAt.Sub(r.now()); rest > 0 {
@@ -124,21 +185,32 @@ func (r *Room) turn(ctx context.Context, f Filter, w *laneWork, pace *int, p *Pr
 	}
 	var next laneWork
 	var rows, changed int
-	var handedOver bool
-	var took time.Time
-	err = manual.Transact(ctx, r.pool, func(tx pgx.Tx) (err error) {
-		if handedOver, err = r.takeLane(ctx, tx, w.lane); err != nil {
+	var owned bool
+	var locked time.Time
+	err = manual.Transact(ctx, r.pool, func(tx pgx.Tx) error {
+		next, rows, changed, more = *w, 0, 0, false
+		if err := r.lockLane(ctx, tx, w.lane); err != nil {
 			return err
 		}
-		took, next = r.now(), *w
+		locked = r.now()
+		owner, tells, err := r.ownerOf(ctx, tx, w.lane)
+		if err != nil {
+			return err
+		}
 		limit := turnRows
-		if handedOver {
-			limit = *pace
+		if owned = owner != ""; owned {
+			limit, next.owner = *pace, owner
+		}
+		if owned && !tells {
+			return nil
 		}
 		var keys []string
-		args := []any{w.lane, f.Topic, f.Key, w.key, w.place, w.bound, int32(limit), int64(turnBytes)}
+		args := []any{w.lane, f.Topic, f.Key, w.key, w.place, w.bound, int32(limit), int64(turnBytes), owned}
 		if err := change(ctx, tx, args).Scan(&rows, &changed, &more, &keys, &next.key, &next.place); err != nil {
 			return fmt.Errorf("change them: %w", err)
+		}
+		if changed == 0 {
+			return nil
 		}
 		if _, err := tx.Exec(ctx, r.sql.In(resumeRelay), w.lane, f.Topic, keys, next.key, next.place); err != nil {
 			return fmt.Errorf("resume what comes after them: %w", err)
@@ -148,56 +220,50 @@ func (r *Room) turn(ctx context.Context, f Filter, w *laneWork, pace *int, p *Pr
 	if err != nil {
 		return false, err
 	}
-	s.kept = true
-	if handedOver {
+	s.kept = s.kept || changed > 0
+	if owned {
 		now := r.now()
-		next.restAt = now.Add(max(now.Sub(took), laneRests))
-		if rows == *pace || now.Sub(took) > turnTime {
-			*pace = paced(*pace, now.Sub(took))
+		took := now.Sub(locked)
+		next.restAt = now.Add(took)
+		if rows == *pace || took > turnTime {
+			*pace = paced(*pace, took)
 		}
 	}
+	next.left += rows - changed
 	*w = next
 	p.Changed += changed
 	p.Left += rows - changed
 	return more, nil
 }
 
-// takeLane takes a lane for the rest of the transaction, and says whether a relay had to hand it over.
-func (r *Room) takeLane(ctx context.Context, tx pgx.Tx, number int16) (handedOver bool, err error) {
-	began, asked := r.now(), false
-	for {
-		if !asked {
-			if err := tx.QueryRow(ctx, r.sql.In(askForLane), int32(lane.HandOverClass), lane.HandOverNumber(r.schema, int(number))).Scan(&asked); err != nil {
-				return false, fmt.Errorf("ask for the lane: %w", err)
-			}
-		}
-		if asked {
-			tag, err := tx.Exec(ctx, r.sql.In(takeLane), number)
-			if err != nil {
-				return false, fmt.Errorf("take the lane: %w", err)
-			}
-			if tag.RowsAffected() == 1 {
-				return handedOver, nil
-			}
-		}
-		handedOver = true
-		if r.now().Sub(began) >= laneWait {
-			return false, r.notHandedOver(ctx, tx, number, asked)
-		}
-		if err := r.rest(ctx, laneLooks); err != nil {
-			return false, err
-		}
+// lockLane locks what is parked in a lane for the rest of the transaction. If this process freezes, the lane's owner does not wait for long.
+func (r *Room) lockLane(ctx context.Context, tx pgx.Tx, lane int16) error {
+	if _, err := tx.Exec(ctx, "set local idle_in_transaction_session_timeout = '2s'"); err != nil {
+		return err
 	}
+	if _, err := tx.Exec(ctx, r.sql.In(lockLane), lane); err != nil {
+		return fmt.Errorf("lock the lane: %w", err)
+	}
+	return nil
 }
 
-// notHandedOver says who keeps a lane.
-func (r *Room) notHandedOver(ctx context.Context, tx pgx.Tx, number int16, asked bool) error {
-	if !asked {
-		return fmt.Errorf("another session changes what waits in the lane: it did not end within %v: try again when it has ended", laneWait)
+// ownerOf says who owns a lane, "" for nobody, and whether that one tells what it has leased. Whoever has let its lease run out owns it no more: what it
+// still has in memory cannot be sent then.
+func (r *Room) ownerOf(ctx context.Context, tx pgx.Tx, lane int16) (owner string, tells bool, err error) {
+	for {
+		var leased bool
+		if err := tx.QueryRow(ctx, r.sql.In(readOwner), lane).Scan(&owner, &leased, &tells); err != nil {
+			return "", false, fmt.Errorf("read the lane's owner: %w", err)
+		}
+		if leased || owner == "" {
+			return owner, tells, nil
+		}
+		tag, err := tx.Exec(ctx, r.sql.In(disownLane), lane)
+		if err != nil {
+			return "", false, fmt.Errorf("take the lane from its owner: %w", err)
+		}
+		if tag.RowsAffected() == 1 {
+			return "", false, nil
+		}
 	}
-	var owner string
-	if err := tx.QueryRow(ctx, r.sql.In(readOwner), number).Scan(&owner); err != nil {
-		return fmt.Errorf("read the lane's owner: %w", err)
-	}
-	return fmt.Errorf("the relay %q did not hand the lane over within %v: it waits for a call of its publisher, or is of an older build: try again, or stop it first", owner, laneWait)
 }

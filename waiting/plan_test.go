@@ -31,10 +31,11 @@ func TestPlan_WhatWaitsIsFoundByIndexes(t *testing.T) {
 			select n % 8, 'topic ' || n % 10, (n % 2000)::text, n, 'topic', 'infinity', n::text, 's', 't', now() from generate_series(1, 20000) n`,
 		`insert into holdfast.letter (origin, reason, holds, event_id, source, type, topic, key, time, hash, lane)
 			select 'relay', 'r', true, n::text, 's', 't', 'topic 1', (n % 2000)::text, now(), '', n % 8 from generate_series(1, 2000) n`,
+		"insert into holdfast.parked_lease (lane, topic, key, place) select n % 8, 'topic 2', n::text, 0 from generate_series(1, 20000) n",
 	} {
 		pgtest.Exec(t, db.Pool, sql)
 	}
-	tables := []string{"letter", "inbox", "stored", "parked"}
+	tables := []string{"letter", "inbox", "stored", "parked", "parked_lease"}
 	for _, table := range tables {
 		pgtest.Exec(t, db.Pool, "analyze holdfast."+table)
 	}
@@ -47,8 +48,9 @@ func TestPlan_WhatWaitsIsFoundByIndexes(t *testing.T) {
 	}{
 		{retryConsumer, "'billing', 'orders', '12', 12, 's', '12'", []string{"stored_(pkey|consumer_source_event_id_key)", "letter_holds_inbox"}},
 		{giveUpConsumer, "'billing', 'orders', '12', 12, 's', '12', 'r', 'open', 'dead'", []string{"stored_(pkey|consumer_source_event_id_key)", "inbox_pkey", "letter_pkey", "letter_event"}},
-		{giveUpRelay, "3, 'topic 1', '11', '', -9, 1000000, 100, 1000, 'discarded', 'r', 'ann', 'w'", []string{"parked_pkey", "letter_(pkey|open)"}},
-		{redirectRelay, "3, 'topic 1', '', '11', 5, 1000000, 100, 1000, 'topic 2', 'n'", []string{"parked_pkey", "letter_(pkey|open)", "letter_holds"}},
+		{giveUpRelay, "3, 'topic 1', '11', '', -9, 1000000, 100, 1000, true, 'discarded', 'r', 'ann', 'w'", []string{"parked_pkey", "parked_lease_pkey", "letter_(pkey|open)"}},
+		{redirectRelay, "3, 'topic 1', '', '11', 5, 1000000, 100, 1000, true, 'topic-2', 'n'", []string{"parked_pkey", "parked_lease_pkey", "letter_holds"}},
+		{countLeft, "3, 'topic 1', '', 1000000", []string{"parked_pkey"}},
 		{wakeKey, "'billing', 'orders', '12'", []string{"stored_pkey", "letter_holds_inbox"}},
 		{resumeRelay, "3, 'topic 1', '{11,19}', '19', 5", []string{"parked_pkey", "letter_holds"}},
 		{wouldRetry, "'billing', 'orders', '12', 12, 's', '12'", []string{"stored_(pkey|consumer_source_event_id_key)", "letter_holds_inbox"}},
@@ -85,8 +87,7 @@ func TestPlan_WhatWaitsIsFoundByIndexes(t *testing.T) {
 	plantest.EveryStatement(t, asked, map[string]string{
 		"waiting.list_schedule": person, "waiting.group_relay": person, "waiting.group_schedule": person, "waiting.show_relay": person, "waiting.show_schedule": person, "waiting.count_relay": person, "waiting.retry_relay": person,
 		"waiting.count_retry": person, "waiting.cancel_scheduled": person, "waiting.where_is": person, "waiting.consumers": person,
-		"waiting.take_lane": "a row a lane", "waiting.lane_owner": "a row a lane",
-		"waiting.bound_relay": "it reads no table", "waiting.ask_for_lane": "it reads no table",
+		"waiting.lock_lane": "a row a lane", "waiting.lane_owner": "a row a lane", "waiting.disown_lane": "a row a lane", "waiting.bound_relay": "it reads no table",
 		"waiting.pause": few, "waiting.resume": few, "waiting.paused": few, "waiting.topic_is_paused": few,
 		"waiting.record_pause": log, "waiting.record_stored": log,
 	})

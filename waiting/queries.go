@@ -96,7 +96,7 @@ select ` + show + consumerWhole + conditions + shown
 const showSchedule = `-- waiting.show_schedule
 select ` + show + scheduleWhole + conditions + shown
 
-// The statements that change what relays keep run in a transaction that has taken the lane.
+// The statements that change what relays keep run in a transaction that has locked what is parked in the lane, as the lane's owner does in each of its own.
 
 // countRelay counts the events of a topic ($1), or of one key of it ($2), by lane, in order of the lanes. $3 the one
 // partition for which they wait, -1 for any.
@@ -109,29 +109,38 @@ select p.lane, count(*) from holdfast.lane l join holdfast.parked p on p.lane = 
 const boundRelay = `-- waiting.bound_relay
 select nextval('holdfast.parked_place')`
 
-// askForLane makes the lane's owner hand it over, until the transaction ends. Relays look at the locks. It is false while
-// another session asks for the lane.
-const askForLane = `-- waiting.ask_for_lane
-select pg_try_advisory_xact_lock($1::integer, $2::integer)`
+// lockLane waits until nobody else changes what is parked in a lane.
+const lockLane = `-- waiting.lock_lane
+select ` + waitroom.LockLane + ` from holdfast.lane l where l.lane = $1::smallint`
 
-// takeLane makes a lane nobody's that nobody owns now, and keeps its row until the transaction ends: a claim passes over it. The
-// new epoch makes every statement fail of an owner whose lease has run out. In a transaction that waits, now() stands still.
-const takeLane = `-- waiting.take_lane
-update holdfast.lane l set owner = null, epoch = l.epoch + 1, lease_until = '-infinity'
- where l.lane = (select f.lane from holdfast.lane f
-                  where f.lane = $1::smallint and (f.owner is null or f.lease_until < clock_timestamp())
-                    for no key update skip locked)`
-
+// readOwner says who owns a lane, "" for nobody; whether its lease runs, and whether it tells what it has leased. In a transaction that waits,
+// now() stands still.
 const readOwner = `-- waiting.lane_owner
-select coalesce(l.owner, '') from holdfast.lane l where l.lane = $1::smallint`
+select coalesce(l.owner, ''), l.lease_until > clock_timestamp(),
+       exists (select from holdfast.parked_lease o where o.lane = l.lane and o.topic = '' and o.key = '' and o.place = l.epoch)
+  from holdfast.lane l where l.lane = $1::smallint`
 
-// relayBatch chooses the next rows of a topic in a lane, in order of key and place, by parked_pkey. $1 lane, $2 topic, $3 the one
+// disownLane takes a lane from an owner whose lease has run out, so that whatever that one still does fails. It does nothing if the owner has renewed
+// its lease meanwhile.
+const disownLane = `-- waiting.disown_lane
+update holdfast.lane l set owner = null where l.lane = $1::smallint and l.lease_until <= clock_timestamp()`
+
+// countLeft counts those events of a filter that are left of those that were parked before the place $4.
+const countLeft = `-- waiting.count_left
+select count(*) from holdfast.parked p
+ where p.lane = $1::smallint and p.topic = $2::text and ($3::text = '' or p.key = $3::text) and p.place < $4::bigint`
+
+// relayBatch looks at the next rows of a topic in a lane, in order of key and place, by parked_pkey. $1 lane, $2 topic, $3 the one
 // key, ” for all, $4 and $5 the key and the place after which to go on, $6 the place before which rows were parked when the
-// command began, $7 rows at most, $8 bytes at most, but one row at least. The rows are found again by their place in the file: nobody
-// else changes them.
+// command began, $7 rows at most, $8 bytes at most, but one row at least. free are those that the lane's owner has not leased, if $9 says that it
+// leases; with a limit the planner looks for a lease by parked_lease_pkey, else it reads all. The rows are found again by their place in the file:
+// nobody else changes them.
 const relayBatch = `with looked as materialized (
   select p.ctid as row, p.key, p.place, p.letter,
-         coalesce(octet_length(p.payload), 0) + coalesce(octet_length(p.headers::text), 0) + pg_column_size(p.errors) as size
+         coalesce(octet_length(p.payload), 0) + coalesce(octet_length(p.headers::text), 0) + pg_column_size(p.errors) as size,
+         $9::boolean and (
+           select o.place from holdfast.parked_lease o
+            where o.lane = p.lane and o.topic = p.topic and o.key = p.key and o.place = case when p.key = '' then p.place else 0 end limit 1) is not null as leased
     from holdfast.parked p
    where p.lane = $1::smallint and p.topic = $2::text and ($3::text = '' or p.key = $3::text)
      and (p.key, p.place) > ($4::text, $5::bigint) and p.place < $6::bigint
@@ -139,63 +148,53 @@ const relayBatch = `with looked as materialized (
 ), batch as materialized (
   select f.* from (
     select l.*, sum(l.size) over (order by l.key, l.place rows between unbounded preceding and 1 preceding) as before from looked l) f
-   where f.before is null or f.before + f.size <= $8::bigint)`
+   where f.before is null or f.before + f.size <= $8::bigint
+), free as materialized (
+  select b.row, b.key, b.place, b.letter from batch b where not b.leased)`
 
-// relayDone says what became of a batch: how many rows there were, how many of them were changed, whether there may be more, the
-// keys that were changed, and where to go on.
+// relayDone says what became of a batch: how many rows were free, how many of them were changed, whether there may be more, the
+// keys that were changed, and where to go on. Of a leased key that is after its last row, however many it has.
 const relayDone = `
-select b.rows, c.rows, b.rows < (select count(*) from looked) or b.rows = $7::integer, coalesce(c.keys, '{}'),
-       coalesce(last.key, $4::text), coalesce(last.place, $5::bigint)
+select f.rows, c.rows, b.rows < (select count(*) from looked) or b.rows = $7::integer, coalesce(c.keys, '{}'),
+       coalesce(last.key, $4::text), coalesce(case when last.leased and last.key <> '' then 9223372036854775807 else last.place end, $5::bigint)
   from (select count(*)::integer as rows from batch) b,
+       (select count(*)::integer as rows from free) f,
        (select count(*)::integer as rows, array_agg(distinct key) filter (where key <> '') as keys from changed) c
-  left join (select key, place from batch order by key desc, place desc limit 1) last on true`
+  left join (select key, place, leased from batch order by key desc, place desc limit 1) last on true`
 
-// giveUpRelay makes a batch dead letters in the state $9, in order, or closes the letters whose replays they are in that state.
-// $10 is the reason. If they are discarded, $11 and $12 say who does that, and why.
+// giveUpRelay makes a batch dead letters in the state $10, in order, or closes the letters whose replays they are in that state.
+// $11 is the reason. If they are discarded, $12 and $13 say who does that, and why.
 const giveUpRelay = `-- waiting.give_up_relay
 ` + relayBatch + `, changed as (
-  delete from holdfast.parked p where p.ctid = any (array(select b.row from batch b)) returning p.*
+  delete from holdfast.parked p where p.ctid = any (array(select f.row from free f)) returning p.*
 ), again as (
   update holdfast.letter l
-     set state = $9::text, reason = $10::text, last_at = now(), attempts = l.attempts + g.attempts, errors = holdfast.last_errors(l.errors || g.errors)
+     set state = $10::text, reason = $11::text, last_at = now(), attempts = l.attempts + g.attempts, errors = holdfast.last_errors(l.errors || g.errors)
     from changed g where l.id = g.letter
   returning l.id
 ), new as (
   insert into holdfast.letter (origin, reason, fingerprint, state, event_id, source, type, topic, key, time, headers, payload, hash, lane, attempts, errors, first_at)
-  select 'relay', $10::text, g.type || ' of a topic given up by a person', $9::text, g.id, g.source, g.type, g.topic, g.key, g.time, g.headers, g.payload,
+  select 'relay', $11::text, g.type || ' of a topic given up by a person', $10::text, g.id, g.source, g.type, g.topic, g.key, g.time, g.headers, g.payload,
          sha256(coalesce(g.payload, '')), g.lane, g.attempts, holdfast.last_errors(g.errors), g.first_at
     from changed g where g.letter is null or g.letter not in (select a.id from again a)
    order by g.key, g.place
   returning id
 ), signed as (
   insert into holdfast.letter_action (letter, action, by, reason)
-  select l.id, 'discard', $11::text, $12::text from (select id from again union all select id from new) l where $9::text = 'discarded')` + relayDone
+  select l.id, 'discard', $12::text, $13::text from (select id from again union all select id from new) l where $10::text = 'discarded')` + relayDone
 
-// redirectRelay makes a batch events of the topic $9, after all that is parked of that, in order. $10 is a note for their errors.
-// A replay takes its letter along. A key stays that a dead letter holds, unless the letter's replay is in the batch.
+// redirectRelay makes a batch events of the topic $10, which enter the log in their order. $11 is a note for the letters of replays among them,
+// which go along. A key stays that a dead letter holds, unless the letter's replay is in the batch.
 const redirectRelay = `-- waiting.redirect_relay
 ` + relayBatch + `, held as materialized (
   select distinct h.key from holdfast.lane_hold h
-   where h.lane = $1::smallint and h.topic = $2::text and h.key = any (array(select b.key from batch b where b.key <> ''))
-     and not exists (select from batch r where r.key = h.key and r.letter = h.letter)
-), moves as (
-  select m.*, nextval('holdfast.parked_place') as place
-    from (select b.row, b.key, row_number() over (partition by b.key order by b.place) as n
-            from batch b where b.key not in (select h.key from held h)
-           order by b.key, b.place offset 0) m
-), changed as (
-  update holdfast.parked p
-     set topic = $9::text, place = m.place, why = 'follows', partition = null, attempts = 0, errors = holdfast.last_errors(p.errors || $10::text),
-         next_at = case when m.key = '' or m.n = 1
-                         and not exists (select from holdfast.parked u where u.lane = $1::smallint and u.topic = $9::text and u.key = m.key)
-                         and (p.letter is not null or not exists (
-                           select from holdfast.lane_hold h where h.lane = $1::smallint and h.topic = $9::text and h.key = m.key))
-                        then now() else 'infinity' end
-    from moves m where p.ctid = m.row
-  returning p.key, p.letter
-), letters as (
-  update holdfast.letter l set topic = $9::text, errors = holdfast.last_errors(l.errors || $10::text)
-    from changed c where l.id = c.letter and l.state = 'replaying')` + relayDone
+   where h.lane = $1::smallint and h.topic = $2::text and h.key = any (array(select f.key from free f where f.key <> ''))
+     and not exists (select from free r where r.key = h.key and r.letter = h.letter)
+), changed as materialized (
+  select f.key, f.place from free f where f.key not in (select h.key from held h)
+), moved as materialized (
+  select holdfast.redirect_parked($1::smallint, $2::text, array_agg(c.key), array_agg(c.place), $10::text, $11::text) from changed c)` + relayDone + `
+ where (select count(*) from moved) = 1`
 
 // resumeRelay makes the first row of queues due, unless it waits for its topic or partition, or a dead letter holds it. $2 topic,
 // $3 keys, $4 and $5 the last key and place of the batch: nothing is left before it, so what was there need not be read again. The
@@ -215,8 +214,7 @@ update holdfast.parked p set next_at = now()
       and (f.letter is not null or not exists (
         select from holdfast.lane_hold h where h.lane = $1::smallint and h.topic = $2::text and h.key = f.key))))`
 
-// retryRelay makes the heads of a topic ($2), or of one key of it ($3), due that wait for their next attempt, in a lane that was
-// taken. $4 the one partition, -1 for any. By parked_due.
+// retryRelay makes the heads of a topic ($2), or of one key of it ($3), due that wait for their next attempt, in a lane. $4 the one partition, -1 for any. By parked_due.
 const retryRelay = `-- waiting.retry_relay
 update holdfast.parked p set next_at = now()
  where p.lane = $1::smallint and p.topic = $2::text and ($3::text = '' or p.key = $3::text) and ($4::integer < 0 or p.partition = $4::integer)

@@ -22,7 +22,7 @@ func TestQueries_EveryStatementIsPreparedAgainstTheSchema(t *testing.T) {
 	}
 	defer conn.Release()
 	statements := []string{listRelay, listConsumer, listSchedule, groupRelay, groupConsumer, groupSchedule, showRelay, showConsumer, showSchedule,
-		countRelay, boundRelay, askForLane, takeLane, readOwner, giveUpRelay, redirectRelay, resumeRelay, retryRelay, countRetry, topicIsPaused,
+		countRelay, boundRelay, lockLane, readOwner, disownLane, countLeft, giveUpRelay, redirectRelay, resumeRelay, retryRelay, countRetry, topicIsPaused,
 		retryConsumer, wouldRetry, stillWaits, giveUpConsumer, recordStored, wakeKey, cancelScheduled, whereIs, pausePause, resumePause, listPaused, recordPause, listConsumers}
 	for _, sql := range statements {
 		sql = sqlschema.In("other", sql)

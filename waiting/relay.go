@@ -2,6 +2,7 @@ package waiting
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"regexp"
 
@@ -11,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/manual"
 )
 
-// This file changes what waits in relays. lanes.go takes the lanes from them.
+// This file changes what waits in relays, lane by lane (lanes.go).
 
 // giveUpRelay makes events dead letters in a state.
 func (r *Room) giveUpRelay(ctx context.Context, f Filter, o Options, state string) (int, error) {
@@ -31,8 +32,8 @@ func (r *Room) redirectRelay(ctx context.Context, f Filter, to string, o Options
 	p, err := r.changeLanes(ctx, f, o, f.signed("redirect", o, "to "+to+": "+o.Reason), func(ctx context.Context, tx pgx.Tx, args []any) pgx.Row {
 		return tx.QueryRow(ctx, r.sql.In(redirectRelay), append(args, to, note)...)
 	})
-	if err == nil && p.Left > 0 {
-		err = fmt.Errorf("%d events of the topic %s were left: %w: replay or discard those first", p.Left, f.Topic, ErrBehindLetter)
+	if (err == nil || errors.Is(err, ErrBeingSent)) && p.Left > 0 {
+		err = errors.Join(fmt.Errorf("%d events of the topic %s were left: %w: replay or discard those first", p.Left, f.Topic, ErrBehindLetter), err)
 	}
 	return p.Changed, err
 }
@@ -84,7 +85,7 @@ func (f Filter) signed(action string, o Options, reason string) signature {
 	return signature{action: action, topic: f.Topic, key: f.Key, by: o.By, reason: reason}
 }
 
-// retryLane makes due what a filter selects in a lane, which its relay loads anew then, and returns how many.
+// retryLane makes due what a filter selects in a lane, and returns how many.
 func (r *Room) retryLane(ctx context.Context, lane int16, f Filter, dryRun bool, s *signature) (n int, err error) {
 	args := []any{lane, f.Topic, f.Key, f.partition()}
 	if dryRun {
@@ -92,7 +93,7 @@ func (r *Room) retryLane(ctx context.Context, lane int16, f Filter, dryRun bool,
 		return n, err
 	}
 	err = manual.Transact(ctx, r.pool, func(tx pgx.Tx) error {
-		if _, err := r.takeLane(ctx, tx, lane); err != nil {
+		if err := r.lockLane(ctx, tx, lane); err != nil {
 			return err
 		}
 		tag, err := tx.Exec(ctx, r.sql.In(retryRelay), args...)

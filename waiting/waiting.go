@@ -57,6 +57,9 @@ var ErrInvalid = errors.New("invalid")
 // ErrBehindLetter says that dead letters hold keys, whose events were left where they are. The error of Redirect wraps it.
 var ErrBehindLetter = errors.New("dead letters hold their keys")
 
+// ErrBeingSent says that relays send events just now, so that they were left to them. The errors of GiveUp, Discard and Redirect wrap it.
+var ErrBeingSent = errors.New("events are being sent")
+
 // ErrPaused says that a topic is paused, so that none of its events is tried. The error of Retry wraps it.
 var ErrPaused = errors.New("the topic is paused")
 
@@ -203,10 +206,9 @@ func New(pool *pgxpool.Pool, c Config) (*Room, error) {
 // In a consumer it makes heads due. It leaves out events that wait for an earlier one of their key or for a dead letter, those of a paused
 // key, and those whose handler runs. Those of a paused consumer are tried when it is resumed. Each event is one short transaction.
 //
-// In relays the filter is a Topic, and a Key or a Partition of it. If the topic or a partition of it takes no events, the next event that waits
-// for it is tried too: if that is published, all others follow. With Partition the lanes are those that have something for this
-// partition, and each tries all that it holds: one event of each other topic or partition too. It works beside running relays, as
-// GiveUp explains. The error wraps ErrPaused if the topic is paused: Resume has everything tried.
+// In relays the filter is a Topic, and a Key or a Partition of it. It works beside running relays, which go on meanwhile. What waits because the
+// topic or a partition takes no events needs no retry: relays try one event of each every 2 seconds at most, and if that is published, all
+// others follow. The error wraps ErrPaused if the topic is paused: Resume has everything tried.
 //
 // The error wraps ErrNotFound if nothing like that waits.
 func (r *Room) Retry(ctx context.Context, f Filter, o Options) (int, error) {
@@ -221,14 +223,13 @@ func (r *Room) Retry(ctx context.Context, f Filter, o Options) (int, error) {
 // In a consumer it leaves out events whose handler runs, and those that meanwhile wait otherwise than the filter's Why and Heads say.
 // Each event is one short transaction, so you may cancel it at any event.
 //
-// In relays it is for a topic that will not come back: the filter is a Topic, or a Key of it. It works beside running relays. Each
-// transaction takes at most 5,000 events and 4 MiB of one lane, or one larger event, and fewer if that takes longer than about 100 ms: it
-// asks the lane's relay to hand the lane over, which finishes the calls that are under way, and gives it back. An event that is
-// acknowledged meanwhile is published, and left out. So no event is published twice for this, none is lost, and all other events of
-// the lane wait for a moment, which is longer if a call of the publisher hangs. If the relay does not hand the lane over within a
-// minute, the error names it. You may cancel it at any time: what was committed stays, and the same call continues with the rest. It
-// leaves out events that begin to wait while it runs, and later events of the topic, which relays try to publish. If two
-// callers work on a topic at once, each event is changed by one of them.
+// In relays it is for a topic that will not come back: the filter is a Topic, or a Key of it. It works beside running relays, which go on
+// meanwhile. Each transaction takes at most 5,000 events and 4 MiB of one lane, or one larger event, and fewer if that takes longer than
+// about 100 ms. An event that a relay is sending is left to it, and so are the others of its key: if they are still there when it has
+// done that, they are taken then. After 10 seconds the error says how many are still being sent, and wraps ErrBeingSent. So no event is
+// published twice for this, and none is lost. You may cancel it at any time: what was committed stays, and the same call continues with
+// the rest. It leaves out events that begin to wait while it runs, and later events of the topic, which relays try to publish. If
+// two callers work on a topic at once, each event is changed by one of them.
 //
 // The error wraps ErrNotFound if nothing like that waits.
 func (r *Room) GiveUp(ctx context.Context, f Filter, o Options) (int, error) {
@@ -246,10 +247,10 @@ func (r *Room) Discard(ctx context.Context, f Filter, o Options) (int, error) {
 // Redirect makes every event of a topic, or of one key of it, that waits in a relay an event of the topic to, and returns how many. Use
 // it when a topic was renamed or misspelt. Relays publish them with their ids, keys and payloads as they are. Attempts begin anew.
 //
-// The events of a key keep their order. They come after all events of the key that are published to the other topic or wait
-// for it by then, and before those that relays read from the log later. That is decided for each transaction: while a key has more
-// events than fit into one (see GiveUp), new events of the other topic can come in between. No order holds between a key's
-// events that were redirected, and those of the old topic that are published or written later.
+// The events of a key keep their order. They enter the log anew, as if they were written to the other topic now: they come after all events
+// of the key that were written to it before, and before those that are written to it later. That is so for each transaction: while a key
+// has more events than fit into one (see GiveUp), new events of the other topic can come in between. No order holds between a key's
+// events that were redirected, and those of the old topic that are published or written later. Their errors are not kept.
 //
 // A replay of a dead letter goes along, as an event like the others, and its letter has the other topic then. A key that a
 // dead letter holds stays. After all other events the error says how many of its events were left, and wraps ErrBehindLetter: replay or

@@ -49,7 +49,7 @@ func TestWaitingRelays_EventsOfTopicsThatDoNotComeBack(t *testing.T) {
 	pgtest.Exec(t, db, `insert into holdfast.letter (origin, reason, event_id, source, type, topic, key, time, hash, lane, holds)
 		select 'relay', 'r', 'bad', 's', 't', 'ordres', 'k2', now(), '', n, true from generate_series(0, 7) n`)
 	wantStatus(t, 1, "3 events of the topic ordres were left: dead letters hold their keys: replay or discard those first", "waiting", "redirect", "--topic", "ordres", "--to", "orders", "--reason", "misspelt", "--by", "ann")
-	if n := pgtest.Count(t, db, "select count(*) from holdfast.parked where topic = 'orders'"); n != 7 {
+	if n := pgtest.Count(t, db, "select count(*) from holdfast.event where topic = 'orders'"); n != 7 {
 		t.Errorf("%d are redirected", n)
 	}
 	wantStatus(t, 0, "8 dead letters are discarded", "dlq", "discard", "--topic", "ordres", "--reason", "r")

@@ -52,10 +52,3 @@ func Number(parts ...string) int32 {
 	}
 	return int32(binary.BigEndian.Uint32(h.Sum(nil)[:4]))
 }
-
-// HandOverClass is the first number of the advisory locks by which a lane is asked for: "hfln" in ASCII.
-const HandOverClass = 0x68666c6e
-
-// HandOverNumber returns the second number of the advisory lock by which a lane of a schema is asked for. It ends with the
-// lane, which is below 256.
-func HandOverNumber(schema string, lane int) int32 { return Number(schema)&^0xff | int32(lane) }

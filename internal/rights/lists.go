@@ -22,7 +22,7 @@ var Of = map[string][]Right{
 	},
 	"relay": {
 		{"select", "installation, event, event_0, event_1, event_2, event_3, birth, cluster, lane_hold, current_incarnation, pause", ""},
-		{"select, insert", "incarnation", ""}, {"select, update", "segments, lane", ""}, {"select, insert, update, delete", "relay, parked", ""},
+		{"select, insert", "incarnation", ""}, {"select, update", "segments, lane", ""}, {"select, insert, update, delete", "relay, parked", ""}, {"select, insert, delete", "parked_lease", ""},
 		{"select, delete", "scheduled", ""}, {"select, update", "letter", ""}, {"insert", "letter", newLetter}, {"usage", "parked_place", ""},
 		{"execute", "append_unchecked, reclaim, expire_written_once, publish_letter, last_errors", ""},
 	},
@@ -44,11 +44,11 @@ var Of = map[string][]Right{
 		{"insert", "letter_action", "letter, action, by, reason, payload, hash, version, replay"},
 		{"insert", "stored_action", "action, consumer, source, event_id, type, topic, key, letter, by, reason"},
 		{"insert", "letter_replay", "name, filter, upto, by, reason"}, {"update", "letter_replay", "ended_at"},
-		{"select, insert, update, delete", "stored", ""}, {"select, insert, update", "inbox", ""}, {"select, update, delete", "parked", ""},
-		{"select", "lane", ""}, {"update", "lane", "owner, epoch, lease_until"}, {"usage", "stored_place, parked_place", ""},
+		{"select, insert, update, delete", "stored", ""}, {"select, insert, update", "inbox", ""}, {"select, delete", "parked", ""}, {"update", "parked", "next_at"},
+		{"select", "lane, parked_lease", ""}, {"update", "lane", "owner"}, {"usage", "stored_place, parked_place", ""},
 		{"select", "idempotency", "scope, operation, key, fingerprint, state, status, body_hash, result_ref, run, attempt, lease_until, created_at, expires_at"}, {"select", "idempotency_step", "run"},
 		{"select", "idempotency_request", "run, due_at"}, {"select", "idempotency_expired", "scope, operation, key, status, result_ref, created_at, expires_at"},
-		{"execute", "replay_letter, purge_letters, new_id, last_errors, lane_of", ""},
+		{"execute", "replay_letter, redirect_parked, purge_letters, new_id, last_errors, lane_of", ""},
 	},
 	"reader": {
 		{"select", "installation, birth, cluster, segments, lane, relay, consumer_position, consumer_backfill, consumer_skip, consumer_type, lane_hold, consumer_hold, consumer_binding, producer_binding, pause", ""},

@@ -1,4 +1,5 @@
-// Package waitroom says in SQL when an event that waits in the queue of its key goes on. For what it waits says the view holdfast.waiting.
+// Package waitroom says in SQL when an event that waits in the queue of its key goes on, and who may change such queues. For what an event waits
+// says the view holdfast.waiting.
 //
 // Whoever frees a queue asks the same: a worker whose event is done, a person who closes a letter or ends a pause, the erasure of a
 // tenant. Two statements do not use it: waiting.retry_consumer makes an event due that a person names, whether it is asleep or not, and
@@ -23,3 +24,7 @@ const Woken = Asleep + `
    and (s.letter is not null
         or not exists (select from holdfast.consumer_hold o
                         where o.consumer = q.consumer and o.topic = q.topic and o.key = q.key and o.after < s.place offset 0))`
+
+// LockLane waits until nobody else changes the parked events of the lane l, and keeps it so until the transaction ends. Only the statements after it see
+// what others have changed meanwhile. The lock is an advisory one, of the table and the lane: the lane's row stays free for the saver, and for claims.
+const LockLane = `pg_advisory_xact_lock(('holdfast.parked'::regclass::oid::bigint - 2147483648)::integer, l.lane)`

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -293,6 +294,7 @@ func TestGrants_TheGrantsOfTheOperationsPageAreEnoughToLook(t *testing.T) {
 	looks := func(want string, args ...string) {
 		t.Helper()
 		cmd := exec.CommandContext(t.Context(), "go", append([]string{"run", "./cmd/holdfast"}, args...)...)
+		cmd.Dir = filepath.Join("..", "..")
 		cmd.Env = append(os.Environ(), "DATABASE_URL="+dsn.String())
 		if out, _ := cmd.CombinedOutput(); !strings.Contains(string(out), want) || strings.Contains(string(out), `"seconds":-1`) {
 			t.Errorf("holdfast %s says\n%s\nwant %s", strings.Join(args, " "), out, want)

@@ -31,5 +31,7 @@ const (
 	BugDeadLetterScheduled Bug = "a scheduled event is given up, and no letter is written"
 	BugDueBehind           Bug = "an event that is parked is due, whatever is before it"
 	BugEmptied             Bug = "a queue of which a row has left is said to have none"
+	BugIgnoresLeases       Bug = "a command changes what a lane has leased"
+	BugUnlockedCommand     Bug = "a command does not lock what is parked in the lane"
 	BugNamesTheNext        Bug = "of a row that cannot be read the next one is named"
 )

@@ -162,12 +162,20 @@ func releaseLane(c *call) error {
 	}
 	next := l.lock(c.tx)
 	next.Owner, next.LeaseUntil = "", time.Time{}
+	each(c.db.leases, c.tx, func(q *cell[Lease], p *Lease) {
+		if p.Lane == c.args[0].(int) {
+			q.remove(c.tx)
+		}
+	})
 	return nil
 }
 
 func fenceLane(c *call) error {
 	n, epoch := c.args[0].(int), c.args[2].(int64)
 	l := c.db.lanes[n]
+	if !c.tx.Lock(parkedOf(n)) {
+		return errBlocked
+	}
 	if c.db.is(BugParkWithoutEpoch) {
 		c.tx.Draw()
 		c.tx.fence(n, epoch)

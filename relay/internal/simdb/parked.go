@@ -354,6 +354,7 @@ func deadLetterParked(c *call) error {
 		l.State, l.Holds = "open", holds
 		l.Attempts += attempts
 		c.tx.deadLettered = append(c.tx.deadLettered, gone)
+		c.row(l.ID)
 		return nil
 	}
 	db.letterID++
@@ -465,6 +466,7 @@ var handlers = map[string]func(*call) error{
 	"close_letters": closeLetters, "due": readDue, "list_due": listDue, "due_of": readHeads, "probe_held": readProbe,
 	"name_head": nameHead, "name_waiting": nameWaiting, "next_row": readNext, "dead_letter_events": deadLetterEvents, "name_scheduled": nameScheduled, "dead_letter_scheduled": deadLetterScheduled,
 	"hold": holdParked, "resume_held": resumeHeld, "holds": loadHolds, "list_queues": listQueues, "keyless_gone": keylessGone, "unpark": deleteParked, "delay": delayParked,
+	"lease": leaseParked, "end_leases": endLeases, "begin_leases": beginLeases, "unflushed": func(*call) error { return nil },
 	"dead_letter": deadLetterParked, "resume_queues": resumeQueues, "move_scheduled": moveScheduled, "paused": readPaused,
 }
 

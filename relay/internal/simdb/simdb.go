@@ -42,6 +42,7 @@ type DB struct {
 
 	lanes     []*cell[Lane]
 	parked    []*cell[Parked]
+	leases    []*cell[Lease]
 	letters   []*cell[Letter]
 	scheduled []*cell[Scheduled]
 	relays    map[string]time.Time // seen_until
@@ -115,6 +116,13 @@ type Parked struct {
 	Payload    []byte
 	Letter     int64
 	Partition  *int32 // nil is null
+}
+
+// Lease is a row of parked_lease.
+type Lease struct {
+	Lane       int
+	Topic, Key string
+	Place      int64
 }
 
 // Letter is a row of letter.
@@ -269,7 +277,7 @@ func (db *DB) Crash() {
 	}
 	db.completed = db.nextXid - 1
 	if !db.Survives {
-		db.token = ""
+		db.token, db.leases = "", nil
 	}
 	db.seq += db.Rand.Int64N(33) // sequences log ahead
 	clear(db.reclaims)
@@ -321,6 +329,9 @@ func (db *DB) ParkedRow(id string) bool {
 
 // Parked returns the rows of parked.
 func (db *DB) Parked() []Parked { return rowsOf(db.parked) }
+
+// Leases returns the rows of parked_lease.
+func (db *DB) Leases() []Lease { return rowsOf(db.leases) }
 
 // Letters returns the rows of letter.
 func (db *DB) Letters() []Letter { return rowsOf(db.letters) }

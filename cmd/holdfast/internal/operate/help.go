@@ -36,8 +36,8 @@ Example:
 func (waitingRetryCmd) Help() string {
 	return `When the cause is fixed and the next attempt is minutes away. Attempts stay as they are. In a consumer it leaves out events that wait
 for an earlier one of their key or for a dead letter, and those whose handler runs. In relays it takes a topic, or a key or a
-partition of it. If the topic or a partition takes no events, one event of it is tried at once, and if that is published all others
-follow. Relays may run: they hand over one lane at a time, for a moment.
+partition of it; relays may run. What waits because the topic or a partition takes no events needs no retry: relays try one event of
+each every 2 seconds by themselves, and if that is published, all others follow.
 
 Example:
 
@@ -48,7 +48,8 @@ Example:
 func (waitingGiveUpCmd) Help() string {
 	return `For a topic that will not come back, or for events that block their key in a consumer but should be handled later. They become
 open dead letters, which you can read, edit, discard and replay. The next event of their key goes on before them. Relays may run:
-they hand over one lane at a time, for a moment. Later events of the topic wait again. If it is interrupted, the same command continues.
+what one is sending is left to it, and if that lasts, the command says so after 10 seconds. Later events of the topic wait again. If it
+is interrupted, the same command continues.
 
 Example:
 
@@ -68,9 +69,9 @@ Example:
 }
 
 func (waitingRedirectCmd) Help() string {
-	return `For a topic that was renamed or misspelt. The events of each key keep their order, and come after what waits for the
-other topic. Relays may run: they hand over one lane at a time, for a moment. Later events of the old topic wait
-there again. If it is interrupted, the same command continues.
+	return `For a topic that was renamed or misspelt. The events of each key keep their order, and come after all events of the
+key that were written to the other topic before. Relays may run, as for give-up. Later events of the old topic wait there again. If it
+is interrupted, the same command continues.
 
 Example:
 
