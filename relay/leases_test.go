@@ -27,6 +27,12 @@ func leases(t testing.TB, pool *pgxpool.Pool) (all string, told int64) {
 	return all, told
 }
 
+// nothingIsLeased waits until it is so, and the owner of the only lane says so.
+func nothingIsLeased(t testing.TB, pool *pgxpool.Pool) {
+	t.Helper()
+	wait.Until(t, "nothing is leased", func() bool { got, told := leases(t, pool); return got == "" && told == 1 })
+}
+
 // A call takes long. What it has, and what is about to follow it, is leased: a queue as a whole, and each event without a key.
 func TestLeases_WhatIsInMemoryIsLeasedUntilItsOutcomeIsWritten(t *testing.T) {
 	t.Parallel()
@@ -45,7 +51,7 @@ func TestLeases_WhatIsInMemoryIsLeasedUntilItsOutcomeIsWritten(t *testing.T) {
 	})
 	close(answer)
 	arrives(t, b, "a1", "a2", "a3", "b1", "b2", "b3", "1", "2", "3")
-	wait.Until(t, "nothing is leased", func() bool { got, told = leases(t, pool); return got == "" && told == 1 })
+	nothingIsLeased(t, pool)
 	if n := parked(t, pool); n != 0 {
 		t.Errorf("no event is leased, and %d are parked", n)
 	}
@@ -69,7 +75,7 @@ func TestLeases_WhatWaitsOutsideOfMemoryIsNotLeased(t *testing.T) {
 	wait.Until(t, "what was refused has had some tries", func() bool {
 		return pgtest.Count(t, pool, "select coalesce(max(attempts), 0) from holdfast.parked") > 2
 	})
-	wait.Until(t, "nothing is leased between two tries", func() bool { got, told := leases(t, pool); return got == "" && told == 1 })
+	nothingIsLeased(t, pool)
 	b.set(nil)
 	arrives(t, b, "a1", "a2")
 	wantFirsts(t, b, "a", "a1", "a2")
@@ -85,7 +91,7 @@ func TestLeases_AStuckRowIsNotLeased(t *testing.T) {
 	c, logged := logging(relay.Config{Retry: swift})
 	run(t, pool, b, c)
 	wait.Until(t, "the row is stuck", func() bool { return logged.say("waiting event stuck") })
-	wait.Until(t, "nothing is leased", func() bool { got, told := leases(t, pool); return got == "" && told == 1 })
+	nothingIsLeased(t, pool)
 	arrives(t, b, others...)
 	if n := pgtest.Count(t, pool, "select count(*) from holdfast.parked where id = 'strange'"); n != 1 {
 		t.Fatalf("%d rows are stuck", n)

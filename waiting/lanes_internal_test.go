@@ -13,6 +13,17 @@ import (
 	"github.com/holdfast-go/holdfast/internal/waitroom"
 )
 
+// room is a Room in a database of its own.
+func room(t *testing.T) (*pgtest.DB, *Room) {
+	t.Helper()
+	db := migrated.New(t)
+	r, err := New(db.Pool, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return db, r
+}
+
 // Of lane 3, which has an owner: the queue of one key, and one of two events without a key, are leased.
 func TestLanes_WhatALanesOwnerHasLeasedIsLeftToIt(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
@@ -47,11 +58,7 @@ func TestLanes_WhatALanesOwnerHasLeasedIsLeftToIt(t *testing.T) {
 		} {
 			t.Run(name+"/"+verb, func(t *testing.T) {
 				t.Parallel()
-				db := migrated.New(t)
-				r, err := New(db.Pool, Config{})
-				if err != nil {
-					t.Fatal(err)
-				}
+				db, r := room(t)
 				pgtest.Exec(t, db.Pool, `insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time)
 					select 3, 'gone', case when n < 3 then 'leased' when n < 5 then 'free' else '' end, n - 10, 'topic', 'infinity', n, 's', 't', now() from generate_series(1, 6) n`)
 				for _, sql := range row.before {
@@ -95,11 +102,7 @@ func TestLanes_WhatItsOwnerGivesBackLaterIsNotForgotten(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			db := migrated.New(t)
-			r, err := New(db.Pool, Config{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			db, r := room(t)
 			pgtest.Exec(t, db.Pool, `insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time)
 				select 3, 'gone', case when n <= 3000 then 'a' else 'b' || n end, n - 5000, 'topic', 'infinity', n, 's', 't', now() from generate_series(1, 4000) n`)
 			pgtest.Exec(t, db.Pool, "update holdfast.lane set owner = 'the sidecar', lease_until = now() + interval '1 hour', epoch = 7 where lane = 3")
@@ -126,11 +129,7 @@ func TestLanes_WhatItsOwnerGivesBackLaterIsNotForgotten(t *testing.T) {
 func TestLanes_ALaneIsChangedByOneAtATime(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
 	t.Parallel()
-	db := migrated.New(t)
-	r, err := New(db.Pool, Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	db, r := room(t)
 	pgtest.Exec(t, db.Pool, `insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time)
 		values (3, 'gone', 'k', -1, 'topic', 'infinity', 1, 's', 't', now())`)
 	for _, act := range []func() (int, error){
