@@ -18,6 +18,7 @@ import (
 	"os/signal"
 	"regexp"
 	"runtime"
+	"slices"
 	"time"
 )
 
@@ -28,6 +29,7 @@ type options struct {
 	workers int
 	sql     bool          // statements, in place of Go
 	slowest time.Duration // a test that takes longer is left out
+	long    bool          // tests are asked that -short leaves out
 	verbose bool
 	least   float64
 }
@@ -38,12 +40,13 @@ func main() {
 	sql := flag.Bool("statements", false, "mutate the conditions of SQL statements, in place of Go")
 	workers := flag.Int("workers", max(1, runtime.NumCPU()/2), "how many mutants are tried at a time")
 	slowest := flag.Duration("slowest", 20*time.Second, "leave out tests that take longer")
+	long := flag.Bool("long", false, "ask tests too that -short leaves out")
 	verbose := flag.Bool("v", false, "say of every mutant which test killed it")
 	least := flag.Float64("least", 0, "fail if a smaller `share` of all mutants is killed: 0.9, say")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	o := options{sql: *sql, workers: *workers, slowest: *slowest, verbose: *verbose, least: *least}
+	o := options{sql: *sql, workers: *workers, slowest: *slowest, long: *long, verbose: *verbose, least: *least}
 	var err error
 	if o.only, err = regexp.Compile(*only); err == nil {
 		o.mutants, err = regexp.Compile(*mutants)
@@ -67,6 +70,9 @@ func run(ctx context.Context, o options, out io.Writer) error {
 		files := t.chosen(o.only)
 		if len(files) == 0 || t.sql != o.sql {
 			continue
+		}
+		if !o.long {
+			t.flags = append(slices.Clone(t.flags), "-test.short")
 		}
 		p, err := load(ctx, t.dir)
 		if err != nil {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -93,8 +92,8 @@ func each(ctx context.Context, o options, t target, all []*mutant, judge func(*m
 	return ctx.Err()
 }
 
-// survey runs each test alone without a mutant, and notes how long it takes and what it reaches. A test that fails, skips or is
-// too slow is not asked about mutants.
+// survey runs each test alone without a mutant, and notes how long it takes and which mutants it reaches, by their numbers. A test
+// that fails, skips or is too slow is not asked about mutants.
 func survey(ctx context.Context, o options, t target, scratch, binary string) ([]asked, error) {
 	list := exec.CommandContext(ctx, binary, "-test.list", ".")
 	list.Dir = t.dir
@@ -141,7 +140,7 @@ func judge(ctx context.Context, t target, p *pkg, scratch, binary string, tests 
 	if m.reason = eq[m.name]; m.reason != "" {
 		return equivalent, ""
 	}
-	like := map[int]bool{m.id: true}
+	like := []int{m.id}
 	env := "HOLDFAST_MUTANT=" + strconv.Itoa(m.id)
 	if m.before == nil {
 		alone, err := p.buildAlone(ctx, scratch, m)
@@ -153,18 +152,31 @@ func judge(ctx context.Context, t target, p *pkg, scratch, binary string, tests 
 		// It has no switch that tests could reach. Those are asked that reach others of its function.
 		for _, other := range all {
 			if other.file == m.file && other.function == m.function {
-				like[other.id] = true
+				like = append(like, other.id)
 			}
 		}
 	}
+	return meet(ctx, t, binary, reaching(tests, like...), env)
+}
+
+// reaching are the tests that reach one of some mutants.
+func reaching(tests []asked, ids ...int) (some []asked) {
+	for _, a := range tests {
+		if slices.ContainsFunc(ids, func(id int) bool { return a.reaches[id] }) {
+			some = append(some, a)
+		}
+	}
+	return some
+}
+
+// meet runs tests, in groups, the quick ones first, until one fails.
+func meet(ctx context.Context, t target, binary string, tests []asked, env string) (state, string) {
+	if len(tests) == 0 {
+		return unreached, ""
+	}
 	var groups [3][]asked
 	for _, a := range tests {
-		reached := false
-		for id := range maps.Keys(like) {
-			reached = reached || a.reaches[id]
-		}
 		switch {
-		case !reached:
 		case a.took < 200*time.Millisecond:
 			groups[0] = append(groups[0], a)
 		case a.took < time.Second:
@@ -173,12 +185,10 @@ func judge(ctx context.Context, t target, p *pkg, scratch, binary string, tests 
 			groups[2] = append(groups[2], a)
 		}
 	}
-	asked := 0
 	for _, group := range groups {
 		if len(group) == 0 {
 			continue
 		}
-		asked += len(group)
 		var names []string
 		limit := 10 * time.Second
 		for _, a := range group {
@@ -202,9 +212,6 @@ func judge(ctx context.Context, t target, p *pkg, scratch, binary string, tests 
 		}
 		return killed, failed
 	}
-	if asked == 0 {
-		return unreached, ""
-	}
 	return survived, ""
 }
 
@@ -219,15 +226,11 @@ const memory = 6 << 20
 
 // runTests runs some tests of a binary, until the first fails.
 func runTests(ctx context.Context, t target, binary string, names []string, limit time.Duration, env string) (failed string, hung bool, err error) {
-	return runMatching(ctx, t, binary, "^("+strings.Join(names, "|")+")$", limit, env)
-}
-
-// runMatching is runTests for the tests that match.
-func runMatching(ctx context.Context, t target, binary, tests string, limit time.Duration, env string) (failed string, hung bool, err error) {
+	tests := "^(" + strings.Join(names, "|") + ")$"
 	ctx, cancel := context.WithTimeout(ctx, limit+5*time.Second)
 	defer cancel()
 	args := append([]string{"-c", fmt.Sprintf(`ulimit -v %d; exec "$0" "$@"`, memory), binary, "-test.run=" + tests,
-		"-test.failfast", "-test.short", "-test.timeout=" + limit.String()}, t.flags...)
+		"-test.failfast", "-test.timeout=" + limit.String()}, t.flags...)
 	c := exec.CommandContext(ctx, "sh", args...)
 	c.Dir = t.dir
 	c.WaitDelay = time.Second

@@ -1,51 +1,69 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
-	"time"
 )
 
-// sqlSwitch is added to package sqlschema, through which every statement goes. A variable of the environment names a file with a statement
-// and what stands in its place.
+// sqlSwitch is added to package sqlschema, through which every statement goes. A variable of the environment names a file with the
+// mutants, another one the number of that which is on. When none is, the binary notes whose statements its tests prepare.
 const sqlSwitch = `package sqlschema
 
 import (
 	"encoding/json"
 	"os"
+	"strconv"
 	"strings"
+	"sync"
 )
 
-var mutant = func() (m struct{ Was, Is string }) {
-	path := os.Getenv("HOLDFAST_SQL_MUTANT")
-	if path == "" {
-		return m
-	}
-	text, err := os.ReadFile(path)
+type mutant struct {
+	ID      int
+	Was, Is string
+}
+
+var (
+	mutants     = readMutants()
+	mutantOn, _ = strconv.Atoi(os.Getenv("HOLDFAST_MUTANT"))
+	reachedNow  sync.Map
+)
+
+func readMutants() (all []mutant) {
+	text, err := os.ReadFile(os.Getenv("HOLDFAST_SQL_MUTANTS"))
 	if err == nil {
-		err = json.Unmarshal(text, &m)
+		err = json.Unmarshal(text, &all)
 	}
 	if err != nil {
 		panic(err)
 	}
-	return m
-}()
+	return all
+}
 
 func mutated(statement string) string {
-	if mutant.Was == "" || !strings.Contains(statement, mutant.Was) {
-		return statement
+	for _, m := range mutants {
+		switch path := os.Getenv("HOLDFAST_MUTANTS_REACHED"); {
+		case m.ID != mutantOn && path == "" || !strings.Contains(statement, m.Was):
+		case m.ID == mutantOn:
+			return strings.Replace(statement, m.Was, m.Is, 1)
+		default:
+			if _, was := reachedNow.LoadOrStore(m.ID, true); was {
+				continue
+			}
+			f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY|os.O_CREATE, 0o600)
+			if err != nil {
+				panic(err)
+			}
+			f.WriteString(strconv.Itoa(m.ID) + "\n")
+			f.Close()
+		}
 	}
-	if err := os.WriteFile(os.Getenv("HOLDFAST_SQL_MUTANT")+".reached", nil, 0o600); err != nil {
-		panic(err)
-	}
-	return strings.Replace(statement, mutant.Was, mutant.Is, 1)
+	return statement
 }
 `
 
@@ -54,11 +72,12 @@ const sqlDoor = "func In(name, statement string) string {\n"
 
 // sqlTests are the tests of a package, in a binary whose statements can be changed.
 type sqlTests struct {
-	dir, binary string
-	took        time.Duration
+	of     target
+	binary string
+	tests  []asked
 }
 
-// trySQL runs all quick tests of a target against its mutants. Nobody knows which of them reach a statement.
+// trySQL runs the quick tests of a target, and of the packages that it names besides, against the mutants of its statements.
 func trySQL(ctx context.Context, o options, out io.Writer, t target, all []*mutant, eq declared) error {
 	if len(all) == 0 {
 		return nil
@@ -80,67 +99,54 @@ func trySQL(ctx context.Context, o options, out io.Writer, t target, all []*muta
 		door:                                  strings.Replace(string(text), sqlDoor, sqlDoor+"\tstatement = mutated(statement)\n", 1),
 		"internal/sqlschema/mutant_switch.go": sqlSwitch,
 	}
-	var packages []sqlTests
-	for i, dir := range append([]string{t.dir}, t.also...) {
-		binary, said, err := (&pkg{dir: dir}).build(ctx, scratch, fmt.Sprint("sql", i), over)
-		if err != nil {
-			return fmt.Errorf("build the tests of %s: %w\n%s", dir, err, said)
-		}
-		began := time.Now()
-		if failed, _, err := runMatching(ctx, target{dir: dir, flags: t.flags}, binary, cmp.Or(t.tests, "."), 10*time.Minute, "HOLDFAST_SQL_MUTANT="); err != nil {
-			return fmt.Errorf("%s: %s fails without a mutant: %w", dir, failed, err)
-		}
-		packages = append(packages, sqlTests{dir, binary, time.Since(began)})
+	type numbered struct {
+		ID int
+		sqlText
 	}
-	fmt.Fprintf(out, "%s: %d mutants of statements\n", t.dir, len(all))
+	var list []numbered
 	for i, m := range all {
 		m.id = i + 1
+		list = append(list, numbered{m.id, *m.sql})
 	}
+	path := filepath.Join(scratch, "mutants")
+	if text, err = json.Marshal(list); err == nil {
+		err = os.WriteFile(path, text, 0o600)
+	}
+	if err == nil {
+		err = os.Setenv("HOLDFAST_SQL_MUTANTS", path)
+	}
+	if err != nil {
+		return err
+	}
+	var packages []sqlTests
+	asked := 0
+	for i, dir := range append([]string{t.dir}, t.also...) {
+		p := sqlTests{of: target{dir: dir, tests: t.tests, flags: t.flags}}
+		var said string
+		if p.binary, said, err = (&pkg{dir: dir}).build(ctx, scratch, fmt.Sprint("sql", i), over); err != nil {
+			return fmt.Errorf("build the tests of %s: %w\n%s", dir, err, said)
+		}
+		if p.tests, err = survey(ctx, o, p.of, scratch, p.binary); err != nil {
+			return err
+		}
+		asked += len(p.tests)
+		packages = append(packages, p)
+	}
+	fmt.Fprintf(out, "%s: %d mutants of statements, %d tests\n", t.dir, len(all), asked)
 	return each(ctx, o, t, all, func(m *mutant) (state, string) {
 		if m.reason = eq[m.name]; m.reason != "" {
 			return equivalent, ""
 		}
-		return judgeSQL(ctx, t, scratch, packages, m)
+		become := unreached
+		for _, p := range packages {
+			switch s, by := meet(ctx, p.of, p.binary, reaching(p.tests, m.id), "HOLDFAST_MUTANT="+strconv.Itoa(m.id)); s {
+			case unreached:
+			case survived:
+				become = survived
+			default:
+				return s, by
+			}
+		}
+		return become, ""
 	})
-}
-
-// judgeSQL runs the tests of one package after the other, until one fails.
-func judgeSQL(ctx context.Context, t target, scratch string, packages []sqlTests, m *mutant) (state, string) {
-	path := filepath.Join(scratch, fmt.Sprint("mutant", m.id))
-	text, err := json.Marshal(m.sql)
-	if err == nil {
-		err = os.WriteFile(path, text, 0o600)
-	}
-	if err != nil {
-		return notCompiled, err.Error()
-	}
-	reached := false
-	for _, of := range packages {
-		in := target{dir: of.dir, flags: t.flags}
-		env, limit := "HOLDFAST_SQL_MUTANT="+path, 30*time.Second+3*of.took
-		failed, hung, err := runMatching(ctx, in, of.binary, cmp.Or(t.tests, "."), limit, env)
-		if _, none := os.Stat(path + ".reached"); errors.Is(none, os.ErrNotExist) {
-			continue
-		}
-		reached = true
-		switch {
-		case err == nil:
-			continue
-		case hung:
-			return timedOut, failed
-		case failed == "": // The whole binary ended.
-			return killed, ""
-		}
-		// A second look, as judge's.
-		if _, _, err := runTests(ctx, in, of.binary, []string{failed}, limit, env); err != nil {
-			return killed, failed
-		}
-		if failed, _, err := runMatching(ctx, in, of.binary, cmp.Or(t.tests, "."), limit, env); err != nil {
-			return killed, failed
-		}
-	}
-	if !reached {
-		return unreached, ""
-	}
-	return survived, ""
 }
