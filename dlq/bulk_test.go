@@ -210,10 +210,10 @@ func TestBulk_LettersAreDiscardedByFilterEachWithWhoAndWhy(t *testing.T) {
 	if len(reported) != 4 || reported[3] != (dlq.Progress{Letter: 33, Looked: 3, Moved: 3, Total: 3}) {
 		t.Errorf("it reported %+v", reported)
 	}
-	if got := b.text(t, "select string_agg(letter || ' ' || by || ': ' || reason, ', ' order by letter) from holdfast.letter_action where action = 'discard'"); got != "13 ann: test orders, 23 ann: test orders, 33 ann: test orders" {
+	if got := pgtest.Text(t, b.Pool, "select string_agg(letter || ' ' || by || ': ' || reason, ', ' order by letter) from holdfast.letter_action where action = 'discard'"); got != "13 ann: test orders, 23 ann: test orders, 33 ann: test orders" {
 		t.Errorf("the actions are %s", got)
 	}
-	if got := b.text(t, "select string_agg(event_id, ' ' order by event_id) from holdfast.inbox where result = 'discarded'"); got != "e13 e23 e33" {
+	if got := pgtest.Text(t, b.Pool, "select string_agg(event_id, ' ' order by event_id) from holdfast.inbox where result = 'discarded'"); got != "e13 e23 e33" {
 		t.Errorf("the inbox says that %s are discarded", got)
 	}
 	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.letter where state = 'open'"); n != 35 {
@@ -277,18 +277,18 @@ func TestBulk_NothingThatIsOpenIsEverPurged(t *testing.T) {
 	if n, err := b.d.Purge(t.Context(), o); n != 1 || err != nil {
 		t.Errorf("%d were removed, want the one that was left: %v", n, err)
 	}
-	if got := b.text(t, "select string_agg(id::text, ' ' order by id) from holdfast.letter"); got != "3 6 9 12 15 18 21 24 25 26 27 28 29 30" {
+	if got := pgtest.Text(t, b.Pool, "select string_agg(id::text, ' ' order by id) from holdfast.letter"); got != "3 6 9 12 15 18 21 24 25 26 27 28 29 30" {
 		t.Errorf("left are %s", got)
 	}
 	// What was done stays, signed, without the payloads of letters that are gone.
-	if got := b.text(t, `select format('%s %s %s', count(*), count(*) filter (where login = session_user), count(distinct payload)) from holdfast.letter_action a
+	if got := pgtest.Text(t, b.Pool, `select format('%s %s %s', count(*), count(*) filter (where login = session_user), count(distinct payload)) from holdfast.letter_action a
 		where action = 'edit' and not exists (select from holdfast.letter l where l.id = a.letter)`); got != "16 16 0" {
 		t.Errorf("actions, signatures and payloads of removed letters: %s", got)
 	}
 	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.letter_action where action = 'edit' and payload = 'secret'"); n != 14 {
 		t.Errorf("%d payloads of letters that are left were kept, want 14", n)
 	}
-	if got := b.text(t, "select string_agg(name, ' ' order by name) from holdfast.letter_replay"); got != "new unended" {
+	if got := pgtest.Text(t, b.Pool, "select string_agg(name, ' ' order by name) from holdfast.letter_replay"); got != "new unended" {
 		t.Errorf("the replays that are left are %s", got)
 	}
 	for _, o := range []dlq.PurgeOptions{{}, {OlderThan: time.Second}, {OlderThan: time.Hour, Batch: -1}, {OlderThan: time.Hour, Batch: 10_001}} {

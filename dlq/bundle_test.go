@@ -26,16 +26,6 @@ func setup(t testing.TB) bundle {
 	return bundle{db, d}
 }
 
-// text runs a query that returns one text.
-func (b bundle) text(t testing.TB, query string) string {
-	t.Helper()
-	var s string
-	if err := b.QueryRow(t.Context(), query).Scan(&s); err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
 func (b bundle) replay(t testing.TB, f dlq.Filter, want int) {
 	t.Helper()
 	if n, err := b.d.Replay(t.Context(), f, dlq.ReplayOptions{By: "ann"}); n != want || err != nil {

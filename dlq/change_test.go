@@ -31,7 +31,7 @@ func TestChange_WhatIsDoneToAConflictLeavesTheFirstPayloadsRowAlone(t *testing.T
 	t.Parallel()
 	b := setup(t)
 	rows.Dead(t, b.Pool, "billing", "k", "e")
-	before := b.text(t, "select i::text from holdfast.inbox i")
+	before := pgtest.Text(t, b.Pool, "select i::text from holdfast.inbox i")
 	edited := b.conflict(t, "e", "other")
 	if err := b.d.Edit(t.Context(), edited, []byte("third"), "ann", ""); err != nil {
 		t.Fatal(err)
@@ -48,7 +48,7 @@ func TestChange_WhatIsDoneToAConflictLeavesTheFirstPayloadsRowAlone(t *testing.T
 	if err := b.d.Discard(t.Context(), b.conflict(t, "e", "fourth"), "ann", ""); err != nil {
 		t.Fatal(err)
 	}
-	if after := b.text(t, "select i::text from holdfast.inbox i"); after != before {
+	if after := pgtest.Text(t, b.Pool, "select i::text from holdfast.inbox i"); after != before {
 		t.Errorf("the row was %s and is %s", before, after)
 	}
 	if err := b.d.Edit(t.Context(), 1, []byte("other"), "ann", ""); err == nil || !strings.Contains(err.Error(), "another letter with this payload") {
@@ -68,19 +68,19 @@ func TestChange_ALetterWhoseEventWasHandledMeanwhileIsNotReplayed(t *testing.T) 
 		t.Errorf("replayed %d, %v, want the others, and ErrHandled", n, err)
 	}
 	const states = "select string_agg(l.event_id || ' ' || l.state || ' ' || i.result, ', ' order by l.id) from holdfast.letter l join holdfast.inbox i using (event_id)"
-	if got := b.text(t, states); got != "e open handled, f replaying stored, e replaying handled" {
+	if got := pgtest.Text(t, b.Pool, states); got != "e open handled, f replaying stored, e replaying handled" {
 		t.Errorf("the letters are %s", got)
 	}
 	if err := b.d.Edit(t.Context(), id, []byte("third"), "ann", ""); err != nil {
 		t.Fatal(err)
 	}
-	if got := b.text(t, "select (hash = sha256('{}'))::text from holdfast.inbox where event_id = 'e'"); got != "true" {
+	if got := pgtest.Text(t, b.Pool, "select (hash = sha256('{}'))::text from holdfast.inbox where event_id = 'e'"); got != "true" {
 		t.Error("an edit has changed by which payload the handled event is recognised")
 	}
 	if err := b.d.Discard(t.Context(), id, "ann", "it was handled"); err != nil {
 		t.Fatal(err)
 	}
-	if got := b.text(t, states); got != "e discarded handled, f replaying stored, e replaying handled" {
+	if got := pgtest.Text(t, b.Pool, states); got != "e discarded handled, f replaying stored, e replaying handled" {
 		t.Errorf("the letters are %s", got)
 	}
 }
@@ -96,13 +96,13 @@ func TestChange_ADiscardReleasesTheEventsThatItsLetterHeld(t *testing.T) {
 	if err := b.d.Discard(t.Context(), first, "ann", ""); err != nil {
 		t.Fatal(err)
 	}
-	if got := b.text(t, due); got != "" {
+	if got := pgtest.Text(t, b.Pool, due); got != "" {
 		t.Errorf("%q is due while another letter holds the key", got)
 	}
 	if err := b.d.Discard(t.Context(), second, "ann", ""); err != nil {
 		t.Fatal(err)
 	}
-	if got := b.text(t, due); got != "f" {
+	if got := pgtest.Text(t, b.Pool, due); got != "f" {
 		t.Errorf("%q is due, want the head alone", got)
 	}
 }
@@ -112,7 +112,7 @@ func TestChange_AReplayThatWaitsCanBeDiscardedUnlessAHandlerIsAtIt(t *testing.T)
 	b := setup(t)
 	id, relay := rows.Dead(t, b.Pool, "billing", "k", "e"), rows.Dead(t, b.Pool, "", "k", "e")
 	b.replay(t, dlq.Filter{}, 2)
-	if got := b.text(t, "select result || coalesce(processed_at::text, '') from holdfast.inbox"); got != "stored" {
+	if got := pgtest.Text(t, b.Pool, "select result || coalesce(processed_at::text, '') from holdfast.inbox"); got != "stored" {
 		t.Errorf("while it waits the inbox says %q", got)
 	}
 	pgtest.Exec(t, b.Pool, "update holdfast.stored set lease_until = now() + interval '1 minute'")
@@ -128,7 +128,7 @@ func TestChange_AReplayThatWaitsCanBeDiscardedUnlessAHandlerIsAtIt(t *testing.T)
 	if err := b.d.Discard(t.Context(), id, "ann", ""); err != nil {
 		t.Fatal(err)
 	}
-	if got := b.text(t, "select (select count(*) from holdfast.stored) || ' ' || (select result from holdfast.inbox) || ' ' || (select state from holdfast.letter where id = 1)"); got != "0 discarded discarded" {
+	if got := pgtest.Text(t, b.Pool, "select (select count(*) from holdfast.stored) || ' ' || (select result from holdfast.inbox) || ' ' || (select state from holdfast.letter where id = 1)"); got != "0 discarded discarded" {
 		t.Errorf("after it: %s", got)
 	}
 }
@@ -230,7 +230,7 @@ func TestChange_AReplayWaitsForTheInboxThatIsStoringAnEventOfItsKey(t *testing.T
 			t.Fatal(err)
 		}
 	}
-	if got := b.text(t, queueOfK); got != "dead new" {
+	if got := pgtest.Text(t, b.Pool, queueOfK); got != "dead new" {
 		t.Errorf("the queue is %q", got)
 	}
 }
@@ -271,10 +271,10 @@ func TestChange_AFixedEventIsReplayedAndHandledBeforeThoseItHeld(t *testing.T) {
 	stop := running(t, in.Run)
 	wait.Until(t, "both are handled", func() bool { return pgtest.Count(t, b.Pool, "select count(*) from effect") >= 2 })
 	stop()
-	if got := b.text(t, "select string_agg(what, ' ' order by n) from effect"); got != "fixed behind" {
+	if got := pgtest.Text(t, b.Pool, "select string_agg(what, ' ' order by n) from effect"); got != "fixed behind" {
 		t.Errorf("the effects are %q", got)
 	}
-	if got := b.text(t, "select l.state || ' ' || i.result || ' ' || (i.hash = sha256('fixed')) from holdfast.letter l join holdfast.inbox i using (event_id)"); got != "replayed handled true" {
+	if got := pgtest.Text(t, b.Pool, "select l.state || ' ' || i.result || ' ' || (i.hash = sha256('fixed')) from holdfast.letter l join holdfast.inbox i using (event_id)"); got != "replayed handled true" {
 		t.Errorf("in the end: %s", got)
 	}
 }

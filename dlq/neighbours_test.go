@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/rows"
+	"github.com/holdfast-go/holdfast/internal/test/waking"
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
@@ -67,7 +67,7 @@ func TestNeighbours_WhatIsDoneToALetterConcernsNoOther(t *testing.T) {
 				}
 				// Only the head of a queue may become due by what is done to another event of its key.
 				theirRows := func() string {
-					return b.text(t, `select concat((select string_agg(l::text, ' ' order by id) from holdfast.letter l where `+others+`),
+					return pgtest.Text(t, b.Pool, `select concat((select string_agg(l::text, ' ' order by id) from holdfast.letter l where `+others+`),
 						(select string_agg(i::text, ' ' order by consumer, source, event_id) from holdfast.inbox i where `+others+`),
 						(select string_agg(concat_ws(',', consumer, place, source, event_id, letter, attempts, hash), ' ' order by consumer, place) from holdfast.stored s where `+others+`),
 						(select count(*) from holdfast.letter_action where letter <> `+fmt.Sprint(ours)+`))`)
@@ -79,7 +79,7 @@ func TestNeighbours_WhatIsDoneToALetterConcernsNoOther(t *testing.T) {
 				if after := theirRows(); after != before {
 					t.Errorf("the others were\n%s\nand are\n%s", before, after)
 				}
-				if got := b.text(t, `select concat(l.state, ' ', l.version, ' ', i.result, ' ', i.hash = l.hash, ', stored ', (select count(*) from holdfast.stored s where s.letter = l.id))
+				if got := pgtest.Text(t, b.Pool, `select concat(l.state, ' ', l.version, ' ', i.result, ' ', i.hash = l.hash, ', stored ', (select count(*) from holdfast.stored s where s.letter = l.id))
 					from holdfast.letter l join holdfast.inbox i using (consumer, source, event_id) where l.id = `+fmt.Sprint(ours)); got != c.want {
 					t.Errorf("it is %s, want %s", got, c.want)
 				}
@@ -116,10 +116,10 @@ func TestNeighbours_AReplayOfAnotherNameIsLeftAlone(t *testing.T) {
 	if n != 2 || err != nil || before != 1 {
 		t.Errorf("replayed %d after %d, want 2 after 1: %v", n, before, err)
 	}
-	if got := b.text(t, "select string_agg(event_id, ' ' order by event_id) from holdfast.letter where state = 'replaying'"); got != "1 2" {
+	if got := pgtest.Text(t, b.Pool, "select string_agg(event_id, ' ' order by event_id) from holdfast.letter where state = 'replaying'"); got != "1 2" {
 		t.Errorf("replayed %s", got)
 	}
-	if got := b.text(t, "select string_agg(concat(name, ' ', ended_at is not null, ' ', ended_at < '2026-01-02'), ', ' order by id) from holdfast.letter_replay"); got != "b t t, c f , b t f, a f " {
+	if got := pgtest.Text(t, b.Pool, "select string_agg(concat(name, ' ', ended_at is not null, ' ', ended_at < '2026-01-02'), ', ' order by id) from holdfast.letter_replay"); got != "b t t, c f , b t f, a f " {
 		t.Errorf("the replays are %s", got)
 	}
 	// Another begins, and what it finds is its own. If it begins anew, it ends the one of its name alone.
@@ -127,7 +127,7 @@ func TestNeighbours_AReplayOfAnotherNameIsLeftAlone(t *testing.T) {
 	if n, err := b.d.Replay(t.Context(), dlq.Filter{}, dlq.ReplayOptions{By: "ann", Name: "b", Anew: true}); n != 4 || err != nil {
 		t.Errorf("a new one replayed %d, want the 4 that are open: %v", n, err)
 	}
-	if got := b.text(t, "select string_agg(concat(name, ' ', ended_at is not null, ' ', ended_at < '2026-01-02'), ', ' order by id) from holdfast.letter_replay"); got != "b t t, c f , b t f, a f , b t f, b t f" {
+	if got := pgtest.Text(t, b.Pool, "select string_agg(concat(name, ' ', ended_at is not null, ' ', ended_at < '2026-01-02'), ', ' order by id) from holdfast.letter_replay"); got != "b t t, c f , b t f, a f , b t f, b t f" {
 		t.Errorf("the replays are %s", got)
 	}
 }
@@ -159,63 +159,17 @@ func TestNeighbours_OnlyAValueThatWasLeftOutKeepsALetterFromItsReplay(t *testing
 // A letter that is closed makes the head of its key due if nothing else holds that, and no other event.
 func TestNeighbours_OnlyTheHeadOfALettersKeyIsWoken(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct {
-		key, head, more string
-		woken           bool
-	}{
-		"a head that is dormant":                    {"k", "next_at = 'infinity'", "", true},
-		"one that claims have passed":               {"k", "next_at = now() - interval '1 hour'", "", true},
-		"one that a worker has":                     {"k", "next_at = now() - interval '1 hour', lease_until = now() + interval '1 hour'", "", false},
-		"one that waits for its next attempt":       {"k", "next_at = now() + interval '1 hour'", "", false},
-		"one after another letter":                  {"k", "next_at = 'infinity'", "after 9", false},
-		"one in the place of another letter":        {"k", "next_at = 'infinity'", "after 10", true},
-		"one before another letter":                 {"k", "next_at = 'infinity'", "after 11", true},
-		"a replay after another letter":             {"k", "next_at = 'infinity', letter = 4711", "after 9", true},
-		"one of a key that is paused":               {"k", "next_at = 'infinity'", "paused", false},
-		"an event without a key, which has no head": {"", "next_at = 'infinity'", "", false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b := setup(t)
-			// In each queue the head and an event behind it. Those whose consumer, topic or key is another are below and above ours; letters
-			// hold none of them, but hold later events of theirs, and those before them by the place.
-			pgtest.Exec(t, b.Pool, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, next_at)
-				select q.consumer, q.topic, q.key, q.place, '', concat_ws('/', q.consumer, q.topic, q.key, q.place), 't', now(), '', 'infinity'
-				  from (values ('a', 'orders', $1::text, 3), ('a', 'orders', $1::text, 20), ('mail', 'orders', $1::text, 4), ('billing', 'aaa', $1::text, 5), ('billing', 'zzz', $1::text, 6),
-				               ('billing', 'orders', $1 || '!', 7), ('billing', 'orders', $1 || 'z', 8), ('billing', 'orders', 'a', 2),
-				               ('a', 'orders', $1::text, 10), ('mail', 'orders', $1::text, 10), ('billing', 'aaa', $1::text, 10), ('billing', 'zzz', $1::text, 10),
-				               ('billing', 'orders', $1 || '!', 10), ('billing', 'orders', $1 || 'z', 10), ('billing', 'orders', 'a', 10), ('other', 'orders', 'other', 10),
-				               ('billing', 'orders', $1::text, 10), ('billing', 'orders', $1::text, 11)) q (consumer, topic, key, place)`, c.key)
-			pgtest.Exec(t, b.Pool, `insert into holdfast.letter (origin, consumer, reason, holds, event_id, source, type, topic, key, time, hash, place)
-				select 'inbox', s.consumer, 'it failed', true, 'held ' || s.event_id, '', 't', s.topic, s.key, now(), '', 1 from holdfast.stored s
-				 where not (s.consumer = 'billing' and s.topic = 'orders' and s.key = $1) and s.consumer <> 'other'`, c.key)
-			pgtest.Exec(t, b.Pool, "update holdfast.stored set "+c.head+" where consumer = 'billing' and topic = 'orders' and key = $1 and place = 10", c.key)
-			if c.more == "paused" {
-				pgtest.Exec(t, b.Pool, "insert into holdfast.pause (consumer, topic, key, by, reason) values ('billing', 'orders', $1, 'ann', '')", c.key)
-			} else if place, ok := strings.CutPrefix(c.more, "after "); ok {
-				pgtest.Exec(t, b.Pool, `insert into holdfast.letter (origin, consumer, reason, holds, event_id, source, type, topic, key, time, hash, place)
-					values ('inbox', 'billing', 'it failed', true, 'before', '', 't', 'orders', $1, now(), '', $2::text::bigint)`, c.key, place)
-			}
-			const all = "select string_agg(concat(event_id, ' at ', next_at), ', ' order by event_id) from holdfast.stored"
-			before := b.text(t, all)
-			letter := rows.Dead(t, b.Pool, "billing", c.key, "given up")
-			rows.Dead(t, b.Pool, "other", "other", "later") // of another queue, which is not asked about
-			if err := b.d.Discard(t.Context(), letter, "ann", ""); err != nil {
-				t.Fatal(err)
-			}
-			woken := b.text(t, "select coalesce(string_agg(event_id, ' '), '') from holdfast.stored where next_at > now() - interval '30 minutes' and next_at <= now()")
-			want := ""
-			if c.woken {
-				want = "billing/orders/" + c.key + "/10"
-			}
-			if woken != want {
-				t.Errorf("%q was woken, want %q", woken, want)
-			}
-			if after := b.text(t, all); !c.woken && after != before {
-				t.Errorf("what waits was\n%s\nand is\n%s", before, after)
-			}
-		})
-	}
+	waking.OnlyTheHead(t, func(t *testing.T, db *pgtest.DB, key string) {
+		d, err := dlq.New(db.Pool, dlq.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		letter := rows.Dead(t, db.Pool, "billing", key, "given up")
+		rows.Dead(t, db.Pool, "other", "other", "later") // of another queue, which is not asked about
+		if err := d.Discard(t.Context(), letter, "ann", ""); err != nil {
+			t.Fatal(err)
+		}
+	})
 }
 
 // A row that says that the event was handled stays so whatever is done to its letter, and the row of another payload says nothing about a
@@ -229,7 +183,7 @@ func TestNeighbours_ARowThatWasHandledStaysHandled(t *testing.T) {
 		t.Fatal(err)
 	}
 	const all = "select string_agg(concat(event_id, ' ', result), ', ' order by event_id) from holdfast.inbox"
-	if got := b.text(t, all); got != "came again handled" {
+	if got := pgtest.Text(t, b.Pool, all); got != "came again handled" {
 		t.Errorf("the row is %s", got)
 	}
 	for _, hash := range []string{`\x00`, `\xff`} { // below and above that of the letter
@@ -238,7 +192,7 @@ func TestNeighbours_ARowThatWasHandledStaysHandled(t *testing.T) {
 		pgtest.Exec(t, b.Pool, `insert into holdfast.inbox (consumer, source, event_id, topic, hash, processed_at, result, attempts)
 			values ('billing', 'shop', $1, 'orders', $2::text::bytea, now(), 'handled', 1)`, id, hash)
 		b.replay(t, dlq.Filter{IDs: []int64{letter}}, 1)
-		if got := b.text(t, "select result from holdfast.inbox where event_id = '"+id+"'"); got != "handled" {
+		if got := pgtest.Text(t, b.Pool, "select result from holdfast.inbox where event_id = '"+id+"'"); got != "handled" {
 			t.Errorf("with the hash %s the row of the other payload is %s", hash, got)
 		}
 	}

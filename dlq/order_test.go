@@ -36,7 +36,7 @@ func TestOrder_LettersOfOneKeyThatAreReplayedOneByOneKeepTheirOrder(t *testing.T
 						want += " f"
 					}
 				}
-				if got := b.text(t, queueOfK); got != want {
+				if got := pgtest.Text(t, b.Pool, queueOfK); got != want {
 					t.Errorf("the queue is %q, want %q", got, want)
 				}
 			})
@@ -68,7 +68,7 @@ func TestOrder_AnEarlierLetterOfAKeyIsNeverThereLater(t *testing.T) {
 	if _, err := b.d.Replay(t.Context(), dlq.Filter{}, dlq.ReplayOptions{By: "ann", Rate: 200}); err != nil {
 		t.Fatal(err)
 	}
-	if got := b.text(t, "select string_agg(event_id, ' ' order by xmin::text::bigint, place) from holdfast.stored"); got != "0 1 2 3 4" {
+	if got := pgtest.Text(t, b.Pool, "select string_agg(event_id, ' ' order by xmin::text::bigint, place) from holdfast.stored"); got != "0 1 2 3 4" {
 		t.Errorf("the letters were stored in the order %q", got)
 	}
 }
@@ -80,7 +80,7 @@ func TestOrder_LettersOfTheRelayGoIntoTheLogInTheirOrder(t *testing.T) {
 		rows.Dead(t, b.Pool, "", "k", fmt.Sprint(i))
 	}
 	b.replay(t, dlq.Filter{}, 5)
-	if got := b.text(t, "select string_agg(id || '=' || letter, ' ' order by seq) from holdfast.event"); got != "0=1 1=2 2=3 3=4 4=5" {
+	if got := pgtest.Text(t, b.Pool, "select string_agg(id || '=' || letter, ' ' order by seq) from holdfast.event"); got != "0=1 1=2 2=3 3=4 4=5" {
 		t.Errorf("the log says %q", got)
 	}
 }
@@ -95,7 +95,7 @@ func TestOrder_ALimitBoundsAReplay(t *testing.T) {
 		t.Errorf("a dry run counts %d, want 2: %v", n, err)
 	}
 	b.replay(t, dlq.Filter{Limit: 2}, 2)
-	if got := b.text(t, queueOfK); got != "0 1" {
+	if got := pgtest.Text(t, b.Pool, queueOfK); got != "0 1" {
 		t.Errorf("the queue is %q", got)
 	}
 	b.replay(t, dlq.Filter{}, 3)
@@ -123,7 +123,7 @@ func TestOrder_ALetterWhoseEventWaitsAlreadyStaysOpenAndTheOthersGo(t *testing.T
 	if n != 1 || !errors.Is(err, dlq.ErrWaiting) {
 		t.Errorf("replayed %d: %v", n, err)
 	}
-	if got := b.text(t, fmt.Sprintf("select string_agg(state, ' ' order by id) from holdfast.letter where id in (%d, %d)", waiting, other)); got != "open replaying" {
+	if got := pgtest.Text(t, b.Pool, fmt.Sprintf("select string_agg(state, ' ' order by id) from holdfast.letter where id in (%d, %d)", waiting, other)); got != "open replaying" {
 		t.Errorf("the letters are %s", got)
 	}
 	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.letter_action"); n != 1 {
@@ -140,7 +140,7 @@ func TestOrder_ALetterWithoutItsPayloadIsNotReplayed(t *testing.T) {
 	if n != 1 || !errors.Is(err, dlq.ErrLeftOut) {
 		t.Errorf("replayed %d: %v", n, err)
 	}
-	if got := b.text(t, fmt.Sprintf("select string_agg(state, ' ' order by id) from holdfast.letter where id in (%d, %d)", large, other)); got != "open replaying" {
+	if got := pgtest.Text(t, b.Pool, fmt.Sprintf("select string_agg(state, ' ' order by id) from holdfast.letter where id in (%d, %d)", large, other)); got != "open replaying" {
 		t.Errorf("the letters are %s", got)
 	}
 	if err := b.d.Edit(t.Context(), large, []byte("value"), "ann", ""); err != nil {

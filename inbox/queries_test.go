@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
+	"github.com/holdfast-go/holdfast/internal/test/waking"
 )
 
 func TestQueries_EveryStatementIsNamedAndFitsTheSchema(t *testing.T) {
@@ -47,6 +48,14 @@ func TestQueries_EveryStatementIsNamedAndFitsTheSchema(t *testing.T) {
 		}
 		conn.Release()
 	}
+}
+
+// A worker resumes a queue after the head before it has gone.
+func TestQueries_OnlyTheHeadOfAQueueIsResumed(t *testing.T) {
+	t.Parallel()
+	waking.OnlyTheHead(t, func(t *testing.T, db *pgtest.DB, key string) {
+		pgtest.Exec(t, db.Pool, resumeSQL, "billing", "orders", key)
+	})
 }
 
 // touched is how many pages a statement reads and writes.

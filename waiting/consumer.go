@@ -68,7 +68,7 @@ func (r *Room) changeConsumer(ctx context.Context, f Filter, o Options, action s
 // changeOne does an action on one event. It returns false if the event has changed meanwhile, or does not allow the action.
 func (r *Room) changeOne(ctx context.Context, w *Event, f Filter, action string, o Options) (changed bool, err error) {
 	e := w.Event
-	row := []any{w.Consumer, e.Topic, e.Key, w.Place, e.Source, e.ID}
+	row := []any{w.Consumer, e.Topic, e.Key, w.Place}
 	switch {
 	case w.Running:
 		return false, nil

@@ -145,7 +145,7 @@ func (r *Room) lanesOf(ctx context.Context, f Filter) (lanes []laneWork, total i
 	if err := r.pool.QueryRow(ctx, r.sql.In(boundRelay)).Scan(&bound); err != nil {
 		return nil, 0, fmt.Errorf("bound the places: %w", manual.Explain(err))
 	}
-	rows, err := r.pool.Query(ctx, r.sql.In(countRelay), f.Topic, f.Key, f.partition())
+	rows, err := r.pool.Query(ctx, r.sql.In(countRelay), f.Topic, f.Key)
 	if err != nil {
 		return nil, 0, fmt.Errorf("count them: %w", manual.Explain(err))
 	}

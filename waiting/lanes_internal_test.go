@@ -45,8 +45,11 @@ func TestLanes_WhatALanesOwnerHasLeasedIsLeftToIt(t *testing.T) {
 			"update holdfast.parked_lease set place = 8 where topic = ''; delete from holdfast.parked_lease where topic <> ''", 6, ""},
 		"its owner tells nothing":           {[]string{owned}, "", 0, `6 of the topic gone, by the relays ["the sidecar"]`},
 		"its owner told under an old epoch": {[]string{owned, told, "update holdfast.lane set epoch = 8 where lane = 3"}, "", 0, "6 of the topic gone"},
-		"another lane's is leased":          {[]string{owned, told, "update holdfast.parked_lease set lane = 4 where topic <> ''"}, "", 6, ""},
-		"another topic's is leased":         {[]string{owned, told, "update holdfast.parked_lease set topic = 'orders' where topic <> ''"}, "", 6, ""},
+		"its owner told under a later one":  {[]string{owned, told, "update holdfast.lane set epoch = 6 where lane = 3"}, "", 0, "6 of the topic gone"},
+		"other owners tell": {[]string{owned, "insert into holdfast.parked_lease (lane, topic, key, place) values (2, '', '', 7), (4, '', '', 7), (3, 'gone', '', 7), (3, '', 'k', 7)"},
+			"", 0, "6 of the topic gone"},
+		"another lane's is leased":  {[]string{owned, told, "update holdfast.parked_lease set lane = 4 where topic <> ''"}, "", 6, ""},
+		"another topic's is leased": {[]string{owned, told, "update holdfast.parked_lease set topic = 'orders' where topic <> ''"}, "", 6, ""},
 	} {
 		for verb, act := range map[string]func(r *Room) (int, error){
 			"give up": func(r *Room) (int, error) {

@@ -98,11 +98,10 @@ select ` + show + scheduleWhole + conditions + shown
 
 // The statements that change what relays keep run in a transaction that has locked what is parked in the lane, as the lane's owner does in each of its own.
 
-// countRelay counts the events of a topic ($1), or of one key of it ($2), by lane, in order of the lanes. $3 the one
-// partition for which they wait, -1 for any.
+// countRelay counts the events of a topic ($1), or of one key of it ($2), by lane, in order of the lanes.
 const countRelay = `-- waiting.count_relay
 select p.lane, count(*) from holdfast.lane l join holdfast.parked p on p.lane = l.lane
- where p.topic = $1::text and ($2::text = '' or p.key = $2::text) and ($3::integer < 0 or p.partition = $3::integer)
+ where p.topic = $1::text and ($2::text = '' or p.key = $2::text)
  group by p.lane order by p.lane`
 
 // boundRelay is a place after everything that is parked now.
@@ -214,26 +213,25 @@ update holdfast.parked p set next_at = now()
       and (f.letter is not null or not exists (
         select from holdfast.lane_hold h where h.lane = $1::smallint and h.topic = $2::text and h.key = f.key))))`
 
-// retryRelay makes the heads of a topic ($2), or of one key of it ($3), due that wait for their next attempt, in a lane. $4 the one partition, -1 for any. By parked_due.
+// retryRelay makes the heads of a topic ($2), or of one key of it ($3), due that wait for their next attempt, in a lane. By parked_due.
 const retryRelay = `-- waiting.retry_relay
 update holdfast.parked p set next_at = now()
- where p.lane = $1::smallint and p.topic = $2::text and ($3::text = '' or p.key = $3::text) and ($4::integer < 0 or p.partition = $4::integer)
-   and p.next_at > now() and p.next_at < 'infinity'`
+ where p.lane = $1::smallint and p.topic = $2::text and ($3::text = '' or p.key = $3::text) and p.next_at > now() and p.next_at < 'infinity'`
 
 // countRetry counts what retryRelay would make due.
 const countRetry = `-- waiting.count_retry
 select count(*) from holdfast.parked p
- where p.lane = $1::smallint and p.topic = $2::text and ($3::text = '' or p.key = $3::text) and ($4::integer < 0 or p.partition = $4::integer)
-   and p.next_at > now() and p.next_at < 'infinity'`
+ where p.lane = $1::smallint and p.topic = $2::text and ($3::text = '' or p.key = $3::text) and p.next_at > now() and p.next_at < 'infinity'`
 
 // topicIsPaused says whether relays would not try what is parked of a topic.
 const topicIsPaused = `-- waiting.topic_is_paused
 select exists (select from holdfast.pause p where p.consumer = '' and p.topic = $1::text)`
 
+// An event of a consumer is found by its queue and its place: a place is given once, and stays its event's, also as a letter's.
+
 // retriable are the conditions under which an event can be made due: it is a head, no worker has it, and no letter or pause holds its key.
 const retriable = `
- where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text and s.place = $4::bigint and s.source = $5::text and s.event_id = $6::text
-   and s.lease_until <= clock_timestamp()
+ where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text and s.place = $4::bigint and s.lease_until <= clock_timestamp()
    and (s.key = '' or (
           not exists (select from holdfast.stored h
                        where h.consumer = s.consumer and h.topic = s.topic and h.key = s.key and h.place < s.place)
@@ -249,33 +247,33 @@ update holdfast.stored s set next_at = clock_timestamp()` + retriable
 const wouldRetry = `-- waiting.would_retry
 select exists (select from holdfast.stored s` + retriable + `)`
 
-// stillWaits says whether an event waits as a filter wants it, under the lock of the key: for $7, if that is not empty, and as a head if $8.
+// stillWaits says whether an event waits as a filter wants it, under the lock of the key: for $5, if that is not empty, and as a head if $6.
 const stillWaits = `-- waiting.still_waits
 select exists (
 select from holdfast.waiting_in_consumers w
- where w.consumer = $1::text and w.topic = $2::text and w.key = $3::text and w.place = $4::bigint and w.source = $5::text and w.event_id = $6::text
-   and ($7::text = '' or w.why = $7::text) and (not $8::boolean or w.head))`
+ where w.consumer = $1::text and w.topic = $2::text and w.key = $3::text and w.place = $4::bigint
+   and ($5::text = '' or w.why = $5::text) and (not $6::boolean or w.head))`
 
-// giveUpConsumer takes an event out of its queue, under the lock of the key, unless a worker has it, and makes it a letter in the state $8: a new
-// one, or the one that it is a replay of. $7 is the reason, $9 the result of its inbox row.
+// giveUpConsumer takes an event out of its queue, under the lock of the key, unless a worker has it, and makes it a letter in the state $6: a new
+// one, or the one that it is a replay of. $5 is the reason, $7 the result of its inbox row.
 const giveUpConsumer = `-- waiting.give_up_consumer
 with gone as (
   delete from holdfast.stored s
-   where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text and s.place = $4::bigint and s.source = $5::text and s.event_id = $6::text
+   where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text and s.place = $4::bigint
      and s.lease_until <= now()
   returning s.*
 ), settled as (
-  update holdfast.inbox i set result = $9::text, processed_at = now(), attempts = g.attempts
+  update holdfast.inbox i set result = $7::text, processed_at = now(), attempts = g.attempts
     from gone g
    where i.consumer = g.consumer and i.source = g.source and i.event_id = g.event_id and i.result = 'stored'
 ), again as (
-  update holdfast.letter l set state = $8::text, reason = $7::text, last_at = now(), attempts = l.attempts + g.attempts, errors = holdfast.last_errors(l.errors || g.errors)
+  update holdfast.letter l set state = $6::text, reason = $5::text, last_at = now(), attempts = l.attempts + g.attempts, errors = holdfast.last_errors(l.errors || g.errors)
     from gone g where l.id = g.letter
   returning l.id
 ), new as (
   insert into holdfast.letter as l (origin, consumer, reason, fingerprint, state, event_id, source, type, topic, key, time,
          headers, payload, hash, partition, "offset", attempts, errors, first_at, place)
-  select 'inbox', g.consumer, $7::text, g.type || ' given up by a person', $8::text, g.event_id, g.source, g.type, g.topic, g.key, g.time,
+  select 'inbox', g.consumer, $5::text, g.type || ' given up by a person', $6::text, g.event_id, g.source, g.type, g.topic, g.key, g.time,
          g.headers, g.payload, g.hash, g.partition, g."offset", g.attempts, g.errors, coalesce(g.failed_at, now()), g.place
     from gone g where g.letter is null or g.letter not in (select a.id from again a)
   on conflict (consumer, source, event_id, hash) where origin = 'inbox' do update

@@ -64,11 +64,7 @@ func (r *Room) retryRelay(ctx context.Context, f Filter, o Options) (n int, err 
 	if err != nil {
 		return 0, err
 	}
-	reason := o.Reason
-	if f.Partition != nil {
-		reason = fmt.Sprintf("partition %d: %s", *f.Partition, reason)
-	}
-	s := f.signed(actRetry, o, reason)
+	s := f.signed(actRetry, o, o.Reason)
 	for _, w := range lanes {
 		due, err := r.retryLane(ctx, w.lane, f, o.DryRun, &s)
 		if err != nil {
@@ -87,7 +83,7 @@ func (f Filter) signed(action string, o Options, reason string) signature {
 
 // retryLane makes due what a filter selects in a lane, and returns how many.
 func (r *Room) retryLane(ctx context.Context, lane int16, f Filter, dryRun bool, s *signature) (n int, err error) {
-	args := []any{lane, f.Topic, f.Key, f.partition()}
+	args := []any{lane, f.Topic, f.Key}
 	if dryRun {
 		err := r.pool.QueryRow(ctx, r.sql.In(countRetry), args...).Scan(&n)
 		return n, err

@@ -656,33 +656,3 @@ func TestRelay_WhatIsWrongWithAChangeOfParkedEvents(t *testing.T) {
 		}
 	}
 }
-
-func TestRelay_WhatWaitsForOnePartitionIsRetried(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	pgtest.Exec(t, b.Pool, `insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time, partition)
-		select n, 'orders', 'k' || n, n, 'partition', now() + interval '1 day', n, 's', 't', now(), n % 2 from generate_series(1, 5) n`)
-	even, none := 0, 7
-	f := waiting.Filter{Origin: dlq.OriginRelay, Topic: "orders", Partition: &even}
-	if n, err := b.w.Retry(t.Context(), f, waiting.Options{DryRun: true}); n != 2 || err != nil {
-		t.Errorf("a dry run: %d, %v", n, err)
-	}
-	if n, err := b.w.Retry(t.Context(), f, ann); n != 2 || err != nil {
-		t.Errorf("%d are due, %v", n, err)
-	}
-	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.parked where next_at <= now() and partition = 0"); n != 2 {
-		t.Errorf("of the partition %d are due", n)
-	}
-	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.parked where next_at <= now()"); n != 2 {
-		t.Errorf("of all partitions %d are due", n)
-	}
-	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.pause_action where action = 'retry' and reason like 'partition 0: %'"); n != 1 {
-		t.Error("nothing says of which partition they were")
-	}
-	if _, err := b.w.Retry(t.Context(), waiting.Filter{Origin: dlq.OriginRelay, Topic: "orders", Partition: &none}, ann); !errors.Is(err, waiting.ErrNotFound) || !strings.Contains(err.Error(), "partition 7") {
-		t.Errorf("nothing waits for it: %v", err)
-	}
-	if _, err := b.w.GiveUp(t.Context(), f, ann); err == nil || !strings.Contains(err.Error(), "only Retry goes by it") {
-		t.Errorf("a part of keys is given up: %v", err)
-	}
-}

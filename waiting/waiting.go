@@ -206,7 +206,7 @@ func New(pool *pgxpool.Pool, c Config) (*Room, error) {
 // In a consumer it makes heads due. It leaves out events that wait for an earlier one of their key or for a dead letter, those of a paused
 // key, and those whose handler runs. Those of a paused consumer are tried when it is resumed. Each event is one short transaction.
 //
-// In relays the filter is a Topic, and a Key or a Partition of it. It works beside running relays, which go on meanwhile. What waits because the
+// In relays the filter is a Topic, or a Key of it. It works beside running relays, which go on meanwhile. What waits because the
 // topic or a partition takes no events needs no retry: relays try one event of each every 2 seconds at most, and if that is published, all
 // others follow. The error wraps ErrPaused if the topic is paused: Resume has everything tried.
 //
@@ -339,12 +339,13 @@ func (f Filter) changes(doing string, consumers bool) (place, error) {
 	switch {
 	case f.After != nil:
 		return 0, errors.New("after is set: only List goes by it")
+	case f.Partition != nil:
+		return 0, fmt.Errorf("partition is %d: changes do not go by it, because they would take some events of a key and leave later ones; "+
+			"relays try what waits for a partition by themselves", *f.Partition)
 	case f.Why == Scheduled:
 		return 0, errors.New("why is scheduled: only Cancel changes what waits for its time")
 	case !consumers && (f.Consumer != "" || f.Origin == dlq.OriginInbox):
 		return 0, fmt.Errorf("a consumer's events are meant: only those of relays can be changed so (%s)", doing)
-	case f.Consumer != "" && f.Partition != nil:
-		return 0, fmt.Errorf("partition is %d: only what waits in relays goes by it", *f.Partition)
 	case f.Consumer != "" && (f.Why == Topic || f.Why == Partition):
 		return 0, fmt.Errorf("why is %s: no event of a consumer waits for that", f.Why)
 	case f.Consumer != "" && doing == "retry" && (f.Why == BehindEvent || f.Why == BehindLetter):
@@ -355,8 +356,6 @@ func (f Filter) changes(doing string, consumers bool) (place, error) {
 		return 0, errors.New("consumer is empty: it must name whose events are meant, or origin must be relay")
 	case f.Topic == "":
 		return 0, errors.New("topic is empty: it must name the topic whose events in relays are meant")
-	case f.Partition != nil && doing != "retry":
-		return 0, fmt.Errorf("partition is %d: only Retry goes by it; the others would take some events of a key and leave later ones", *f.Partition)
 	}
 	for _, field := range []struct {
 		name string
@@ -382,8 +381,6 @@ func (f Filter) notFound() error {
 	switch {
 	case f.Consumer != "":
 		return fmt.Errorf("%w in the consumer %q", ErrNotFound, f.Consumer)
-	case f.Partition != nil:
-		return fmt.Errorf("%w for partition %d of the topic %q: holdfast status names the partitions that take nothing", ErrNotFound, *f.Partition, f.Topic)
 	case f.Key != "":
 		return fmt.Errorf("%w of the key %q of the topic %q", ErrNotFound, f.Key, f.Topic)
 	}

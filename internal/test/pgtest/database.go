@@ -209,3 +209,18 @@ func Count(t testing.TB, db Querier, sql string, args ...any) int64 {
 	}
 	return n
 }
+
+// Text runs a query of one text and returns it, "" for null; an error fails the test.
+func Text(t testing.TB, db Querier, sql string, args ...any) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), callTimeout)
+	defer cancel()
+	var text *string
+	if err := db.QueryRow(ctx, sql, args...).Scan(&text); err != nil {
+		t.Fatalf("read %q: %v", sql, err)
+	}
+	if text == nil {
+		return ""
+	}
+	return *text
+}

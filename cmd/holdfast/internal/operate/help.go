@@ -35,8 +35,8 @@ Example:
 
 func (waitingRetryCmd) Help() string {
 	return `When the cause is fixed and the next attempt is minutes away. Attempts stay as they are. In a consumer it leaves out events that wait
-for an earlier one of their key or for a dead letter, and those whose handler runs. In relays it takes a topic, or a key or a
-partition of it; relays may run. What waits because the topic or a partition takes no events needs no retry: relays try one event of
+for an earlier one of their key or for a dead letter, and those whose handler runs. In relays it takes a topic, or a key
+of it; relays may run. What waits because the topic or a partition takes no events needs no retry: relays try one event of
 each every 2 seconds by themselves, and if that is published, all others follow.
 
 Example:
