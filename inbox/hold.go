@@ -32,7 +32,7 @@ func (p *partition) hold(ctx context.Context, why error, tries int, own bool) er
 	if errors.Is(why, ErrOffsetOutOfRange) {
 		p.c.Logger.Error("partition is held: its offset is out of range", attrs...)
 	} else {
-		p.c.Logger.Error("partition is held: its next batch cannot be unpacked within the memory budget", attrs...)
+		p.c.Logger.Error("partition is held: its next batch cannot be read", attrs...)
 	}
 	if p.c.Observer.OnHeld != nil {
 		held := Assignment{Topic: p.tp.Topic, Partition: p.tp.Partition}

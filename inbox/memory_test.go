@@ -287,31 +287,49 @@ func TestMemory_ARecordOverAQuarterOfTheBudgetIsADeadLetter(t *testing.T) {
 	}
 }
 
-func TestMemory_ABatchThatCannotBeUnpackedHoldsItsPartition(t *testing.T) {
-	b := setup(t)
-	g := &sized{fakeGeneration: newFakeGeneration(sizedLog(300, 300, 300)), partitions: 1}
-	asked := map[int64]bool{}
-	g.large = func(offset, maxBytes int64) error {
-		if offset != 0 {
-			return nil
-		}
-		asked[maxBytes] = true
-		return &source.TooLargeError{Needs: 3<<20 + max(0, maxBytes-2<<20)*3, Next: 2, Err: errors.New("it is unpacked as a whole")}
-	}
-	in := b.inbox(func(c *Config) { c.MemoryBudget = 16 << 20 })
-	in.Handle("order.placed", effectOf)
-	stop := b.run(func(ctx context.Context) error { in.registry.start(); return in.consume(ctx, g) })
-	why := b.awaitHeld().Error()
-	for _, part := range []string{"it is unpacked as a whole", "4194304 bytes may be used", "MemoryBudget (16777216)", "raise MemoryBudget to", "next batch begins at offset 2", "set position = 2 where"} {
-		if !strings.Contains(why, part) {
-			t.Errorf("it does not say %q: %s", part, why)
-		}
-	}
-	stop()
-	if !asked[2<<20] || !asked[3<<20] || len(asked) != 2 {
-		t.Errorf("it was asked for with %v bytes", asked)
-	}
-	if n := b.count("select count(*) from effect"); n != 0 {
-		t.Errorf("%d events were handled", n)
+func TestMemory_ABatchThatCannotBeReadHoldsItsPartition(t *testing.T) {
+	for name, row := range map[string]struct {
+		needs int64 // 3 MiB more than are given, or 0 if no number helps
+		asked int   // with different numbers of bytes
+		says  []string
+	}{
+		"it needs more bytes": {3 << 20, 2, []string{"4194304 bytes may be used", "MemoryBudget (16777216)", "raise MemoryBudget to"}},
+		"it cannot be read":   {0, 1, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t)
+			g := &sized{fakeGeneration: newFakeGeneration(sizedLog(300, 300, 300)), partitions: 1}
+			asked := map[int64]bool{}
+			g.large = func(offset, maxBytes int64) error {
+				if offset != 0 {
+					return nil
+				}
+				asked[maxBytes] = true
+				err := &source.TooLargeError{Needs: row.needs, Next: 2, Err: errors.New("it is one whole")}
+				if row.needs > 0 {
+					err.Needs += max(0, maxBytes-2<<20) * 3
+				}
+				return err
+			}
+			in := b.inbox(func(c *Config) { c.MemoryBudget = 16 << 20 })
+			in.Handle("order.placed", effectOf)
+			stop := b.run(func(ctx context.Context) error { in.registry.start(); return in.consume(ctx, g) })
+			why := b.awaitHeld().Error()
+			for _, part := range append(row.says, "it is one whole", "next batch begins at offset 2", "set position = 2 where") {
+				if !strings.Contains(why, part) {
+					t.Errorf("it does not say %q: %s", part, why)
+				}
+			}
+			if row.needs == 0 && strings.Contains(why, "MemoryBudget") {
+				t.Errorf("more memory would not help: %s", why)
+			}
+			stop()
+			if !asked[2<<20] || row.needs > 0 && !asked[row.needs] || len(asked) != row.asked {
+				t.Errorf("it was asked for with %v bytes", asked)
+			}
+			if n := b.count("select count(*) from effect"); n != 0 {
+				t.Errorf("%d events were handled", n)
+			}
+		})
 	}
 }

@@ -55,17 +55,17 @@ func (p *partition) takeMemory(ctx context.Context, bytes int64, must bool) (*re
 	return p.memory.Take(ctx, bytes, must)
 }
 
-// tooLarge is why a partition is held whose next batch cannot be unpacked.
+// tooLarge is why a partition is held whose next batch cannot be read.
 func (p *partition) tooLarge(err error) error {
 	var large *source.TooLargeError
 	errors.As(err, &large)
-	remedy := "give the records up to there"
+	room, remedy := "", "give the records up to there"
 	if large.Needs > 0 {
+		room = fmt.Sprintf("; %d bytes may be used for it, a quarter of MemoryBudget (%d)", p.memory.Most(), p.memory.Bytes)
 		remedy = fmt.Sprintf("raise MemoryBudget to %d at least, or %s", 4*large.Needs, remedy)
 	}
-	return fmt.Errorf("%w; %d bytes may be used for it, a quarter of MemoryBudget (%d); the next batch begins at offset %d: %s: "+
-		"%s; then stop the group's nodes and reset the group's offset to the same value",
-		err, p.memory.Most(), p.memory.Bytes, large.Next, remedy, p.positions.SkipTo(p.tp.Topic, p.tp.Partition, large.Next))
+	return fmt.Errorf("%w%s; the next batch begins at offset %d: %s: %s; then stop the group's nodes and reset the group's offset to the same value",
+		err, room, large.Next, remedy, p.positions.SkipTo(p.tp.Topic, p.tp.Partition, large.Next))
 }
 
 // errLeftOut is why a record without its value becomes a dead letter.

@@ -23,8 +23,6 @@ const (
 	batchPrefix = 12 // base offset and length, which is that of the rest
 	batchHeader = 61 // with the prefix
 
-	messageHeader = 18 // of versions 0 and 1: up to the attributes
-
 	// What a record and a header take in memory beside their bytes.
 	recordCost = 256
 	headerCost = 64
@@ -40,7 +38,6 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 type batch struct {
 	size       int64 // with the prefix
 	base       int64 // offset
-	magic      int8
 	crc        uint32
 	attributes protocol.Attributes
 	last       int64 // offset
@@ -57,18 +54,17 @@ func sizeOfFirst(set []byte) int64 {
 	return batchPrefix + max(0, int64(int32(binary.BigEndian.Uint32(set[8:]))))
 }
 
-// batchOf reads the first bytes of a batch: batchHeader of them, or fewer if the batch is of an older version.
+// batchOf reads the first bytes of a batch: batchHeader of them, if it is one. Before Kafka 0.11 there were messages of other formats, which it
+// refuses. Such a message tells the last offset in it.
 func batchOf(b []byte) (h batch, err error) {
 	h.size = sizeOfFirst(b)
 	if len(b) < batchPrefix+5 {
 		return h, fmt.Errorf("a batch has %d bytes", len(b))
 	}
-	h.base, h.magic = int64(binary.BigEndian.Uint64(b)), int8(b[16])
-	if h.magic != 2 {
-		if h.size < messageHeader {
-			return h, fmt.Errorf("a message at offset %d has %d bytes", h.base, h.size)
-		}
-		return h, nil
+	h.base = int64(binary.BigEndian.Uint64(b))
+	if format := b[16]; format != 2 {
+		return h, &source.TooLargeError{Next: h.base + 1,
+			Err: fmt.Errorf("the message at offset %d has Kafka's format %d: only 2 is read, which producers write since Kafka 0.11", h.base, format)}
 	}
 	if len(b) < batchHeader || h.size < batchHeader {
 		return h, fmt.Errorf("a batch at offset %d has %d bytes", h.base, h.size)
@@ -103,14 +99,10 @@ func (pg *page) readAll(set []byte, tx *transactions) (rest []byte, err error) {
 			return nil, pg.wrap(err)
 		}
 		packed := set[:h.size]
-		if h.magic == 2 && crc32.Checksum(packed[21:], castagnoli) != h.crc {
+		if crc32.Checksum(packed[21:], castagnoli) != h.crc {
 			return nil, pg.wrap(fmt.Errorf("the batch at offset %d is damaged: its checksum differs", h.base))
 		}
-		if h.magic == 2 {
-			err = pg.read(h, bytes.NewReader(packed[batchHeader:]), tx)
-		} else {
-			err = pg.readLegacy(packed)
-		}
+		err = pg.read(h, bytes.NewReader(packed[batchHeader:]), tx)
 		if errors.Is(err, errFull) {
 			pg.Wants = pg.skipped
 			return set, nil
@@ -134,12 +126,6 @@ func (pg *page) readFirst(set *io.LimitedReader, tx *transactions) error {
 	switch {
 	case err != nil:
 		return pg.wrap(err)
-	case h.magic != 2:
-		return pg.wrap(&source.TooLargeError{
-			Needs: 2 * h.size,
-			Next:  h.base + 1,
-			Err:   fmt.Errorf("the batch at offset %d is of an old version, and has %d bytes", h.base, h.size),
-		})
 	case h.size-batchHeader > set.N:
 		return pg.wrap(fmt.Errorf("the broker cut off the batch at offset %d, which has %d bytes", h.base, h.size))
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"math"
 	"math/rand/v2"
 	"runtime"
@@ -73,46 +74,68 @@ func TestBatch_BatchesOfEveryCodecAreReadPageByPage(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 2))
 	for _, codec := range codecs {
-		for version := range int8(2) {
-			t.Run(fmt.Sprint(codec, " version ", version+1), func(t *testing.T) {
-				var set []byte
-				var want [][]byte
-				for range 5 {
-					var values [][]byte
-					for range 20 {
-						values = append(values, bytes.Repeat([]byte{byte(random.Uint32())}, random.IntN(2000)))
-					}
-					base := int64(len(want))
-					if version == 0 && codec != compress.None {
-						base += int64(len(values)) - 1 // that of the last message within
-					}
-					if version == 0 && codec == compress.None {
-						for i, v := range values {
-							set = append(set, packed(t, codec, 1, base+int64(i), protocol.Record{Time: time.UnixMilli(1), Value: protocol.NewBytes(v)})...)
-						}
-					} else {
-						set = append(set, packed(t, codec, version+1, base, valued(values...)...)...)
-					}
-					want = append(want, values...)
+		t.Run(codec.String(), func(t *testing.T) {
+			var set []byte
+			var want [][]byte
+			for range 5 {
+				var values [][]byte
+				for range 20 {
+					values = append(values, bytes.Repeat([]byte{byte(random.Uint32())}, random.IntN(2000)))
 				}
-				for _, most := range []int64{100_000, 1 << 20} {
-					for _, from := range []int64{0, 7, 99} {
-						got, n := pages(t, set, from, most)
-						if len(got) != len(want)-int(from) {
-							t.Fatalf("%d records from %d on, want %d", len(got), from, len(want)-int(from))
+				set = append(set, packed(t, codec, 2, int64(len(want)), valued(values...)...)...)
+				want = append(want, values...)
+			}
+			for _, most := range []int64{100_000, 1 << 20} {
+				for _, from := range []int64{0, 7, 99} {
+					got, n := pages(t, set, from, most)
+					if len(got) != len(want)-int(from) {
+						t.Fatalf("%d records from %d on, want %d", len(got), from, len(want)-int(from))
+					}
+					for i, r := range got {
+						if offset := from + int64(i); r.Offset != offset || !bytes.Equal(r.Value, want[offset]) || r.LeftOut != 0 || r.Time.IsZero() {
+							t.Fatalf("record %d has offset %d and %d bytes, want %d", offset, r.Offset, len(r.Value), len(want[offset]))
 						}
-						for i, r := range got {
-							if offset := from + int64(i); r.Offset != offset || !bytes.Equal(r.Value, want[offset]) || r.LeftOut != 0 || r.Time.IsZero() {
-								t.Fatalf("record %d has offset %d and %d bytes, want %d", offset, r.Offset, len(r.Value), len(want[offset]))
-							}
-						}
-						if most == 100_000 && from == 0 && n < 2 {
-							t.Errorf("all came in one page of %d bytes", most)
-						}
+					}
+					if most == 100_000 && from == 0 && n < 2 {
+						t.Errorf("all came in one page of %d bytes", most)
 					}
 				}
-			})
-		}
+			}
+		})
+	}
+}
+
+// A log that is older than Kafka 0.11 may begin with such messages. The consumer stops at the first, and says how to go past it.
+func TestBatch_AMessageFromBeforeKafka011IsRefused(t *testing.T) {
+	t.Parallel()
+	for name, row := range map[string]struct {
+		codec  compress.Compression
+		format byte
+	}{"format 0": {compress.None, 0}, "format 1": {compress.None, 1}, "format 1, packed": {kafka.Gzip, 1}} {
+		t.Run(name, func(t *testing.T) {
+			old := packed(t, row.codec, 1, 41, valued([]byte("one"), []byte("two"))...)
+			old[16] = row.format
+			for at, read := range map[string]func(pg *page) error{
+				"from memory": func(pg *page) error { _, err := pg.readAll(old, &transactions{}); return err },
+				"as it comes": func(pg *page) error {
+					return pg.readFirst(&io.LimitedReader{R: bytes.NewReader(old), N: int64(len(old))}, &transactions{})
+				},
+				"behind a batch": func(pg *page) error {
+					_, err := pg.readAll(append(packed(t, compress.None, 2, 40, valued([]byte("zero"))...), old...), &transactions{})
+					return err
+				},
+			} {
+				pg := newPage(source.TopicPartition{Topic: "orders", Partition: 3}, 40, 1<<20)
+				err := read(pg)
+				var refused *source.TooLargeError
+				if !errors.As(err, &refused) || refused.Next != 42 || refused.Needs != 0 || !strings.Contains(err.Error(), fmt.Sprintf("the message at offset 41 has Kafka's format %d", row.format)) {
+					t.Errorf("%s: %v, %+v", at, err, refused)
+				}
+				if want := strings.Count(at, "behind"); len(pg.Records) != want {
+					t.Errorf("%s: %d records, want %d", at, len(pg.Records), want)
+				}
+			}
+		})
 	}
 }
 

@@ -128,6 +128,21 @@ func TestLanes_WhatItsOwnerGivesBackLaterIsNotForgotten(t *testing.T) {
 	}
 }
 
+// An owner may renew its lease while a command looks.
+func TestLanes_OnlyALanesOwnerThatLetItsLeaseRunOutLosesIt(t *testing.T) {
+	t.Parallel()
+	db, _ := room(t)
+	pgtest.Exec(t, db.Pool, "update holdfast.lane set owner = 'the sidecar', lease_until = now() + case when lane = 5 then interval '1 hour' else interval '-1 second' end")
+	for lane, want := range map[int]int64{3: 1, 5: 0} {
+		if n := pgtest.Exec(t, db.Pool, disownLane, lane); n != want {
+			t.Errorf("of lane %d are %d owners gone, want %d", lane, n, want)
+		}
+	}
+	if got := pgtest.Text(t, db.Pool, "select string_agg(lane::text, ' ' order by lane) from holdfast.lane where owner is null"); got != "3" {
+		t.Errorf("the lanes without an owner are %s", got)
+	}
+}
+
 // While one changes what is parked in a lane, the other one waits.
 func TestLanes_ALaneIsChangedByOneAtATime(t *testing.T) {
 	skip.InShort(t, "it takes 1 s beside the others")
@@ -135,6 +150,7 @@ func TestLanes_ALaneIsChangedByOneAtATime(t *testing.T) {
 	db, r := room(t)
 	pgtest.Exec(t, db.Pool, `insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time)
 		values (3, 'gone', 'k', -1, 'topic', 'infinity', 1, 's', 't', now())`)
+	pgtest.Exec(t, pgtest.Begin(t, db), "select "+waitroom.LockLane+" from holdfast.lane l where l.lane <> 3") // Nobody waits for other lanes.
 	for _, act := range []func() (int, error){
 		func() (int, error) {
 			return r.Retry(t.Context(), Filter{Origin: "relay", Topic: "gone"}, Options{By: "ann"})

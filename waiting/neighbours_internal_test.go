@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -47,7 +48,9 @@ func TestNeighbours_WhatIsDoneToParkedEventsConcernsNoOthers(t *testing.T) {
 		"a topic": {"", nil, "place < 1000", false, "place = 2000 and key <> ''"},
 		"a key, the others are leased": {"k", []string{owned, leases}, "key = 'k' and place < 1000", false,
 			"place = 2000 and key = 'k'"},
-		"a key that is leased":    {"k", []string{owned, leases, "insert into holdfast.parked_lease values (3, 'orders', 'k', 0)"}, "key = 'k' and place < 1000 and lane <> 3", true, "place = 2000 and key = 'k' and lane <> 3"},
+		"a key that is leased": {"k", []string{owned, leases, "insert into holdfast.parked_lease values (3, 'orders', 'k', 0)"}, "key = 'k' and place < 1000 and lane <> 3", true, "place = 2000 and key = 'k' and lane <> 3"},
+		"a key that is leased in two lanes": {"k", []string{owned, leases, "insert into holdfast.parked_lease values (3, 'orders', 'k', 0), (4, '', '', 7)", "update holdfast.lane set owner = 'the sidecar', lease_until = now() + interval '1 hour', epoch = 7 where lane = 4"},
+			"key = 'k' and place < 1000 and lane = 2", true, "place = 2000 and key = 'k' and lane = 2"},
 		"a topic that is leased":  {"", []string{owned, leases, "insert into holdfast.parked_lease values (3, 'orders', '', 20)"}, "place < 1000 and not (lane = 3 and (key in ('j', 'l') or key = '' and place = 20))", true, "place = 2000 and key <> '' and not (lane = 3 and key in ('j', 'l'))"},
 		"of a topic that is gone": {"k", []string{fmt.Sprintf(later, "k", "topic", "null", "null")}, "key = 'k' and place < 1000", false, "false"},
 		"of a partition":          {"k", []string{fmt.Sprintf(later, "k", "partition", "5", "null")}, "key = 'k' and place < 1000", false, "false"},
@@ -83,6 +86,10 @@ func TestNeighbours_WhatIsDoneToParkedEventsConcernsNoOthers(t *testing.T) {
 				n, err := act.do(r, f, Options{By: "ann", Reason: "why"})
 				if n64 := pgtest.Count(t, db.Pool, "select count(*) from unnest(string_to_array($1, ' '))", want); n != int(n64) || errors.Is(err, ErrBeingSent) != c.left || err != nil && !c.left {
 					t.Errorf("%d, %v; want %d", n, err, n64)
+				}
+				sent := pgtest.Count(t, db.Pool, "select count(*) from holdfast.parked where topic = 'orders' and ($1 = '' or key = $1) and place < 1000", c.key)
+				if err != nil && !strings.Contains(err.Error(), fmt.Sprintf(" %d of the topic orders", sent)) {
+					t.Errorf("it does not say that %d are being sent: %v", sent, err)
 				}
 				if got := pgtest.Text(t, db.Pool, rows+"true"); got != left {
 					t.Errorf("left are\n%s, want\n%s", got, left)
