@@ -46,7 +46,7 @@ func TestConsumer_ARetryAsksAgainWhetherAnEventIsAHeadThatNothingHolds(t *testin
 	var behind, held, paused, leased []string
 	for n, q := range like {
 		behind, held, paused = append(behind, in(row, q, 9, n)), append(held, in(letter, q, 9, n)), append(paused, in(pause, q))
-		leased = append(leased, in(row, q, 10, n), in(lease, q))
+		leased = append(leased, in(lease, q))
 	}
 	for name, c := range map[string]struct {
 		key    string
@@ -66,7 +66,8 @@ func TestConsumer_ARetryAsksAgainWhetherAnEventIsAHeadThatNothingHolds(t *testin
 		"a replay behind an event":         {"k", []string{in(row, ours, 9, 1), "update holdfast.stored set letter = 77"}, false},
 		"in a call":                        {"k", []string{in(lease, ours)}, false},
 		"like others, which are in a call": {"k", leased, true},
-		"gone":                             {"k", append(behind, "delete from holdfast.stored where place = 10"), false},
+		"gone":                             {"k", []string{"delete from holdfast.stored where event_id = '100'"}, false},
+		"without a key, before an event":   {"", []string{in(row, [3]string{"billing", "orders", ""}, 11, 1)}, true},
 		"without a key, behind an event":   {"", []string{in(row, [3]string{"billing", "orders", ""}, 9, 1)}, true},
 		"without a key, behind a letter":   {"", []string{in(letter, [3]string{"billing", "orders", ""}, 9, 1)}, true},
 		"without a key, in a call":         {"", []string{in(lease, [3]string{"billing", "orders", ""})}, false},
@@ -75,6 +76,9 @@ func TestConsumer_ARetryAsksAgainWhetherAnEventIsAHeadThatNothingHolds(t *testin
 			t.Parallel()
 			db, r := room(t)
 			pgtest.Exec(t, db.Pool, in(row, [3]string{"billing", "orders", c.key}, 10, 100))
+			for n, q := range like {
+				pgtest.Exec(t, db.Pool, in(row, q, 10, 200+n))
+			}
 			for _, sql := range c.before {
 				pgtest.Exec(t, db.Pool, sql)
 			}
@@ -105,19 +109,21 @@ func TestConsumer_WhatIsGivenUpConcernsNoOtherEvent(t *testing.T) {
 		action string
 		want   string // the state and result of its letter and its row in the inbox; "" if it stays
 	}{
-		"given up":                      {"", Filter{}, actGiveUp, "open dead 1 1"},
-		"discarded":                     {"", Filter{}, actDiscard, "discarded discarded 1 1"},
-		"a head":                        {"", Filter{Heads: true}, actGiveUp, "open dead 1 1"},
-		"no head any more":              {"update holdfast.stored set place = 9 where event_id = '6' and key = 'k'", Filter{Heads: true}, actGiveUp, ""},
-		"it still waits so":             {"update holdfast.stored set next_at = now() + interval '1 hour' where event_id = '5'", Filter{Why: Failed}, actGiveUp, "open dead 1 1"},
-		"it waits otherwise":            {"update holdfast.stored set next_at = now() + interval '1 hour' where event_id <> '5'", Filter{Why: Failed}, actGiveUp, ""},
-		"in a call":                     {"update holdfast.stored set lease_until = now() + interval '1 hour' where event_id = '5'", Filter{}, actGiveUp, ""},
-		"others are in calls":           {"update holdfast.stored set lease_until = now() + interval '1 hour' where not (consumer = 'billing' and topic = 'orders' and key = 'k')", Filter{}, actGiveUp, "open dead 1 1"},
-		"gone":                          {"delete from holdfast.stored where event_id = '5' and consumer = 'billing'", Filter{}, actGiveUp, ""},
-		"the replay of a letter":        {"update holdfast.stored set letter = 2 where event_id = '5' and consumer = 'billing'", Filter{}, actGiveUp, "open dead 1 8"},
-		"the replay of a purged one":    {"update holdfast.stored set letter = 99 where event_id = '5' and consumer = 'billing'", Filter{}, actGiveUp, "open dead 1 1"},
-		"it came once more, is handled": {"update holdfast.inbox set result = 'handled', processed_at = now() where event_id = '5'", Filter{}, actGiveUp, "open handled 0 1"},
-		"it has a letter":               {"update holdfast.letter set event_id = '5', state = 'discarded' where id = 2", Filter{}, actGiveUp, "open dead 1 8"},
+		"given up":                        {"", Filter{}, actGiveUp, "open dead 1 1"},
+		"discarded":                       {"", Filter{}, actDiscard, "discarded discarded 1 1"},
+		"a head":                          {"", Filter{Heads: true}, actGiveUp, "open dead 1 1"},
+		"no head any more":                {"update holdfast.stored set place = 9 where event_id = '6' and key = 'k'", Filter{Heads: true}, actGiveUp, ""},
+		"it still waits so":               {"update holdfast.stored set next_at = now() + interval '1 hour' where event_id = '5'", Filter{Why: Failed}, actGiveUp, "open dead 1 1"},
+		"it waits otherwise":              {"update holdfast.stored set next_at = now() + interval '1 hour' where not (consumer = 'billing' and event_id = '5')", Filter{Why: Failed}, actGiveUp, ""},
+		"another one of its key waits so": {"", Filter{Why: BehindEvent}, actGiveUp, ""},
+		"it waits for a later reason":     {"insert into holdfast.pause (consumer, by, reason) values ('billing', 'ann', '')", Filter{Why: Failed}, actGiveUp, ""},
+		"in a call":                       {"update holdfast.stored set lease_until = now() + interval '1 hour' where event_id = '5'", Filter{}, actGiveUp, ""},
+		"others are in calls":             {"update holdfast.stored set lease_until = now() + interval '1 hour' where not (consumer = 'billing' and topic = 'orders' and key = 'k')", Filter{}, actGiveUp, "open dead 1 1"},
+		"gone":                            {"delete from holdfast.stored where event_id = '5' and consumer = 'billing'", Filter{}, actGiveUp, ""},
+		"the replay of a letter":          {"update holdfast.stored set letter = 2 where event_id = '5' and consumer = 'billing'", Filter{}, actGiveUp, "open dead 1 8"},
+		"the replay of a purged one":      {"update holdfast.stored set letter = 99 where event_id = '5' and consumer = 'billing'", Filter{}, actGiveUp, "open dead 1 1"},
+		"it came once more, is handled":   {"update holdfast.inbox set result = 'handled', processed_at = now() where event_id = '5'", Filter{}, actGiveUp, "open handled 0 1"},
+		"it has a letter":                 {"update holdfast.letter set event_id = '5', state = 'discarded' where id = 2", Filter{}, actGiveUp, "open dead 1 8"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

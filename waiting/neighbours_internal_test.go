@@ -1,9 +1,11 @@
 package waiting
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -34,39 +36,99 @@ func TestNeighbours_WhatIsDoneToParkedEventsConcernsNoOthers(t *testing.T) {
 		owned  = "update holdfast.lane set owner = 'the sidecar', lease_until = now() + interval '1 hour', epoch = 7 where lane = 3"
 		leases = "insert into holdfast.parked_lease (lane, topic, key, place) values (3, '', '', 7), (2, 'orders', 'k', 0), (4, 'orders', 'k', 0), (3, 'bills', 'k', 0), (3, 'parcels', 'k', 0), " +
 			"(3, 'orders', 'j', 0), (3, 'orders', 'l', 0), (3, 'orders', 'k', -1), (3, 'orders', 'k', 10), (3, 'bills', '', 20), (3, 'parcels', '', 20), (2, 'orders', '', 20), (4, 'orders', '', 20), (3, 'orders', '', 0)"
-		later  = "update holdfast.parked set next_at = 'infinity', why = '%[2]s', partition = %[3]s, letter = %[4]s where place = 2000 and topic = 'orders' and key = '%[1]s'"
+		later  = "update holdfast.parked set next_at = '%s', why = '%s', partition = %s where place = 2000 and topic = 'orders' and key = 'k'"
 		letter = "insert into holdfast.letter (origin, reason, holds, event_id, source, type, topic, key, time, hash, lane) values ('relay', 'r', true, 'held', '', 't', '%s', '%s', now(), '', %d)"
 	)
+	held := func(topic, key string, lane int) string { return fmt.Sprintf(letter, topic, key, lane) }
 	for name, c := range map[string]struct {
 		key    string
 		before []string
-		want   string // which of the topic "orders" are changed
-		left   bool   // for a relay
-		due    string // which are due then that were not
+		left   string // which of the topic "orders" with that key are left, beside those that came later: a condition; "" for none
+		sent   bool   // left because a relay sends them; else because a letter holds them, of which only a redirect takes notice
+		stays  string // which that come later are due afterwards no more than before; "" for none
+		opens  string // the same after a give-up, which opens a letter again
 	}{
-		"a key":   {"k", nil, "key = 'k' and place < 1000", false, "place = 2000 and key = 'k'"},
-		"a topic": {"", nil, "place < 1000", false, "place = 2000 and key <> ''"},
-		"a key, the others are leased": {"k", []string{owned, leases}, "key = 'k' and place < 1000", false,
-			"place = 2000 and key = 'k'"},
-		"a key that is leased": {"k", []string{owned, leases, "insert into holdfast.parked_lease values (3, 'orders', 'k', 0)"}, "key = 'k' and place < 1000 and lane <> 3", true, "place = 2000 and key = 'k' and lane <> 3"},
-		"a key that is leased in two lanes": {"k", []string{owned, leases, "insert into holdfast.parked_lease values (3, 'orders', 'k', 0), (4, '', '', 7)", "update holdfast.lane set owner = 'the sidecar', lease_until = now() + interval '1 hour', epoch = 7 where lane = 4"},
-			"key = 'k' and place < 1000 and lane = 2", true, "place = 2000 and key = 'k' and lane = 2"},
-		"a topic that is leased":  {"", []string{owned, leases, "insert into holdfast.parked_lease values (3, 'orders', '', 20)"}, "place < 1000 and not (lane = 3 and (key in ('j', 'l') or key = '' and place = 20))", true, "place = 2000 and key <> '' and not (lane = 3 and key in ('j', 'l'))"},
-		"of a topic that is gone": {"k", []string{fmt.Sprintf(later, "k", "topic", "null", "null")}, "key = 'k' and place < 1000", false, "false"},
-		"of a partition":          {"k", []string{fmt.Sprintf(later, "k", "partition", "5", "null")}, "key = 'k' and place < 1000", false, "false"},
-		"others are held": {"k", []string{fmt.Sprintf(letter, "bills", "k", 3), fmt.Sprintf(letter, "parcels", "k", 3), fmt.Sprintf(letter, "orders", "j", 3), fmt.Sprintf(letter, "orders", "l", 3), fmt.Sprintf(letter, "orders", "k", 1), fmt.Sprintf(letter, "orders", "k", 5)},
-			"key = 'k' and place < 1000", false, "place = 2000 and key = 'k'"},
+		"a key":   {key: "k"},
+		"a topic": {},
+		"a key, the others are leased": {
+			key:    "k",
+			before: []string{owned, leases},
+		},
+		"a key that is leased": {
+			key:    "k",
+			before: []string{owned, leases, "insert into holdfast.parked_lease values (3, 'orders', 'k', 0)"},
+			left:   "lane = 3",
+			sent:   true,
+			stays:  "lane = 3",
+		},
+		"a key that is leased in two lanes": {
+			key: "k",
+			before: []string{owned, leases, "insert into holdfast.parked_lease values (3, 'orders', 'k', 0), (4, '', '', 7)",
+				"update holdfast.lane set owner = 'the sidecar', lease_until = now() + interval '1 hour', epoch = 7 where lane = 4"},
+			left:  "lane <> 2",
+			sent:  true,
+			stays: "lane <> 2",
+		},
+		"a topic that is leased": {
+			before: []string{owned, leases, "insert into holdfast.parked_lease values (3, 'orders', '', 20)"},
+			left:   "lane = 3 and (key in ('j', 'l') or key = '' and place = 20)",
+			sent:   true,
+			stays:  "lane = 3 and key in ('j', 'l')",
+		},
+		"what comes later waits for its topic": {
+			key:    "k",
+			before: []string{fmt.Sprintf(later, "infinity", "topic", "null")},
+			stays:  "true",
+		},
+		"what comes later waits for a partition": {
+			key:    "k",
+			before: []string{fmt.Sprintf(later, "infinity", "partition", "5")},
+			stays:  "true",
+		},
+		"what comes later waits for its next attempt": {
+			key:    "k",
+			before: []string{fmt.Sprintf(later, "2100-01-01", "record", "null")},
+			stays:  "true",
+		},
+		"others are held": {
+			key:    "k",
+			before: []string{held("bills", "k", 3), held("parcels", "k", 3), held("orders", "j", 3), held("orders", "l", 3), held("orders", "k", 1), held("orders", "k", 5)},
+		},
+		"a key that is held": {
+			key:    "k",
+			before: []string{held("orders", "k", 3)},
+			left:   "lane = 3",
+			stays:  "lane = 3",
+		},
+		"a replay comes later, its key is held": {
+			key:    "k",
+			before: []string{held("orders", "k", 3), "update holdfast.parked set letter = 99 where place = 2000"},
+			left:   "lane = 3",
+		},
+		"a key that is held, with a replay of another letter": {
+			key: "k",
+			before: []string{held("orders", "k", 3), held("orders", "k", 3), held("orders", "j", 3), "update holdfast.letter set holds = false, state = 'replaying' where id <> 1",
+				"update holdfast.parked set letter = 2 where id = '3/orders/k/10'", "update holdfast.parked set letter = 3 where id = '3/orders/j/10'"},
+			left:  "lane = 3",
+			stays: "lane = 3",
+		},
+		"a key that is held, with a replay of its letter": {
+			key: "k",
+			before: []string{held("orders", "j", 3), held("orders", "k", 3), held("orders", "l", 3), "update holdfast.letter set state = 'replaying'",
+				"update holdfast.parked set letter = 2 where id = '3/orders/k/10'"},
+			opens: "lane = 3",
+		},
 	} {
 		for verb, act := range map[string]struct {
-			do   func(r *Room, f Filter, o Options) (int, error)
-			then string // where what is changed is then
+			do     func(r *Room, f Filter, o Options) (int, error)
+			events string // where the changed ones are then
 		}{
 			"give up": {func(r *Room, f Filter, o Options) (int, error) { return r.GiveUp(t.Context(), f, o) },
-				"select string_agg(l.event_id, ' ' order by l.event_id collate \"C\") from holdfast.letter l where l.state = 'open' and l.event_id <> 'held'"},
+				"(select case when event_id = 'held' then '3/orders/k/10' else event_id end as id from holdfast.letter where state = 'open' and reason <> 'r')"},
 			"discard": {func(r *Room, f Filter, o Options) (int, error) { return r.Discard(t.Context(), f, o) },
-				"select string_agg(l.event_id, ' ' order by l.event_id collate \"C\") from holdfast.letter l where l.state = 'discarded'"},
+				"(select case when event_id = 'held' then '3/orders/k/10' else event_id end as id from holdfast.letter where state = 'discarded' and reason <> 'r')"},
 			"redirect": {func(r *Room, f Filter, o Options) (int, error) { return r.Redirect(t.Context(), f, "elsewhere", o) },
-				"select string_agg(e.id, ' ' order by e.id collate \"C\") from holdfast.event e where e.topic = 'elsewhere'"},
+				"(select id from holdfast.event where topic = 'elsewhere')"},
 		} {
 			t.Run(name+", "+verb, func(t *testing.T) {
 				t.Parallel()
@@ -74,30 +136,114 @@ func TestNeighbours_WhatIsDoneToParkedEventsConcernsNoOthers(t *testing.T) {
 				for _, sql := range c.before {
 					pgtest.Exec(t, db.Pool, sql)
 				}
-				const rows = "select string_agg(concat(p.id, case when p.next_at <= now() then ' due' else p.next_at::text end), ' ' order by p.id collate \"C\") from holdfast.parked p where "
-				chosen := "p.topic = 'orders' and " + c.want
-				want := pgtest.Text(t, db.Pool, "select string_agg(p.id, ' ' order by p.id collate \"C\") from holdfast.parked p where "+chosen)
-				left := pgtest.Text(t, db.Pool, "select string_agg(concat(p.id, case when p.topic = 'orders' and "+c.due+" then ' due' else p.next_at::text end), ' ' order by p.id collate \"C\") from holdfast.parked p where not ("+chosen+")")
+				left, stays := cmp.Or(c.left, "false"), cmp.Or(c.stays, "false")
+				if !c.sent && verb != "redirect" {
+					left = "false"
+				} else if !c.sent && c.left != "" {
+					stays = c.left
+				}
+				if verb == "give up" {
+					stays = cmp.Or(c.opens, stays)
+				}
 				f := Filter{Origin: "relay", Topic: "orders", Key: c.key}
-				total := int(pgtest.Count(t, db.Pool, "select count(*) from holdfast.parked where topic = 'orders' and ($1 = '' or key = $1)", c.key))
+				ours := fmt.Sprintf("p.topic = 'orders' and ('%[1]s' = '' or p.key = '%[1]s')", c.key)
+				changes := ours + " and p.place < 1000 and not (" + left + ")"
+				frees := ours + " and p.place = 2000 and p.key <> '' and not (" + stays + ")"
+				list := func(of, where string) string {
+					t.Helper()
+					return pgtest.Text(t, db.Pool, "select string_agg(p.id, ' ' order by p.id) from "+of+" p where "+where)
+				}
+				const due = "(select id || case when next_at <= now() then ' due' else ' at ' || next_at end as id from holdfast.parked)"
+				wantChanged := list("holdfast.parked", changes)
+				wantLeft := pgtest.Text(t, db.Pool, "select string_agg(id || case when "+frees+" then ' due' else ' at ' || next_at end, ' ' order by id || case when "+frees+" then ' due' else ' at ' || next_at end) from holdfast.parked p where not ("+changes+")")
+				wantN := int(pgtest.Count(t, db.Pool, "select count(*) from holdfast.parked p where "+changes))
+				sent := pgtest.Count(t, db.Pool, "select count(*) from holdfast.parked p where "+ours+" and place < 1000") - int64(wantN)
+
+				total := int(pgtest.Count(t, db.Pool, "select count(*) from holdfast.parked p where "+ours))
 				if n, err := act.do(r, f, Options{By: "ann", DryRun: true}); n != total || err != nil {
 					t.Errorf("a dry run finds %d, %v; want %d", n, err, total)
 				}
 				n, err := act.do(r, f, Options{By: "ann", Reason: "why"})
-				if n64 := pgtest.Count(t, db.Pool, "select count(*) from unnest(string_to_array($1, ' '))", want); n != int(n64) || errors.Is(err, ErrBeingSent) != c.left || err != nil && !c.left {
-					t.Errorf("%d, %v; want %d", n, err, n64)
+				if n != wantN || errors.Is(err, ErrBeingSent) != (c.sent && sent > 0) || errors.Is(err, ErrBehindLetter) != (!c.sent && sent > 0) || err != nil && sent == 0 {
+					t.Errorf("%d, %v; want %d", n, err, wantN)
 				}
-				sent := pgtest.Count(t, db.Pool, "select count(*) from holdfast.parked where topic = 'orders' and ($1 = '' or key = $1) and place < 1000", c.key)
-				if err != nil && !strings.Contains(err.Error(), fmt.Sprintf(" %d of the topic orders", sent)) {
-					t.Errorf("it does not say that %d are being sent: %v", sent, err)
+				if err != nil && !strings.Contains(err.Error(), fmt.Sprintf(" %d of the topic orders", sent)) && !strings.Contains(err.Error(), fmt.Sprintf(" %d events of the topic orders were left", sent)) {
+					t.Errorf("it does not say that %d are left: %v", sent, err)
 				}
-				if got := pgtest.Text(t, db.Pool, rows+"true"); got != left {
-					t.Errorf("left are\n%s, want\n%s", got, left)
+				if got := list(due, "true"); got != wantLeft {
+					t.Errorf("left are\n%s, want\n%s", got, wantLeft)
 				}
-				if got := pgtest.Text(t, db.Pool, act.then); got != want {
-					t.Errorf("changed were\n%s, want\n%s", got, want)
+				if got := list(act.events, "true"); got != wantChanged {
+					t.Errorf("changed were\n%s, want\n%s", got, wantChanged)
 				}
 			})
+		}
+	}
+}
+
+// A batch ends where its rows or its bytes do, and the next one goes on after it: after a key that is leased, however many events it has, and
+// after each event without a key.
+func TestNeighbours_ABatchGoesOnWhereTheLastOneEnded(t *testing.T) {
+	t.Parallel()
+	db, r := neighbours(t)
+	pgtest.Exec(t, db.Pool, "insert into holdfast.parked_lease (lane, topic, key, place) values (3, 'orders', '', 20), (3, 'orders', 'j', 0)")
+	two := int64(pgtest.Count(t, db.Pool, "select sum(pg_column_size(errors)) from holdfast.parked where lane = 3 and topic = 'orders' and key = 'k' and place < 30"))
+	key, place := "", int64(math.MinInt64)
+	for _, want := range []struct {
+		rows          int32
+		bytes         int64
+		free, changed int
+		more          bool
+		keys          string
+		key           string
+		place         int64
+	}{
+		{2, 1 << 20, 1, 1, true, "[]", "", 20},
+		{3, 1 << 20, 1, 1, true, "[]", "j", math.MaxInt64}, // the last without a key, and two of the leased one
+		{9, two, 2, 2, true, "[k]", "k", 20},
+		{9, two - 1, 1, 1, true, "[k]", "k", 30},
+		{9, 1 << 20, 3, 3, false, "[l]", "l", 30},
+	} {
+		tx := pgtest.Begin(t, db)
+		var free, changed int
+		var more bool
+		var keys []string
+		err := tx.QueryRow(t.Context(), r.sql.In(giveUpRelay), 3, "orders", "", key, place, int64(1000), want.rows, want.bytes, true, "open", "given up", "ann", "").
+			Scan(&free, &changed, &more, &keys, &key, &place)
+		if err == nil {
+			err = tx.Commit(t.Context())
+		}
+		if err != nil || free != want.free || changed != want.changed || more != want.more || fmt.Sprint(keys) != want.keys || key != want.key || place != want.place {
+			t.Errorf("%d of %d, more %v, of %v, up to %q %d, %v; want %+v", changed, free, more, keys, key, place, err, want)
+		}
+	}
+	if got := pgtest.Text(t, db.Pool, "select string_agg(event_id, ' ' order by id) from holdfast.letter"); got != "3/orders//10 3/orders//30 3/orders/k/10 3/orders/k/20 3/orders/k/30 3/orders/l/10 3/orders/l/20 3/orders/l/30" {
+		t.Errorf("given up are %s", got)
+	}
+}
+
+// What waits for its next attempt is tried at once, of one lane and what else a filter says.
+func TestNeighbours_WhatIsRetriedIsNoOther(t *testing.T) {
+	t.Parallel()
+	for key, want := range map[string]string{
+		"k": "3/orders/k/10",
+		"":  "3/orders//10 3/orders//20 3/orders//2000 3/orders//30 3/orders/j/10 3/orders/k/10",
+	} {
+		db, r := neighbours(t)
+		pgtest.Exec(t, db.Pool, "update holdfast.parked set next_at = now() - interval '1 hour' where key = 'l'")
+		due := func() string {
+			return pgtest.Text(t, db.Pool, "select string_agg(id, ' ' order by id) from holdfast.parked where next_at <= now() and key <> 'l'")
+		}
+		for _, dryRun := range []bool{true, false} {
+			if got := due(); got != "" {
+				t.Errorf("before it, %s are due", got)
+			}
+			if n, err := r.retryLane(t.Context(), 3, Filter{Topic: "orders", Key: key}, dryRun, &signature{action: actRetry, topic: "orders", by: "ann"}); n != len(strings.Fields(want)) || err != nil {
+				t.Errorf("%d, %v; want %s", n, err, want)
+			}
+		}
+		if got := due(); got != want {
+			t.Errorf("%s are due, want %s", got, want)
 		}
 	}
 }
