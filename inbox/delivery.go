@@ -96,13 +96,16 @@ func (d *delivery) offset() *int64 {
 	return &d.from.offset
 }
 
-// epoch is the one under which an event from Kafka is taken in.
-func (d *delivery) epoch() *int64 {
+// fence is that of the partition that the event comes from; nil for an event that does not come from Kafka.
+func (d *delivery) fence() *position.Fence {
 	if d.from == nil {
 		return nil
 	}
-	return &d.from.fence.Epoch
+	return d.from.fence
 }
+
+// locks reports that the lock of the event's key is taken before it joins the key's queue.
+func (d *delivery) locks() bool { return d.e.Key != "" && d.manner != mannerCallers }
 
 // stale reports that the event lies below the position that the partition had when this node was given it. Records that are
 // read before that have no fence: checkpoint.go only compares them.

@@ -92,7 +92,7 @@ func TestLedger_RecordingSaysWhatFailed(t *testing.T) {
 		{"record without Kafka", "alter table holdfast.inbox rename to gone", "insert inbox row", false, recorded},
 		{"record refused", "alter table holdfast.inbox add constraint bound check (attempts > 5) not valid", "insert inbox row", true, recorded},
 		{"dead row", "alter table holdfast.inbox rename to gone", "insert inbox row", true, deadLettered},
-		{"dead letter", "alter table holdfast.letter rename to gone", "insert letter", true, deadLettered},
+		{"dead letter", "alter table holdfast.letter add constraint bound check (attempts > 99) not valid", "insert letter", true, deadLettered},
 		{"letter alone", "alter table holdfast.letter rename to gone", "insert letter", false, letteredAlone},
 		{"forget", "alter table holdfast.start rename to gone", "forget starts", true, deadLettered},
 		{"forget alone", "alter table holdfast.start rename to gone", "forget starts", true, letteredAlone},

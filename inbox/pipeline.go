@@ -57,10 +57,10 @@ type attempt struct {
 // opened is a transaction whose handler has not run. Its rows are written, but for those of a group.
 type opened struct {
 	attempt
-	tx     pgx.Tx
-	result string // what the insert of a single event recorded
-	fresh  []bool // of a group: which events may be handled now; nil if all may
-	err    error  // if it is not nil, nothing may run
+	tx      pgx.Tx
+	written written
+	fresh   []bool // of a group: which events may be handled now; nil if all may
+	err     error  // if it is not nil, nothing may run
 }
 
 // open begins the transaction of an attempt, in the round trip that commits the one before. committed is the answer to that
@@ -84,12 +84,9 @@ func (p *pipeline) open(ctx context.Context, a attempt) (o opened, committed, er
 	case a.followers:
 		p.ledger.queueOpening(b, a.ds[0])
 		p.queues.queueFollowers(b, a.ds)
-	case len(a.ds) == 1:
-		p.ledger.queueOpening(b, a.ds[0])
-		p.ledger.queueInsert(b, a.ds[0], a.number)
 	default:
 		p.ledger.queueOpening(b, a.ds[0])
-		p.ledger.queueInsertMany(b, a.ds, []*position.Fence{a.ds[0].from.fence}, keysOf(a.ds))
+		p.ledger.queueRecord(b, a.ds, a.number, "", a.ds[0].fence())
 	}
 	var sending context.Context
 	var cancel context.CancelFunc
@@ -128,12 +125,10 @@ func (p *pipeline) open(ctx context.Context, a attempt) (o opened, committed, er
 	case o.err != nil:
 	case a.followers:
 		o.err = p.queues.readFollowers(br, a.ds)
-	case len(a.ds) == 1:
-		o.result, o.err = readInsert(br)
 	case a.group != nil:
 		o.fresh, o.err = readFresh(br, a.ds)
 	default:
-		o.err = readInsertMany(br, a.ds)
+		o.written, o.err = readRecord(br)
 	}
 	if closing := br.Close(); o.err == nil && closing != nil {
 		o.err = closing
@@ -149,13 +144,15 @@ func (p *pipeline) run(ctx context.Context, o opened) (out Outcome, err error) {
 	}
 	switch {
 	case len(o.ds) == 1 && o.group == nil:
-		out, err = p.inserted(ctx, o.tx, o.ds[0], o.number, o.result, err)
+		out, err = p.inserted(ctx, o.tx, o.ds[0], o.number, o.written, err)
 	case err != nil:
 	case o.group != nil:
 		out, err = Handled, p.runEach(ctx, o)
 	case o.followers:
 		failpoint.Hit(failpoint.InboxParking)
 		out, err = Stored, p.ledger.starts.forget(ctx, o.tx, o.ds...)
+	case o.written.handled < len(o.ds):
+		err = errOneByOne
 	default:
 		failpoint.Hit(failpoint.InboxBatched)
 		about := handlingOf(o.ds[0], 1)
@@ -260,24 +257,18 @@ type admission struct {
 
 // admit records an event and runs its handler, in the caller's transaction.
 func (a *admission) admit(ctx context.Context, tx pgx.Tx, d *delivery, attempt int) (Outcome, error) {
-	b := &pgx.Batch{}
-	a.ledger.queueInsert(b, d, attempt)
 	bounded, cancel := a.bounded(ctx)
-	br := tx.SendBatch(bounded, b)
-	result, err := readInsert(br)
-	if closing := br.Close(); err == nil && closing != nil {
-		err = closing
-	}
+	w, err := a.ledger.insert(bounded, tx, []*delivery{d}, attempt, "", nil)
 	cancel()
-	return a.inserted(ctx, tx, d, attempt, result, err)
+	return a.inserted(ctx, tx, d, attempt, w, err)
 }
 
-// inserted continues after the insert of an event's row. result is what the insert recorded.
-func (a *admission) inserted(ctx context.Context, tx pgx.Tx, d *delivery, attempt int, result string, err error) (Outcome, error) {
+// inserted continues after an event was recorded.
+func (a *admission) inserted(ctx context.Context, tx pgx.Tx, d *delivery, attempt int, w written, err error) (Outcome, error) {
 	if err != nil {
 		return "", err
 	}
-	if result == "handled" {
+	if w.handled == 1 {
 		failpoint.Hit(failpoint.InboxInserted)
 		var settle func(ctx context.Context) error
 		if d.start > 0 {
@@ -290,14 +281,11 @@ func (a *admission) inserted(ctx context.Context, tx pgx.Tx, d *delivery, attemp
 	}
 	ctx, cancel := a.bounded(ctx)
 	defer cancel()
-	if result == "stored" { // It follows earlier events of its key.
+	if w.stored == 1 { // It follows earlier events of its key.
 		return a.queues.queue(ctx, tx, d, past{}, nil, Stored, true)
 	}
-	// The event is known, or another node has the partition.
-	if d.from != nil {
-		if err := a.ledger.positions.Check(ctx, tx, d.from.fence); err != nil {
-			return "", err
-		}
+	if err := a.ledger.check(ctx, tx, d); err != nil {
+		return "", err
 	}
 	return a.ledger.known(ctx, tx, d)
 }
@@ -337,89 +325,36 @@ func (led *ledger) queueOpeningGroup(b *pgx.Batch, ds []*delivery, fences []*pos
 	b.Queue(led.sql.openGroup, strconv.FormatInt(millis(idle), 10), strconv.FormatInt(millis(wait), 10), position.FenceClass, numbers)
 }
 
-func (led *ledger) queueInsert(b *pgx.Batch, d *delivery, attempt int) {
-	insert := led.sql.insert
-	if d.from != nil && led.pauses.noKey() {
-		insert = led.sql.insertUnpaused
-	}
-	b.Queue(insert, led.c.Consumer, d.e.Source, d.e.ID, d.e.Topic, d.e.Key, d.partition(), d.offset(), d.hash, int32(attempt), d.epoch())
-}
-
-// readInsert returns the result that was recorded; "" if none was.
-func readInsert(br pgx.BatchResults) (result string, err error) {
-	err = br.QueryRow().Scan(&result)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return "", nil
-	}
-	if err != nil {
-		return "", fmt.Errorf("insert inbox row: %w", err)
-	}
-	return result, nil
-}
-
-// queueInsertMany inserts the rows of events with nothing of their keys before them; of one with the key "" that is not asked. Without
-// fences the caller has them, and nothing can have changed since.
-func (led *ledger) queueInsertMany(b *pgx.Batch, ds []*delivery, fences []*position.Fence, keys []string) {
-	topics, partitions, epochs := epochsOf(fences)
-	n := len(ds)
-	from, parts := make([]string, n), make([]int32, n)
-	sources, ids, offsets, hashes := make([]string, n), make([]string, n), make([]int64, n), make([][]byte, n)
-	for i, d := range ds {
-		from[i], parts[i] = d.e.Topic, int32(d.from.fence.Partition)
-		sources[i], ids[i], offsets[i], hashes[i] = d.e.Source, d.e.ID, d.from.offset, d.hash
-	}
-	insert := led.sql.insertMany
-	if led.pauses.noKey() {
-		insert = led.sql.insertManyUnpaused
-	}
-	b.Queue(insert, led.c.Consumer, topics, partitions, epochs, from, parts, sources, ids, keys, offsets, hashes)
-}
-
-// readInsertMany reads the answer to queueInsertMany. The error is errOneByOne unless all of the events were recorded as new.
-func readInsertMany(br pgx.BatchResults, ds []*delivery) error {
-	var n int
-	if err := br.QueryRow().Scan(&n); err != nil {
-		return fmt.Errorf("insert inbox rows: %w", err)
-	}
-	if n != len(ds) {
-		return errOneByOne
-	}
-	return nil
-}
-
-// insertGroup inserts rows of a group whose transaction is open. queueFresh has asked for what is before them.
+// insertGroup records events of a group whose transaction is open. queueFresh has asked for what is before them.
 func (led *ledger) insertGroup(ctx context.Context, tx pgx.Tx, ds []*delivery) error {
 	if len(ds) == 0 {
 		return nil
 	}
 	ctx, cancel := led.bounded(ctx)
 	defer cancel()
-	b := &pgx.Batch{}
-	led.queueInsertMany(b, ds, nil, make([]string, len(ds)))
-	br := tx.SendBatch(ctx, b)
-	err := readInsertMany(br, ds)
-	if closing := br.Close(); err == nil {
-		err = closing
+	w, err := led.insert(ctx, tx, ds, 1, "handled", nil)
+	switch {
+	case err != nil:
+		return err
+	case w.handled < len(ds):
+		return errOneByOne
 	}
-	if err == nil {
-		failpoint.Hit(failpoint.InboxInserted)
-	}
-	return err
+	failpoint.Hit(failpoint.InboxInserted)
+	return nil
 }
 
-// queueFresh asks which events of a group may be handled now.
+// queueFresh asks which events of a group may be handled now. fences are those of their partitions.
 func (led *ledger) queueFresh(b *pgx.Batch, ds []*delivery, fences []*position.Fence) {
-	topics, partitions, epochs := epochsOf(fences)
+	topics, partitions, epochs := make([]string, len(fences)), make([]int32, len(fences)), make([]int64, len(fences))
+	for i, f := range fences {
+		topics[i], partitions[i], epochs[i] = f.Topic, int32(f.Partition), f.Epoch
+	}
 	n := len(ds)
-	from, sources, ids := make([]string, n), make([]string, n), make([]string, n)
+	from, sources, ids, keys := make([]string, n), make([]string, n), make([]string, n), make([]string, n)
 	for i, d := range ds {
-		from[i], sources[i], ids[i] = d.e.Topic, d.e.Source, d.e.ID
+		from[i], sources[i], ids[i], keys[i] = d.e.Topic, d.e.Source, d.e.ID, d.e.Key
 	}
-	fresh := led.sql.fresh
-	if led.pauses.noKey() {
-		fresh = led.sql.freshUnpaused
-	}
-	b.Queue(fresh, led.c.Consumer, topics, partitions, epochs, from, sources, ids, keysOf(ds))
+	b.Queue(led.sql.fresh, led.c.Consumer, topics, partitions, epochs, from, sources, ids, keys, !led.pauses.noKey())
 }
 
 // readFresh returns which of the events may be handled now; nil if all may. One that comes twice may be handled once.
@@ -443,21 +378,4 @@ func readFresh(br pgx.BatchResults, ds []*delivery) ([]bool, error) {
 		return nil, nil
 	}
 	return fresh, nil
-}
-
-// epochsOf are the partitions of fences, with the epochs under which events of them are taken in.
-func epochsOf(fences []*position.Fence) (topics []string, partitions []int32, epochs []int64) {
-	topics, partitions, epochs = make([]string, len(fences)), make([]int32, len(fences)), make([]int64, len(fences))
-	for i, f := range fences {
-		topics[i], partitions[i], epochs[i] = f.Topic, int32(f.Partition), f.Epoch
-	}
-	return topics, partitions, epochs
-}
-
-func keysOf(ds []*delivery) []string {
-	keys := make([]string, len(ds))
-	for i, d := range ds {
-		keys[i] = d.e.Key
-	}
-	return keys
 }

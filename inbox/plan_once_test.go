@@ -12,8 +12,8 @@ import (
 // Every event pays for these looks. Postgres would make each once for every use of its answer.
 func TestPlanOnce_WhatIsBeforeAnEventIsLookedForOnce(t *testing.T) {
 	b := setup(t)
-	const literals = "'billing', '', '12', 'orders', '12', 8, 0, '', 1, 1"
-	for _, plan := range append(plantest.Of(t, b.db.Pool, insertSQL, literals), plantest.Of(t, b.db.Pool, insertUnpausedSQL, literals)...) {
+	const literals = "'billing', 'orders', 8, '', '12', '12', 0, '', 1, null, 1, 'orders', 8"
+	for _, plan := range append(plantest.Of(t, b.db.Pool, recordSQL, literals), plantest.Of(t, b.db.Pool, recordUnpausedSQL, literals)...) {
 		for _, index := range []string{"stored_pkey", "letter_holds_inbox", "consumer_position_pkey"} {
 			if n := strings.Count(plan.Text, index); n != 1 {
 				t.Errorf("index %s is read %d times, want once:\n%s", index, n, plan.Text)

@@ -54,19 +54,15 @@ func TestPlan_TheHotStatementsUseTheirIndexes(t *testing.T) {
 		statement, literals string
 		indexes             []string
 	}{
-		{insertSQL, "'billing', '', '12', 'orders', '12', 8, 0, '', 1, 1", []string{"inbox_pkey", "stored_pkey", "letter_holds_inbox", "consumer_position_pkey"}},
-		{insertUnpausedSQL, "'billing', '', '12', 'orders', '12', 8, 0, '', 1, 1", []string{"inbox_pkey", "stored_pkey", "letter_holds_inbox", "consumer_position_pkey"}},
-		{insertManySQL, "'billing', " + many("'orders'", "text") + ", " + many("8", "int") + ", " + many("1", "bigint") + ", " + many("'orders'", "text") + ", " + many("8", "int") + ", " + many("''", "text") + ", " + many("'12'", "text") + ", " + many("'12'", "text") + ", " + many("0", "bigint") + ", " + many("''", "bytea"), []string{"inbox_pkey", "stored_pkey", "letter_holds_inbox", "consumer_position_pkey"}},
-		{insertManyUnpausedSQL, "'billing', " + many("'orders'", "text") + ", " + many("8", "int") + ", " + many("1", "bigint") + ", " + many("'orders'", "text") + ", " + many("8", "int") + ", " + many("''", "text") + ", " + many("'12'", "text") + ", " + many("'12'", "text") + ", " + many("0", "bigint") + ", " + many("''", "bytea"), []string{"inbox_pkey", "stored_pkey", "letter_holds_inbox", "consumer_position_pkey"}},
-		{freshSQL, "'billing', " + many("'orders'", "text") + ", " + many("8", "int") + ", " + many("1", "bigint") + ", " + many("'orders'", "text") + ", " + many("''", "text") + ", " + many("'12'", "text") + ", " + many("'12'", "text"), []string{"inbox_pkey", "stored_pkey", "letter_holds_inbox", "consumer_position_pkey"}},
-		{freshUnpausedSQL, "'billing', " + many("'orders'", "text") + ", " + many("8", "int") + ", " + many("1", "bigint") + ", " + many("'orders'", "text") + ", " + many("''", "text") + ", " + many("'12'", "text") + ", " + many("'12'", "text"), []string{"inbox_pkey", "stored_pkey", "letter_holds_inbox", "consumer_position_pkey"}},
+		{recordSQL, "'billing', 'orders', 8, '', '12', '12', 0, '', 1, null, 1, 'orders', 8", []string{"inbox_pkey", "stored_pkey", "letter_holds_inbox", "consumer_position_pkey"}},
+		{recordUnpausedSQL, "'billing', 'orders', 8, '', '12', '12', 0, '', 1, null, 1, 'orders', 8", []string{"inbox_pkey", "stored_pkey", "letter_holds_inbox", "consumer_position_pkey"}},
+		{recordManySQL, "'billing', " + many("'orders'", "text") + ", " + many("8", "int") + ", " + many("''", "text") + ", " + many("'12'", "text") + ", " + many("'12'", "text") + ", " + many("0", "bigint") + ", " + many("''", "bytea") + ", 1, null, 1, 'orders', 8, true", []string{"inbox_pkey", "stored_pkey", "letter_holds_inbox", "consumer_position_pkey"}},
+		{freshSQL, "'billing', " + many("'orders'", "text") + ", " + many("8", "int") + ", " + many("1", "bigint") + ", " + many("'orders'", "text") + ", " + many("''", "text") + ", " + many("'12'", "text") + ", " + many("'12'", "text") + ", true", []string{"inbox_pkey", "stored_pkey", "letter_holds_inbox", "consumer_position_pkey"}},
 		{knownSQL, "'billing', '', '12'", []string{"inbox_pkey"}},
 		{knownManySQL, "'billing', " + many("''", "text") + ", " + many("'12'", "text"), []string{"inbox_pkey"}},
-		{recordSQL, "'billing', '', '12', 'orders', 8, 0, '', 'stored', 1", []string{"inbox_pkey"}},
 		{settleSQL, "'billing', '', '12', 'orders', 8, 0, '', 'handled', 1", []string{"inbox_pkey"}},
-		{storeSQL, key + ", '', 'e', 't', now(), '{}', '', '', 8, 0, 1, '{}', 1, 1, true, 100", []string{"stored_consumer_source_event_id_key", "stored_pkey", "letter_holds_inbox"}},
-		{recordManySQL, partition + ", " + many("''", "text") + ", " + many("'12'", "text") + ", " + many("0", "bigint") + ", " + many("''", "bytea"), []string{"inbox_pkey", "consumer_position_pkey"}},
-		{storeManySQL, key + strings.Repeat(", "+many("''", "text"), 3) + ", " + many("now()", "timestamptz") + ", " + many("'{}'", "text") + strings.Repeat(", "+many("''", "bytea"), 2) + ", 8, " + many("0", "bigint") + ", 100",
+		{storeSQL, key + ", '', 'e', 't', now(), '{}', '', '', 0, 8, 1, '{}', 1, 1, true, false, 100, 1", []string{"stored_consumer_source_event_id_key", "stored_pkey", "letter_holds_inbox"}},
+		{storeManySQL, key + strings.Repeat(", "+many("''", "text"), 3) + ", " + many("now()", "timestamptz") + ", " + many("'{}'", "text") + strings.Repeat(", "+many("''", "bytea"), 2) + ", " + many("0", "bigint") + ", 8, 0, '{}', 0, null, true, true, 100, 100",
 			[]string{"stored_consumer_source_event_id_key", "stored_pkey", "letter_holds_inbox"}},
 		{unrecordSQL, "'billing', '', '12'", []string{"inbox_pkey"}},
 		// Of one who has half of them these two may as well read all, the first up to its limit.
@@ -124,14 +120,12 @@ func TestPlan_TheHotStatementsUseTheirIndexesBesideAHotKey(t *testing.T) {
 	for _, key := range []string{"'billing', 'orders', 'hot'", "'billing', 'orders', 'cold'"} {
 		row := key + ", 7, " + token
 		for _, c := range []struct{ statement, literals string }{
-			{insertSQL, "'billing', '', '12', 'orders', " + key[len("'billing', 'orders', "):] + ", 8, 0, '', 1, 1"},
-			{insertUnpausedSQL, "'billing', '', '12', 'orders', " + key[len("'billing', 'orders', "):] + ", 8, 0, '', 1, 1"},
-			{insertManySQL, "'billing', " + many("'orders'", "text") + ", " + many("8", "int") + ", " + many("1", "bigint") + ", " + many("'orders'", "text") + ", " + many("8", "int") + ", " + many("''", "text") + ", " + many("'12'", "text") + ", " + many("'12'", "text") + ", " + many("0", "bigint") + ", " + many("''", "bytea")},
-			{insertManyUnpausedSQL, "'billing', " + many("'orders'", "text") + ", " + many("8", "int") + ", " + many("1", "bigint") + ", " + many("'orders'", "text") + ", " + many("8", "int") + ", " + many("''", "text") + ", " + many("'12'", "text") + ", " + many("'12'", "text") + ", " + many("0", "bigint") + ", " + many("''", "bytea")},
-			{freshSQL, "'billing', " + many("'orders'", "text") + ", " + many("8", "int") + ", " + many("1", "bigint") + ", " + many("'orders'", "text") + ", " + many("''", "text") + ", " + many("'12'", "text") + ", " + many("'12'", "text")},
-			{freshUnpausedSQL, "'billing', " + many("'orders'", "text") + ", " + many("8", "int") + ", " + many("1", "bigint") + ", " + many("'orders'", "text") + ", " + many("''", "text") + ", " + many("'12'", "text") + ", " + many("'12'", "text")},
-			{storeSQL, key + ", '', 'e', 't', now(), '{}', '', '', 8, 0, 1, '{}', 1, 1, true, null"},
-			{storeManySQL, key + strings.Repeat(", "+many("''", "text"), 3) + ", " + many("now()", "timestamptz") + ", " + many("'{}'", "text") + strings.Repeat(", "+many("''", "bytea"), 2) + ", 8, " + many("0", "bigint") + ", null"},
+			{recordSQL, "'billing', 'orders', 8, '', '12', " + key[len("'billing', 'orders', "):] + ", 0, '', 1, null, 1, 'orders', 8"},
+			{recordUnpausedSQL, "'billing', 'orders', 8, '', '12', " + key[len("'billing', 'orders', "):] + ", 0, '', 1, null, 1, 'orders', 8"},
+			{recordManySQL, "'billing', " + many("'orders'", "text") + ", " + many("8", "int") + ", " + many("''", "text") + ", " + many("'12'", "text") + ", " + many("'12'", "text") + ", " + many("0", "bigint") + ", " + many("''", "bytea") + ", 1, null, 1, 'orders', 8, true"},
+			{freshSQL, "'billing', " + many("'orders'", "text") + ", " + many("8", "int") + ", " + many("1", "bigint") + ", " + many("'orders'", "text") + ", " + many("''", "text") + ", " + many("'12'", "text") + ", " + many("'12'", "text") + ", true"},
+			{storeSQL, key + ", '', 'e', 't', now(), '{}', '', '', 0, 8, 1, '{}', 1, 1, true, false, null, 1"},
+			{storeManySQL, key + strings.Repeat(", "+many("''", "text"), 3) + ", " + many("now()", "timestamptz") + ", " + many("'{}'", "text") + strings.Repeat(", "+many("''", "bytea"), 2) + ", " + many("0", "bigint") + ", 8, 0, '{}', 0, null, true, true, null, 100"},
 			{takeSQL, row},
 			{isHeadSQL, key + ", 7"},
 			{dropSQL, row},

@@ -38,88 +38,66 @@ select pg_advisory_xact_lock($1::int, $2::int)`
 const tryLockSQL = `-- inbox.try_lock
 select pg_try_advisory_xact_lock($1::int, $2::int)`
 
-// Records a new event with the result that it has once the transaction commits. The result is 'stored' if earlier events of its
-// key wait, or a dead letter holds the key. The primary key makes a second transaction with the same event wait for the first,
-// and then find the event known. $10 is the epoch under which an event from Kafka is taken in. No row comes back when the
-// partition has another epoch by now, nor when the event is known.
-// Without "offset 0" Postgres looks for what is before the event once for each use of the answer.
-// Here and below, what is before an event is looked for in the order of places, up to the first. Without an order Postgres would read the
-// table instead of the key's queue, if one key has most of it: it would expect to meet a row at once, also of a key that has none.
-const insertSQL = `-- inbox.insert
-` + insertBegins + `holdfast.consumer_hold` + insertEnds
+// Records events that are taken in: with the result $10, or if that is null as handled, or as stored if earlier events of their keys wait,
+// or a dead letter or a pause holds the key. It returns the results of those that are new. The primary key makes a second transaction with
+// the same event wait for the first, and then find the event known. $11 is null, or the epoch under which events of the partition $13 of
+// the topic $12 are taken in: if the partition has another one by now, none is recorded. The ids are sorted, so that two transactions
+// with the same events cannot deadlock. $9 attempts.
+//
+// What is before an event is looked for in the order of places, up to the first. Without an order Postgres would read the table instead of
+// the key's queue, if one key has most of it: it would expect to meet a row at once, also of a key that has none. Without "offset 0"
+// Postgres looks for it once for each use of the answer.
+const recordSQL = `-- inbox.record
+` + recordBegins + recordOne + behind + ` or ` + pausedKey + recordEnds
 
 // The same while no key of the consumer is paused (paused.go): it does not look into the table of pauses.
-const insertUnpausedSQL = `-- inbox.insert_unpaused
-` + insertBegins + letterHolds + insertEnds
+const recordUnpausedSQL = `-- inbox.record_unpaused
+` + recordBegins + recordOne + behind + recordEnds
+
+// The same for many events, one array a column. $14 says whether a key may be paused.
+const recordManySQL = `-- inbox.record_many
+` + recordBegins + recordSeveral + behind + ` or $14::boolean and ` + pausedKey + recordEnds
 
 const (
-	letterHolds = `(select h.consumer, h.topic, h.key from holdfast.letter h where h.holds and h.origin = 'inbox' and h.state in ('open', 'replaying'))`
+	recordBegins = `insert into holdfast.inbox (consumer, source, event_id, topic, partition, "offset", hash, processed_at, result, attempts)
+select $1::text, u.source, u.event_id, u.topic, u.partition, u."offset", u.hash, case when r.result = 'stored' then null else now() end, r.result, $9::int
+  from `
 
-	insertBegins = `insert into holdfast.inbox (consumer, source, event_id, topic, partition, "offset", hash, processed_at, result, attempts)
-select $1::text, $2::text, $3::text, $4::text, $6::int, $7::bigint, $8::bytea,
-       case when b.behind then null else now() end, case when b.behind then 'stored' else 'handled' end, $9::int
-  from (select $5::text <> '' and (
+	recordOne     = `(select $2::text, $3::int, $4::text, $5::text, $6::text, $7::bigint, $8::bytea)` + recordRows
+	recordSeveral = `unnest($2::text[], $3::int[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::bytea[])` + recordRows
+	recordRows    = ` as u (topic, partition, source, event_id, key, "offset", hash)
+ cross join lateral (select coalesce($10::text, case when u.key <> '' and (`
+
+	// Whether something of the key of u is before it, and whether that key is paused.
+	behind = `
                (select s.place from holdfast.stored s
-                 where s.consumer = $1::text and s.topic = $4::text and s.key = $5::text order by s.place limit 1) is not null
-            or exists (select from `
-	insertEnds = ` l
-                        where l.consumer = $1::text and l.topic = $4::text and l.key = $5::text)) as behind offset 0) b
- where $10::bigint is null
+                 where s.consumer = $1::text and s.topic = u.topic and s.key = u.key order by s.place limit 1) is not null
+            or exists (select from holdfast.letter l
+                        where l.holds and l.origin = 'inbox' and l.state in ('open', 'replaying')
+                          and l.consumer = $1::text and l.topic = u.topic and l.key = u.key offset 0)`
+	pausedKey = `exists (select from holdfast.pause p where p.consumer = $1::text and p.topic = u.topic and p.key = u.key)`
+
+	recordEnds = `) then 'stored' else 'handled' end) as result offset 0) r
+ where $11::bigint is null
     or exists (select from holdfast.consumer_position p
-                where p.consumer = $1::text and p.topic = $4::text and p.partition = $6::int and p.epoch = $10::bigint)
+                where p.consumer = $1::text and p.topic = $12::text and p.partition = $13::int and p.epoch = $11::bigint)
+ order by u.source, u.event_id
 on conflict (consumer, source, event_id) do nothing
 returning result`
 )
 
-// The same for many events, if all partitions that $2 to $4 name have the epochs under which they are taken in; else none. It
-// counts the rows that are new and have nothing of their key before them. The ids are sorted, so that two transactions with the same
-// events cannot deadlock.
-const insertManySQL = `-- inbox.insert_many
-` + insertManyBegins + `holdfast.consumer_hold` + manyEnds + insertManyEnds
-
-const insertManyUnpausedSQL = `-- inbox.insert_many_unpaused
-` + insertManyBegins + letterHolds + manyEnds + insertManyEnds
-
-const (
-	insertManyBegins = `with fresh as (
-  insert into holdfast.inbox (consumer, source, event_id, topic, partition, "offset", hash, processed_at, result, attempts)
-  select $1::text, u.source, u.event_id, u.topic, u.partition, u."offset", u.hash, now(), 'handled', 1
-    from unnest($5::text[], $6::int[], $7::text[], $8::text[], $9::text[], $10::bigint[], $11::bytea[])
-         as u (topic, partition, source, event_id, key, "offset", hash)
-   where ` + manyBegins
-	insertManyEnds = `
-   order by u.source, u.event_id
-  on conflict (consumer, source, event_id) do nothing
-  returning 1)
-select count(*) from fresh`
-
-	// Which of many events may be handled now: none, unless the partitions have their epochs, and else those with nothing of their
-	// key before them.
-	manyBegins = `(select count(*) from unnest($2::text[], $3::int[], $4::bigint[]) f (topic, partition, epoch)
-           where exists (select from holdfast.consumer_position p
-                          where p.consumer = $1::text and p.topic = f.topic and p.partition = f.partition and p.epoch = f.epoch)) = cardinality($2::text[])
-     and (u.key = '' or not (
-               (select s.place from holdfast.stored s
-                 where s.consumer = $1::text and s.topic = u.topic and s.key = u.key order by s.place limit 1) is not null
-            or exists (select from `
-	manyEnds = ` l
-                        where l.consumer = $1::text and l.topic = u.topic and l.key = u.key offset 0)))`
-)
-
-// Says which events of a group are new and may be handled now, each by its place among them, from 1 on. Their rows are inserted as
-// their handlers run: a handler must not see as handled what comes after it. Each is found by the primary key, however few rows
-// Postgres expects.
+// Says which events of a group are new and may be handled now, each by its place among them, from 1 on: none, unless all partitions that $2 to
+// $4 name have the epochs under which they are taken in. Their rows are inserted as their handlers run: a handler must not see as handled
+// what comes after it. Each is found by the primary key, however few rows Postgres expects. $9 says whether a key may be paused.
 const freshSQL = `-- inbox.fresh
-` + freshBegins + `holdfast.consumer_hold` + manyEnds
-
-const freshUnpausedSQL = `-- inbox.fresh_unpaused
-` + freshBegins + letterHolds + manyEnds
-
-const freshBegins = `select coalesce(array_agg(u.n::int), '{}')
+select coalesce(array_agg(u.n::int), '{}')
   from unnest($5::text[], $6::text[], $7::text[], $8::text[]) with ordinality u (topic, source, event_id, key, n)
  where (select i.result from holdfast.inbox i
          where i.consumer = $1::text and i.source = u.source and i.event_id = u.event_id limit 1) is null
-   and ` + manyBegins
+   and (select count(*) from unnest($2::text[], $3::int[], $4::bigint[]) f (topic, partition, epoch)
+         where exists (select from holdfast.consumer_position p
+                        where p.consumer = $1::text and p.topic = f.topic and p.partition = f.partition and p.epoch = f.epoch)) = cardinality($2::text[])
+   and (u.key = '' or not (` + behind + ` or $9::boolean and ` + pausedKey + `))`
 
 const knownSQL = `-- inbox.known
 select i.hash, i.result from holdfast.inbox i
@@ -133,77 +111,42 @@ select u.n::int, i.hash
  cross join lateral (select i.hash from holdfast.inbox i
                       where i.consumer = $1::text and i.source = u.source and i.event_id = u.event_id limit 1) i`
 
-// Records an event whose handler did not handle it: stored, dead, skipped.
-const recordSQL = `-- inbox.record
-insert into holdfast.inbox (consumer, source, event_id, topic, partition, "offset", hash, processed_at, result, attempts)
-values ($1::text, $2::text, $3::text, $4::text, $5::int, $6::bigint, $7::bytea,
-        case when $8::text = 'stored' then null else now() end, $8::text, $9::int)
-on conflict (consumer, source, event_id) do nothing`
-
 // Puts an event at the end of its key's queue. It is due after $15 microseconds, or dormant if something is before it, and the
-// statement returns which. It looks only if $17 says that the key's lock is held. If $18 is not null, the statement returns the
-// length of the queue, counted up to $18, and adds nothing to a queue of that length. $16 is how long ago the event's handler
-// failed first; null if it has not failed.
+// statement returns which; if $18, nothing is added unless something is. It looks only if $17 says that the key's lock is held. If $19 is not
+// null, the statement returns the length of the queue, counted up to $19, and adds nothing if the $20 events would make it longer. $13
+// attempts, $14 errors, $16 how long ago the event's handler failed first; null if it has not failed.
 const storeSQL = `-- inbox.store
-with queue as (
+` + stores + `(select $4::text, $5::text, $6::text, $7::timestamptz, $8::text, $9::bytea, $10::bytea, $11::bigint, 1)` + stored
+
+// The same for many events of the key, one array a column, in the order of the arrays.
+const storeManySQL = `-- inbox.store_many
+` + stores + `unnest($4::text[], $5::text[], $6::text[], $7::timestamptz[], $8::text[], $9::bytea[], $10::bytea[], $11::bigint[]) with ordinality` + stored
+
+const (
+	stores = `with queue as (
   select $17::boolean and (
              (select s.place from holdfast.stored s
                where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text order by s.place limit 1) is not null
           or exists (select from holdfast.consumer_hold l
                       where l.consumer = $1::text and l.topic = $2::text and l.key = $3::text)) as behind,
-         case when $18::int is not null then (
+         case when $19::int is not null then (
              select count(*) from (select from holdfast.stored s
-                                    where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text order by s.place limit $18::int) l) end as length
+                                    where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text order by s.place limit $19::int) l) end as length
 ), stored as (
   insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, headers, payload, hash,
          partition, "offset", attempts, next_at, errors, failed_at)
-  select $1::text, $2::text, $3::text, nextval('holdfast.stored_place'), $4::text, $5::text, $6::text,
-         coalesce($7::timestamptz, now()), $8::text::jsonb, $9::bytea, $10::bytea, $11::int, $12::bigint, $13::int,
+  select $1::text, $2::text, $3::text, nextval('holdfast.stored_place'), u.source, u.event_id, u.type,
+         coalesce(u.time, now()), u.headers::jsonb, u.payload, u.hash, $12::int, u."offset", $13::int,
          case when q.behind then 'infinity' else clock_timestamp() + $15::bigint * interval '1 microsecond' end, $14::text[],
          now() - $16::bigint * interval '1 microsecond'
-    from queue q
-   where q.length is null or q.length < $18::int
+    from queue q, (
+      select * from `
+	stored = ` as u (source, event_id, type, time, headers, payload, hash, "offset", n)
+       order by u.n) u
+   where (q.behind or not $18::boolean) and (q.length is null or q.length + $20::int <= $19::int)
   on conflict (consumer, source, event_id) do nothing)
 select q.behind, q.length from queue q`
-
-// Records events of one key that follow others, all or nothing: it counts those that are new. They are sorted as in insert_many,
-// for the same reason.
-const recordManySQL = `-- inbox.record_many
-with fresh as (
-  insert into holdfast.inbox (consumer, source, event_id, topic, partition, "offset", hash, processed_at, result, attempts)
-  select $1::text, u.source, u.event_id, $2::text, $3::int, u."offset", u.hash, null, 'stored', 1
-    from unnest($5::text[], $6::text[], $7::bigint[], $8::bytea[]) as u (source, event_id, "offset", hash)
-   where exists (select from holdfast.consumer_position p
-                  where p.consumer = $1::text and p.topic = $2::text and p.partition = $3::int and p.epoch = $4::bigint)
-   order by u.source, u.event_id
-  on conflict (consumer, source, event_id) do nothing
-  returning 1)
-select count(*) from fresh`
-
-// Puts them at the end of their key's queue, dormant, in the order of the arrays, if something is before them; it returns whether
-// something is. The lock of the key is held. If $13 is not null, the statement returns the length of the queue, counted up to
-// $13, and adds nothing if the queue would become longer.
-const storeManySQL = `-- inbox.store_many
-with queue as (
-  select (   (select s.place from holdfast.stored s
-               where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text order by s.place limit 1) is not null
-          or exists (select from holdfast.consumer_hold l
-                      where l.consumer = $1::text and l.topic = $2::text and l.key = $3::text)) as behind,
-         case when $13::int is not null then (
-             select count(*) from (select from holdfast.stored s
-                                    where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text order by s.place limit $13::int) l) end as length
-), stored as (
-  insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, headers, payload, hash,
-         partition, "offset", attempts, next_at, errors)
-  select $1::text, $2::text, $3::text, nextval('holdfast.stored_place'), u.source, u.event_id, u.type,
-         coalesce(u.time, now()), u.headers::jsonb, u.payload, u.hash, $11::int, u."offset", 0, 'infinity', '{}'
-    from queue q,
-         (select * from unnest($4::text[], $5::text[], $6::text[], $7::timestamptz[], $8::text[], $9::bytea[], $10::bytea[], $12::bigint[])
-              with ordinality as u (source, event_id, type, time, headers, payload, hash, "offset", n)
-           order by u.n) u
-   where q.behind and (q.length is null or q.length + cardinality($4::text[]) <= $13::int)
-  on conflict (consumer, source, event_id) do nothing)
-select q.behind, q.length from queue q`
+)
 
 // Removes the row that record has just inserted in the same transaction.
 const unrecordSQL = `-- inbox.unrecord

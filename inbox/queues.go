@@ -34,47 +34,78 @@ func (qs *queues) followers(out Outcome) int {
 	return 1
 }
 
-// queueFollowers stores many events that follow a stored one, as a single one is stored: record, lock, store, in this order.
+// queueFollowers records and stores many events that follow a stored one, as a single one is: record, lock, store, in this order.
 func (qs *queues) queueFollowers(b *pgx.Batch, ds []*delivery) {
+	qs.ledger.queueRecord(b, ds, 1, "", ds[0].fence())
+	qs.queueStore(b, ds, past{}, nil, true)
+}
+
+// readFollowers reads the answers to queueFollowers. The error is errOneByOne unless all of them were stored.
+func (qs *queues) readFollowers(br pgx.BatchResults, ds []*delivery) error {
+	w, err := readRecord(br)
+	if err != nil {
+		return err
+	}
+	err = qs.readStore(br, ds, true)
+	if err == nil && w.stored < len(ds) || errors.Is(err, errUnqueued) || errors.Is(err, ErrFull) {
+		return errOneByOne
+	}
+	return err
+}
+
+// queueStore puts events of one key at the end of its queue: due after delay (nil: now), or after the events that wait; with must only
+// after such.
+func (qs *queues) queueStore(b *pgx.Batch, ds []*delivery, p past, delay *time.Duration, must bool) {
 	n, first := len(ds), ds[0]
+	var wait int64
+	if delay != nil {
+		wait = delay.Microseconds()
+	}
+	var age *int64
+	if len(p.errors) > 0 {
+		age = new(int64)
+		*age = p.age.Microseconds()
+	}
+	e := &first.e
+	if first.locks() {
+		b.Queue(qs.sql.lock, int32(lane.KeyClass), qs.keyNumber(e.Topic, e.Key))
+	}
+	args := []any{first.partition(), int32(p.attempts), nonNil(p.errors), wait, age, first.locks(), must && first.locks(), qs.quota.measures(e.Topic, e.Key, n), int32(n)}
+	if n == 1 {
+		b.Queue(qs.sql.store, append([]any{qs.c.Consumer, e.Topic, e.Key, e.Source, e.ID, e.Type, timeOrNil(e.Time), headersJSON(e.Headers), e.Payload,
+			first.hash, first.offset()}, args...)...)
+		return
+	}
 	sources, ids, types, headers := make([]string, n), make([]string, n), make([]string, n), make([]*string, n)
 	times, payloads, hashes, offsets := make([]*time.Time, n), make([][]byte, n), make([][]byte, n), make([]int64, n)
 	for i, d := range ds {
 		sources[i], ids[i], types[i], headers[i] = d.e.Source, d.e.ID, d.e.Type, headersJSON(d.e.Headers)
 		times[i], payloads[i], hashes[i], offsets[i] = timeOrNil(d.e.Time), d.e.Payload, d.hash, d.from.offset
 	}
-	b.Queue(qs.sql.recordMany, qs.c.Consumer, first.e.Topic, first.partition(), first.epoch(), sources, ids, offsets, hashes)
-	b.Queue(qs.sql.lock, int32(lane.KeyClass), qs.keyNumber(first.e.Topic, first.e.Key))
 	b.Queue(plain.Nulls) // No handler runs in this transaction any more.
-	b.Queue(qs.sql.storeMany, qs.c.Consumer, first.e.Topic, first.e.Key, sources, ids, types, times, headers, payloads, hashes,
-		first.partition(), offsets, qs.quota.measures(first.e.Topic, first.e.Key, n))
+	b.Queue(qs.sql.storeMany, append([]any{qs.c.Consumer, e.Topic, e.Key, sources, ids, types, times, headers, payloads, hashes, offsets}, args...)...)
 }
 
-// readFollowers reads the answers to queueFollowers. The error is errOneByOne unless all of them were stored.
-func (qs *queues) readFollowers(br pgx.BatchResults, ds []*delivery) error {
-	var fresh int
+// readStore reads the answers to queueStore. The error is errUnqueued if nothing was stored because it had to follow, and wraps ErrFull if the
+// queue has no room.
+func (qs *queues) readStore(br pgx.BatchResults, ds []*delivery, must bool) error {
+	e, locks := &ds[0].e, ds[0].locks()
+	if locks {
+		_, _ = br.Exec() // Its error comes again with the next answer, as that of the setting does.
+	}
+	if len(ds) > 1 {
+		_, _ = br.Exec()
+	}
 	var follows bool
 	var length *int
-	err := br.QueryRow().Scan(&fresh)
-	for range 2 { // the lock, and the setting
-		if err == nil {
-			_, err = br.Exec()
-		}
-	}
-	if err == nil {
-		err = br.QueryRow().Scan(&follows, &length)
-	}
-	if err != nil {
-		return fmt.Errorf("queue events of a key: %w", err)
-	}
-	if length != nil {
-		e := &ds[0].e
-		if qs.quota.checkLength(e.Topic, e.Key, *length+len(ds)-1) != nil {
-			return errOneByOne
-		}
-	}
-	if fresh != len(ds) || !follows {
-		return errOneByOne
+	err := br.QueryRow().Scan(&follows, &length)
+	switch {
+	case err != nil:
+		return fmt.Errorf("put into the queue of its key: %w", err)
+	case must && locks && !follows:
+		return errUnqueued
+	case length != nil:
+		return qs.quota.checkLength(e.Topic, e.Key, *length+len(ds)-1)
 	}
 	return nil
 }
@@ -112,57 +143,30 @@ func (qs *queues) store(ctx context.Context, tx pgx.Tx, d *delivery, p past, del
 // the key's lock first, and look in a later statement of their own. So either the removal waits for this insert and wakes the
 // event, or this statement finds the queue empty and (mustFollow) the event runs at once.
 func (qs *queues) queue(ctx context.Context, tx pgx.Tx, d *delivery, p past, delay *time.Duration, as Outcome, mustFollow bool) (Outcome, error) {
-	var wait int64
-	if delay != nil {
-		wait = delay.Microseconds()
-	}
-	var age *int64
-	if len(p.errors) > 0 {
-		age = new(int64)
-		*age = p.age.Microseconds()
-	}
 	if err := qs.quota.count(ctx, tx); err != nil {
 		return "", err
 	}
 	if err := qs.quota.enter(d); err != nil {
-		return "", qs.unrecorded(ctx, tx, d, err)
+		return "", qs.takeBack(ctx, tx, d, err)
 	}
-	locks := d.e.Key != "" && d.manner != mannerCallers
 	b := &pgx.Batch{}
-	if locks {
-		b.Queue(qs.sql.lock, int32(lane.KeyClass), qs.keyNumber(d.e.Topic, d.e.Key))
-	}
-	b.Queue(qs.sql.store, qs.c.Consumer, d.e.Topic, d.e.Key, d.e.Source, d.e.ID, d.e.Type, timeOrNil(d.e.Time), headersJSON(d.e.Headers),
-		d.e.Payload, d.hash, d.partition(), d.offset(), int32(p.attempts), nonNil(p.errors), wait, age, locks, qs.quota.measures(d.e.Topic, d.e.Key, 1))
+	qs.queueStore(b, []*delivery{d}, p, delay, mustFollow)
 	br := tx.SendBatch(ctx, b)
-	if locks {
-		_, _ = br.Exec() // Its error comes again with the next answer.
-	}
-	var follows bool
-	var length *int
-	err := br.QueryRow().Scan(&follows, &length)
+	err := qs.readStore(br, []*delivery{d}, mustFollow)
 	if closing := br.Close(); err == nil {
 		err = closing
 	}
-	switch {
-	case err != nil:
-		err = fmt.Errorf("queue the event: %w", err)
-	case mustFollow && locks && !follows:
-		err = errUnqueued
-	case length != nil:
-		err = qs.quota.checkLength(d.e.Topic, d.e.Key, *length)
-	}
 	if err != nil {
 		qs.quota.leave(d)
-		return "", qs.unrecorded(ctx, tx, d, err)
+		return "", qs.takeBack(ctx, tx, d, err)
 	}
 	failpoint.Hit(failpoint.InboxParking)
 	return as, qs.ledger.starts.forget(ctx, tx, d)
 }
 
-// unrecorded removes the event's row when there is no room for the event, and returns err. The caller may commit the rest of the
+// takeBack removes the event's row when there is no room for the event, and returns err. The caller may commit the rest of the
 // transaction, and an event with a row that is not stored would never be handled.
-func (qs *queues) unrecorded(ctx context.Context, tx pgx.Tx, d *delivery, err error) error {
+func (qs *queues) takeBack(ctx context.Context, tx pgx.Tx, d *delivery, err error) error {
 	if d.manner != mannerCallers || !errors.Is(err, ErrFull) {
 		return err
 	}

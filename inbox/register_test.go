@@ -165,7 +165,7 @@ func positionOperation(ctx context.Context, in *Inbox, input positionInput, id s
 				return err
 			}
 			var result string
-			insertErr := tx.QueryRow(ctx, in.sql.insert, in.c.Consumer, "", id, topic, "k", int32(partition), int64(0), []byte{1}, int32(1), input.epoch).Scan(&result)
+			insertErr := tx.QueryRow(ctx, in.sql.record, in.c.Consumer, topic, int32(partition), "", id, "k", int64(0), []byte{1}, int32(1), nil, input.epoch, topic, int32(partition)).Scan(&result)
 			out.ok = insertErr == nil
 			if errors.Is(insertErr, pgx.ErrNoRows) {
 				return nil
