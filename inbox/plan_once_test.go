@@ -1,10 +1,14 @@
 package inbox
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/plantest"
 )
@@ -19,6 +23,62 @@ func TestPlanOnce_WhatIsBeforeAnEventIsLookedForOnce(t *testing.T) {
 				t.Errorf("index %s is read %d times, want once:\n%s", index, n, plan.Text)
 			}
 		}
+	}
+}
+
+// To plan the statements of an event's transaction takes longer than to carry them out.
+func TestPlanOnce_EventsAreNotPlannedEachTime(t *testing.T) {
+	for name, c := range map[string]struct {
+		events            int
+		followers, shares bool
+		statements        []string
+	}{
+		"alone":     {1, false, false, []string{"record_unpaused"}},
+		"a batch":   {100, false, false, []string{"record_many"}},
+		"followers": {64, true, false, []string{"record_many", "store_many"}},
+		"a group":   {100, false, true, []string{"fresh", "record_many"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t)
+			pool := b.db.PoolOf(t, 1)
+			in := b.inboxOn(pool)
+			in.HandleBatch("order.placed", func(context.Context, pgx.Tx, []holdfast.Event) error { return nil })
+			in.registry.start()
+			f := b.raise(in, "", 0).Fence
+			pgtest.Exec(t, b.db, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, next_at)
+				values ('billing', $1, 'behind', nextval('holdfast.stored_place'), 'shop', 'head', 'order.placed', now(), '', 'infinity')`, f.Topic)
+			if err := in.receiver.ledger.pauses.look(t.Context(), pool); err != nil {
+				t.Fatal(err)
+			}
+			p := pipeline{admission: in.receiver.admission}
+			for n := range 12 { // The first five are planned for their arguments.
+				a := attempt{number: 1, followers: c.followers}
+				for i := range c.events {
+					e := event(fmt.Sprint(n, i), fmt.Sprint(n, i))
+					if e.Topic = f.Topic; c.followers {
+						e.Key = "behind"
+					}
+					if c.shares {
+						a.group = append(a.group, t.Context())
+					}
+					d := in.registry.newDelivery(e)
+					d.from = &origin{fence: f, offset: int64(n*c.events + i)}
+					a.ds = append(a.ds, d)
+				}
+				_, err := p.openAndRun(t.Context(), a)
+				if err == nil {
+					err = p.commit(t.Context())
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			for _, statement := range c.statements {
+				if kept := pgtest.Count(t, pool, "select coalesce(sum(generic_plans), 0) from pg_prepared_statements where statement like '-- inbox.' || $1 || E'\\n%'", statement); kept < 6 {
+					t.Errorf("%d of 12 of inbox.%s used the plan that is kept", kept, statement)
+				}
+			}
+		})
 	}
 }
 

@@ -46,7 +46,7 @@ select pg_try_advisory_xact_lock($1::int, $2::int)`
 //
 // What is before an event is looked for in the order of places, up to the first. Without an order Postgres would read the table instead of
 // the key's queue, if one key has most of it: it would expect to meet a row at once, also of a key that has none. Without "offset 0"
-// Postgres looks for it once for each use of the answer.
+// Postgres looks for it once for each use of the answer. In subqueries $10 and $14 change no plan: else Postgres would plan each time anew.
 const recordSQL = `-- inbox.record
 ` + recordBegins + recordOne + behind + ` or ` + pausedKey + recordEnds
 
@@ -56,7 +56,7 @@ const recordUnpausedSQL = `-- inbox.record_unpaused
 
 // The same for many events, one array a column. $14 says whether a key may be paused.
 const recordManySQL = `-- inbox.record_many
-` + recordBegins + recordSeveral + behind + ` or $14::boolean and ` + pausedKey + recordEnds
+` + recordBegins + recordSeveral + behind + ` or (select $14::boolean) and ` + pausedKey + recordEnds
 
 const (
 	recordBegins = `insert into holdfast.inbox (consumer, source, event_id, topic, partition, "offset", hash, processed_at, result, attempts)
@@ -66,7 +66,7 @@ select $1::text, u.source, u.event_id, u.topic, u.partition, u."offset", u.hash,
 	recordOne     = `(select $2::text, $3::int, $4::text, $5::text, $6::text, $7::bigint, $8::bytea)` + recordRows
 	recordSeveral = `unnest($2::text[], $3::int[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::bytea[])` + recordRows
 	recordRows    = ` as u (topic, partition, source, event_id, key, "offset", hash)
- cross join lateral (select coalesce($10::text, case when u.key <> '' and (`
+ cross join lateral (select coalesce((select $10::text), case when u.key <> '' and (`
 
 	// Whether something of the key of u is before it, and whether that key is paused.
 	behind = `
@@ -97,7 +97,7 @@ select coalesce(array_agg(u.n::int), '{}')
    and (select count(*) from unnest($2::text[], $3::int[], $4::bigint[]) f (topic, partition, epoch)
          where exists (select from holdfast.consumer_position p
                         where p.consumer = $1::text and p.topic = f.topic and p.partition = f.partition and p.epoch = f.epoch)) = cardinality($2::text[])
-   and (u.key = '' or not (` + behind + ` or $9::boolean and ` + pausedKey + `))`
+   and (u.key = '' or not (` + behind + ` or (select $9::boolean) and ` + pausedKey + `))`
 
 const knownSQL = `-- inbox.known
 select i.hash, i.result from holdfast.inbox i

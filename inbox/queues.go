@@ -36,7 +36,7 @@ func (qs *queues) followers(out Outcome) int {
 
 // queueFollowers records and stores many events that follow a stored one, as a single one is: record, lock, store, in this order.
 func (qs *queues) queueFollowers(b *pgx.Batch, ds []*delivery) {
-	qs.ledger.queueRecord(b, ds, 1, "", ds[0].fence())
+	qs.ledger.queueRecord(b, ds, 1, "stored", ds[0].fence())
 	qs.queueStore(b, ds, past{}, nil, true)
 }
 
