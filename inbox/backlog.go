@@ -71,7 +71,7 @@ func (bl *backlog) workStored(ctx context.Context) error {
 			bl.vitals.reached()
 		}
 		// 2. Each worker handles one of them. They are heads of different keys.
-		for _, s := range got {
+		for _, s := range bl.apart(jobs, got) {
 			free <- struct{}{}
 			wg.Add(1)
 			go func() {

@@ -19,11 +19,12 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
 // deadlyChild names the variable that makes the test binary a consumer whose handler may end the process. Its value is
-// DSN, brokers and topic, one a line.
+// DSN, brokers and topic, one a line; without the last two it handles stored events.
 const deadlyChild = "HOLDFAST_TEST_DEADLY_CHILD"
 
 func runDeadlyChild() {
@@ -39,8 +40,17 @@ func runDeadlyChild() {
 				if e.ID == "deadly" {
 					os.Exit(7)
 				}
+				if len(args) == 1 {
+					time.Sleep(100 * time.Millisecond) // sleep: those beside it have begun when the process ends
+				}
 				return effectOf(ctx, tx, e)
 			})
+		}
+		switch {
+		case err != nil:
+		case len(args) == 1:
+			err = in.Run(ctx)
+		default:
 			err = in.Consume(ctx, kafkaGroup(groupConfig{Brokers: strings.Split(args[1], ","), GroupID: "group-of-" + args[2], Topics: []string{args[2]},
 				SessionTimeout: time.Minute, HeartbeatInterval: 50 * time.Millisecond})) // dropMembers ends the sessions of the dead
 		}
@@ -112,6 +122,69 @@ func TestDeadly_APayloadThatEndsTheProcessReachesTheLetters(t *testing.T) {
 	}
 	if n := pgtest.Count(t, b.db, "select count(*) from holdfast.consumer_position where clean and position = 6"); n != 1 {
 		t.Error("the position is not clean at 6")
+	}
+}
+
+// What else was in a call when the process ended is not to blame for it.
+func TestDeadly_AStoredEventThatEndsTheProcessTakesNoOtherWithIt(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
+	b := setup(t)
+	in := b.inbox()
+	for i := range 12 {
+		id := fmt.Sprint("e", i)
+		if i == 5 {
+			id = "deadly"
+		}
+		if _, err := in.Store(b.Context(), event(id, "key of "+id)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ends := 0
+	for {
+		cmd := exec.Command(os.Args[0], "-test.run=^$")
+		cmd.Env = append(os.Environ(), deadlyChild+"="+b.db.DSN, "PGAPPNAME=deadly")
+		var stderr strings.Builder
+		cmd.Stderr = &stderr
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		exited := make(chan error, 1)
+		go func() { exited <- cmd.Wait() }()
+		var err error
+		for waiting := true; waiting; {
+			select {
+			case err = <-exited:
+				waiting = false
+			case <-time.After(20 * time.Millisecond): // Polls the database: the other process tells us nothing.
+				if b.count("select count(*) from holdfast.stored") == 0 {
+					_ = cmd.Process.Signal(syscall.SIGTERM)
+				}
+			}
+		}
+		var exit *exec.ExitError
+		if errors.As(err, &exit) && exit.ExitCode() == 7 {
+			if ends++; ends > 20 {
+				t.Fatal("the process still ends")
+			}
+			wait.Until(t, "nothing that it sent is carried out any more", func() bool {
+				return b.count("select count(*) from pg_stat_activity where application_name = 'deadly' and datname = current_database()") == 0
+			})
+			pgtest.Exec(t, b.db, "update holdfast.stored set lease_until = now() - interval '1 second' where lease_until > now()") // as time passes
+			continue
+		}
+		if err != nil {
+			t.Fatalf("the consumer: %v: %s", err, stderr.String())
+		}
+		break
+	}
+	if ends != 3 {
+		t.Errorf("the process ended %d times, want as often as the event has attempts, 3", ends)
+	}
+	if got := pgtest.Text(t, b.db, "select string_agg(event_id || ': ' || reason, ', ') from holdfast.letter"); got != "deadly: it was started too often and never finished" {
+		t.Errorf("dead letters are %s", got)
+	}
+	if n := b.count("select count(*) from effect"); n != 11 {
+		t.Errorf("%d of the other 11 events were handled", n)
 	}
 }
 

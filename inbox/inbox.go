@@ -85,6 +85,7 @@ func newInbox(pool *pgxpool.Pool, c Config) *Inbox {
 		registry: registry,
 		memory:   newStoredMemory(c.MemoryBudget/8, c.Workers),
 	}
+	suspects := turns.New(1)
 	return &Inbox{
 		env:          env,
 		registry:     registry,
@@ -99,6 +100,7 @@ func newInbox(pool *pgxpool.Pool, c Config) *Inbox {
 			ledger:   ledger,
 			claims:   claims,
 			pauses:   pauses,
+			suspects: suspects,
 		},
 		sweeper: &sweeper{env: env, runner: runner},
 		retention: retention.New(retention.Config{
@@ -117,7 +119,7 @@ func newInbox(pool *pgxpool.Pool, c Config) *Inbox {
 			declarations: declarations,
 			receiver:     receiver,
 			pauses:       pauses,
-			suspects:     turns.New(1),
+			suspects:     suspects,
 		},
 		pauses: pauses,
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/inbox/internal/loop"
 )
 
@@ -37,6 +38,12 @@ func (cl *claimed) kafkaPartition() int {
 		return -1
 	}
 	return int(*cl.partition)
+}
+
+// suspect reports that an attempt before this one ended without a word: the event may have ended its process.
+func (cl *claimed) suspect() bool {
+	previous := cl.attempts - 1
+	return len(cl.errors) < min(previous, failure.MaxErrors)
 }
 
 // late reports that the lease may end before the handler does. Its transaction could then not commit.

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/sqlschema"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
@@ -54,7 +55,7 @@ func TestQueries_EveryStatementIsNamedAndFitsTheSchema(t *testing.T) {
 func TestQueries_OnlyTheHeadOfAQueueIsResumed(t *testing.T) {
 	t.Parallel()
 	waking.OnlyTheHead(t, func(t *testing.T, db *pgtest.DB, key string) {
-		pgtest.Exec(t, db.Pool, resumeSQL, "billing", "orders", key)
+		pgtest.Exec(t, db.Pool, sqlschema.In("", resumeSQL), "billing", "orders", key)
 	})
 }
 

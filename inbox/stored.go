@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/inbox/internal/loop"
+	"github.com/holdfast-go/holdfast/inbox/internal/turns"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
 
@@ -24,6 +25,27 @@ type backlog struct {
 	ledger   *ledger
 	claims   *claims
 	pauses   *pauses
+	suspects *turns.Turns // one suspect of the node runs at a time, also of those that come from Kafka (serial.go)
+}
+
+// suspectRest is after how long a suspect comes again that had to wait for another one.
+const suspectRest = 250 * time.Millisecond
+
+// apart returns those of a claim that may begin. Of several suspects that is the first: if it ends the process once more, the others
+// are not in a call, and have spent no attempt.
+func (bl *backlog) apart(ctx context.Context, got []*claimed) []*claimed {
+	kept, suspects := got[:0], 0
+	for _, s := range got {
+		if s.suspect() {
+			if suspects++; suspects > 1 {
+				bl.handBack(ctx, s, suspectRest)
+				bl.claims.memory.give(s)
+				continue
+			}
+		}
+		kept = append(kept, s)
+	}
+	return kept
 }
 
 // maxInARow is how many events of a key a worker handles before others have a turn.
@@ -39,7 +61,15 @@ func (bl *backlog) work(ctx context.Context, s *claimed, stop <-chan struct{}) e
 		}
 	}()
 	for n := 1; ; n++ {
+		alone := s.suspect()
+		if alone && !bl.suspects.Try() {
+			bl.handBack(ctx, s, suspectRest)
+			return nil
+		}
 		next, err := bl.workOne(ctx, s, n == 1, n < maxInARow && !bl.pauses.stopped())
+		if alone {
+			bl.suspects.Leave()
+		}
 		if next == nil {
 			return err
 		}

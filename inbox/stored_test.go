@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -159,4 +161,67 @@ func TestStored_ALeaseFromAClockThatWasWrongRunsOut(t *testing.T) {
 	pgtest.Exec(t, b.db, "update holdfast.stored set lease_token = gen_random_uuid(), lease_until = now() + interval '10 years'")
 	b.run(in.Run)
 	b.awaitOutcome("1", Handled)
+}
+
+// After an unclean end each event that was in a call has an attempt more than errors.
+func TestStored_SuspectsRunOneAtATime(t *testing.T) {
+	b := setup(t)
+	in := b.inbox()
+	var running, most, fresh atomic.Int32
+	var first atomic.Bool
+	first.Store(true)
+	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		if strings.HasPrefix(e.ID, "fresh") {
+			fresh.Add(1)
+			return effectOf(ctx, tx, e)
+		}
+		if n := running.Add(1); n > most.Load() {
+			most.Store(n)
+		}
+		defer running.Add(-1)
+		if got := AttemptFrom(ctx); got != 2 {
+			t.Errorf("%s has attempt %d, want 2: to be handed back costs none", e.ID, got)
+		}
+		for begun := time.Now(); fresh.Load() < 4 || first.Load() && time.Since(begun) < 3*suspectRest; { // Others go on beside it, and its like come again.
+			time.Sleep(time.Millisecond) // sleep: that happens meanwhile, or the handler's time ends
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+		}
+		first.Store(false)
+		return effectOf(ctx, tx, e)
+	})
+	for i := range 4 {
+		for _, name := range []string{"suspect", "fresh"} {
+			id := fmt.Sprint(name, i)
+			if _, err := in.Store(b.Context(), event(id, id)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	pgtest.Exec(t, b.db, "update holdfast.stored set attempts = 1, lease_until = now() - interval '1 second' where event_id like 'suspect%'")
+	stop := b.run(in.Run)
+	for i := range 4 {
+		b.awaitOutcome(fmt.Sprint("suspect", i), Handled)
+		b.awaitOutcome(fmt.Sprint("fresh", i), Handled)
+	}
+	stop()
+	if most.Load() != 1 {
+		t.Errorf("%d suspects ran at once", most.Load())
+	}
+}
+
+func TestStored_ASuspectHasHadAnAttemptThatEndedWithoutAWord(t *testing.T) {
+	errs := func(n int) []string { return make([]string, n) }
+	for _, row := range []struct {
+		attempts int // with the present one
+		errors   []string
+		want     bool
+	}{
+		{1, nil, false}, {2, errs(1), false}, {2, nil, true}, {5, errs(4), false}, {5, errs(3), true}, {100, errs(20), false}, {100, errs(19), true}, {1, errs(3), false},
+	} {
+		if got := (&claimed{attempts: row.attempts, errors: row.errors}).suspect(); got != row.want {
+			t.Errorf("attempt %d after %d errors: %v", row.attempts, len(row.errors), got)
+		}
+	}
 }

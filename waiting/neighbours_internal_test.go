@@ -105,6 +105,10 @@ func TestNeighbours_WhatIsDoneToParkedEventsConcernsNoOthers(t *testing.T) {
 			before: []string{held("orders", "k", 3), "update holdfast.parked set letter = 99 where place = 2000"},
 			left:   "lane = 3",
 		},
+		"a replay whose letter was purged": {
+			key:    "k",
+			before: []string{"update holdfast.parked set letter = 99 where id = '3/orders/k/20'"},
+		},
 		"a key that is held, with a replay of another letter": {
 			key: "k",
 			before: []string{held("orders", "k", 3), held("orders", "k", 3), held("orders", "j", 3), "update holdfast.letter set holds = false, state = 'replaying' where id <> 1",
@@ -199,7 +203,7 @@ func TestNeighbours_ABatchGoesOnWhereTheLastOneEnded(t *testing.T) {
 		place         int64
 	}{
 		{2, 1 << 20, 1, 1, true, "[]", "", 20},
-		{3, 1 << 20, 1, 1, true, "[]", "j", math.MaxInt64}, // the last without a key, and two of the leased one
+		{2, 1 << 20, 1, 1, true, "[]", "j", math.MaxInt64}, // the last without a key, and one of the leased one
 		{9, two, 2, 2, true, "[k]", "k", 20},
 		{9, two - 1, 1, 1, true, "[k]", "k", 30},
 		{9, 1 << 20, 3, 3, false, "[l]", "l", 30},
