@@ -189,40 +189,52 @@ func TestNeighbours_WhatIsDoneToParkedEventsConcernsNoOthers(t *testing.T) {
 // after each event without a key.
 func TestNeighbours_ABatchGoesOnWhereTheLastOneEnded(t *testing.T) {
 	t.Parallel()
-	db, r := neighbours(t)
-	pgtest.Exec(t, db.Pool, "insert into holdfast.parked_lease (lane, topic, key, place) values (3, 'orders', '', 20), (3, 'orders', 'j', 0)")
-	two := int64(pgtest.Count(t, db.Pool, "select sum(pg_column_size(errors)) from holdfast.parked where lane = 3 and topic = 'orders' and key = 'k' and place < 30"))
-	key, place := "", int64(math.MinInt64)
-	for _, want := range []struct {
-		rows          int32
-		bytes         int64
-		free, changed int
-		more          bool
-		keys          string
-		key           string
-		place         int64
+	for name, c := range map[string]struct {
+		statement string
+		more      []any
+		changed   string // where the changed ones are
 	}{
-		{2, 1 << 20, 1, 1, true, "[]", "", 20},
-		{2, 1 << 20, 1, 1, true, "[]", "j", math.MaxInt64}, // the last without a key, and one of the leased one
-		{9, two, 2, 2, true, "[k]", "k", 20},
-		{9, two - 1, 1, 1, true, "[k]", "k", 30},
-		{9, 1 << 20, 3, 3, false, "[l]", "l", 30},
+		"give up":  {giveUpRelay, []any{"open", "given up", "ann", ""}, "select event_id as id, id as n from holdfast.letter"},
+		"redirect": {redirectRelay, []any{"elsewhere", "redirected"}, "select id, seq as n from holdfast.event"},
 	} {
-		tx := pgtest.Begin(t, db)
-		var free, changed int
-		var more bool
-		var keys []string
-		err := tx.QueryRow(t.Context(), r.sql.In(giveUpRelay), 3, "orders", "", key, place, int64(1000), want.rows, want.bytes, true, "open", "given up", "ann", "").
-			Scan(&free, &changed, &more, &keys, &key, &place)
-		if err == nil {
-			err = tx.Commit(t.Context())
-		}
-		if err != nil || free != want.free || changed != want.changed || more != want.more || fmt.Sprint(keys) != want.keys || key != want.key || place != want.place {
-			t.Errorf("%d of %d, more %v, of %v, up to %q %d, %v; want %+v", changed, free, more, keys, key, place, err, want)
-		}
-	}
-	if got := pgtest.Text(t, db.Pool, "select string_agg(event_id, ' ' order by id) from holdfast.letter"); got != "3/orders//10 3/orders//30 3/orders/k/10 3/orders/k/20 3/orders/k/30 3/orders/l/10 3/orders/l/20 3/orders/l/30" {
-		t.Errorf("given up are %s", got)
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db, r := neighbours(t)
+			pgtest.Exec(t, db.Pool, "insert into holdfast.parked_lease (lane, topic, key, place) values (3, 'orders', '', 20), (3, 'orders', 'j', 0)")
+			two := pgtest.Count(t, db.Pool, "select sum(pg_column_size(errors)) from holdfast.parked where lane = 3 and topic = 'orders' and key = 'k' and place < 30")
+			key, place := "", int64(math.MinInt64)
+			for _, want := range []struct {
+				rows  int32
+				bytes int64
+				free  int
+				more  bool
+				keys  string
+				key   string
+				place int64
+			}{
+				{2, 1 << 20, 1, true, "[]", "", 20},
+				{2, 1 << 20, 1, true, "[]", "j", math.MaxInt64}, // the last without a key, and one of the leased one
+				{9, two, 2, true, `["k"]`, "k", 20},
+				{9, two - 1, 1, true, `["k"]`, "k", 30},
+				{9, 1 << 20, 3, false, `["l"]`, "l", 30},
+			} {
+				tx := pgtest.Begin(t, db)
+				var free, changed int
+				var more bool
+				var keys []string
+				args := append([]any{3, "orders", "", key, place, int64(1000), want.rows, want.bytes, true}, c.more...)
+				err := tx.QueryRow(t.Context(), r.sql.In(c.statement), args...).Scan(&free, &changed, &more, &keys, &key, &place)
+				if err == nil {
+					err = tx.Commit(t.Context())
+				}
+				if err != nil || free != want.free || changed != free || more != want.more || fmt.Sprintf("%q", keys) != want.keys || key != want.key || place != want.place {
+					t.Errorf("%d of %d, more %v, of %q, up to %q %d, %v; want %+v", changed, free, more, keys, key, place, err, want)
+				}
+			}
+			if got := pgtest.Text(t, db.Pool, "select string_agg(id, ' ' order by n) from ("+c.changed+") c"); got != "3/orders//10 3/orders//30 3/orders/k/10 3/orders/k/20 3/orders/k/30 3/orders/l/10 3/orders/l/20 3/orders/l/30" {
+				t.Errorf("changed are %s", got)
+			}
+		})
 	}
 }
 
@@ -231,12 +243,12 @@ func TestNeighbours_WhatIsRetriedIsNoOther(t *testing.T) {
 	t.Parallel()
 	for key, want := range map[string]string{
 		"k": "3/orders/k/10",
-		"":  "3/orders//10 3/orders//20 3/orders//2000 3/orders//30 3/orders/j/10 3/orders/k/10",
+		"":  "3/orders//10 3/orders//20 3/orders//2000 3/orders//30 3/orders/k/10 3/orders/l/10",
 	} {
 		db, r := neighbours(t)
-		pgtest.Exec(t, db.Pool, "update holdfast.parked set next_at = now() - interval '1 hour' where key = 'l'")
+		pgtest.Exec(t, db.Pool, "update holdfast.parked set next_at = now() - interval '1 hour' where key = 'j'")
 		due := func() string {
-			return pgtest.Text(t, db.Pool, "select string_agg(id, ' ' order by id) from holdfast.parked where next_at <= now() and key <> 'l'")
+			return pgtest.Text(t, db.Pool, "select string_agg(id, ' ' order by id) from holdfast.parked where next_at <= now() and key <> 'j'")
 		}
 		for _, dryRun := range []bool{true, false} {
 			if got := due(); got != "" {
@@ -330,5 +342,19 @@ func TestNeighbours_APauseIsNoOthers(t *testing.T) {
 	pgtest.Exec(t, db.Pool, `insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time) values (3, 'orders', 'k', -1, 'record', now() + interval '1 hour', 1, 's', 't', now())`)
 	if n, err := r.Retry(t.Context(), Filter{Origin: "relay", Topic: "orders"}, Options{By: "ann"}); n != 1 || err != nil {
 		t.Errorf("%d are retried, %v", n, err)
+	}
+}
+
+func TestNeighbours_EachConsumerIsNamedOnce(t *testing.T) {
+	t.Parallel()
+	db, r := room(t)
+	pgtest.Exec(t, db.Pool, `insert into holdfast.inbox (consumer, source, event_id, topic, hash, processed_at, result)
+		select c, 's', n::text, 'orders', '', now(), 'handled' from unnest('{a,c,e}'::text[]) c, generate_series(1, 3) n`)
+	pgtest.Exec(t, db.Pool, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash)
+		select c, 'orders', 'k', nextval('holdfast.stored_place'), 's', n::text, 't', now(), '' from unnest('{b,c,d}'::text[]) c, generate_series(1, 3) n`)
+	pgtest.Exec(t, db.Pool, `insert into holdfast.consumer_type (consumer, type, node, seen_until)
+		select c, n::text, 'n', now() from unnest('{a,d,f,g}'::text[]) c, generate_series(1, 3) n`)
+	if got, err := r.Consumers(t.Context()); fmt.Sprint(got) != "[a b c d e f g]" || err != nil {
+		t.Errorf("the consumers are %v, %v", got, err)
 	}
 }
