@@ -62,7 +62,7 @@ func (bl *backlog) workStored(ctx context.Context) error {
 		case ctx.Err() != nil:
 			for _, s := range got {
 				bl.handBack(jobs, s, 0)
-				bl.claims.memory.give(s)
+				bl.claims.handedBack(s)
 			}
 			return nil
 		case err != nil:
@@ -71,7 +71,7 @@ func (bl *backlog) workStored(ctx context.Context) error {
 			bl.vitals.reached()
 		}
 		// 2. Each worker handles one of them. They are heads of different keys.
-		for _, s := range bl.apart(jobs, got) {
+		for _, s := range got {
 			free <- struct{}{}
 			wg.Add(1)
 			go func() {

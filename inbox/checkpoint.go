@@ -51,7 +51,8 @@ func (p *partition) identify(ctx context.Context, first, end int64) (id logIdent
 	}
 	pg, memory, err := p.fetch(ctx, m.Offset)
 	defer memory.Give()
-	if errors.Is(err, ErrOffsetOutOfRange) {
+	var large *source.TooLargeError
+	if errors.Is(err, ErrOffsetOutOfRange) || errors.As(err, &large) { // Reading comes to the same, and holds the partition if it has to.
 		return logUnknown, true
 	}
 	if err != nil {

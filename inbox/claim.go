@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/holdfast-go/holdfast/inbox/internal/turns"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 	"github.com/holdfast-go/holdfast/internal/plain"
 )
@@ -23,6 +24,7 @@ type claims struct {
 	*env
 	registry   *registry
 	memory     *storedMemory
+	suspects   *turns.Turns // one suspect of the node is in a call at a time, also of those that come from Kafka (serial.go)
 	unanswered unanswered
 
 	mu   sync.Mutex // Run and Consume may claim at once
@@ -45,7 +47,7 @@ func (cl *claims) claim(ctx context.Context, n int) ([]*claimed, error) {
 // claimOf is claim for some types, from a mark on. whole says that it looked at everything, and begun when: what it waited for a
 // connection is no part of that.
 func (cl *claims) claimOf(ctx context.Context, n int, types []string, mark claimMark) (got []*claimed, whole bool, begun time.Time, err error) {
-	bytes, alone := cl.memory.room()
+	bytes, only := cl.memory.room()
 	if bytes == 0 || len(types) == 0 {
 		return nil, false, begun, nil
 	}
@@ -57,6 +59,12 @@ func (cl *claims) claimOf(ctx context.Context, n int, types []string, mark claim
 		return nil, false, begun, fmt.Errorf("claim stored events: %w", err)
 	}
 	defer conn.Release()
+	alone := cl.suspects.Try()
+	defer func() {
+		if alone {
+			cl.suspects.Leave()
+		}
+	}()
 	failpoint.Hit(failpoint.InboxClaiming)
 	token, begun := uuid.NewString(), time.Now()
 	lost := cl.unanswered.tokens(begun)
@@ -67,7 +75,7 @@ func (cl *claims) claimOf(ctx context.Context, n int, types []string, mark claim
 	}
 	b := &pgx.Batch{}
 	b.Queue(cl.sql.interpret)
-	b.Queue(cl.sql.claim, cl.c.Consumer, types, int32(n), token, cl.lease().Microseconds(), lost, bytes, alone, from, mark.place)
+	b.Queue(cl.sql.claim, cl.c.Consumer, types, int32(n), token, cl.lease().Microseconds(), lost, bytes, only, from, mark.place, alone)
 	got, err = readClaimed(conn.SendBatch(ctx, b), token, begun.Add(cl.lease()))
 	if err != nil {
 		cl.unanswered.add(token, begun.Add(2*cl.lease()), err)
@@ -78,6 +86,9 @@ func (cl *claims) claimOf(ctx context.Context, n int, types []string, mark claim
 	}
 	for _, s := range got {
 		cl.memory.hold(s)
+		if s.suspect() { // It has the turn now.
+			s.alone, alone = true, false
+		}
 	}
 	if len(got) > 0 {
 		failpoint.Hit(failpoint.InboxClaimed)
@@ -97,6 +108,27 @@ func readClaimed(br pgx.BatchResults, token string, until time.Time) (got []*cla
 	}
 	rows, _ := br.Query() // CollectRows returns its error.
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (*claimed, error) { return scanClaimed(row, token, until) })
+}
+
+// leave ends the turn of a suspect. Claims have passed the others: the next one looks at everything.
+func (cl *claims) leave(s *claimed) {
+	if !s.alone {
+		return
+	}
+	s.alone = false
+	cl.suspects.Leave()
+	cl.mu.Lock()
+	cl.mark = claimMark{}
+	cl.mu.Unlock()
+	cl.wake()
+}
+
+// handedBack ends the work on a claimed event that is not begun.
+func (cl *claims) handedBack(s *claimed) {
+	cl.leave(s)
+	if cl.memory.give(s) {
+		cl.wake()
+	}
 }
 
 // move moves the mark after a claim that began at begun; whole says that it looked at everything.

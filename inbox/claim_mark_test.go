@@ -76,7 +76,7 @@ func TestClaimMark_AClaimFromTheMarkReadsNothingThatWasHandled(t *testing.T) {
 		t.Fatal(err)
 	}
 	claim := func(from any, place int64) int {
-		return b.touched("claim", in.sql.claim, "billing", []string{"order.placed"}, int32(8), uuid.NewString(), int64(1e6), []string{}, int64(1<<20), true, from, place)
+		return b.touched("claim", in.sql.claim, "billing", []string{"order.placed"}, int32(8), uuid.NewString(), int64(1e6), []string{}, int64(1<<20), true, from, place, true)
 	}
 	if pages := claim(at, handled); pages > 1000 {
 		t.Errorf("a claim from the mark touches %d pages", pages)

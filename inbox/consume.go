@@ -23,7 +23,7 @@ type consumer struct {
 	memory       *readahead.Memory
 	pauses       *pauses
 
-	suspects *turns.Turns // after two unclean ends one suspect of the node runs at a time (serial.go)
+	suspects *turns.Turns // one suspect of the node runs at a time, also of the stored ones (claim.go): here after two unclean ends (serial.go)
 }
 
 // run joins the group again and again, and runs each generation, until ctx ends.

@@ -80,12 +80,13 @@ func newInbox(pool *pgxpool.Pool, c Config) *Inbox {
 		skips:        skips,
 		pauses:       pauses,
 	}
+	suspects := turns.New(1)
 	claims := &claims{
 		env:      env,
 		registry: registry,
 		memory:   newStoredMemory(c.MemoryBudget/8, c.Workers),
+		suspects: suspects,
 	}
-	suspects := turns.New(1)
 	return &Inbox{
 		env:          env,
 		registry:     registry,
@@ -100,7 +101,6 @@ func newInbox(pool *pgxpool.Pool, c Config) *Inbox {
 			ledger:   ledger,
 			claims:   claims,
 			pauses:   pauses,
-			suspects: suspects,
 		},
 		sweeper: &sweeper{env: env, runner: runner},
 		retention: retention.New(retention.Config{

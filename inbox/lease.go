@@ -30,6 +30,7 @@ type claimed struct {
 	until     time.Time // the lease lasts at least until then
 	held      int64     // of storedMemory
 	left      bool      // the next event of the key waits for a claim
+	alone     bool      // it has the turn of suspects
 }
 
 // kafkaPartition is where the event came from, -1 if not from Kafka.
@@ -40,10 +41,21 @@ func (cl *claimed) kafkaPartition() int {
 	return int(*cl.partition)
 }
 
-// suspect reports that an attempt before this one ended without a word: the event may have ended its process.
+// suspect reports that an attempt before this one ended without a word: the event may have ended its process. Of an event with as many
+// errors as are kept nobody can tell.
 func (cl *claimed) suspect() bool {
 	previous := cl.attempts - 1
 	return len(cl.errors) < min(previous, failure.MaxErrors)
+}
+
+// unsaid are errors for the attempts that ended without a word, once one has ended with an error: the event is no suspect any more.
+func (cl *claimed) unsaid() (texts []string) {
+	if cl.suspect() {
+		for range min(cl.attempts-1, failure.MaxErrors) - len(cl.errors) {
+			texts = append(texts, failure.BoundedError(failure.Ours("nothing was recorded of an attempt: the process ended, or lost it")))
+		}
+	}
+	return texts
 }
 
 // late reports that the lease may end before the handler does. Its transaction could then not commit.

@@ -169,7 +169,8 @@ select set_config('jit', 'off', true)`
 // $3. Without the inner "limit 1" it reads the table, where one key has most of it. As a subquery $2 has the same length in every plan:
 // else Postgres would plan each claim anew, which takes longer than to make it. A lease that ends later than twice its length from now was given by a clock that was wrong. $6 are the tokens of claims
 // of this node that got no answer: no attempt was made on what they leased. $7 is how many bytes the events may have together; if $8,
-// the first one may have more. $9 and $10 are the next_at and the place from which on it looks; null: at everything (claim_mark.go).
+// the first one may have more. $9 and $10 are the next_at and the place from which on it looks; null: at everything (claim_mark.go). $11
+// says whether it may take a suspect, and then one.
 const claimSQL = `-- inbox.claim
 with head as materialized (
     select h.topic, h.key, h.place, h.next_at
@@ -180,6 +181,7 @@ with head as materialized (
        and (s.next_at, s.place) >= (coalesce($9::timestamptz, '-infinity'), $10::bigint)
        and (s.lease_until <= now() or s.lease_until > now() + 2 * $5::bigint * interval '1 microsecond'
             or s.lease_token = any($6::text[]::uuid[]))
+       and ((select $11::boolean) or not (` + claimSuspect + `))
        and (s.key = '' or (
                not exists (select from (select h.place from holdfast.stored h
                                          where h.consumer = s.consumer and h.topic = s.topic and h.key = s.key and h.place < s.place
@@ -197,7 +199,8 @@ with head as materialized (
      order by h.next_at, h.place
      limit 4 * $3::int
 ), due as (
-    select s.consumer, s.topic, s.key, s.place, h.next_at, coalesce(octet_length(s.payload), 0) + coalesce(pg_column_size(s.headers), 0) as bytes
+    select s.consumer, s.topic, s.key, s.place, h.next_at, coalesce(octet_length(s.payload), 0) + coalesce(pg_column_size(s.headers), 0) as bytes,
+           ` + claimSuspect + ` as suspect
       from head h join holdfast.stored s on s.consumer = $1::text and s.topic = h.topic and s.key = h.key and s.place = h.place
      where s.next_at <= now()
        and (s.lease_until <= now() or s.lease_until > now() + 2 * $5::bigint * interval '1 microsecond'
@@ -209,11 +212,20 @@ with head as materialized (
 update holdfast.stored s
    set lease_token = $4::text::uuid, lease_until = now() + $5::bigint * interval '1 microsecond',
        attempts = s.attempts + case when s.lease_token = any($6::text[]::uuid[]) and s.lease_until > now() then 0 else 1 end
-  from (select d.consumer, d.topic, d.key, d.place, d.bytes, sum(d.bytes) over (order by d.next_at, d.place, d.topic, d.key) as total
-          from due d) d
+  from (select d.consumer, d.topic, d.key, d.place, d.bytes, sum(d.bytes) over w as total, d.suspect, count(*) filter (where d.suspect) over w as suspects
+          from due d window w as (order by d.next_at, d.place, d.topic, d.key)) d
  where s.consumer = d.consumer and s.topic = d.topic and s.key = d.key and s.place = d.place
-   and (d.total <= $7::bigint or $8::boolean and d.total = d.bytes)
+   and (d.total <= $7::bigint or $8::boolean and d.total = d.bytes) and (not d.suspect or d.suspects = 1)
 returning ` + claimedColumns
+
+// Whether an attempt of a stored event ended without a word (claimed.suspect). A claim of this node that got no answer counted one that was
+// not made.
+const (
+	suspectIs    = ` > cardinality(s.errors) and cardinality(s.errors) < ` + keptErrors
+	suspect      = `s.attempts` + suspectIs
+	claimSuspect = `s.attempts - case when s.lease_token = any($6::text[]::uuid[]) and s.lease_until > now() then 1 else 0 end` + suspectIs
+	keptErrors   = "20" // failure.MaxErrors
+)
 
 // The columns that scanClaimed reads. Moments are numbers, because inbox.next is in the transaction of a handler, whose settings may
 // have pgx get texts that it cannot read.
@@ -249,7 +261,7 @@ on conflict (consumer, source, event_id) do update
    set processed_at = excluded.processed_at, result = excluded.result, attempts = excluded.attempts`
 
 // Claims the head of a queue, in the transaction that has removed the one before it, under the key's lock. The head must be due or
-// dormant, and fit for a claim. All times are compared with the clock: now() is when the transaction began, before a handler ran.
+// dormant, fit for a claim, and no suspect. All times are compared with the clock: now() is when the transaction began, before a handler ran.
 const nextSQL = `-- inbox.next
 update holdfast.stored s
    set next_at = clock_timestamp(), lease_token = $5::text::uuid, lease_until = clock_timestamp() + $6::bigint * interval '1 microsecond', attempts = s.attempts + 1
@@ -258,6 +270,7 @@ update holdfast.stored s
                    where h.consumer = $1::text and h.topic = $2::text and h.key = $3::text)
    and s.type = any($4::text[])
    and coalesce(octet_length(s.payload), 0) + coalesce(pg_column_size(s.headers), 0) <= $7::bigint
+   and not (` + suspect + `)
    and (s.next_at = 'infinity' or s.next_at <= clock_timestamp())
    and (s.lease_until <= clock_timestamp() or s.lease_until > clock_timestamp() + 2 * $6::bigint * interval '1 microsecond')
    and not exists (select from holdfast.stored h

@@ -130,7 +130,7 @@ func (p *partition) replaySerially(ctx, jobs context.Context, d *delivery) bool 
 	}
 }
 
-// exclusively runs f in a turn of the type, while no other partition of the node runs a suspect. The turn comes first: other suspects do
+// exclusively runs f in a turn of the type, while the node runs no other suspect. The turn comes first: other suspects do
 // not wait for it. It returns errStopping if the partition is stopped first.
 func (p *partition) exclusively(eventType string, f func() error) error {
 	turns := p.turnsOf(eventType)

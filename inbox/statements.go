@@ -69,7 +69,7 @@ func newStatements(c Config) statements {
 		watermark:      in(watermarkSQL),
 		watermarkIs:    in(watermarkIsSQL),
 		writeBackfill:  in(writeBackfillSQL),
-		awaitsClient:   awaitsClientSQL,
+		awaitsClient:   in(awaitsClientSQL),
 	}
 }
 

@@ -11,7 +11,6 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/inbox/internal/loop"
-	"github.com/holdfast-go/holdfast/inbox/internal/turns"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
 
@@ -25,27 +24,6 @@ type backlog struct {
 	ledger   *ledger
 	claims   *claims
 	pauses   *pauses
-	suspects *turns.Turns // one suspect of the node runs at a time, also of those that come from Kafka (serial.go)
-}
-
-// suspectRest is after how long a suspect comes again that had to wait for another one.
-const suspectRest = 250 * time.Millisecond
-
-// apart returns those of a claim that may begin. Of several suspects that is the first: if it ends the process once more, the others
-// are not in a call, and have spent no attempt.
-func (bl *backlog) apart(ctx context.Context, got []*claimed) []*claimed {
-	kept, suspects := got[:0], 0
-	for _, s := range got {
-		if s.suspect() {
-			if suspects++; suspects > 1 {
-				bl.handBack(ctx, s, suspectRest)
-				bl.claims.memory.give(s)
-				continue
-			}
-		}
-		kept = append(kept, s)
-	}
-	return kept
 }
 
 // maxInARow is how many events of a key a worker handles before others have a turn.
@@ -56,20 +34,14 @@ const maxInARow = 32
 // many handlers hang.
 func (bl *backlog) work(ctx context.Context, s *claimed, stop <-chan struct{}) error {
 	defer func() {
+		bl.claims.leave(s)
 		if again := bl.claims.memory.give(s); again || s.left {
 			bl.wake()
 		}
 	}()
 	for n := 1; ; n++ {
-		alone := s.suspect()
-		if alone && !bl.suspects.Try() {
-			bl.handBack(ctx, s, suspectRest)
-			return nil
-		}
 		next, err := bl.workOne(ctx, s, n == 1, n < maxInARow && !bl.pauses.stopped())
-		if alone {
-			bl.suspects.Leave()
-		}
+		bl.claims.leave(s)
 		if next == nil {
 			return err
 		}
@@ -193,14 +165,14 @@ func (bl *backlog) workOne(ctx context.Context, s *claimed, fresh, goOn bool) (n
 				break
 			}
 			bl.writeDown(ctx, s, func(ctx context.Context, tx pgx.Tx) error {
-				return bl.postpone(ctx, tx, s, v.Delay, []string{failure.BoundedError(cause)})
+				return bl.postpone(ctx, tx, s, v.Delay, append(s.unsaid(), failure.BoundedError(cause)))
 			}, Retrying, begun, func() { bl.retried(about.ctx, s.e, StateStored, s.attempts, v.Delay, true, cause) })
 		case failure.ActDead:
 			l := letter{
 				reason:   bl.because(v.Reason, cause, s.e),
 				holds:    bl.of(s.e.Type).HoldKey,
 				attempts: s.attempts,
-				errors:   failure.AppendError(s.errors, cause),
+				errors:   failure.AppendError(append(s.errors, s.unsaid()...), cause),
 				err:      cause,
 				age:      s.age,
 				reopen:   true,

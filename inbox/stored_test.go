@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/inbox/internal/loop"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
@@ -163,15 +164,16 @@ func TestStored_ALeaseFromAClockThatWasWrongRunsOut(t *testing.T) {
 	b.awaitOutcome("1", Handled)
 }
 
-// After an unclean end each event that was in a call has an attempt more than errors.
+// After an unclean end each event that was in a call has an attempt more than errors. They keep their places: what came due later waits for none
+// of them, and they do not wait for it.
 func TestStored_SuspectsRunOneAtATime(t *testing.T) {
 	b := setup(t)
-	in := b.inbox()
+	in := b.inbox(func(c *Config) { c.Workers = 3 })
 	var running, most, fresh atomic.Int32
-	var first atomic.Bool
-	first.Store(true)
+	var after sync.Map // how many others had been handled
 	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
 		if strings.HasPrefix(e.ID, "fresh") {
+			time.Sleep(time.Millisecond) // sleep: so that there is a backlog
 			fresh.Add(1)
 			return effectOf(ctx, tx, e)
 		}
@@ -180,19 +182,20 @@ func TestStored_SuspectsRunOneAtATime(t *testing.T) {
 		}
 		defer running.Add(-1)
 		if got := AttemptFrom(ctx); got != 2 {
-			t.Errorf("%s has attempt %d, want 2: to be handed back costs none", e.ID, got)
+			t.Errorf("%s has attempt %d, want 2: to wait costs none", e.ID, got)
 		}
-		for begun := time.Now(); fresh.Load() < 4 || first.Load() && time.Since(begun) < 3*suspectRest; { // Others go on beside it, and its like come again.
-			time.Sleep(time.Millisecond) // sleep: that happens meanwhile, or the handler's time ends
+		begun := fresh.Load()
+		after.Store(e.ID, begun)
+		for fresh.Load() < begun+20 { // Others go on beside it.
+			time.Sleep(time.Millisecond) // sleep: they are handled meanwhile, or the handler's time ends
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
 		}
-		first.Store(false)
 		return effectOf(ctx, tx, e)
 	})
-	for i := range 4 {
-		for _, name := range []string{"suspect", "fresh"} {
+	for _, name := range []string{"suspect", "fresh"} {
+		for i := range map[string]int{"suspect": 4, "fresh": 200}[name] {
 			id := fmt.Sprint(name, i)
 			if _, err := in.Store(b.Context(), event(id, id)); err != nil {
 				t.Fatal(err)
@@ -203,11 +206,97 @@ func TestStored_SuspectsRunOneAtATime(t *testing.T) {
 	stop := b.run(in.Run)
 	for i := range 4 {
 		b.awaitOutcome(fmt.Sprint("suspect", i), Handled)
-		b.awaitOutcome(fmt.Sprint("fresh", i), Handled)
 	}
 	stop()
 	if most.Load() != 1 {
 		t.Errorf("%d suspects ran at once", most.Load())
+	}
+	for i := range 4 {
+		if n, _ := after.Load(fmt.Sprint("suspect", i)); n.(int32) > int32(60*(i+1)) {
+			t.Errorf("suspect %d waited for %d others, which came due later", i, n)
+		}
+	}
+}
+
+// One that has failed with an error meanwhile is no suspect any more, and the letter says of which attempts nothing is known.
+func TestStored_ASuspectThatFailsIsNoneAnyMore(t *testing.T) {
+	b := setup(t)
+	in := b.inbox(func(c *Config) { c.Retry = retry.Policy{Attempts: 4, Base: time.Millisecond, Cap: time.Millisecond} })
+	in.Handle("order.placed", func(context.Context, pgx.Tx, holdfast.Event) error { return errors.New("it fails") })
+	if _, err := in.Store(b.Context(), event("1", "k")); err != nil {
+		t.Fatal(err)
+	}
+	pgtest.Exec(t, b.db, "update holdfast.stored set attempts = 2")
+	stop := b.run(in.Run)
+	b.awaitOutcome("1", Dead)
+	stop()
+	if got := pgtest.Text(t, b.db, "select string_agg(left(e, 12), ', ' order by n) from holdfast.letter, unnest(errors) with ordinality u (e, n)"); got != "nothing was , nothing was , it fails, it fails" {
+		t.Errorf("the letter's errors are %s", got)
+	}
+	if n := b.count("select attempts from holdfast.letter"); n != 4 {
+		t.Errorf("it has %d attempts, want 4", n)
+	}
+}
+
+// Claims have passed the others by then.
+func TestStored_TheNextSuspectIsLookedForWhenOneEnds(t *testing.T) {
+	now := time.Now()
+	in := setup(t).inbox()
+	cl, s := in.claims, &claimed{alone: true}
+	cl.mark = claimMark{at: now, took: time.Second, ended: now}
+	if cl.mark.whole(now) || !cl.suspects.Try() {
+		t.Fatal("the next look is one at everything in any case: the test tests nothing")
+	}
+	for range 2 { // It may be said twice.
+		if cl.leave(s); !cl.mark.whole(now) {
+			t.Error("the next claim does not look at everything")
+		}
+		if free, _ := cl.suspects.Look(); free != 1 {
+			t.Errorf("%d suspects may run now, want 1", free)
+		}
+	}
+	select {
+	case <-in.wakeup:
+	default:
+		t.Error("nobody is woken")
+	}
+}
+
+// What follows a stored event in its key is claimed with its end, unless it is a suspect.
+func TestStored_ASuspectIsNotTakenWithTheEventBeforeIt(t *testing.T) {
+	b := setup(t)
+	in := b.inbox()
+	in.Handle("order.placed", effectOf)
+	in.registry.start()
+	for i := range 3 {
+		b.store(in, event(fmt.Sprint(i), "k"))
+	}
+	pgtest.Exec(t, b.db, "update holdfast.stored set attempts = 1 where event_id = '1'")
+	if !in.claims.suspects.Try() {
+		t.Fatal("no turn")
+	}
+	for _, want := range []string{"", "1 2"} { // which are handled then
+		got, err := in.claims.claim(t.Context(), 8)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range got {
+			if err := in.backlog.work(t.Context(), s, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if handled := pgtest.Text(t, b.db, "select string_agg(event_id, ' ' order by event_id) from holdfast.inbox where result = 'handled'"); handled != strings.TrimSpace("0 "+want) {
+			t.Errorf("handled are %s, want 0 %s", handled, want)
+		}
+		if want == "" {
+			in.claims.suspects.Leave()
+		}
+	}
+}
+
+func TestStored_AsManyErrorsAreKeptAsSuspectsAreToldBy(t *testing.T) {
+	if keptErrors != fmt.Sprint(failure.MaxErrors) {
+		t.Errorf("statements say %s, want %d", keptErrors, failure.MaxErrors)
 	}
 }
 

@@ -55,16 +55,18 @@ func sizeOfFirst(set []byte) int64 {
 }
 
 // batchOf reads the first bytes of a batch: batchHeader of them, if it is one. Before Kafka 0.11 there were messages of other formats, which it
-// refuses. Such a message tells the last offset in it.
+// refuses with errOld. Such a message tells the last offset in it.
 func batchOf(b []byte) (h batch, err error) {
 	h.size = sizeOfFirst(b)
 	if len(b) < batchPrefix+5 {
 		return h, fmt.Errorf("a batch has %d bytes", len(b))
 	}
 	h.base = int64(binary.BigEndian.Uint64(b))
-	if format := b[16]; format != 2 {
-		return h, &source.TooLargeError{Next: h.base + 1,
-			Err: fmt.Errorf("the message at offset %d has Kafka's format %d: only 2 is read, which producers write since Kafka 0.11", h.base, format)}
+	switch format := b[16]; {
+	case format < 2:
+		return h, errOld
+	case format > 2:
+		return h, fmt.Errorf("the batch at offset %d has the format %d: only 2 is read", h.base, format)
 	}
 	if len(b) < batchHeader || h.size < batchHeader {
 		return h, fmt.Errorf("a batch at offset %d has %d bytes", h.base, h.size)
@@ -91,10 +93,31 @@ func newPage(tp source.TopicPartition, offset, maxBytes int64) *page {
 // errFull ends the reading of a page.
 var errFull = errors.New("the page is full")
 
+// errOld is batchOf's of a message from before Kafka 0.11.
+var errOld = errors.New("a message of Kafka's format 0 or 1: only 2 is read, which producers write since Kafka 0.11")
+
+// refuse is the error of a set that begins with such messages. The offset to go on at comes after as many as there are one after the other.
+func (pg *page) refuse(set []byte) error {
+	old := &source.TooLargeError{}
+	first := int64(binary.BigEndian.Uint64(set))
+	for int64(len(set)) >= batchPrefix {
+		h, err := batchOf(set)
+		if !errors.Is(err, errOld) {
+			break
+		}
+		old.Next, set = h.base+1, set[min(h.size, int64(len(set))):]
+	}
+	old.Err = fmt.Errorf("offsets up to %d, at %d the first: %w; more such messages may follow", old.Next-1, first, errOld)
+	return pg.wrap(old)
+}
+
 // readAll reads the batches of a set, and returns those that the page has no room for. A batch that is cut off is left out.
 func (pg *page) readAll(set []byte, tx *transactions) (rest []byte, err error) {
 	for int64(len(set)) >= sizeOfFirst(set) {
 		h, err := batchOf(set)
+		if errors.Is(err, errOld) {
+			return nil, pg.refuse(set)
+		}
 		if err != nil {
 			return nil, pg.wrap(err)
 		}
@@ -124,6 +147,8 @@ func (pg *page) readFirst(set *io.LimitedReader, tx *transactions) error {
 	}
 	h, err := batchOf(header)
 	switch {
+	case errors.Is(err, errOld):
+		return pg.refuse(header)
 	case err != nil:
 		return pg.wrap(err)
 	case h.size-batchHeader > set.N:

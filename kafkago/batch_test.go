@@ -10,6 +10,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -105,37 +106,61 @@ func TestBatch_BatchesOfEveryCodecAreReadPageByPage(t *testing.T) {
 	}
 }
 
-// A log that is older than Kafka 0.11 may begin with such messages. The consumer stops at the first, and says how to go past it.
-func TestBatch_AMessageFromBeforeKafka011IsRefused(t *testing.T) {
+// A log that is older than Kafka 0.11 may begin with such messages. The consumer stops at the first, and says how to go past those that it has.
+func TestBatch_MessagesFromBeforeKafka011AreRefused(t *testing.T) {
 	t.Parallel()
-	for name, row := range map[string]struct {
-		codec  compress.Compression
-		format byte
-	}{"format 0": {compress.None, 0}, "format 1": {compress.None, 1}, "format 1, packed": {kafka.Gzip, 1}} {
+	old := func(codec compress.Compression, format byte, offset int64, values ...[]byte) []byte {
+		set := packed(t, codec, 1, offset, valued(values...)...)
+		set[16] = format
+		return set
+	}
+	text := bytes.Repeat([]byte("x"), 100)
+	later := packed(t, compress.None, 2, 43, valued([]byte("three"))...)
+	for name, set := range map[string][]byte{
+		"format 0":         slices.Concat(old(compress.None, 0, 41, text), old(compress.None, 0, 42, text), later),
+		"format 1":         slices.Concat(old(compress.None, 1, 41, text), old(compress.None, 1, 42, text), later),
+		"format 1, packed": slices.Concat(old(kafka.Gzip, 1, 42, text, text), later), // The offset is that of the last message within.
+		"at the end":       slices.Concat(old(compress.None, 1, 41, text), old(compress.None, 1, 42, text)),
+		"one is cut off":   slices.Concat(old(compress.None, 1, 41, text), old(compress.None, 1, 42, text), old(compress.None, 1, 43, text)[:10]),
+	} {
 		t.Run(name, func(t *testing.T) {
-			old := packed(t, row.codec, 1, 41, valued([]byte("one"), []byte("two"))...)
-			old[16] = row.format
-			for at, read := range map[string]func(pg *page) error{
-				"from memory": func(pg *page) error { _, err := pg.readAll(old, &transactions{}); return err },
-				"as it comes": func(pg *page) error {
-					return pg.readFirst(&io.LimitedReader{R: bytes.NewReader(old), N: int64(len(old))}, &transactions{})
-				},
-				"behind a batch": func(pg *page) error {
-					_, err := pg.readAll(append(packed(t, compress.None, 2, 40, valued([]byte("zero"))...), old...), &transactions{})
+			for at, c := range map[string]struct {
+				next    int64
+				records int
+				read    func(pg *page) error
+			}{
+				"from memory": {43, 0, func(pg *page) error { _, err := pg.readAll(set, &transactions{}); return err }},
+				"behind a batch": {43, 1, func(pg *page) error {
+					_, err := pg.readAll(slices.Concat(packed(t, compress.None, 2, 40, valued([]byte("zero"))...), set), &transactions{})
 					return err
-				},
+				}},
+				"as it comes": {1 + int64(binary.BigEndian.Uint64(set)), 0, func(pg *page) error {
+					return pg.readFirst(&io.LimitedReader{R: bytes.NewReader(set), N: int64(len(set))}, &transactions{})
+				}},
 			} {
 				pg := newPage(source.TopicPartition{Topic: "orders", Partition: 3}, 40, 1<<20)
-				err := read(pg)
+				err := c.read(pg)
 				var refused *source.TooLargeError
-				if !errors.As(err, &refused) || refused.Next != 42 || refused.Needs != 0 || !strings.Contains(err.Error(), fmt.Sprintf("the message at offset 41 has Kafka's format %d", row.format)) {
-					t.Errorf("%s: %v, %+v", at, err, refused)
+				if !errors.As(err, &refused) || refused.Next != c.next || refused.Needs != 0 || !strings.Contains(err.Error(), "a message of Kafka's format 0 or 1") {
+					t.Errorf("%s: %v, %+v; want to go on at %d", at, err, refused, c.next)
 				}
-				if want := strings.Count(at, "behind"); len(pg.Records) != want {
-					t.Errorf("%s: %d records, want %d", at, len(pg.Records), want)
+				if len(pg.Records) != c.records {
+					t.Errorf("%s: %d records, want %d", at, len(pg.Records), c.records)
 				}
 			}
 		})
+	}
+}
+
+// A format that is none shows that the batch is damaged: nobody is told to go past it.
+func TestBatch_AFormatThatIsNoneIsAnError(t *testing.T) {
+	t.Parallel()
+	set := packed(t, compress.None, 2, 41, valued([]byte("one"))...)
+	set[16] = 3
+	_, err := newPage(source.TopicPartition{Topic: "orders"}, 41, 1<<20).readAll(set, &transactions{})
+	var refused *source.TooLargeError
+	if err == nil || errors.As(err, &refused) || !strings.Contains(err.Error(), "has the format 3") {
+		t.Errorf("%v", err)
 	}
 }
 

@@ -46,7 +46,14 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	o := options{sql: *sql, workers: *workers, slowest: *slowest, long: *long, verbose: *verbose, least: *least}
+	o := options{
+		workers: *workers,
+		sql:     *sql,
+		slowest: *slowest,
+		long:    *long,
+		verbose: *verbose,
+		least:   *least,
+	}
 	var err error
 	if o.only, err = regexp.Compile(*only); err == nil {
 		o.mutants, err = regexp.Compile(*mutants)

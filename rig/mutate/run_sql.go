@@ -121,13 +121,19 @@ func trySQL(ctx context.Context, o options, out io.Writer, t target, all []*muta
 	var packages []sqlTests
 	asked := 0
 	for i, dir := range append([]string{t.dir}, t.also...) {
-		p := sqlTests{of: target{dir: dir, tests: t.tests, flags: t.flags}}
+		p, own := sqlTests{of: target{dir: dir, tests: t.tests, flags: t.flags}}, filepath.Join(scratch, fmt.Sprint("sql", i))
+		if err := os.Mkdir(own, 0o700); err != nil {
+			return err
+		}
 		var said string
-		if p.binary, said, err = (&pkg{dir: dir}).build(ctx, scratch, fmt.Sprint("sql", i), over); err != nil {
+		if p.binary, said, err = (&pkg{dir: dir}).build(ctx, own, "sql", over); err != nil {
 			return fmt.Errorf("build the tests of %s: %w\n%s", dir, err, said)
 		}
-		if p.tests, err = survey(ctx, o, p.of, scratch, p.binary); err != nil {
+		if p.tests, err = survey(ctx, o, p.of, own, p.binary); err != nil {
 			return err
+		}
+		if len(p.tests) == 0 {
+			return fmt.Errorf("no test of %s passes without a mutant: say -v", dir)
 		}
 		asked += len(p.tests)
 		packages = append(packages, p)

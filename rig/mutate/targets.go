@@ -51,7 +51,7 @@ var targets = []target{
 	{dir: "inbox/internal/retention", tests: `^TestPace`, files: []string{"pace.go"}},
 	{dir: "idempotency/internal/lease", tests: `^Test`, files: []string{"lease.go"}},
 	{dir: "internal/kafkafault", tests: `^Test`, files: []string{"kafkafault.go"}},
-	// Statements. Their mutants meet all quick tests of a package, until one fails.
+	// Statements. Their mutants meet the tests of a package that prepare them, until one fails.
 	{dir: "dlq", sql: true, files: []string{"queries.go"}},
 	{dir: "waiting", sql: true, files: []string{"queries.go"}},
 	{dir: "internal/state", sql: true, files: []string{"queries.go"}, also: []string{"metrics"}},
