@@ -121,7 +121,8 @@ func trySQL(ctx context.Context, o options, out io.Writer, t target, all []*muta
 	var packages []sqlTests
 	asked := 0
 	for i, dir := range append([]string{t.dir}, t.also...) {
-		p, own := sqlTests{of: target{dir: dir, tests: t.tests, flags: t.flags}}, filepath.Join(scratch, fmt.Sprint("sql", i))
+		p, own := sqlTests{of: t}, filepath.Join(scratch, fmt.Sprint("sql", i))
+		p.of.dir = dir
 		if err := os.Mkdir(own, 0o700); err != nil {
 			return err
 		}
