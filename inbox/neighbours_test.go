@@ -162,7 +162,7 @@ func TestNeighbours_AnEventOfAGroupIsFreshIfNothingIsBeforeIt(t *testing.T) {
 		})
 	}
 	ask(t, strings.ReplaceAll(fmt.Sprintf(somethingStored, ourQueue), "select consumer, topic, key,", "select consumer, topic, '',"), []int64{3, 9}, "", true, "{1}")
-	for _, epochs := range [][]int64{{2, 9}, {4, 9}, {3, 8}, {3, 10}, {9, 3}} {
+	for _, epochs := range [][]int64{{2, 9}, {4, 9}, {3, 8}, {3, 10}, {9, 3}, {9, 9}} {
 		ask(t, "select 1", epochs, "b", true, "{}")
 	}
 }
@@ -228,6 +228,9 @@ const waitingRows = `insert into holdfast.stored (consumer, topic, key, place, s
 
 const aToken, anotherToken, aLaterToken = "11111111-0000-0000-0000-000000000000", "00000000-0000-0000-0000-000000000000", "22222222-0000-0000-0000-000000000000"
 
+// earlierRow is an event before the others of a queue, as a replay is, of another type.
+var earlierRow = strings.NewReplacer("nextval('holdfast.stored_place')", "5", "'t', now()", "'u', now()").Replace(somethingStored)
+
 // claimable are changes of a queue: by themselves, in the form that changes the queues that a condition chooses, and whether the head of a
 // queue that was changed so may be claimed, by a claim of all that is due, and with the end of the event before it in its queue.
 var claimable = map[string]struct {
@@ -243,6 +246,7 @@ var claimable = map[string]struct {
 	"leased by a clock that was wrong":   {"update holdfast.stored q set lease_token = '" + aToken + "', lease_until = now() + interval '1 hour' where place = 10 and %s", true, true},
 	"its lease has run out":              {"update holdfast.stored q set lease_token = '" + aToken + "', lease_until = now() - interval '1 minute' where place = 10 and %s", true, true},
 	"an event before it is not due":      {"update holdfast.stored q set next_at = case when place = 10 then now() + interval '1 minute' else now() end where %s", false, false},
+	"an event came in before it":         {earlierRow, false, false},
 	"a worker has the one after it":      {"update holdfast.stored q set next_at = now(), lease_token = '" + aToken + "', lease_until = now() + interval '1 minute' where place = 20 and %s", false, false},
 	"the one after it was leased":        {"update holdfast.stored q set next_at = now(), lease_token = '" + aToken + "', lease_until = now() - interval '1 minute' where place = 20 and %s", true, true},
 	"the one after it, by a wrong clock": {"update holdfast.stored q set next_at = now(), lease_token = '" + aToken + "', lease_until = now() + interval '1 hour' where place = 20 and %s", true, true},
@@ -278,7 +282,9 @@ func TestNeighbours_AClaimTakesTheHeadsThatMayBeClaimed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got := claim(t, 100, []string{}, 1<<30, true, nil, 0, true, fmt.Sprintf(c.change, ourQueue))
 			for i, s := range got {
-				got[i], _, _ = strings.Cut(s, "*")
+				if strings.Contains(c.change, "attempts = ") {
+					got[i], _, _ = strings.Cut(s, "*")
+				}
 			}
 			if want := map[bool][]string{true: everything, false: without}[c.claim]; !slices.Equal(got, want) {
 				t.Errorf("of ours: claimed are %v, want %v", got, want)
@@ -294,12 +300,16 @@ func TestNeighbours_AClaimTakesTheHeadsThatMayBeClaimed(t *testing.T) {
 		keyless    = "update holdfast.stored set key = '', place = place + case key when 'a' then 0 when 'b' then 1 else 2 end, next_at = now() - interval '1 minute'"
 		ordered    = "update holdfast.stored set next_at = now() - interval '1 hour' + interval '1 minute' * (ascii(topic) * 3 + ascii(key) - 388) where place = 10"
 		suspects   = "update holdfast.stored set attempts = 1 where topic = 'b'"
+		over       = "update holdfast.stored set lease_until = now() - interval '1 second' where lease_until > now()"
+		far        = "update holdfast.stored set lease_until = now() + interval '1 hour' where lease_until > now()"
 	)
 	for name, c := range map[string]struct {
 		want string
 		got  []string
 	}{
 		"a claim without an answer leased it":           {"aa10 ab10 ac10 ba10 bb10 bc10 ca10 cb10 cc10", claim(t, 100, []string{aToken}, 1<<30, true, nil, 0, false, fmt.Sprintf(leasedRows, 10))},
+		"it did, and the attempt may have been made":    {"aa10 ab10 ac10 ba10 bc10 ca10 cb10 cc10", claim(t, 100, []string{aToken}, 1<<30, true, nil, 0, false, fmt.Sprintf(leasedRows, 10), over)},
+		"a suspect under a lease of a wrong clock":      {"aa10 ab10 ac10 ba10 bc10 ca10 cb10 cc10", claim(t, 100, []string{}, 1<<30, true, nil, 0, false, fmt.Sprintf(leasedRows, 10), far)},
 		"another one did":                               {"aa10 ab10 ac10 ba10 bc10 ca10 cb10 cc10", claim(t, 100, []string{anotherToken, aLaterToken}, 1<<30, true, nil, 0, true, fmt.Sprintf(leasedRows, 10))},
 		"it leased the one after it":                    {"aa10 ab10 ac10 ba10 bb10 bc10 ca10 cb10 cc10", claim(t, 100, []string{aToken}, 1<<30, true, nil, 0, true, fmt.Sprintf(leasedRows, 20), awake)},
 		"another one leased the one after it":           {"aa10 ab10 ac10 ba10 bc10 ca10 cb10 cc10", claim(t, 100, []string{anotherToken, aLaterToken}, 1<<30, true, nil, 0, true, fmt.Sprintf(leasedRows, 20), awake)},
@@ -376,7 +386,7 @@ func TestNeighbours_WhatBecomesOfAClaimedEventIsItsOwn(t *testing.T) {
 		"taken under an older lease":        {takeSQL, row(anotherToken), "", ""},
 		"taken under a later lease":         {takeSQL, row(aLaterToken), "", ""},
 		"taken behind a replay":             {takeSQL, row(aToken), fmt.Sprintf(before, "b"), ""},
-		"taken, another key has a replay":   {takeSQL, row(aToken), fmt.Sprintf(before, "a"), "bbb10"},
+		"taken, another key has a replay":   {takeSQL, row(aToken), fmt.Sprintf(earlierRow, otherQueues), "bbb10"},
 		"taken without a key":               {takeSQL, []any{"b", "b", "", int64(10), aToken}, keyless + "; " + fmt.Sprintf(before, ""), "bbb10"},
 		"dropped":                           {dropSQL, row(aToken), fmt.Sprintf(before, "b"), "bbb10"},
 		"dropped under an older lease":      {dropSQL, row(anotherToken), "", ""},
@@ -389,7 +399,7 @@ func TestNeighbours_WhatBecomesOfAClaimedEventIsItsOwn(t *testing.T) {
 		"looked for under a later lease":    {stillStoredSQL, row(aLaterToken), "", "0"},
 		"a head":                            {isHeadSQL, []any{"b", "b", "b", int64(10)}, "", "true"},
 		"a head, a replay is before it":     {isHeadSQL, []any{"b", "b", "b", int64(10)}, fmt.Sprintf(before, "b"), "false"},
-		"a head, a replay is before others": {isHeadSQL, []any{"b", "b", "b", int64(10)}, fmt.Sprintf(before, "a"), "true"},
+		"a head, a replay is before others": {isHeadSQL, []any{"b", "b", "b", int64(10)}, fmt.Sprintf(earlierRow, otherQueues), "true"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tx := pgtest.Begin(t, db)
@@ -442,6 +452,22 @@ func TestNeighbours_WhatBecomesOfAClaimedEventIsItsOwn(t *testing.T) {
 				t.Errorf("changed or said is %q, want %q", got, c.changed)
 			}
 		})
+	}
+}
+
+// An attempt that counts is the event's first failure, unless it has failed before; one that is given back is none.
+func TestNeighbours_OnlyAnAttemptThatCountsIsAFailure(t *testing.T) {
+	t.Parallel()
+	db := migrated.New(t)
+	for unspent, want := range map[int32]string{0: "true", 1: "false"} {
+		tx := pgtest.Begin(t, db)
+		pgtest.Exec(t, tx, waitingRows)
+		pgtest.Exec(t, tx, "update holdfast.stored set attempts = 1, lease_token = '"+aToken+"'")
+		pgtest.Exec(t, tx, sqlschema.In("", retrySQL), "b", "b", "b", int64(10), aToken, int64(1), unspent, []string{}, int32(0))
+		if got := textsOf(t, tx, "select (failed_at is not null)::text from holdfast.stored where event_id = 'bbb10'", nil); got != want {
+			t.Errorf("with %d attempts given back it has failed: %s", unspent, got)
+		}
+		rollback(context.Background(), tx)
 	}
 }
 
