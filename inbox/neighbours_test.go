@@ -280,7 +280,7 @@ func TestNeighbours_AClaimTakesTheHeadsThatMayBeClaimed(t *testing.T) {
 	without := slices.DeleteFunc(slices.Clone(everything), func(s string) bool { return s == "bb10" })
 	for name, c := range claimable {
 		t.Run(name, func(t *testing.T) {
-			got := claim(t, 100, []string{}, 1<<30, true, nil, 0, true, fmt.Sprintf(c.change, ourQueue))
+			got := claim(t, 100, []string{anotherToken}, 1<<30, true, nil, 0, true, fmt.Sprintf(c.change, ourQueue))
 			for i, s := range got {
 				if strings.Contains(c.change, "attempts = ") {
 					got[i], _, _ = strings.Cut(s, "*")
@@ -307,21 +307,24 @@ func TestNeighbours_AClaimTakesTheHeadsThatMayBeClaimed(t *testing.T) {
 		want string
 		got  []string
 	}{
-		"a claim without an answer leased it":           {"aa10 ab10 ac10 ba10 bb10 bc10 ca10 cb10 cc10", claim(t, 100, []string{aToken}, 1<<30, true, nil, 0, false, fmt.Sprintf(leasedRows, 10))},
-		"it did, and the attempt may have been made":    {"aa10 ab10 ac10 ba10 bc10 ca10 cb10 cc10", claim(t, 100, []string{aToken}, 1<<30, true, nil, 0, false, fmt.Sprintf(leasedRows, 10), over)},
-		"a suspect under a lease of a wrong clock":      {"aa10 ab10 ac10 ba10 bc10 ca10 cb10 cc10", claim(t, 100, []string{}, 1<<30, true, nil, 0, false, fmt.Sprintf(leasedRows, 10), far)},
-		"another one did":                               {"aa10 ab10 ac10 ba10 bc10 ca10 cb10 cc10", claim(t, 100, []string{anotherToken, aLaterToken}, 1<<30, true, nil, 0, true, fmt.Sprintf(leasedRows, 10))},
-		"it leased the one after it":                    {"aa10 ab10 ac10 ba10 bb10 bc10 ca10 cb10 cc10", claim(t, 100, []string{aToken}, 1<<30, true, nil, 0, true, fmt.Sprintf(leasedRows, 20), awake)},
-		"another one leased the one after it":           {"aa10 ab10 ac10 ba10 bc10 ca10 cb10 cc10", claim(t, 100, []string{anotherToken, aLaterToken}, 1<<30, true, nil, 0, true, fmt.Sprintf(leasedRows, 20), awake)},
-		"without keys each is a head":                   {"a10 a11 a12 a20 a21 a22 b10 b11 b12 b20 b21 b22 c10 c11 c12 c20 c21 c22", claim(t, 100, []string{}, 1<<30, true, nil, 0, true, keyless)},
-		"the first ones":                                {"aa10 ab10 ac10 ba10", claim(t, 4, []string{}, 1<<30, true, nil, 0, true, ordered)},
-		"as many as there is memory for":                {"aa10 ab10 ac10", claim(t, 9, []string{}, 12, false, nil, 0, true, ordered)},
-		"one less":                                      {"aa10 ab10", claim(t, 9, []string{}, 11, false, nil, 0, true, ordered)},
-		"the first, whatever memory there is":           {"aa10", claim(t, 9, []string{}, 1, true, nil, 0, true, ordered)},
-		"nothing, since the first is too large":         {"", claim(t, 9, []string{}, 3, false, nil, 0, true, ordered)},
-		"one suspect":                                   {"aa10 ab10 ac10 ba10*2 ca10 cb10 cc10", claim(t, 100, []string{}, 1<<30, true, nil, 0, true, ordered, suspects)},
-		"no suspect":                                    {"aa10 ab10 ac10 ca10 cb10 cc10", claim(t, 100, []string{}, 1<<30, true, nil, 0, false, ordered, suspects)},
-		"none of those before it take a suspect's turn": {"ba10*2", claim(t, 1, []string{}, 1<<30, true, nil, 0, true, ordered, suspects, "delete from holdfast.stored where topic = 'a'")},
+		"a claim without an answer leased it":            {"aa10 ab10 ac10 ba10 bb10 bc10 ca10 cb10 cc10", claim(t, 100, []string{aToken}, 1<<30, true, nil, 0, false, fmt.Sprintf(leasedRows, 10))},
+		"it did, and the attempt may have been made":     {"aa10 ab10 ac10 ba10 bc10 ca10 cb10 cc10", claim(t, 100, []string{aToken}, 1<<30, true, nil, 0, false, fmt.Sprintf(leasedRows, 10), over)},
+		"a suspect under a lease of a wrong clock":       {"aa10 ab10 ac10 ba10 bc10 ca10 cb10 cc10", claim(t, 100, []string{anotherToken}, 1<<30, true, nil, 0, false, fmt.Sprintf(leasedRows, 10), far)},
+		"another one did":                                {"aa10 ab10 ac10 ba10 bc10 ca10 cb10 cc10", claim(t, 100, []string{anotherToken, aLaterToken}, 1<<30, true, nil, 0, true, fmt.Sprintf(leasedRows, 10))},
+		"it leased the one after it":                     {"aa10 ab10 ac10 ba10 bb10 bc10 ca10 cb10 cc10", claim(t, 100, []string{aToken}, 1<<30, true, nil, 0, true, fmt.Sprintf(leasedRows, 20), awake)},
+		"another one leased the one after it":            {"aa10 ab10 ac10 ba10 bc10 ca10 cb10 cc10", claim(t, 100, []string{anotherToken, aLaterToken}, 1<<30, true, nil, 0, true, fmt.Sprintf(leasedRows, 20), awake)},
+		"without keys each is a head":                    {"a10 a11 a12 a20 a21 a22 b10 b11 b12 b20 b21 b22 c10 c11 c12 c20 c21 c22", claim(t, 100, []string{}, 1<<30, true, nil, 0, true, keyless)},
+		"the first ones":                                 {"aa10 ab10 ac10 ba10", claim(t, 4, []string{}, 1<<30, true, nil, 0, true, ordered)},
+		"as many as there is memory for":                 {"aa10 ab10 ac10", claim(t, 9, []string{}, 12, false, nil, 0, true, ordered)},
+		"one less":                                       {"aa10 ab10", claim(t, 9, []string{}, 11, false, nil, 0, true, ordered)},
+		"the first, whatever memory there is":            {"aa10", claim(t, 9, []string{}, 1, true, nil, 0, true, ordered)},
+		"nothing, since the first is too large":          {"", claim(t, 9, []string{}, 3, false, nil, 0, true, ordered)},
+		"it did, and a suspect may be taken":             {"aa10 ab10 ac10 ba10 bb10*2 bc10 ca10 cb10 cc10", claim(t, 100, []string{aToken}, 1<<30, true, nil, 0, true, fmt.Sprintf(leasedRows, 10), over)},
+		"one suspect, another by a wrong clock":          {"aa10 ab10 ac10 ba10*2 ca10 cb10 cc10", claim(t, 100, []string{anotherToken}, 1<<30, true, nil, 0, true, ordered, suspects, fmt.Sprintf(leasedRows, 10), far)},
+		"one suspect, another whose claim had no answer": {"aa10 ab10 ac10 ba10*2 ca10 cb10 cc10", claim(t, 100, []string{aToken}, 1<<30, true, nil, 0, true, ordered, suspects, fmt.Sprintf(leasedRows, 10), over)},
+		"one suspect":                                    {"aa10 ab10 ac10 ba10*2 ca10 cb10 cc10", claim(t, 100, []string{}, 1<<30, true, nil, 0, true, ordered, suspects)},
+		"no suspect":                                     {"aa10 ab10 ac10 ca10 cb10 cc10", claim(t, 100, []string{}, 1<<30, true, nil, 0, false, ordered, suspects)},
+		"none of those before it take a suspect's turn":  {"ba10*2", claim(t, 1, []string{}, 1<<30, true, nil, 0, true, ordered, suspects, "delete from holdfast.stored where topic = 'a'")},
 	} {
 		if got := strings.Join(c.got, " "); got != c.want {
 			t.Errorf("%s: claimed are %s, want %s", name, got, c.want)
