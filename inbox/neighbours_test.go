@@ -28,12 +28,6 @@ const (
 		select consumer, topic, key, nextval('holdfast.stored_place'), 's', 'stored ' || n, 't', now(), '', 'infinity' from ` + theQueues + ` where %s`
 	anOpenLetter = `insert into holdfast.letter (origin, consumer, topic, key, place, holds, state, reason, event_id, source, type, time, hash)
 		select 'inbox', consumer, topic, key, 1, true, 'open', 'r', 'letter ' || n, 's', 't', now(), '' from ` + theQueues + ` where %s`
-	aReplayedLetter = `insert into holdfast.letter (origin, consumer, topic, key, place, holds, state, reason, event_id, source, type, time, hash)
-		select 'inbox', consumer, topic, key, 1, true, 'replaying', 'r', 'letter ' || n, 's', 't', now(), '' from ` + theQueues + ` where %s`
-	aClosedLetter = `insert into holdfast.letter (origin, consumer, topic, key, place, holds, state, reason, event_id, source, type, time, hash)
-		select 'inbox', consumer, topic, key, 1, true, 'discarded', 'r', 'letter ' || n, 's', 't', now(), '' from ` + theQueues + ` where %s`
-	aLetterThatHoldsNothing = `insert into holdfast.letter (origin, consumer, topic, key, place, holds, state, reason, event_id, source, type, time, hash)
-		select 'inbox', consumer, topic, key, 1, false, 'open', 'r', 'letter ' || n, 's', 't', now(), '' from ` + theQueues + ` where %s`
 	aPausedKey = `insert into holdfast.pause (consumer, topic, key, by, reason) select consumer, topic, key, 'ann', 'r' from ` + theQueues + ` where %s`
 
 	// The partition 5 of the topic b, as the consumer b has it, and those that are like it in all but one.
@@ -51,15 +45,15 @@ var beforehand = map[string]struct {
 	"events of other keys wait":         {fmt.Sprintf(somethingStored, otherQueues), false, false},
 	"a letter holds the key":            {fmt.Sprintf(anOpenLetter, ourQueue), true, false},
 	"letters hold other keys":           {fmt.Sprintf(anOpenLetter, otherQueues), false, false},
-	"a replayed letter holds the key":   {fmt.Sprintf(aReplayedLetter, ourQueue), true, false},
-	"a letter that is closed":           {fmt.Sprintf(aClosedLetter, ourQueue), false, false},
-	"a letter that holds nothing":       {fmt.Sprintf(aLetterThatHoldsNothing, ourQueue), false, false},
+	"a replayed letter holds the key":   {fmt.Sprintf(strings.Replace(anOpenLetter, "'open'", "'replaying'", 1), ourQueue), true, false},
+	"a letter that is closed":           {fmt.Sprintf(strings.Replace(anOpenLetter, "'open'", "'discarded'", 1), ourQueue), false, false},
+	"a letter that holds nothing":       {fmt.Sprintf(strings.Replace(anOpenLetter, "true, 'open'", "false, 'open'", 1), ourQueue), false, false},
 	"the key is paused":                 {fmt.Sprintf(aPausedKey, ourQueue), false, true},
 	"other keys are paused":             {fmt.Sprintf(aPausedKey, otherQueues), false, false},
 	"an event waits, the key is paused": {fmt.Sprintf(somethingStored, ourQueue) + ";" + fmt.Sprintf(aPausedKey, ourQueue), true, true},
 }
 
-// one and many are the parameters of an event, as the statements for one and for many take them.
+// oneEvent has the parameters of an event as the statements for one event take them, manyEvents as those for many do.
 func oneEvent(source, id, key string) []any {
 	return []any{"b", "b", int32(5), source, id, key, int64(7), []byte{1}, int32(3)}
 }
