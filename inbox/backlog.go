@@ -62,7 +62,7 @@ func (bl *backlog) workStored(ctx context.Context) error {
 		case ctx.Err() != nil:
 			for _, s := range got {
 				bl.handBack(jobs, s, 0)
-				bl.claims.handedBack(s)
+				bl.claims.ended(s)
 			}
 			return nil
 		case err != nil:

@@ -86,7 +86,7 @@ func (cl *claims) claimOf(ctx context.Context, n int, types []string, mark claim
 	}
 	for _, s := range got {
 		cl.memory.hold(s)
-		if s.suspect() { // It has the turn now.
+		if alone && s.suspect() { // It has the turn now.
 			s.alone, alone = true, false
 		}
 	}
@@ -123,10 +123,10 @@ func (cl *claims) leave(s *claimed) {
 	cl.wake()
 }
 
-// handedBack ends the work on a claimed event that is not begun.
-func (cl *claims) handedBack(s *claimed) {
+// ended ends the work on a claimed event, whether it was begun or handed back.
+func (cl *claims) ended(s *claimed) {
 	cl.leave(s)
-	if cl.memory.give(s) {
+	if again := cl.memory.give(s); again || s.left {
 		cl.wake()
 	}
 }

@@ -61,36 +61,32 @@ func runDeadlyChild() {
 	}
 }
 
-func TestDeadly_APayloadThatEndsTheProcessReachesTheLetters(t *testing.T) {
-	skip.InShort(t, "it takes 4 s beside the others")
-	b := setupKafka(t, 1)
-	events := b.events(0, 6)
-	events[2].ID = "deadly"
-	b.produce(0, events...)
-	ends := 0
+// untilItLasts starts the consumer again and again, until one does not end by its handler. That one is stopped when the work is done. It returns
+// how many have ended, and calls ended after each.
+func (b *bundle) untilItLasts(args []string, done func() bool, ended func()) (ends int) {
+	b.Helper()
 	for deadline := time.Now().Add(2 * time.Minute); ; {
 		if time.Now().After(deadline) {
-			t.Fatal("the process still ends")
+			b.Fatal("the process still ends")
 		}
 		cmd := exec.Command(os.Args[0], "-test.run=^$")
-		cmd.Env = append(os.Environ(), deadlyChild+"="+b.db.DSN+"\n"+strings.Join(b.cluster.Brokers, ",")+"\n"+b.topic)
+		cmd.Env = append(os.Environ(), deadlyChild+"="+strings.Join(args, "\n"), "PGAPPNAME=deadly")
 		var stderr strings.Builder
 		cmd.Stderr = &stderr
 		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
+			b.Fatal(err)
 		}
 		exited := make(chan error, 1)
 		go func() { exited <- cmd.Wait() }()
 		var err error
-		done := false
+		stopped := false
 		for waiting := true; waiting; {
 			select {
 			case err = <-exited:
 				waiting = false
 			case <-time.After(20 * time.Millisecond): // Polls the database: the other process tells us nothing.
-				if !done && b.count("select count(*) from effect") == 5 && b.count("select count(*) from holdfast.inbox") == 6 &&
-					b.count("select count(*) from holdfast.consumer_position where position = 6") == 1 {
-					done = true
+				if !stopped && done() {
+					stopped = true
 					_ = cmd.Process.Signal(syscall.SIGTERM)
 				}
 			}
@@ -98,14 +94,26 @@ func TestDeadly_APayloadThatEndsTheProcessReachesTheLetters(t *testing.T) {
 		var exit *exec.ExitError
 		if errors.As(err, &exit) && exit.ExitCode() == 7 {
 			ends++
-			b.dropMembers() // A broker waits for a dead member until its session times out.
+			ended()
 			continue
 		}
 		if err != nil {
-			t.Fatalf("the consumer: %v: %s", err, stderr.String())
+			b.Fatalf("the consumer: %v: %s", err, stderr.String())
 		}
-		break
+		return ends
 	}
+}
+
+func TestDeadly_APayloadThatEndsTheProcessReachesTheLetters(t *testing.T) {
+	skip.InShort(t, "it takes 4 s beside the others")
+	b := setupKafka(t, 1)
+	events := b.events(0, 6)
+	events[2].ID = "deadly"
+	b.produce(0, events...)
+	ends := b.untilItLasts([]string{b.db.DSN, strings.Join(b.cluster.Brokers, ","), b.topic}, func() bool {
+		return b.count("select count(*) from effect") == 5 && b.count("select count(*) from holdfast.inbox") == 6 &&
+			b.count("select count(*) from holdfast.consumer_position where position = 6") == 1
+	}, b.dropMembers) // A broker waits for a dead member until its session times out.
 	// Once on the healthy path, where starts are not counted but the unclean end tells of it, and twice counted.
 	if ends != 3 {
 		t.Errorf("the process ended %d times, want as often as it has attempts, 3", ends)
@@ -139,44 +147,12 @@ func TestDeadly_AStoredEventThatEndsTheProcessTakesNoOtherWithIt(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	ends := 0
-	for {
-		cmd := exec.Command(os.Args[0], "-test.run=^$")
-		cmd.Env = append(os.Environ(), deadlyChild+"="+b.db.DSN, "PGAPPNAME=deadly")
-		var stderr strings.Builder
-		cmd.Stderr = &stderr
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		exited := make(chan error, 1)
-		go func() { exited <- cmd.Wait() }()
-		var err error
-		for waiting := true; waiting; {
-			select {
-			case err = <-exited:
-				waiting = false
-			case <-time.After(20 * time.Millisecond): // Polls the database: the other process tells us nothing.
-				if b.count("select count(*) from holdfast.stored") == 0 {
-					_ = cmd.Process.Signal(syscall.SIGTERM)
-				}
-			}
-		}
-		var exit *exec.ExitError
-		if errors.As(err, &exit) && exit.ExitCode() == 7 {
-			if ends++; ends > 20 {
-				t.Fatal("the process still ends")
-			}
-			wait.Until(t, "nothing that it sent is carried out any more", func() bool {
-				return b.count("select count(*) from pg_stat_activity where application_name = 'deadly' and datname = current_database()") == 0
-			})
-			pgtest.Exec(t, b.db, "update holdfast.stored set lease_until = now() - interval '1 second' where lease_until > now()") // as time passes
-			continue
-		}
-		if err != nil {
-			t.Fatalf("the consumer: %v: %s", err, stderr.String())
-		}
-		break
-	}
+	ends := b.untilItLasts([]string{b.db.DSN}, func() bool { return b.count("select count(*) from holdfast.stored") == 0 }, func() {
+		wait.Until(t, "nothing that it sent is carried out any more", func() bool {
+			return b.count("select count(*) from pg_stat_activity where application_name = 'deadly' and datname = current_database()") == 0
+		})
+		pgtest.Exec(t, b.db, "update holdfast.stored set lease_until = now() - interval '1 second' where lease_until > now()") // as time passes
+	})
 	if ends != 3 {
 		t.Errorf("the process ended %d times, want as often as the event has attempts, 3", ends)
 	}

@@ -41,19 +41,16 @@ func (cl *claimed) kafkaPartition() int {
 	return int(*cl.partition)
 }
 
-// suspect reports that an attempt before this one ended without a word: the event may have ended its process. Of an event with as many
-// errors as are kept nobody can tell.
-func (cl *claimed) suspect() bool {
-	previous := cl.attempts - 1
-	return len(cl.errors) < min(previous, failure.MaxErrors)
-}
+// silent is how many attempts before this one ended without a word. Of an event with as many errors as are kept nobody can tell.
+func (cl *claimed) silent() int { return min(cl.attempts-1, failure.MaxErrors) - len(cl.errors) }
 
-// unsaid are errors for the attempts that ended without a word, once one has ended with an error: the event is no suspect any more.
+// suspect reports that the event may have ended its process.
+func (cl *claimed) suspect() bool { return cl.silent() > 0 }
+
+// unsaid are errors for the silent attempts, once one has ended with an error: the event is no suspect any more.
 func (cl *claimed) unsaid() (texts []string) {
-	if cl.suspect() {
-		for range min(cl.attempts-1, failure.MaxErrors) - len(cl.errors) {
-			texts = append(texts, failure.BoundedError(failure.Ours("nothing was recorded of an attempt: the process ended, or lost it")))
-		}
+	for range cl.silent() {
+		texts = append(texts, failure.BoundedError(failure.Ours("nothing was recorded of an attempt: the process ended, or lost it")))
 	}
 	return texts
 }

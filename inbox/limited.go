@@ -82,7 +82,7 @@ func (bl *backlog) claimOne(ctx, jobs context.Context, eventType string, mark *c
 		return nil
 	case ctx.Err() != nil:
 		bl.handBack(jobs, got[0], 0)
-		bl.claims.handedBack(got[0])
+		bl.claims.ended(got[0])
 		return nil
 	}
 	return got[0]

@@ -33,12 +33,7 @@ const maxInARow = 32
 // a claim of its own for each would make a long queue slow. When stop is closed, no other event begins. The error ends Run: too
 // many handlers hang.
 func (bl *backlog) work(ctx context.Context, s *claimed, stop <-chan struct{}) error {
-	defer func() {
-		bl.claims.leave(s)
-		if again := bl.claims.memory.give(s); again || s.left {
-			bl.wake()
-		}
-	}()
+	defer func() { bl.claims.ended(s) }()
 	for n := 1; ; n++ {
 		next, err := bl.workOne(ctx, s, n == 1, n < maxInARow && !bl.pauses.stopped())
 		bl.claims.leave(s)
