@@ -229,9 +229,7 @@ func (l *lane) writeTogether(ctx context.Context, events []*pending, answers []a
 						}
 						return nil
 					})
-				if !l.r.c.HoldKey {
-					resume.addQueue(q)
-				}
+				resume.addQueue(q) // a letter that holds the key does not hold a replay
 			}
 		}
 		if len(gone.places) > 0 {

@@ -1,0 +1,144 @@
+package relay
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/test/migrated"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/roomtest"
+	"github.com/holdfast-go/holdfast/internal/test/seed"
+	"github.com/holdfast-go/holdfast/retry"
+)
+
+// The parked events of a lane are a waiting room.
+func TestRoom_ParkedEventsKeepWhatAWaitingRoomPromises(t *testing.T) {
+	t.Parallel()
+	for name, holds := range map[string]bool{"letters hold keys": true, "letters hold nothing": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := migrated.New(t)
+			room := &parkedRoom{T: t, db: db, r: newRelay(db.Pool, nil, Config{
+				Name:    "r",
+				Lease:   time.Hour,
+				HoldKey: holds,
+				Logger:  noLog,
+			}.withDefaults(), simStatements)}
+			room.Restart()
+			roomtest.Run(t, db, roomtest.Side{TakesMore: true, Superset: true, Free: !holds}, room, seed.New(t), 400)
+		})
+	}
+}
+
+// parkedRoom is a lane that reads no log: the test brings what the log would. What it takes is in its destinations, as if it were in a call.
+type parkedRoom struct {
+	*testing.T
+	r     *Relay
+	l     *lane
+	db    *pgtest.DB
+	taken map[string][]*pending
+}
+
+func (r *parkedRoom) must(err error) {
+	r.Helper()
+	if err != nil {
+		r.Fatal(err)
+	}
+}
+
+func (r *parkedRoom) Restart() (lost bool) {
+	r.Helper()
+	at, err := r.r.readServer(r.Context())
+	r.must(err)
+	r.l, err = r.r.claimOne(r.Context(), at.token, []int16{})
+	r.must(err)
+	r.must(r.r.beginLeases(r.Context(), r.l))
+	r.must(r.r.load(r.Context(), r.l))
+	r.must(r.l.resumeReleased(r.Context()))
+	r.taken = map[string][]*pending{}
+	return false // what was sent is no try of the record
+}
+
+func (r *parkedRoom) Paused() {}
+
+var errNow = retry.After(errors.New("not now"), time.Hour)
+
+// comes is an event as the log has it.
+func (r *parkedRoom) comes(key, id string, letter int64) *pending {
+	return &pending{
+		event: &logEvent{Event: holdfast.Event{ID: id, Source: "s", Type: "t", Topic: roomtest.Topic, Key: key, Time: time.Unix(0, 0)}, letter: letter},
+		item:  item{queue{roomtest.Topic, key}, letter != 0},
+	}
+}
+
+// parks has an event leave the log.
+func (r *parkedRoom) parks(p *pending, d disposition, err error) {
+	r.Helper()
+	r.l.leave(p, d, err)
+	r.must(r.l.park(r.Context(), []*pending{p}, r.l.cursor))
+}
+
+func (r *parkedRoom) Arrive(key, id string, fails bool) (tried bool) {
+	r.Helper()
+	p := r.comes(key, id, 0)
+	d := r.l.waiting().disposition(p.item, spot{roomtest.Topic, anyPartition})
+	switch {
+	case d != undecided:
+		r.parks(p, d, nil)
+	case fails:
+		r.parks(p, recordRefused, errNow)
+	}
+	return d == undecided
+}
+
+// Replayed brings the replay, behind something of its key: one that comes alone is tried at once.
+func (r *parkedRoom) Replayed(key, id string) {
+	r.Helper()
+	r.parks(r.comes(key, id, pgtest.Count(r, r.db, "select id from holdfast.letter where event_id = $1", id)), first, nil)
+}
+
+func (r *parkedRoom) Take() map[string][]string {
+	r.Helper()
+	r.must(r.l.lookAtHeld(r.Context()))
+	r.must(r.l.loadDue(r.Context()))
+	all := map[string][]string{}
+	for _, d := range r.l.destinations {
+		for _, p := range d.queue {
+			key := p.event.Key
+			r.taken[key], all[key] = append(r.taken[key], p), append(all[key], p.event.ID)
+		}
+		d.queue = nil
+	}
+	return all
+}
+
+func (r *parkedRoom) Settle(key string, outcomes []roomtest.Outcome) (had []roomtest.Outcome, next []string) {
+	r.Helper()
+	var c call
+	all := r.taken[key]
+	delete(r.taken, key)
+	for i, p := range all {
+		switch outcomes[i] {
+		case roomtest.Done:
+			c.add(p, answer{})
+		case roomtest.Later:
+			c.add(p, answer{FaultRecord, errNow})
+		case roomtest.Dead:
+			c.add(p, answer{FaultRecord, retry.Permanent(errNow)})
+		case roomtest.Back:
+			p.to.queue = append(p.to.queue, p)
+		}
+	}
+	back, err := r.l.settleParked(r.Context(), c, time.Now())
+	r.must(err)
+	d := all[0].to
+	for _, p := range slices.Concat(back, d.queue) {
+		r.l.drop(p)
+	}
+	d.queue = nil
+	r.must(r.l.endLeases(r.Context()))
+	return outcomes, nil
+}
