@@ -90,7 +90,7 @@ func Run(t *testing.T, db *pgtest.DB, side Side, room Room, seed uint64, steps i
 	r.drain()
 }
 
-var keys = []string{"a", "b", "c"}
+var keys = []string{"a", "b"}
 
 // run is a room beside its model.
 type run struct {
@@ -121,29 +121,29 @@ func (r *run) step() {
 	key := keys[r.rng.IntN(len(keys))]
 	q := r.queues[key]
 	switch n := r.rng.IntN(100); {
-	case n < 25:
+	case n < 20:
 		r.arrive(key, r.rng.IntN(2) == 0)
-	case n < 50:
+	case n < 42:
 		r.take()
-	case n < 75:
+	case n < 64:
 		if len(r.taken[key]) > 0 {
 			r.settle(key, r.outcomes(len(r.taken[key])))
 		}
-	case n < 80:
+	case n < 69:
 		r.retry(key)
-	case n < 85:
+	case n < 73:
 		if q.taken() == "" || !r.side.TakesMore {
-			r.giveUp(key, "", r.rng.IntN(2) == 0)
+			r.giveUp(key, "", r.rng.IntN(4) == 0)
 		}
-	case n < 88:
+	case n < 76:
 		if i := r.rng.IntN(len(q.events) + 1); r.side.OneByOne && i < len(q.events) {
 			r.giveUp(key, q.events[i].id, r.rng.IntN(2) == 0)
 		}
-	case n < 92:
+	case n < 88:
 		r.letter(key, true)
-	case n < 95:
+	case n < 92:
 		r.letter(key, false)
-	case n < 98:
+	case n < 96:
 		if r.side.OneByOne {
 			r.pause(key, !q.paused)
 		}
