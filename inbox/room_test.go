@@ -44,7 +44,7 @@ type work struct {
 }
 
 // Restart hands back what is claimed, or loses it every other time: its lease runs out.
-func (r *storedRoom) Restart() (lost bool) {
+func (r *storedRoom) Restart() (lost, away bool) {
 	r.Helper()
 	r.turns++
 	if lost = r.turns%2 == 0; lost {
@@ -63,7 +63,7 @@ func (r *storedRoom) Restart() (lost bool) {
 	r.in.registry.start()
 	pgtest.Exec(r, r.db, "insert into holdfast.consumer_type (consumer, type, node, seen_until) values ('billing', 'order.placed', 'n', now() + interval '1 hour') on conflict do nothing")
 	r.Paused()
-	return lost
+	return lost, false
 }
 
 func (r *storedRoom) Paused() {
@@ -74,6 +74,8 @@ func (r *storedRoom) Paused() {
 }
 
 func (r *storedRoom) Replayed(string, string) {}
+
+func (r *storedRoom) Return() {}
 
 var errNow = retry.After(errors.New("not now"), time.Hour)
 

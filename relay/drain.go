@@ -244,8 +244,7 @@ func (l *lane) writeTogether(ctx context.Context, events []*pending, answers []a
 		if len(closed) > 0 {
 			batch.Queue(l.r.sql.In(closeLetters), closed)
 		}
-		// A queue whose head waits stays dormant: resuming touches only rows that wait at 'infinity'.
-		if resume.dropStuck(events, outcomes); later == nil && len(resume.topics) > 0 {
+		if later == nil && len(resume.topics) > 0 {
 			l.resume(batch, resume, &emptied)
 		}
 	}, func(batch *pgx.Batch) {

@@ -33,23 +33,6 @@ func (k *rowKeys) addQueue(q queue) {
 	k.topics, k.keys = append(k.topics, q.topic), append(k.keys, q.key)
 }
 
-// dropStuck leaves out queues whose new head was tried and delayed in the same round: it has its own time.
-func (k *rowKeys) dropStuck(events []*pending, outcomes []outcome) {
-	stuck := map[queue]bool{}
-	for i, p := range events {
-		if outcomes[i] == retryLater || outcomes[i] == held {
-			stuck[p.item.queue] = true
-		}
-	}
-	kept := rowKeys{}
-	for i := range k.topics {
-		if q := (queue{k.topics[i], k.keys[i]}); !stuck[q] {
-			kept.addQueue(q)
-		}
-	}
-	*k = kept
-}
-
 // reason is one line that says why an event was given up.
 func reason(err error) string {
 	line, _, _ := strings.Cut(private.Text(err), "\n")

@@ -28,7 +28,7 @@ func TestRoom_ParkedEventsKeepWhatAWaitingRoomPromises(t *testing.T) {
 				Logger:  noLog,
 			}.withDefaults(), simStatements)}
 			room.Restart()
-			roomtest.Run(t, db, roomtest.Side{TakesMore: true, Superset: true, Free: !holds}, room, seed.New(t), 400)
+			roomtest.Run(t, db, roomtest.Side{TakesMore: true, Superset: true, GoesAway: true, Free: !holds}, room, seed.New(t), 400)
 		})
 	}
 }
@@ -40,6 +40,7 @@ type parkedRoom struct {
 	l     *lane
 	db    *pgtest.DB
 	taken map[string][]*pending
+	aways int
 }
 
 func (r *parkedRoom) must(err error) {
@@ -49,7 +50,7 @@ func (r *parkedRoom) must(err error) {
 	}
 }
 
-func (r *parkedRoom) Restart() (lost bool) {
+func (r *parkedRoom) Restart() (lost, away bool) {
 	r.Helper()
 	at, err := r.r.readServer(r.Context())
 	r.must(err)
@@ -59,10 +60,18 @@ func (r *parkedRoom) Restart() (lost bool) {
 	r.must(r.r.load(r.Context(), r.l))
 	r.must(r.l.resumeReleased(r.Context()))
 	r.taken = map[string][]*pending{}
-	return false // what was sent is no try of the record
+	return false, len(r.l.holds) > 0 // what was sent is no try of the record
 }
 
 func (r *parkedRoom) Paused() {}
+
+func (r *parkedRoom) Return() {
+	r.Helper()
+	for _, h := range r.l.holds {
+		h.resume(false)
+	}
+	r.must(r.l.resumeHolds(r.Context()))
+}
 
 var errNow = retry.After(errors.New("not now"), time.Hour)
 
@@ -94,16 +103,22 @@ func (r *parkedRoom) Arrive(key, id string, fails bool) (tried bool) {
 	return d == undecided
 }
 
-// Replayed brings the replay, behind something of its key: one that comes alone is tried at once.
+// Replayed brings the replay. One that would be tried at once is parked nevertheless, as behind something of its key.
 func (r *parkedRoom) Replayed(key, id string) {
 	r.Helper()
-	r.parks(r.comes(key, id, pgtest.Count(r, r.db, "select id from holdfast.letter where event_id = $1", id)), first, nil)
+	p := r.comes(key, id, pgtest.Count(r, r.db, "select id from holdfast.letter where event_id = $1", id))
+	d := r.l.waiting().disposition(p.item, spot{roomtest.Topic, anyPartition})
+	if d == undecided {
+		d = first
+	}
+	r.parks(p, d, nil)
 }
 
 func (r *parkedRoom) Take() map[string][]string {
 	r.Helper()
 	r.must(r.l.lookAtHeld(r.Context()))
 	r.must(r.l.loadDue(r.Context()))
+	r.must(r.l.flush(r.Context(), true)) // what waits for its partition
 	all := map[string][]string{}
 	for _, d := range r.l.destinations {
 		for _, p := range d.queue {
@@ -128,6 +143,9 @@ func (r *parkedRoom) Settle(key string, outcomes []roomtest.Outcome) (had []room
 			c.add(p, answer{FaultRecord, errNow})
 		case roomtest.Dead:
 			c.add(p, answer{FaultRecord, retry.Permanent(errNow)})
+		case roomtest.Away:
+			r.aways++
+			c.add(p, answer{[]Fault{FaultTopic, FaultPartition}[r.aways%2], errNow})
 		case roomtest.Back:
 			p.to.queue = append(p.to.queue, p)
 		}
@@ -139,6 +157,7 @@ func (r *parkedRoom) Settle(key string, outcomes []roomtest.Outcome) (had []room
 		r.l.drop(p)
 	}
 	d.queue = nil
+	r.must(r.l.flush(r.Context(), true))
 	r.must(r.l.endLeases(r.Context()))
 	return outcomes, nil
 }

@@ -112,7 +112,6 @@ func (l *lane) writeOutcomes(ctx context.Context, events []*pending, answers []a
 			return err
 		}
 	}
-	resume.dropStuck(events, outcomes)
 	return l.resumeHeads(ctx, resume, func() {})
 }
 

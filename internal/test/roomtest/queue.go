@@ -9,6 +9,7 @@ const (
 	Done  Outcome = "done"  // it leaves
 	Later Outcome = "later" // it failed, and is tried again after a time that no test lives to see
 	Dead  Outcome = "dead"  // it is given up: a dead letter, which holds its key where letters do
+	Away  Outcome = "away"  // its topic or its partition takes nothing, until Return
 	Back  Outcome = "back"  // it was not tried: as if nobody had taken it
 )
 
@@ -45,12 +46,13 @@ type queue struct {
 	letters map[string]letter
 	free    bool // dead letters hold nothing
 	paused  bool // events wait, but no replay
+	away    bool // nothing is tried
 	came    int
 }
 
 // occupied says whether an event that comes now has to wait.
 func (q *queue) occupied() bool {
-	return len(q.events) > 0 || q.paused || q.holds(q.came+1)
+	return len(q.events) > 0 || q.paused || q.away || q.holds(q.came+1)
 }
 
 // holds says whether a dead letter is before the place seq, and holds what comes after it.
@@ -68,7 +70,7 @@ func (q *queue) held(e event) bool { return !e.replay && (q.paused || q.holds(e.
 
 // next is the event that is tried next: the first, unless it waits or is held. It is the only one: nothing overtakes it.
 func (q *queue) next() (id string, due maybe) {
-	if len(q.events) == 0 {
+	if len(q.events) == 0 || q.away {
 		return "", no
 	}
 	e := q.events[0]
@@ -137,6 +139,8 @@ func (q *queue) settle(id string, o Outcome) {
 	case Done:
 		delete(q.letters, id)
 		q.events = slices.Delete(q.events, i, i+1)
+	case Away:
+		e.waits, q.away = no, true
 	case Later:
 		if e.waits = yes; i > 0 {
 			e.waits = either

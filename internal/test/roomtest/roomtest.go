@@ -41,18 +41,22 @@ type Room interface {
 	// Paused runs after a person has paused or resumed a key.
 	Paused()
 
+	// Return ends it that the topic or partition takes nothing.
+	Return()
+
 	// Restart begins anew with what the database has. Nothing is taken then. It returns whether what was taken was lost with the process that
-	// had it, so that the room counts that as a try.
-	Restart() (lost bool)
+	// had it, so that the room counts that as a try, and whether the topic or partition is still known to take nothing.
+	Restart() (lost, away bool)
 }
 
 // Side says whose room it is, and what it does in its own way.
 type Side struct {
-	Consumer   string // empty for relays
-	TakesMore  bool   // it takes what follows together with the first, and then lets nobody touch the others of the key
-	Superset   bool   // an event may wait though nothing is before it: it is due then
-	Free       bool   // dead letters hold no key
-	OneByOne   bool   // people can pause a key, and give up one event or the replay of a letter
+	Consumer  string // empty for relays
+	TakesMore bool   // it takes what follows together with the first, and then lets nobody touch the others of the key
+	Superset  bool   // an event may wait though nothing is before it: it is due then
+	Free      bool   // dead letters hold no key
+	GoesAway  bool   // its topic or partition may take nothing
+	OneByOne  bool   // people can pause a key, and give up one event or the replay of a letter
 }
 
 // filter selects all that waits in the room.
@@ -117,45 +121,52 @@ func (r *run) fail(format string, args ...any) {
 	r.Fatalf(format, args...)
 }
 
+// step takes one of the steps that make a difference now, the frequent ones more often.
 func (r *run) step() {
 	key := keys[r.rng.IntN(len(keys))]
 	q := r.queues[key]
-	switch n := r.rng.IntN(100); {
-	case n < 20:
-		r.arrive(key, r.rng.IntN(2) == 0)
-	case n < 42:
-		r.take()
-	case n < 64:
-		if len(r.taken[key]) > 0 {
-			r.settle(key, r.outcomes(len(r.taken[key])))
-		}
-	case n < 69:
-		r.retry(key)
-	case n < 73:
-		if q.taken() == "" || !r.side.TakesMore {
-			r.giveUp(key, "", r.rng.IntN(4) == 0)
-		}
-	case n < 76:
-		if i := r.rng.IntN(len(q.events) + 1); r.side.OneByOne && i < len(q.events) {
-			r.giveUp(key, q.events[i].id, r.rng.IntN(2) == 0)
-		}
-	case n < 88:
-		r.letter(key, true)
-	case n < 92:
-		r.letter(key, false)
-	case n < 96:
-		if r.side.OneByOne {
-			r.pause(key, !q.paused)
-		}
-	default:
-		r.restart()
+	var steps []func()
+	may := func(times int, do func()) { steps = append(steps, slices.Repeat([]func(){do}, times)...) }
+	if len(q.events) < 6 {
+		may(4, func() { r.arrive(key, r.rng.IntN(2) == 0) })
 	}
+	may(1, r.take)
+	if _, due := q.next(); due != no {
+		may(8, r.take)
+	}
+	if n := len(r.taken[key]); n > 0 {
+		may(8, func() { r.settle(key, r.outcomes(n)) })
+	}
+	if len(q.events) > 0 && q.events[0].waits != no {
+		may(2, func() { r.retry(key) })
+	}
+	if len(q.events) > 0 && (q.taken() == "" || !r.side.TakesMore) {
+		may(1, func() { r.giveUp(key, "", r.rng.IntN(4) == 0) })
+	}
+	if len(q.events) > 0 && r.side.OneByOne {
+		may(2, func() { r.giveUp(key, q.events[r.rng.IntN(len(q.events))].id, r.rng.IntN(4) == 0) })
+	}
+	if len(q.letters) > 0 {
+		may(4, func() { r.letter(key, true) })
+		may(1, func() { r.letter(key, false) })
+	}
+	if r.side.OneByOne {
+		may(1, func() { r.pause(key, !q.paused) })
+	}
+	if q.away {
+		may(6, r.comeBack)
+	}
+	may(1, r.restart)
+	steps[r.rng.IntN(len(steps))]()
 }
 
 // outcomes are random: the later ones of a call are not tried after one that is not done.
 func (r *run) outcomes(n int) (all []Outcome) {
 	for len(all) < n {
-		o := []Outcome{Done, Done, Later, Dead, Back}[r.rng.IntN(5)]
+		o := []Outcome{Done, Done, Done, Later, Later, Dead, Dead, Back, Away}[r.rng.IntN(9)]
+		if o == Away && !r.side.GoesAway {
+			o = Back
+		}
 		if all = append(all, o); o != Done {
 			return append(all, slices.Repeat([]Outcome{Back}, n-len(all))...)
 		}
@@ -235,6 +246,9 @@ func (r *run) settle(key string, outcomes []Outcome) {
 			r.done++
 		}
 		q.settle(id, had[i])
+		for _, other := range r.queues {
+			other.away = other.away || q.away
+		}
 	}
 	if len(next) == 0 {
 		return
@@ -341,15 +355,26 @@ func (r *run) pause(key string, pause bool) {
 
 func (r *run) restart() {
 	r.Helper()
-	lost := r.room.Restart()
-	r.note("restart, and what was taken was lost: %v", lost)
+	lost, away := r.room.Restart()
+	r.note("restart, and what was taken was lost: %v; away: %v", lost, away)
 	clear(r.taken)
 	for _, q := range r.queues {
+		q.away = away
 		for i := range q.events {
 			e := &q.events[i]
 			e.lost = e.lost || e.taken && lost
 			e.taken = false
 		}
+	}
+}
+
+// comeBack has the topic take events again.
+func (r *run) comeBack() {
+	r.Helper()
+	r.note("the topic takes events again")
+	r.room.Return()
+	for _, q := range r.queues {
+		q.away = false
 	}
 }
 
@@ -390,7 +415,7 @@ func (r *run) compareWhy(w *waiting.Event) {
 	e := q.events[i]
 	var want waiting.Why
 	switch {
-	case e.taken:
+	case e.taken || q.away:
 		return
 	case q.paused && !e.replay:
 		want = waiting.Paused
@@ -418,6 +443,9 @@ func (r *run) drain() {
 			q := r.queues[key]
 			if q.paused {
 				r.pause(key, false)
+			}
+			if q.away {
+				r.comeBack()
 			}
 			for id, l := range q.letters {
 				if waits++; !l.replaying {
