@@ -18,13 +18,30 @@ import (
 // The stored events of a consumer are a waiting room.
 func TestRoom_StoredEventsKeepWhatAWaitingRoomPromises(t *testing.T) {
 	for name, holds := range map[string]bool{"letters hold keys": true, "letters hold nothing": false} {
-		t.Run(name, func(t *testing.T) {
-			b := setup(t)
-			room := &storedRoom{bundle: b, holds: holds, says: map[string]error{}}
-			room.Restart()
-			roomtest.Run(t, b.db, roomtest.Side{Consumer: "billing", OneByOne: true, Free: !holds}, room, seed.New(t), 400)
-		})
+		t.Run(name, func(t *testing.T) { playStored(t, holds).Random(seed.New(t), 400) })
 	}
+}
+
+func playStored(t *testing.T, holds bool) *roomtest.Play {
+	t.Helper()
+	b := setup(t)
+	room := &storedRoom{bundle: b, holds: holds, says: map[string]error{}}
+	room.Restart()
+	return roomtest.New(t, b.db, roomtest.Side{Consumer: "billing", OneByOne: true, Free: !holds}, room)
+}
+
+// A person who gives an event up lets its key go on. When its replay is given up by the consumer, the key waits as for any dead letter.
+func TestRoom_AReplayThatIsGivenUpHoldsItsKey(t *testing.T) {
+	p := playStored(t, true)
+	p.Arrive("a", true)
+	p.GiveUp("a", "a1", false)
+	p.Replay("a1")
+	p.Arrive("a", false)
+	p.Take()
+	p.Settle("a", roomtest.Dead)
+	p.Take()
+	p.Close("a1")
+	p.Take()
 }
 
 // storedRoom is that of one node, whose workers it is itself.

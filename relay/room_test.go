@@ -20,15 +20,58 @@ func TestRoom_ParkedEventsKeepWhatAWaitingRoomPromises(t *testing.T) {
 	for name, holds := range map[string]bool{"letters hold keys": true, "letters hold nothing": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			db := migrated.New(t)
-			room := &parkedRoom{T: t, db: db, r: newRelay(db.Pool, nil, Config{
-				Name:    "r",
-				Lease:   time.Hour,
-				HoldKey: holds,
-				Logger:  noLog,
-			}.withDefaults(), simStatements)}
-			room.Restart()
-			roomtest.Run(t, db, roomtest.Side{TakesMore: true, Superset: true, GoesAway: true, Free: !holds}, room, seed.New(t), 400)
+			playParked(t, holds).Random(seed.New(t), 400)
+		})
+	}
+}
+
+func playParked(t *testing.T, holds bool) *roomtest.Play {
+	t.Helper()
+	db := migrated.New(t)
+	room := &parkedRoom{T: t, db: db, r: newRelay(db.Pool, nil, Config{
+		Name:    "r",
+		Lease:   time.Hour,
+		HoldKey: holds,
+		Logger:  noLog,
+	}.withDefaults(), simStatements)}
+	room.Restart()
+	return roomtest.New(t, db, roomtest.Side{TakesMore: true, Superset: true, GoesAway: true, Free: !holds}, room)
+}
+
+// No dead letter holds a replay, also not that of the replay before it.
+func TestRoom_AReplayGoesOnBehindOneThatIsGivenUp(t *testing.T) {
+	t.Parallel()
+	p := playParked(t, true)
+	p.Arrive("a", true)
+	p.Arrive("a", false)
+	p.GiveUp("a", "", false)
+	p.Replay("a1")
+	p.Replay("a2")
+	p.Take()
+	p.Settle("a", roomtest.Dead, roomtest.Back)
+	p.Take()
+}
+
+// A replay may come between two events that are being sent, of which only the first is acknowledged.
+func TestRoom_AReplayIsDueThoughWhatFollowsItWasTried(t *testing.T) {
+	t.Parallel()
+	for _, became := range []roomtest.Outcome{roomtest.Later, roomtest.Away} {
+		t.Run(string(became), func(t *testing.T) {
+			t.Parallel()
+			p := playParked(t, false)
+			p.Arrive("a", true)
+			p.Arrive("a", false)
+			p.Arrive("a", false)
+			p.GiveUp("a", "", false)
+			p.Replay("a1")
+			p.Replay("a3")
+			p.Take()
+			p.Replay("a2")
+			p.Settle("a", roomtest.Done, became)
+			if became == roomtest.Away {
+				p.Return()
+			}
+			p.Take()
 		})
 	}
 }

@@ -3,7 +3,8 @@
 // others behind it; a dead letter holds what came after it; a replay has the place of its event; and a person may do what a
 // person may do at any moment.
 //
-// A queue is the model of one key (queue.go). Run takes random steps on a room and on the model, and compares what they say after each.
+// A queue is the model of one key (queue.go). A Play takes steps on a room and on the model, random ones or those of a test, and compares what they
+// say after each.
 package roomtest
 
 import (
@@ -67,8 +68,8 @@ func (s Side) filter() waiting.Filter {
 	return waiting.Filter{Consumer: s.Consumer}
 }
 
-// Run takes steps on a room.
-func Run(t *testing.T, db *pgtest.DB, side Side, room Room, seed uint64, steps int) {
+// New returns a room without events beside its model. Each of its methods takes a step on both, and fails the test if they differ then.
+func New(t *testing.T, db *pgtest.DB, side Side, room Room) *Play {
 	t.Helper()
 	w, err := waiting.New(db.Pool, waiting.Config{})
 	if err != nil {
@@ -78,33 +79,38 @@ func Run(t *testing.T, db *pgtest.DB, side Side, room Room, seed uint64, steps i
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &run{T: t, db: db, side: side, room: room, people: w, letters: letters, rng: rand.New(rand.NewPCG(seed, 0)), queues: map[string]*queue{}, taken: map[string][]string{}}
+	p := &Play{T: t, db: db, side: side, room: room, people: w, letters: letters, queues: map[string]*queue{}, taken: map[string][]string{}}
 	for _, key := range keys {
-		r.queues[key] = &queue{letters: map[string]letter{}, free: side.Free}
+		p.queues[key] = &queue{letters: map[string]letter{}, free: side.Free}
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("after:\n%s", strings.Join(r.log, "\n"))
+			t.Logf("after:\n%s", strings.Join(p.log, "\n"))
 		}
 	})
+	return p
+}
+
+// Random takes so many steps, and then has all that waits be done.
+func (p *Play) Random(seed uint64, steps int) {
+	p.Helper()
+	rng := rand.New(rand.NewPCG(seed, 0))
 	for range steps {
-		r.step()
-		r.compare()
+		p.step(rng)
 	}
-	r.drain()
+	p.drain()
 }
 
 var keys = []string{"a", "b"}
 
-// run is a room beside its model.
-type run struct {
+// Play is a room beside its model.
+type Play struct {
 	*testing.T
 	db      *pgtest.DB
 	side    Side
 	room    Room
 	people  *waiting.Room
 	letters *dlq.DLQ
-	rng     *rand.Rand
 
 	queues map[string]*queue
 	taken  map[string][]string
@@ -114,57 +120,56 @@ type run struct {
 	done   int
 }
 
-func (r *run) note(format string, args ...any) { r.log = append(r.log, fmt.Sprintf(format, args...)) }
-
-func (r *run) fail(format string, args ...any) {
-	r.Helper()
-	r.Fatalf(format, args...)
-}
+func (p *Play) note(format string, args ...any) { p.log = append(p.log, fmt.Sprintf(format, args...)) }
 
 // step takes one of the steps that make a difference now, the frequent ones more often.
-func (r *run) step() {
-	key := keys[r.rng.IntN(len(keys))]
-	q := r.queues[key]
+func (p *Play) step(rng *rand.Rand) {
+	key := keys[rng.IntN(len(keys))]
+	q := p.queues[key]
 	var steps []func()
 	may := func(times int, do func()) { steps = append(steps, slices.Repeat([]func(){do}, times)...) }
 	if len(q.events) < 6 {
-		may(4, func() { r.arrive(key, r.rng.IntN(2) == 0) })
+		may(4, func() { p.Arrive(key, rng.IntN(2) == 0) })
 	}
-	may(1, r.take)
+	may(1, p.Take)
 	if _, due := q.next(); due != no {
-		may(8, r.take)
+		may(8, p.Take)
 	}
-	if n := len(r.taken[key]); n > 0 {
-		may(8, func() { r.settle(key, r.outcomes(n)) })
+	if n := len(p.taken[key]); n > 0 {
+		may(8, func() { p.Settle(key, p.outcomes(rng, n)...) })
 	}
 	if len(q.events) > 0 && q.events[0].waits != no {
-		may(2, func() { r.retry(key) })
+		may(2, func() { p.Retry(key) })
 	}
-	if len(q.events) > 0 && (q.taken() == "" || !r.side.TakesMore) {
-		may(1, func() { r.giveUp(key, "", r.rng.IntN(4) == 0) })
+	if len(q.events) > 0 && (q.taken() == "" || !p.side.TakesMore) {
+		may(1, func() { p.GiveUp(key, "", rng.IntN(4) == 0) })
 	}
-	if len(q.events) > 0 && r.side.OneByOne {
-		may(2, func() { r.giveUp(key, q.events[r.rng.IntN(len(q.events))].id, r.rng.IntN(4) == 0) })
+	if len(q.events) > 0 && p.side.OneByOne {
+		may(2, func() { p.GiveUp(key, q.events[rng.IntN(len(q.events))].id, rng.IntN(4) == 0) })
 	}
 	if len(q.letters) > 0 {
-		may(4, func() { r.letter(key, true) })
-		may(1, func() { r.letter(key, false) })
+		if open := p.open(q, false); len(open) > 0 {
+			may(4, func() { p.Replay(open[rng.IntN(len(open))]) })
+		}
+		if open := p.open(q, p.side.OneByOne); len(open) > 0 {
+			may(1, func() { p.Close(open[rng.IntN(len(open))]) })
+		}
 	}
-	if r.side.OneByOne {
-		may(1, func() { r.pause(key, !q.paused) })
+	if p.side.OneByOne {
+		may(1, func() { p.Pause(key, !q.paused) })
 	}
 	if q.away {
-		may(6, r.comeBack)
+		may(6, p.Return)
 	}
-	may(1, r.restart)
-	steps[r.rng.IntN(len(steps))]()
+	may(1, p.Restart)
+	steps[rng.IntN(len(steps))]()
 }
 
 // outcomes are random: the later ones of a call are not tried after one that is not done.
-func (r *run) outcomes(n int) (all []Outcome) {
+func (p *Play) outcomes(rng *rand.Rand, n int) (all []Outcome) {
 	for len(all) < n {
-		o := []Outcome{Done, Done, Done, Later, Later, Dead, Dead, Back, Away}[r.rng.IntN(9)]
-		if o == Away && !r.side.GoesAway {
+		o := []Outcome{Done, Done, Done, Later, Later, Dead, Dead, Back, Away}[rng.IntN(9)]
+		if o == Away && !p.side.GoesAway {
 			o = Back
 		}
 		if all = append(all, o); o != Done {
@@ -174,122 +179,129 @@ func (r *run) outcomes(n int) (all []Outcome) {
 	return all
 }
 
-func (r *run) arrive(key string, fails bool) {
-	r.Helper()
-	r.ids++
-	id, q := fmt.Sprintf("%s%d", key, r.ids), r.queues[key]
-	tried := r.room.Arrive(key, id, fails)
-	r.note("%s arrives, fails: %v; tried: %v", id, fails, tried)
+// Arrive brings the next event of a key.
+func (p *Play) Arrive(key string, fails bool) {
+	p.Helper()
+	p.ids++
+	id, q := fmt.Sprintf("%s%d", key, p.ids), p.queues[key]
+	tried := p.room.Arrive(key, id, fails)
+	p.note("%s arrives, fails: %v; tried: %v", id, fails, tried)
 	switch occupied := q.occupied(); {
 	case tried && occupied:
-		r.fail("%s was tried, and something of its key is before it", id)
-	case !tried && !occupied && !r.side.Superset:
-		r.fail("%s waits, and nothing of its key is before it", id)
+		p.Fatalf("%s was tried, and something of its key is before it", id)
+	case !tried && !occupied && !p.side.Superset:
+		p.Fatalf("%s waits, and nothing of its key is before it", id)
 	case !tried:
 		q.enter(id, no)
 	case fails:
 		q.enter(id, yes)
 	default:
 		q.came++
-		r.done++
+		p.done++
 	}
+	p.compare()
 }
 
-func (r *run) take() {
-	r.Helper()
-	got := r.room.Take()
-	r.note("taken: %v", got)
+// Take has the room take what is due.
+func (p *Play) Take() {
+	p.Helper()
+	got := p.room.Take()
+	p.note("taken: %v", got)
 	for _, key := range keys {
-		id, due := r.queues[key].next()
+		id, due := p.queues[key].next()
 		switch ids := got[key]; {
 		case len(ids) == 0 && due == yes:
-			r.fail("%s is due, and was not taken", id)
+			p.Fatalf("%s is due, and was not taken", id)
 		case len(ids) == 0:
 		case due == no || ids[0] != id:
-			r.fail("of the key %s %v was taken, due is %q (%d)", key, ids, id, due)
+			p.Fatalf("of the key %s %v was taken, due is %q (%d)", key, ids, id, due)
 		default:
-			r.takes(key, ids)
+			p.takes(key, ids)
 		}
 	}
+	p.compare()
 }
 
 // takes notes what was taken of a key.
-func (r *run) takes(key string, ids []string) {
-	r.Helper()
-	q := r.queues[key]
+func (p *Play) takes(key string, ids []string) {
+	p.Helper()
+	q := p.queues[key]
 	for i, id := range ids {
 		if i > 0 && !q.follows(ids[i-1], id) {
-			r.fail("of the key %s %v was taken, where %s does not follow", key, ids, id)
+			p.Fatalf("of the key %s %v was taken, where %s does not follow", key, ids, id)
 		}
 	}
 	for _, id := range ids {
 		q.events[q.index(id)].taken = true
 	}
-	r.taken[key] = ids
+	p.taken[key] = ids
 }
 
-func (r *run) settle(key string, outcomes []Outcome) {
-	r.Helper()
-	q, ids := r.queues[key], r.taken[key]
-	delete(r.taken, key)
-	had, next := r.room.Settle(key, outcomes)
-	r.note("settled: %v, to be %v: %v, then taken: %v", ids, outcomes, had, next)
+// Settle ends what was taken of a key.
+func (p *Play) Settle(key string, outcomes ...Outcome) {
+	p.Helper()
+	q, ids := p.queues[key], p.taken[key]
+	delete(p.taken, key)
+	had, next := p.room.Settle(key, outcomes)
+	p.note("settled: %v, to be %v: %v, then taken: %v", ids, outcomes, had, next)
 	for i, id := range ids {
 		first := q.index(id) == 0
 		if had[i] != outcomes[i] && (first || had[i] != Back) {
-			r.fail("%s is %q, want %q", id, had[i], outcomes[i])
+			p.Fatalf("%s is %q, want %q", id, had[i], outcomes[i])
 		}
-		if !first && had[i] == Done && !r.side.TakesMore {
-			r.fail("%s is done, and a replay is before it", id)
+		if !first && had[i] == Done && !p.side.TakesMore {
+			p.Fatalf("%s is done, and a replay is before it", id)
 		}
 		if had[i] == Done {
-			r.done++
+			p.done++
 		}
 		q.settle(id, had[i])
-		for _, other := range r.queues {
+		for _, other := range p.queues {
 			other.away = other.away || q.away
 		}
 	}
-	if len(next) == 0 {
-		return
+	if len(next) > 0 {
+		if id, due := q.next(); id != next[0] || due == no {
+			p.Fatalf("of the key %s %v was taken, due is %q (%d)", key, next, id, due)
+		}
+		p.takes(key, next)
 	}
-	if id, due := q.next(); id != next[0] || due == no {
-		r.fail("of the key %s %v was taken, due is %q (%d)", key, next, id, due)
-	}
-	r.takes(key, next)
+	p.compare()
 }
 
 var signed = waiting.Options{By: "ann", Reason: "a test"}
 
 // of is the filter for a key.
-func (r *run) of(key string) waiting.Filter {
-	f := r.side.filter()
+func (p *Play) of(key string) waiting.Filter {
+	f := p.side.filter()
 	f.Topic, f.Key = Topic, key
 	return f
 }
 
-func (r *run) retry(key string) {
-	r.Helper()
-	r.note("a person retries %s", key)
-	if _, err := r.people.Retry(r.Context(), r.of(key), signed); err != nil && !errors.Is(err, waiting.ErrNotFound) {
-		r.fail("retry %s: %v", key, err)
+// Retry has a person retry a key.
+func (p *Play) Retry(key string) {
+	p.Helper()
+	p.note("a person retries %s", key)
+	if _, err := p.people.Retry(p.Context(), p.of(key), signed); err != nil && !errors.Is(err, waiting.ErrNotFound) {
+		p.Fatalf("retry %s: %v", key, err)
 	}
-	r.queues[key].retry()
+	p.queues[key].retry()
+	p.compare()
 }
 
-// giveUp has a person give up what waits of a key, or one event of it.
-func (r *run) giveUp(key, id string, discard bool) {
-	r.Helper()
-	q, f := r.queues[key], r.of(key)
+// GiveUp has a person give up what waits of a key, or one event of it.
+func (p *Play) GiveUp(key, id string, discard bool) {
+	p.Helper()
+	q, f := p.queues[key], p.of(key)
 	f.EventID = id
-	do := r.people.GiveUp
+	do := p.people.GiveUp
 	if discard {
-		do = r.people.Discard
+		do = p.people.Discard
 	}
-	n, err := do(r.Context(), f, signed)
-	r.note("a person gives up %s %s: %d events, discarded: %v", key, id, n, discard)
+	n, err := do(p.Context(), f, signed)
+	p.note("a person gives up %s %s: %d events, discarded: %v", key, id, n, discard)
 	if err != nil && !errors.Is(err, waiting.ErrNotFound) {
-		r.fail("give up %s: %v", key, err)
+		p.Fatalf("give up %s: %v", key, err)
 	}
 	for _, e := range slices.Clone(q.events) {
 		if e.taken || id != "" && e.id != id {
@@ -297,68 +309,83 @@ func (r *run) giveUp(key, id string, discard bool) {
 		}
 		if n--; discard {
 			q.discard(e.id)
-			r.left++
+			p.left++
 		} else {
 			q.giveUp(e.id)
 		}
 	}
 	if n != 0 {
-		r.fail("%d more than wait without anybody working on them", n)
+		p.Fatalf("%d more than wait without anybody working on them", n)
 	}
+	p.compare()
 }
 
-// letter has a person replay or discard a dead letter of a key. A letter whose replay waits can be discarded one by one.
-func (r *run) letter(key string, replay bool) {
-	r.Helper()
-	q := r.queues[key]
-	var open []string
+// open are the dead letters of a key, and if replaying is true those whose replay waits too.
+func (p *Play) open(q *queue, replaying bool) (open []string) {
 	for id, l := range q.letters {
-		if i := q.index(id); !l.replaying || !replay && r.side.OneByOne && !q.events[i].taken {
+		if !l.replaying || replaying && !q.events[q.index(id)].taken {
 			open = append(open, id)
 		}
 	}
-	if len(open) == 0 {
-		return
-	}
 	slices.Sort(open)
-	id := open[r.rng.IntN(len(open))]
-	letter := pgtest.Count(r, r.db, "select id from holdfast.letter where event_id = $1", id)
-	r.note("a person closes the letter of %s, to be replayed: %v", id, replay)
-	if !replay {
-		if err := r.letters.Discard(r.Context(), letter, "ann", "a test"); err != nil {
-			r.fail("discard: %v", err)
-		}
-		q.discard(id)
-		r.left++
-		return
-	}
-	if n, err := r.letters.Replay(r.Context(), dlq.Filter{EventID: id}, dlq.ReplayOptions{By: "ann"}); n != 1 || err != nil {
-		r.fail("replay: %d, %v", n, err)
-	}
-	q.replay(id)
-	r.room.Replayed(key, id)
+	return open
 }
 
-func (r *run) pause(key string, pause bool) {
-	r.Helper()
-	r.note("a person pauses %s: %v", key, pause)
-	do := r.people.Resume
+// keyOf is the key of an event: its id begins with it.
+func keyOf(id string) string { return id[:1] }
+
+func (p *Play) letterOf(id string) int64 {
+	p.Helper()
+	return pgtest.Count(p, p.db, "select id from holdfast.letter where event_id = $1", id)
+}
+
+// Replay has a person replay an open dead letter.
+func (p *Play) Replay(id string) {
+	p.Helper()
+	p.note("a person replays %s", id)
+	if n, err := p.letters.Replay(p.Context(), dlq.Filter{EventID: id}, dlq.ReplayOptions{By: "ann"}); n != 1 || err != nil {
+		p.Fatalf("replay: %d, %v", n, err)
+	}
+	p.queues[keyOf(id)].replay(id)
+	p.room.Replayed(keyOf(id), id)
+	p.compare()
+}
+
+// Close has a person discard a dead letter that is open, or one whose replay waits where people give up events one by one.
+func (p *Play) Close(id string) {
+	p.Helper()
+	p.note("a person discards the letter of %s", id)
+	if err := p.letters.Discard(p.Context(), p.letterOf(id), "ann", "a test"); err != nil {
+		p.Fatalf("discard: %v", err)
+	}
+	p.queues[keyOf(id)].discard(id)
+	p.left++
+	p.compare()
+}
+
+// Pause has a person pause a key, or resume it.
+func (p *Play) Pause(key string, pause bool) {
+	p.Helper()
+	p.note("a person pauses %s: %v", key, pause)
+	do := p.people.Resume
 	if pause {
-		do = r.people.Pause
+		do = p.people.Pause
 	}
-	if changed, err := do(r.Context(), waiting.Pausable{Consumer: r.side.Consumer, Topic: Topic, Key: key}, "ann", "a test"); !changed || err != nil {
-		r.fail("pause or resume: %v, %v", changed, err)
+	if changed, err := do(p.Context(), waiting.Pausable{Consumer: p.side.Consumer, Topic: Topic, Key: key}, "ann", "a test"); !changed || err != nil {
+		p.Fatalf("pause or resume: %v, %v", changed, err)
 	}
-	r.queues[key].paused = pause
-	r.room.Paused()
+	p.queues[key].paused = pause
+	p.room.Paused()
+	p.compare()
 }
 
-func (r *run) restart() {
-	r.Helper()
-	lost, away := r.room.Restart()
-	r.note("restart, and what was taken was lost: %v; away: %v", lost, away)
-	clear(r.taken)
-	for _, q := range r.queues {
+// Restart begins anew with what the database has.
+func (p *Play) Restart() {
+	p.Helper()
+	lost, away := p.room.Restart()
+	p.note("restart, and what was taken was lost: %v; away: %v", lost, away)
+	clear(p.taken)
+	for _, q := range p.queues {
 		q.away = away
 		for i := range q.events {
 			e := &q.events[i]
@@ -366,51 +393,53 @@ func (r *run) restart() {
 			e.taken = false
 		}
 	}
+	p.compare()
 }
 
-// comeBack has the topic take events again.
-func (r *run) comeBack() {
-	r.Helper()
-	r.note("the topic takes events again")
-	r.room.Return()
-	for _, q := range r.queues {
+// Return has the topic take events again.
+func (p *Play) Return() {
+	p.Helper()
+	p.note("the topic takes events again")
+	p.room.Return()
+	for _, q := range p.queues {
 		q.away = false
 	}
+	p.compare()
 }
 
 // compare looks at the list that people read.
-func (r *run) compare() {
-	r.Helper()
-	events, err := r.people.List(r.Context(), r.side.filter())
+func (p *Play) compare() {
+	p.Helper()
+	events, err := p.people.List(p.Context(), p.side.filter())
 	if err != nil {
-		r.fail("list: %v", err)
+		p.Fatalf("list: %v", err)
 	}
 	got := map[string][]string{}
 	for i := range events {
 		e := &events[i]
 		if e.Head != (len(got[e.Event.Key]) == 0) {
-			r.fail("%s heads its key: %v", e.Event.ID, e.Head)
+			p.Fatalf("%s heads its key: %v", e.Event.ID, e.Head)
 		}
 		got[e.Event.Key] = append(got[e.Event.Key], e.Event.ID)
-		r.compareWhy(e)
+		p.compareWhy(e)
 	}
 	for _, key := range keys {
 		var want []string
-		for _, e := range r.queues[key].events {
+		for _, e := range p.queues[key].events {
 			want = append(want, e.id)
 		}
 		if !slices.Equal(got[key], want) {
-			r.fail("of the key %s %v wait, want %v", key, got[key], want)
+			p.Fatalf("of the key %s %v wait, want %v", key, got[key], want)
 		}
 	}
 }
 
-func (r *run) compareWhy(w *waiting.Event) {
-	r.Helper()
-	q := r.queues[w.Event.Key]
+func (p *Play) compareWhy(w *waiting.Event) {
+	p.Helper()
+	q := p.queues[w.Event.Key]
 	i := q.index(w.Event.ID)
 	if i < 0 {
-		r.fail("%s waits, and should not", w.Event.ID)
+		p.Fatalf("%s waits, and should not", w.Event.ID)
 	}
 	e := q.events[i]
 	var want waiting.Why
@@ -429,49 +458,47 @@ func (r *run) compareWhy(w *waiting.Event) {
 		want = waiting.Failed
 	}
 	if w.Why != want {
-		r.fail("%s waits for %q, want %q", e.id, w.Why, want)
+		p.Fatalf("%s waits for %q, want %q", e.id, w.Why, want)
 	}
 }
 
 // drain ends everything that waits: each event is done, or was discarded.
-func (r *run) drain() {
-	r.Helper()
-	r.note("drain")
+func (p *Play) drain() {
+	p.Helper()
+	p.note("drain")
 	for round := 0; ; round++ {
 		waits := 0
 		for _, key := range keys {
-			q := r.queues[key]
+			q := p.queues[key]
 			if q.paused {
-				r.pause(key, false)
+				p.Pause(key, false)
 			}
 			if q.away {
-				r.comeBack()
+				p.Return()
 			}
-			for id, l := range q.letters {
-				if waits++; !l.replaying {
-					r.letter(key, id < "b") // replays those of a, discards the others
-					break
-				}
+			waits += len(q.events) + len(q.letters)
+			if open := p.open(q, false); len(open) > 0 && key == "a" {
+				p.Replay(open[0])
+			} else if len(open) > 0 {
+				p.Close(open[0])
 			}
-			waits += len(q.events)
-			r.retry(key)
+			p.Retry(key)
 		}
 		if waits == 0 {
 			break
 		}
 		if round > 1000 {
-			r.fail("%d events still wait", waits)
+			p.Fatalf("%d events still wait", waits)
 		}
-		r.take()
-		for key, ids := range r.taken {
-			r.settle(key, slices.Repeat([]Outcome{Done}, len(ids)))
+		p.Take()
+		for key, ids := range p.taken {
+			p.Settle(key, slices.Repeat([]Outcome{Done}, len(ids))...)
 		}
-		r.compare()
 	}
-	if r.done+r.left != r.ids {
-		r.fail("%d events were done and %d discarded, want %d together", r.done, r.left, r.ids)
+	if p.done+p.left != p.ids {
+		p.Fatalf("%d events were done and %d discarded, want %d together", p.done, p.left, p.ids)
 	}
-	if n := pgtest.Count(r, r.db, "select count(*) from holdfast.letter where state in ('open', 'replaying')"); n != 0 {
-		r.fail("%d letters are still open", n)
+	if n := pgtest.Count(p, p.db, "select count(*) from holdfast.letter where state in ('open', 'replaying')"); n != 0 {
+		p.Fatalf("%d letters are still open", n)
 	}
 }
