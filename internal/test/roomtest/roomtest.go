@@ -79,7 +79,16 @@ func New(t *testing.T, db *pgtest.DB, side Side, room Room) *Play {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Play{T: t, db: db, side: side, room: room, people: w, letters: letters, queues: map[string]*queue{}, taken: map[string][]string{}}
+	p := &Play{
+		T:       t,
+		db:      db,
+		side:    side,
+		room:    room,
+		people:  w,
+		letters: letters,
+		queues:  map[string]*queue{},
+		taken:   map[string][]string{},
+	}
 	for _, key := range keys {
 		p.queues[key] = &queue{letters: map[string]letter{}, free: side.Free}
 	}
@@ -367,11 +376,11 @@ func (p *Play) Close(id string) {
 func (p *Play) Pause(key string, pause bool) {
 	p.Helper()
 	p.note("a person pauses %s: %v", key, pause)
-	do := p.people.Resume
+	do, what := p.people.Resume, waiting.Pausable{Consumer: p.side.Consumer, Topic: Topic, Key: key}
 	if pause {
 		do = p.people.Pause
 	}
-	if changed, err := do(p.Context(), waiting.Pausable{Consumer: p.side.Consumer, Topic: Topic, Key: key}, "ann", "a test"); !changed || err != nil {
+	if changed, err := do(p.Context(), what, "ann", "a test"); !changed || err != nil {
 		p.Fatalf("pause or resume: %v, %v", changed, err)
 	}
 	p.queues[key].paused = pause
