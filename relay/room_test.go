@@ -32,6 +32,7 @@ func playParked(t *testing.T, holds bool) *roomtest.Play {
 		Name:    "r",
 		Lease:   time.Hour,
 		HoldKey: holds,
+		Retry:   retry.Policy{Attempts: -1, Base: time.Hour, Cap: time.Hour},
 		Logger:  noLog,
 	}.withDefaults(), simStatements)}
 	room.Restart()
@@ -162,6 +163,7 @@ func (r *parkedRoom) Take() map[string][]string {
 	r.must(r.l.lookAtHeld(r.Context()))
 	r.must(r.l.loadDue(r.Context()))
 	r.must(r.l.flush(r.Context(), true)) // what waits for its partition
+	r.must(r.l.endLeases(r.Context()))
 	all := map[string][]string{}
 	for _, d := range r.l.destinations {
 		for _, p := range d.queue {
