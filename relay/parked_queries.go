@@ -299,7 +299,7 @@ with gone as materialized (
    order by g.n
   returning id)
 select g.seq, coalesce(g.reopened, i.id), g.segment, g.xid::text
-  from given g left join (select b.id, row_number() over (order by b.id) as k from buried b) i on i.k = g.k and g.reopened is null
+  from given g left join (select b.id, row_number() over (order by b.id) as k from buried b) i on i.k = g.k
  order by g.n`
 
 // publishLetter publishes a dead letter without its payload. Headers that are no object, or are very large, cannot go with it.
