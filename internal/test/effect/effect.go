@@ -1,0 +1,95 @@
+// Package effect says what a statement does: what it returns, and which rows it changes.
+package effect
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+)
+
+// Undone calls do in a transaction, and rolls it back.
+func Undone(t testing.TB, db *pgtest.DB, do func(tx pgx.Tx)) {
+	t.Helper()
+	tx, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatalf("begin: %v", err)
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	do(tx)
+}
+
+// Returned runs a statement and is what it returns: the values of a row with spaces between them, the rows with commas. An error fails the
+// test.
+func Returned(t testing.TB, tx pgx.Tx, sql string, args ...any) string {
+	t.Helper()
+	answer, err := tx.Query(t.Context(), sql, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows, err := pgx.CollectRows(answer, func(row pgx.CollectableRow) (string, error) {
+		values, err := row.Values()
+		texts := make([]string, len(values))
+		for i, v := range values {
+			if b, ok := v.([]byte); ok {
+				v = string(b)
+			}
+			texts[i] = fmt.Sprint(v)
+		}
+		return strings.Join(texts, " "), err
+	})
+	if err != nil {
+		t.Fatalf("%.40s: %v", sql, err)
+	}
+	return strings.Join(rows, ", ")
+}
+
+// Changed calls do and is what it has done to rows: the names of those it changed, with + before those that are new and - before those that are
+// gone, in their order. named is a query of the rows, each with its name first.
+func Changed(t testing.TB, tx pgx.Tx, named string, do func()) []string {
+	t.Helper()
+	was := state(t, tx, named)
+	do()
+	now := state(t, tx, named)
+	var changed []string
+	for name, row := range was {
+		switch is, there := now[name]; {
+		case !there:
+			changed = append(changed, "-"+name)
+		case is != row:
+			changed = append(changed, name)
+		}
+	}
+	for name := range now {
+		if _, there := was[name]; !there {
+			changed = append(changed, "+"+name)
+		}
+	}
+	slices.SortFunc(changed, func(a, b string) int { return strings.Compare(strings.TrimLeft(a, "+-"), strings.TrimLeft(b, "+-")) })
+	return changed
+}
+
+func state(t testing.TB, tx pgx.Tx, named string) map[string]string {
+	t.Helper()
+	answer, err := tx.Query(t.Context(), named)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := map[string]string{}
+	var name, row string
+	if _, err := pgx.ForEachRow(answer, []any{&name, &row}, func() error {
+		if _, twice := rows[name]; twice {
+			t.Fatalf("two rows have the name %q", name)
+		}
+		rows[name] = row
+		return nil
+	}); err != nil {
+		t.Fatalf("%.40s: %v", named, err)
+	}
+	return rows
+}
