@@ -1,0 +1,232 @@
+package retention
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast/internal/sqlschema"
+	"github.com/holdfast-go/holdfast/internal/test/effect"
+	"github.com/holdfast-go/holdfast/internal/test/migrated"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
+)
+
+// The events of these tests have the consumer, the source and the id a, b or c each. Ours is b, b, b. Their names say which they are. Each came
+// from partition 5 of the topic b, at offset 49, and was settled a minute ago or, in the order of their names, a little later: all at a time of
+// its own.
+const (
+	theEvents = `insert into holdfast.inbox (consumer, source, event_id, topic, partition, "offset", hash, processed_at, result)
+		select c, s, e, 'b', 5, 49, '', now() - interval '1 minute' + interval '1 millisecond' * row_number() over (order by c, s, e), 'handled'
+		  from unnest('{a,b,c}'::text[]) c, unnest('{a,b,c}'::text[]) s, unnest('{a,b,c}'::text[]) e order by c, s, e`
+	ours = "(consumer, source, event_id) = ('b', 'b', 'b')"
+
+	// A letter of each event that a condition chooses.
+	theLetters = `insert into holdfast.letter (origin, consumer, reason, state, event_id, source, type, topic, key, time, hash)
+		select 'inbox', consumer, 'r', '%s', event_id, source, 't', 'o', 'k', now(), '' from holdfast.inbox where %s`
+
+	// The positions of the partitions that are like that of the events in all but the consumer, the topic or the number, and that of the events.
+	otherPositions = `insert into holdfast.consumer_position (consumer, topic, partition, position)
+		select c, t, p, 1000 from unnest('{a,b,c}'::text[]) c, unnest('{a,b,c}'::text[]) t, generate_series(4, 6) p where (c, t, p) <> ('b', 'b', 5)`
+	ourPosition = "insert into holdfast.consumer_position (consumer, topic, partition, position) values ('b', 'b', 5, 50)"
+
+	eventRows = "select concat(consumer, source, event_id), i::text from holdfast.inbox i"
+	second    = int64(1_000_000) // microseconds
+)
+
+// gone are the events of the consumer b, as they are removed.
+const gone = "-baa -bab -bac -bba -bbb -bbc -bca -bcb -bcc"
+
+// sweep removes what is older than 30 s, from the event at mark on, and tells what it said: how many events it read and removed, the last of
+// them, and the first that it kept.
+func sweep(t *testing.T, tx pgx.Tx, mark string, limit int32) (said string) {
+	t.Helper()
+	var read, removed, overdue int64
+	var last, kept, from *time.Time
+	if mark != "" {
+		if err := tx.QueryRow(t.Context(), "select processed_at from holdfast.inbox where consumer || source || event_id = $1", mark).Scan(&from); err != nil {
+			t.Fatal(err)
+		}
+	}
+	names := map[int64]string{}
+	named, err := tx.Query(t.Context(), "select consumer || source || event_id, processed_at from holdfast.inbox")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var name string
+	var at time.Time
+	if _, err := pgx.ForEachRow(named, []any{&name, &at}, func() error { names[at.UnixMicro()] = name; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.QueryRow(t.Context(), sqlschema.In("", sweepSQL), "b", from, 30*second, limit).Scan(&read, &removed, &last, &kept, &overdue); err != nil {
+		t.Fatal(err)
+	}
+	said = fmt.Sprintf("%d read, %d removed", read, removed)
+	if last != nil {
+		said += ", the last " + names[last.UnixMicro()]
+	}
+	if kept != nil {
+		said += ", kept " + names[kept.UnixMicro()]
+	}
+	return said
+}
+
+// What is old enough, below the position and without an open letter goes, of its own consumer.
+func TestNeighbours_RetentionRemovesWhatMayGoOfItsConsumer(t *testing.T) {
+	t.Parallel()
+	db := migrated.New(t)
+	change := func(set string) string { return "update holdfast.inbox set " + set + " where " + ours }
+	dead := change("result = 'dead'")
+	const withoutOurs = "-baa -bab -bac -bba -bbc -bca -bcb -bcc"
+	for name, c := range map[string]struct {
+		before     []string
+		mark       string
+		limit      int32
+		gone, said string
+	}{
+		"all are old":                  {nil, "", 100, gone, "9 read, 9 removed, the last bcc"},
+		"from a mark on":               {nil, "bbb", 100, "-bbb -bbc -bca -bcb -bcc", "5 read, 5 removed, the last bcc"},
+		"some":                         {nil, "", 4, "-baa -bab -bac -bba", "4 read, 4 removed, the last bba"},
+		"ours is as old as the window": {[]string{change("processed_at = now() - interval '30 seconds'")}, "", 100, withoutOurs, "8 read, 8 removed, the last bcc"},
+		"ours is a little older":       {[]string{change("processed_at = now() - interval '30.000001 seconds'")}, "", 100, gone, "9 read, 9 removed, the last bbb"},
+		"ours is at the position":      {[]string{change(`"offset" = 50`)}, "", 100, withoutOurs, "9 read, 8 removed, the last bcc, kept bbb"},
+		"ours is above the position":   {[]string{change(`"offset" = 51`)}, "", 100, withoutOurs, "9 read, 8 removed, the last bcc, kept bbb"},
+		"ours is of no partition":      {[]string{change(`partition = null, "offset" = null`)}, "", 100, gone, "9 read, 9 removed, the last bcc"},
+		"there is no position":         {[]string{"delete from holdfast.consumer_position where (consumer, topic, partition) = ('b', 'b', 5)"}, "", 100, "", "9 read, 0 removed, the last bcc, kept baa"},
+		"ours is dead":                 {[]string{dead}, "", 100, gone, "9 read, 9 removed, the last bcc"},
+		"its letter is open":           {[]string{dead, fmt.Sprintf(theLetters, "open", ours)}, "", 100, withoutOurs, "9 read, 8 removed, the last bcc, kept bbb"},
+		"its letter is replayed now":   {[]string{dead, fmt.Sprintf(theLetters, "replaying", ours)}, "", 100, withoutOurs, "9 read, 8 removed, the last bcc, kept bbb"},
+		"its letter was replayed":      {[]string{dead, fmt.Sprintf(theLetters, "replayed", ours)}, "", 100, gone, "9 read, 9 removed, the last bcc"},
+		"its letter was discarded":     {[]string{dead, fmt.Sprintf(theLetters, "discarded", ours)}, "", 100, gone, "9 read, 9 removed, the last bcc"},
+		"others' letters are open":     {[]string{dead, fmt.Sprintf(theLetters, "open", "not "+ours)}, "", 100, gone, "9 read, 9 removed, the last bcc"},
+		"a letter of a conflict":       {[]string{fmt.Sprintf(theLetters, "open", ours)}, "", 100, gone, "9 read, 9 removed, the last bcc"},
+	} {
+		effect.Undone(t, db, func(tx pgx.Tx) {
+			for _, sql := range append([]string{theEvents, otherPositions, ourPosition}, c.before...) {
+				pgtest.Exec(t, tx, sql)
+			}
+			var said string
+			changed := strings.Join(effect.Changed(t, tx, eventRows, func() { said = sweep(t, tx, c.mark, c.limit) }), " ")
+			if changed != c.gone || said != c.said {
+				t.Errorf("%s: %s: %s, want %s: %s", name, said, changed, c.said, c.gone)
+			}
+		})
+	}
+	// An event that another transaction has is passed, as is one that is settled anew before the sweep comes to it.
+	pgtest.Exec(t, db.Pool, theEvents)
+	pgtest.Exec(t, db.Pool, ourPosition)
+	effect.Undone(t, db, func(other pgx.Tx) {
+		pgtest.Exec(t, other, "update holdfast.inbox set processed_at = now() where "+ours)
+		effect.Undone(t, db, func(tx pgx.Tx) {
+			pgtest.Exec(t, tx, "set local lock_timeout = '1s'")
+			if said := sweep(t, tx, "", 100); said != "9 read, 8 removed, the last bcc, kept bbb" {
+				t.Errorf("another transaction has ours: %s", said)
+			}
+		})
+	})
+	effect.Undone(t, db, func(other pgx.Tx) {
+		pgtest.Exec(t, other, "select pg_advisory_xact_lock(4711)")
+		const come = "select d.place from due d"
+		sql := sqlschema.In("", sweepSQL)
+		if !strings.Contains(sql, come) {
+			t.Fatalf("the sweep has no %q", come)
+		}
+		sql = strings.Replace(sql, come, come+", pg_advisory_xact_lock(4711)", 1)
+		swept := make(chan error, 1)
+		go func() {
+			_, err := db.Exec(t.Context(), sql, "b", nil, 30*second, int32(100))
+			swept <- err
+		}()
+		wait.Until(t, "the sweep waits", func() bool {
+			return len(swept) > 0 || pgtest.Count(t, db.Pool, "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock' and query like '-- inbox.retention_sweep%'") == 1
+		})
+		pgtest.Exec(t, other, "update holdfast.inbox set processed_at = now() where "+ours)
+		if err := other.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-swept; err != nil {
+			t.Fatal(err)
+		}
+	})
+	if got := pgtest.Text(t, db.Pool, "select string_agg(source || event_id, ' ') from holdfast.inbox where consumer = 'b'"); got != "bb" {
+		t.Errorf("ours was settled anew: left are %q", got)
+	}
+}
+
+// A consumer has one row, takes its turn by that alone, when it is due or set by a wrong clock, and saves its mark there.
+func TestNeighbours_ATurnIsThatOfOneConsumer(t *testing.T) {
+	t.Parallel()
+	db := migrated.New(t)
+	const others = "insert into holdfast.retention (consumer, from_at, kept_at, next_at) select c, now(), now(), %s from unnest('{a,c}'::text[]) c"
+	const turns = "select consumer, r::text from holdfast.retention r"
+	for next, c := range map[string]struct{ ours, others bool }{
+		"now() - interval '1 microsecond'":           {true, true},
+		"now()":                                      {true, true},
+		"now() + interval '1 microsecond'":           {false, false},
+		"now() + interval '2 minutes'":               {false, false},
+		"now() + interval '2 minutes 1 microsecond'": {true, true},
+	} {
+		for _, otherNext := range []string{"now() - interval '1 hour'", "now() + interval '1 minute'", "now() + interval '1 hour'"} {
+			effect.Undone(t, db, func(tx pgx.Tx) {
+				pgtest.Exec(t, tx, fmt.Sprintf(others, otherNext))
+				pgtest.Exec(t, tx, "insert into holdfast.retention (consumer, next_at) values ('b', "+next+")")
+				want := ""
+				if c.ours {
+					want = "<nil> <nil>"
+				}
+				if got := effect.Returned(t, tx, sqlschema.In("", takeSQL), "b", 60*second); got != want {
+					t.Errorf("due at %s, others at %s: the turn is %q, want %q", next, otherNext, got, want)
+				}
+			})
+		}
+	}
+	effect.Undone(t, db, func(tx pgx.Tx) {
+		pgtest.Exec(t, tx, fmt.Sprintf(others, "now()"))
+		for call, want := range []string{"+b", ""} {
+			changed := strings.Join(effect.Changed(t, tx, turns, func() { pgtest.Exec(t, tx, sqlschema.In("", rowSQL), "b") }), " ")
+			if changed != want {
+				t.Errorf("call %d makes the rows %q, want %q", call, changed, want)
+			}
+		}
+		changed := strings.Join(effect.Changed(t, tx, turns, func() {
+			pgtest.Exec(t, tx, sqlschema.In("", saveSQL), "b", time.Now(), time.Now(), second)
+		}), " ")
+		if changed != "b" {
+			t.Errorf("saved are %q", changed)
+		}
+	})
+}
+
+// Counts of starts are removed that are older than asked for, of one consumer, unless another transaction counts.
+func TestNeighbours_OldStartsOfOneConsumerAreForgotten(t *testing.T) {
+	t.Parallel()
+	db := migrated.New(t)
+	const starts = `insert into holdfast.start (consumer, source, event_id, starts, last_at)
+		select c, 's', e, 1, now() - case e when 'old' then interval '60.000001 seconds' when 'taken' then interval '1 hour' else interval '1 minute' end
+		  from unnest('{a,b,c}'::text[]) c, unnest('{old,taken,young}'::text[]) e`
+	forgotten := func(tx pgx.Tx) string {
+		return strings.Join(effect.Changed(t, tx, "select concat(consumer, ' ', event_id), s::text from holdfast.start s", func() {
+			pgtest.Exec(t, tx, sqlschema.In("", startsSQL), "b", 60*second)
+		}), ", ")
+	}
+	effect.Undone(t, db, func(tx pgx.Tx) {
+		pgtest.Exec(t, tx, starts)
+		if got := forgotten(tx); got != "-b old, -b taken" {
+			t.Errorf("forgotten are %s", got)
+		}
+	})
+	pgtest.Exec(t, db.Pool, starts)
+	pgtest.Exec(t, db.Pool, "delete from holdfast.start where event_id = 'young'")
+	effect.Undone(t, db, func(other pgx.Tx) {
+		pgtest.Exec(t, other, "select from holdfast.start where event_id = 'taken' for update")
+		effect.Undone(t, db, func(tx pgx.Tx) {
+			pgtest.Exec(t, tx, "set local lock_timeout = '1s'")
+			if got := forgotten(tx); got != "-b old" {
+				t.Errorf("another transaction counts one: forgotten are %s", got)
+			}
+		})
+	})
+}
