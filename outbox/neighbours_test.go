@@ -1,7 +1,6 @@
 package outbox_test
 
 import (
-	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -13,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/internal/lane"
+	"github.com/holdfast-go/holdfast/internal/test/effect"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/outbox"
 )
@@ -20,13 +20,10 @@ import (
 // rolledBack runs f in a transaction of which nothing stays, after some statements.
 func rolledBack(t *testing.T, db *pgtest.DB, before string, f func(tx pgx.Tx)) {
 	t.Helper()
-	tx, err := db.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = tx.Rollback(context.Background()) }()
-	pgtest.Exec(t, tx, before)
-	f(tx)
+	effect.Undone(t, db, func(tx pgx.Tx) {
+		pgtest.Exec(t, tx, before)
+		f(tx)
+	})
 }
 
 // textsOf are the rows of a query, of one text each, or the code and the message of its error.

@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
+	"github.com/holdfast-go/holdfast/internal/test/effect"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
@@ -82,7 +83,7 @@ func placeOf(t *testing.T, tx pgx.Tx, id string) (seq int64) {
 // logged begins with the log that these tests have.
 func logged(t *testing.T, db *pgtest.DB, options pgx.TxOptions, f func(tx pgx.Tx)) {
 	t.Helper()
-	undone(t, db, options, func(tx pgx.Tx) {
+	effect.UndoneAs(t, db, options, func(tx pgx.Tx) {
 		t.Helper()
 		pgtest.Exec(t, tx, loggedRows)
 		pgtest.Exec(t, tx, strangers)
@@ -201,7 +202,7 @@ func TestNeighboursLog_AnEventOfTheLargestSizeIsSentWhole(t *testing.T) {
 	token, _ := tokens(t, db)
 	const sizes = "with p (seq, id, source, type, topic, key, time, headers, payload, letter, bytes, malformed) as (%s) " +
 		"select concat_ws('_', seq, octet_length(id), octet_length(source), octet_length(type), octet_length(topic), octet_length(key), octet_length(headers), octet_length(payload), malformed is not null) from p where seq > 0"
-	undone(t, db, pgx.TxOptions{}, func(tx pgx.Tx) {
+	effect.Undone(t, db, func(tx pgx.Tx) {
 		pgtest.Exec(t, tx, `insert into holdfast.event_1 (xid, seq, lane, id, source, type, topic, key, headers, payload)
 			select '110', n, 2, repeat('i', 149 + n), repeat('s', 150), repeat('t', 150), repeat('o', 150), repeat('k', 150), jsonb_build_object('h', repeat('h', 290 + n)), repeat('p', 400 + n)::bytea
 			  from generate_series(1, 3) n`)
@@ -369,7 +370,7 @@ func TestNeighboursLog_AReaderGoesOnUntilItsServerIsAnother(t *testing.T) {
 
 	// A cursor that is as far as its server is not ahead of it.
 	const now = "select pg_current_snapshot()::text"
-	undone(t, db, pgx.TxOptions{}, func(tx pgx.Tx) {
+	effect.Undone(t, db, func(tx pgx.Tx) {
 		for name, read := range map[string]func(t *testing.T, tx pgx.Tx, q question) string{
 			"page":                       pageReaders["page"],
 			"page without noisy tenants": pageReaders["page without noisy tenants"],
@@ -409,7 +410,7 @@ func TestNeighboursLog_ACutIsAMomentThatExisted(t *testing.T) {
 	token, _ := tokens(t, db)
 	flying := pgtest.Count(t, pgtest.Begin(t, db), "select pg_current_xact_id()::text::bigint")
 	pgtest.Exec(t, db.Pool, "select pg_current_xact_id()") // ended, and later
-	undone(t, db, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, func(tx pgx.Tx) {
+	effect.UndoneAs(t, db, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, func(tx pgx.Tx) {
 		now := pgtest.Text(t, tx, "select pg_current_snapshot()::text")
 		end := pgtest.Count(t, tx, "select pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
 		parts := strings.Split(now, ":")
@@ -456,7 +457,7 @@ func TestNeighboursLog_ALookAtALaneSeesItsOwn(t *testing.T) {
 		later     = "now() + interval '1 microsecond'"
 		done      = "103:110:103,105"
 	)
-	undone(t, db, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, func(tx pgx.Tx) {
+	effect.UndoneAs(t, db, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, func(tx pgx.Tx) {
 		now := pgtest.Text(t, tx, "select pg_current_snapshot()::text")
 		end := pgtest.Count(t, tx, "select pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
 		look := func(name, before string, dones []*string, token, want string) {

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
+	"github.com/holdfast-go/holdfast/internal/test/effect"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
@@ -69,7 +70,7 @@ func parkedRun(t *testing.T, db *pgtest.DB, before, statement string, args []any
 	tx := pgtest.Begin(t, db)
 	defer tx.Rollback(context.Background())
 	pgtest.Exec(t, tx, "select setval('holdfast.parked_place', 1000), setval(pg_get_serial_sequence('holdfast.letter', 'id'), 500); "+before)
-	was := parkedRowsNow(t, tx)
+	was := effect.State(t, tx, parkedState)
 	rows, err := tx.Query(t.Context(), statement, args...)
 	if err != nil {
 		t.Fatal(err)
@@ -91,7 +92,7 @@ func parkedRun(t *testing.T, db *pgtest.DB, before, statement string, args []any
 		t.Fatal(rows.Err())
 	}
 	var changes []string
-	now := parkedRowsNow(t, tx)
+	now := effect.State(t, tx, parkedState)
 	for name, row := range now {
 		if before, there := was[name]; !there || before != row {
 			changes = append(changes, strings.TrimSpace(name+": "+row))
@@ -104,20 +105,6 @@ func parkedRun(t *testing.T, db *pgtest.DB, before, statement string, args []any
 	}
 	slices.Sort(changes)
 	return returned, strings.Join(changes, "; ")
-}
-
-func parkedRowsNow(t *testing.T, tx pgx.Tx) map[string]string {
-	t.Helper()
-	rows, err := tx.Query(t.Context(), parkedState)
-	if err != nil {
-		t.Fatal(err)
-	}
-	all := map[string]string{}
-	var name, row string
-	if _, err := pgx.ForEachRow(rows, []any{&name, &row}, func() error { all[name] = row; return nil }); err != nil {
-		t.Fatal(err)
-	}
-	return all
 }
 
 // parkedCase is a statement, what was done before it, and what it returns and changes.

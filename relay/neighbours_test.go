@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
+	"github.com/holdfast-go/holdfast/internal/test/effect"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
@@ -36,21 +37,6 @@ var likeOurs = map[string]struct {
 	"nobody's":                             {"update holdfast.lane set owner = null, lease_until = '-infinity' where lane = 2", false},
 	"of an earlier epoch":                  {"update holdfast.lane set epoch = 4 where lane = 2", false},
 	"of a later epoch":                     {"update holdfast.lane set epoch = 6 where lane = 2", false},
-}
-
-// undone runs f in a transaction that is rolled back.
-func undone(t *testing.T, db *pgtest.DB, options pgx.TxOptions, f func(tx pgx.Tx)) {
-	t.Helper()
-	tx, err := db.BeginTx(t.Context(), options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := tx.Rollback(context.Background()); err != nil {
-			t.Error(err)
-		}
-	}()
-	f(tx)
 }
 
 // wordsOf is what a statement returns: a word for each row, its columns with slashes between them.
@@ -82,27 +68,12 @@ func sortedWordsOf(t *testing.T, tx pgx.Tx, statement string, args ...any) strin
 	return strings.Join(words, " ")
 }
 
-// rowsOf are the rows of a table by a name, which its statement gives them.
-func rowsOf(t *testing.T, tx pgx.Tx, named string) map[string]string {
-	t.Helper()
-	rows, err := tx.Query(t.Context(), named)
-	if err != nil {
-		t.Fatal(err)
-	}
-	all := map[string]string{}
-	var name, row string
-	if _, err := pgx.ForEachRow(rows, []any{&name, &row}, func() error { all[name] = row; return nil }); err != nil {
-		t.Fatal(err)
-	}
-	return all
-}
-
 // doneBy says what f did to the rows that a statement names.
 func doneBy(t *testing.T, tx pgx.Tx, named string, f func()) string {
 	t.Helper()
-	before := rowsOf(t, tx, named)
+	before := effect.State(t, tx, named)
 	f()
-	after := rowsOf(t, tx, named)
+	after := effect.State(t, tx, named)
 	var changes []string
 	for name, row := range before {
 		if now, there := after[name]; !there {
@@ -141,7 +112,7 @@ func TestNeighbours_ALaneBeginsItsLeasesAndNoOthers(t *testing.T) {
 		select l, t, k, p from unnest('{1,2,3}'::int[]) l, (values ('', '', 4), ('', '', 5), ('', '', 6), ('t', 'k', 0), ('t', '', 5)) v (t, k, p)`
 	begin := func(leases, change, token, want string) {
 		t.Helper()
-		undone(t, db, pgx.TxOptions{}, func(tx pgx.Tx) {
+		effect.Undone(t, db, func(tx pgx.Tx) {
 			pgtest.Exec(t, tx, ownedLanes)
 			pgtest.Exec(t, tx, leases)
 			pgtest.Exec(t, tx, change)
@@ -170,7 +141,7 @@ func TestNeighbours_ALaneIsHandedBackAndNoOther(t *testing.T) {
 	t.Parallel()
 	db := migrated.Lanes(t, 5)
 	for name, c := range likeOurs {
-		undone(t, db, pgx.TxOptions{}, func(tx pgx.Tx) {
+		effect.Undone(t, db, func(tx pgx.Tx) {
 			pgtest.Exec(t, tx, ownedLanes)
 			pgtest.Exec(t, tx, "insert into holdfast.parked_lease (lane, topic, key, place) select l, 't', 'k', 0 from unnest('{1,2,3}'::int[]) l")
 			pgtest.Exec(t, tx, c.change)
@@ -193,7 +164,7 @@ func TestNeighbours_AFenceLetsTheOwnerOfItsLaneThrough(t *testing.T) {
 	pgtest.Exec(t, db.Pool, ownedLanes)
 	fence := func(change, token string, through bool) {
 		t.Helper()
-		undone(t, db, pgx.TxOptions{}, func(tx pgx.Tx) {
+		effect.Undone(t, db, func(tx pgx.Tx) {
 			pgtest.Exec(t, tx, change)
 			want := ""
 			if through {
@@ -205,7 +176,7 @@ func TestNeighbours_AFenceLetsTheOwnerOfItsLaneThrough(t *testing.T) {
 			if !through {
 				return
 			}
-			undone(t, db, pgx.TxOptions{}, func(other pgx.Tx) {
+			effect.Undone(t, db, func(other pgx.Tx) {
 				if got := wordsOf(t, other, "select lane from holdfast.lane order by lane for update skip locked"); got != "0 1 3 4" {
 					t.Errorf("the lanes %s are free", got)
 				}
@@ -250,7 +221,7 @@ func TestNeighbours_AClaimTakesTheLowestLaneThatIsFree(t *testing.T) {
 	const leased = "update holdfast.lane set owner = 'c', epoch = 5, lease_until = now() + interval '4 seconds', done = '30:30:', upto = null, pos = 0"
 	claim := func(before []string, memory []int16, token, answer, changed string) {
 		t.Helper()
-		undone(t, db, pgx.TxOptions{}, func(tx pgx.Tx) {
+		effect.Undone(t, db, func(tx pgx.Tx) {
 			for _, sql := range append([]string{leased}, before...) {
 				pgtest.Exec(t, tx, sql)
 			}
@@ -285,7 +256,7 @@ func TestNeighbours_AHeartbeatCountsWhoRunsAndWhatIsFree(t *testing.T) {
 	db := migrated.Lanes(t, 5)
 	beat := func(before string, memory []int16, want string) {
 		t.Helper()
-		undone(t, db, pgx.TxOptions{}, func(tx pgx.Tx) {
+		effect.Undone(t, db, func(tx pgx.Tx) {
 			pgtest.Exec(t, tx, "update holdfast.lane set owner = case when lane < 2 then 'a' else 'c' end, lease_until = now() + interval '4 seconds'")
 			pgtest.Exec(t, tx, before)
 			if got := wordsOf(t, tx, sqlschema.In("", heartbeatRelay), "b", aLease, memory, ""); got != want {
@@ -320,7 +291,7 @@ func TestNeighbours_AHeartbeatCountsWhoRunsAndWhatIsFree(t *testing.T) {
 func TestNeighbours_ARelayThatLeavesTakesNobodyAlong(t *testing.T) {
 	t.Parallel()
 	db := migrated.Lanes(t, 5)
-	undone(t, db, pgx.TxOptions{}, func(tx pgx.Tx) {
+	effect.Undone(t, db, func(tx pgx.Tx) {
 		pgtest.Exec(t, tx, "update holdfast.lane set owner = case lane when 0 then null when 1 then 'a' when 2 then 'b' when 3 then 'c' else 'b' end")
 		pgtest.Exec(t, tx, `insert into holdfast.relay (name, seen_until) values ('a', now()), ('b', now() + interval '1 second'), ('c', now() + interval '1 second'),
 			('d', now() - interval '1 day'), ('e', now() - interval '1 day 0.000001 seconds'), ('aa', now() - interval '2 days')`)
@@ -338,7 +309,7 @@ func TestNeighbours_ARelayThatLeavesTakesNobodyAlong(t *testing.T) {
 func TestNeighbours_APauseOfAConsumerIsNoPauseOfATopic(t *testing.T) {
 	t.Parallel()
 	db := migrated.Lanes(t, 5)
-	undone(t, db, pgx.TxOptions{}, func(tx pgx.Tx) {
+	effect.Undone(t, db, func(tx pgx.Tx) {
 		pgtest.Exec(t, tx, "insert into holdfast.pause (consumer, topic, key, by, reason) values ('', 'bills', '', 'ann', ''), ('mail', '', '', 'ann', ''), ('mail', 'orders', 'k', 'ann', '')")
 		if got := wordsOf(t, tx, sqlschema.In("", readPaused)); got != "bills" {
 			t.Errorf("paused are %s", got)
@@ -369,14 +340,14 @@ func TestNeighbours_ASaveWritesItsOwnLanes(t *testing.T) {
 	const cursors = "select concat_ws(' ', 'lane', lane, owner, epoch), concat_ws(' ', done, coalesce(upto::text, 'no window'), pos, save, 'renewed', lease_until = now() + interval '5 seconds' and saved_at = now()) from holdfast.lane"
 	save := func(name, before string, s saved, token, answer string, want map[string]string) {
 		t.Helper()
-		undone(t, db, pgx.TxOptions{}, func(tx pgx.Tx) {
+		effect.Undone(t, db, func(tx pgx.Tx) {
 			pgtest.Exec(t, tx, ownedLanes)
 			pgtest.Exec(t, tx, before)
-			was := rowsOf(t, tx, cursors)
+			was := effect.State(t, tx, cursors)
 			if got := sortedWordsOf(t, tx, sqlschema.In("", saveLanes), "b", aLease, s.lanes, s.epochs, s.dones, s.upto, s.pos, token, 8); got != answer {
 				t.Errorf("%s: the answer is %q, want %q", name, got, answer)
 			}
-			is := rowsOf(t, tx, cursors)
+			is := effect.State(t, tx, cursors)
 			for lane, row := range is {
 				if was[lane] == row {
 					delete(is, lane)
@@ -428,13 +399,13 @@ func TestNeighbours_ASavePassesOverALockedLane(t *testing.T) {
 	done, upto := "31:31:", "41:41:"
 	save := func(name, token, answer, free string) {
 		t.Helper()
-		undone(t, db, pgx.TxOptions{}, func(tx pgx.Tx) {
+		effect.Undone(t, db, func(tx pgx.Tx) {
 			pgtest.Exec(t, tx, "set local lock_timeout = '1s'")
 			args := []any{"b", aLease, []int16{1, 2, 3}, []int64{5, 5, 5}, []*string{&done, &done, &done}, []*string{&upto, &upto, &upto}, []int64{1, 2, 3}, token, 8}
 			if got := sortedWordsOf(t, tx, sqlschema.In("", saveLanes), args...); got != answer {
 				t.Errorf("%s: the answer is %q, want %q", name, got, answer)
 			}
-			undone(t, db, pgx.TxOptions{}, func(other pgx.Tx) {
+			effect.Undone(t, db, func(other pgx.Tx) {
 				if got := wordsOf(t, other, "select lane from holdfast.lane order by lane for update skip locked"); free != "" && got != free {
 					t.Errorf("%s: the lanes %s are free, want %s", name, got, free)
 				}
@@ -444,7 +415,7 @@ func TestNeighbours_ASavePassesOverALockedLane(t *testing.T) {
 	for name, c := range likeOurs {
 		pgtest.Exec(t, db.Pool, ownedLanes)
 		pgtest.Exec(t, db.Pool, c.change)
-		undone(t, db, pgx.TxOptions{}, func(locker pgx.Tx) {
+		effect.Undone(t, db, func(locker pgx.Tx) {
 			pgtest.Exec(t, locker, "select from holdfast.lane where lane = 2 for update")
 			if c.ours {
 				save(name+", and locked", token, "1/true 2/false 3/true", "0 4")
@@ -465,7 +436,7 @@ func TestNeighbours_ASavePassesOverALockedLane(t *testing.T) {
 func TestNeighbours_ASegmentIsNoOther(t *testing.T) {
 	t.Parallel()
 	db := migrated.Lanes(t, 5)
-	undone(t, db, pgx.TxOptions{}, func(tx pgx.Tx) {
+	effect.Undone(t, db, func(tx pgx.Tx) {
 		pgtest.Exec(t, tx, "insert into holdfast.event_1 (lane, id, type, topic) values (1, 'e', 't', 'orders')")
 		pgtest.Exec(t, tx, "insert into holdfast.event_3 (lane, id, type, topic) values (1, 'e', 't', 'orders')")
 		segments := func(want string) {
@@ -615,7 +586,7 @@ func TestNeighbours_WhatIsDueInALaneMovesInOrder(t *testing.T) {
 		{"lane = 2 and due_at < now()", 100, 1 << 20, nobody, "2-20 2-21"},
 		{"lane = 2 and due_at <= now()", 100, 1 << 20, nobody, ""},
 	} {
-		undone(t, db, pgx.TxOptions{}, func(tx pgx.Tx) {
+		effect.Undone(t, db, func(tx pgx.Tx) {
 			pgtest.Exec(t, tx, scheduledRows)
 			if c.before != "" {
 				pgtest.Exec(t, tx, "delete from holdfast.scheduled where "+c.before)
@@ -656,7 +627,7 @@ func TestNeighbours_WhatIsDueFirstIsNamed(t *testing.T) {
 		"lane <> 2":                    "30",
 		"lane = 2":                     "",
 	} {
-		undone(t, db, pgx.TxOptions{}, func(tx pgx.Tx) {
+		effect.Undone(t, db, func(tx pgx.Tx) {
 			pgtest.Exec(t, tx, scheduledRows)
 			pgtest.Exec(t, tx, "delete from holdfast.scheduled where "+gone)
 			if got := wordsOf(t, tx, sqlschema.In("", nameScheduled), ourLane); got != want {
@@ -700,7 +671,7 @@ func TestNeighbours_ADeadLetterIsMadeOfTheNamedOrTheTooLarge(t *testing.T) {
 		{fmt.Sprintf(payload, 101, "lane <> 2 or seq = 10"), nobody, ""},
 		{fmt.Sprintf(headers, 301, "lane <> 2 or seq = 10"), nobody, ""},
 	} {
-		undone(t, db, pgx.TxOptions{}, func(tx pgx.Tx) {
+		effect.Undone(t, db, func(tx pgx.Tx) {
 			pgtest.Exec(t, tx, scheduledRows)
 			if c.before != "" {
 				pgtest.Exec(t, tx, c.before)

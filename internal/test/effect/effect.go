@@ -16,7 +16,13 @@ import (
 // Undone calls do in a transaction, and rolls it back.
 func Undone(t testing.TB, db *pgtest.DB, do func(tx pgx.Tx)) {
 	t.Helper()
-	tx, err := db.Begin(t.Context())
+	UndoneAs(t, db, pgx.TxOptions{}, do)
+}
+
+// UndoneAs is Undone in a transaction with options.
+func UndoneAs(t testing.TB, db *pgtest.DB, options pgx.TxOptions, do func(tx pgx.Tx)) {
+	t.Helper()
+	tx, err := db.BeginTx(t.Context(), options)
 	if err != nil {
 		t.Fatalf("begin: %v", err)
 	}
@@ -53,9 +59,9 @@ func Returned(t testing.TB, tx pgx.Tx, sql string, args ...any) string {
 // gone, in their order. named is a query of the rows, each with its name first.
 func Changed(t testing.TB, tx pgx.Tx, named string, do func()) []string {
 	t.Helper()
-	was := state(t, tx, named)
+	was := State(t, tx, named)
 	do()
-	now := state(t, tx, named)
+	now := State(t, tx, named)
 	var changed []string
 	for name, row := range was {
 		switch is, there := now[name]; {
@@ -74,7 +80,8 @@ func Changed(t testing.TB, tx pgx.Tx, named string, do func()) []string {
 	return changed
 }
 
-func state(t testing.TB, tx pgx.Tx, named string) map[string]string {
+// State are the rows of such a query, by their names.
+func State(t testing.TB, tx pgx.Tx, named string) map[string]string {
 	t.Helper()
 	answer, err := tx.Query(t.Context(), named)
 	if err != nil {
