@@ -44,7 +44,7 @@ select id, concat_ws(' ', place, why, attempts, case when next_at = 'infinity' t
            when next_at < now() + interval '1 day' then 'in ' || round(extract(epoch from next_at - now())) || ' s' else 'later' end,
        'partition ' || partition, 'letter ' || letter, nullif(errors, '{}')) from holdfast.parked
 union all select concat_ws('/', 'lease', lane, topic, key, place), '' from holdfast.parked_lease
-union all select case when id > 500 then concat_ws(' ', 'new letter', event_id, nullif(row_number() over (partition by event_id order by id), 1)) else 'letter ' || id end, concat_ws(' ', state, case when holds then 'holds' end, reason, nullif(fingerprint, ''), attempts, nullif(errors, '{}'), case when last_at = now() then 'now' end) from holdfast.letter
+union all select case when id > 500 then concat_ws(' ', 'new letter', event_id, nullif(row_number() over (partition by event_id, id > 500 order by id), 1)) else 'letter ' || id end, concat_ws(' ', state, case when holds then 'holds' end, reason, nullif(fingerprint, ''), attempts, nullif(errors, '{}'), case when last_at = now() then 'now' end) from holdfast.letter
 union all select 'event ' || coalesce(headers ->> 'hf_event_id', id), topic from holdfast.event`
 )
 
