@@ -235,17 +235,18 @@ func (l *lane) writeTogether(ctx context.Context, events []*pending, answers []a
 		if len(gone.places) > 0 {
 			batch.Queue(l.r.sql.In(deleteParked), l.number, gone.topics, gone.keys, gone.places)
 		}
-		if len(delayed.places) > 0 {
-			batch.Queue(l.r.sql.In(delayParked), l.number, delayed.topics, delayed.keys, delayed.places, adds, texts, delays)
-		}
-		if len(asleep.places) > 0 {
-			batch.Queue(l.r.sql.In(holdParked), l.number, asleep.topics, asleep.keys, asleep.places, asleep.partitions)
-		}
 		if len(closed) > 0 {
 			batch.Queue(l.r.sql.In(closeLetters), closed)
 		}
 		if later == nil && len(resume.topics) > 0 {
 			l.resume(batch, resume, &emptied)
+		}
+		// After that: what is first now may be one of these, or a replay that has come before it meanwhile.
+		if len(delayed.places) > 0 {
+			batch.Queue(l.r.sql.In(delayParked), l.number, delayed.topics, delayed.keys, delayed.places, adds, texts, delays)
+		}
+		if len(asleep.places) > 0 {
+			batch.Queue(l.r.sql.In(holdParked), l.number, asleep.topics, asleep.keys, asleep.places, asleep.partitions)
 		}
 	}, func(batch *pgx.Batch) {
 		for i, p := range events {

@@ -211,8 +211,6 @@ func TestNeighboursParked_TheHeadOfAQueueIsItsOwnFirst(t *testing.T) {
 		"resume":                                {resumeQueues, resume, asleep, "b/d", due},
 		"resume, others have an earlier one":    {resumeQueues, resume, asleep + parkedEarlier(parkedOthers), "b/d", due},
 		"resume, it has a time":                 {resumeQueues, resume, "", "b/d", ""},
-		"resume, it waits for its partition":    {resumeQueues, resume, asleep + parkedSet("partition = 0", parkedOurs), "b/d", ""},
-		"resume, it waits for its topic":        {resumeQueues, resume, asleep + parkedSet("why = 'topic'", parkedOurs), "b/d", ""},
 		"resume, none is left":                  {resumeQueues, resume, asleep + "delete from holdfast.parked where " + parkedOurs, "b/b b/d", ""},
 		"resume, a letter holds it":             {resumeQueues, resume, asleep + parkedHeld(parkedOurs), "b/d", ""},
 		"resume, letters hold others":           {resumeQueues, resume, asleep + parkedHeld(parkedOthers), "b/d", due},

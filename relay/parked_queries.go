@@ -309,18 +309,18 @@ select case when jsonb_typeof(l.headers) <> 'object' then format('its headers ar
             else holdfast.publish_letter(l.id, $2::text, -1) end
   from holdfast.letter l where l.id = $1::bigint`
 
-// resumeQueues makes the first row of queues due, unless it waits for its topic or partition or a dead letter holds it, and returns the queues
-// that have no row. No letter holds back a replay. $2 topics, $3 keys. It finds the holding letters by letter_holds.
+// resumeQueues makes the first row of queues due, unless a dead letter holds them, and returns the queues that have no row. No letter holds
+// back a replay. $2 topics, $3 keys. It finds the holding letters by letter_holds.
 const resumeQueues = `-- relay.resume_queues
 with first as materialized (
   select q.topic, q.key, f.* from unnest($2::text[], $3::text[]) as q (topic, key) left join lateral (
-    select h.ctid as row, h.next_at, h.letter, h.partition, h.why from holdfast.parked h
+    select h.ctid as row, h.next_at, h.letter from holdfast.parked h
      where h.lane = $1::smallint and h.topic = q.topic and h.key = q.key order by h.place limit 1) f on true
 ), resumed as (
   update holdfast.parked p set next_at = now()
    where p.ctid = any (array(
      select f.row from first f
-      where f.next_at = 'infinity' and f.partition is null and f.why <> 'topic'
+      where f.next_at = 'infinity'
         and (f.letter is not null or not exists (
           select from holdfast.lane_hold h where h.lane = $1::smallint and h.topic = f.topic and h.key = f.key)))))
 select f.topic, f.key from first f where f.row is null`

@@ -38,7 +38,7 @@ func resumeQueues(c *call) error {
 		if len(queue) == 0 || db.is(BugNoWake) {
 			continue
 		}
-		if p, _ := queue[0].see(c.tx); p.NextAt.IsZero() && p.Partition == nil && p.Why != "topic" && (p.Letter != 0 || !db.holds(c.tx, lane, topics[i], keys[i])) {
+		if p, _ := queue[0].see(c.tx); p.NextAt.IsZero() && (p.Letter != 0 || !db.holds(c.tx, lane, topics[i], keys[i])) {
 			if queue[0].locked(c.tx) {
 				return errBlocked
 			}
