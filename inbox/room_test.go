@@ -18,7 +18,7 @@ import (
 // The stored events of a consumer are a waiting room.
 func TestRoom_StoredEventsKeepWhatAWaitingRoomPromises(t *testing.T) {
 	for name, holds := range map[string]bool{"letters hold keys": true, "letters hold nothing": false} {
-		t.Run(name, func(t *testing.T) { playStored(t, holds).Random(seed.New(t), 400) })
+		t.Run(name, func(t *testing.T) { playStored(t, holds).Random(seed.New(t)) })
 	}
 }
 

@@ -20,7 +20,7 @@ func TestRoom_ParkedEventsKeepWhatAWaitingRoomPromises(t *testing.T) {
 	for name, holds := range map[string]bool{"letters hold keys": true, "letters hold nothing": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			playParked(t, holds).Random(seed.New(t), 400)
+			playParked(t, holds).Random(seed.New(t))
 		})
 	}
 }

@@ -100,9 +100,13 @@ func New(t *testing.T, db *pgtest.DB, side Side, room Room) *Play {
 	return p
 }
 
-// Random takes so many steps, and then has all that waits be done.
-func (p *Play) Random(seed uint64, steps int) {
+// Random takes random steps, and then has all that waits be done.
+func (p *Play) Random(seed uint64) {
 	p.Helper()
+	steps := 3000
+	if testing.Short() {
+		steps = 300
+	}
 	rng := rand.New(rand.NewPCG(seed, 0))
 	for range steps {
 		p.step(rng)
