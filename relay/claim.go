@@ -194,7 +194,7 @@ func (r *Relay) claimOne(writing context.Context, token string, except []int16) 
 func (l *lane) resumeReleased(ctx context.Context) error {
 	var resume rowKeys
 	l.dormantQueues = slices.DeleteFunc(l.dormantQueues, func(q queue) bool {
-		if !l.held[q] && l.holds[spot{q.topic, wholeTopic}] == nil {
+		if !l.queues.held[q] && l.holds[spot{q.topic, wholeTopic}] == nil {
 			resume.topics, resume.keys = append(resume.topics, q.topic), append(resume.keys, q.key)
 		}
 		return l.holds[spot{q.topic, wholeTopic}] == nil // else when the topic is back

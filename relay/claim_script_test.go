@@ -278,14 +278,14 @@ func TestClaimScript_KeysResumeOnAClaimUnlessSomethingHoldsThem(t *testing.T) {
 		l := lanes[0]
 		l.leaseUntil = r.env.now().Add(time.Hour)
 		waits := slices.Contains(c.dormantQueues, topic)
-		l.dormantQueues, l.held, l.holds = c.dormantQueues, map[queue]bool{letter: true}, map[spot]*hold{{"gone", wholeTopic}: {}}
-		l.parked = map[queue]bool{free: true, letter: true}
+		l.dormantQueues, l.queues.held, l.holds = c.dormantQueues, map[queue]bool{letter: true}, map[spot]*hold{{"gone", wholeTopic}: {}}
+		l.queues.parked = map[queue]bool{free: true, letter: true}
 		err := l.resumeReleased(t.Context())
 		if !errors.Is(err, c.want) || (err == nil) != (c.want == nil) || err != nil && !strings.HasPrefix(err.Error(), "resume released keys: ") {
 			t.Errorf("%s: %v, want %v", name, err, c.want)
 		}
-		if emptied := len(c.resumed.rows) > 0; l.parked[free] == emptied || !l.parked[letter] {
-			t.Errorf("%s: it remembers %v, and has heard that a queue is empty: %v", name, l.parked, emptied)
+		if emptied := len(c.resumed.rows) > 0; l.queues.parked[free] == emptied || !l.queues.parked[letter] {
+			t.Errorf("%s: it remembers %v, and has heard that a queue is empty: %v", name, l.queues.parked, emptied)
 		}
 		if diff := cmp.Diff(c.asked, s.asked); diff != "" {
 			t.Errorf("%s asked (-want +got):\n%s", name, diff)

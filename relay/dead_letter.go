@@ -94,7 +94,7 @@ func (l *lane) queueLetter(batch *pgx.Batch, letter int64, p *pending) {
 func (b *deadBatch) tell(l *lane) {
 	for i, p := range b.events {
 		if b.holds[i] {
-			l.held[p.item.queue] = true
+			l.queues.held[p.item.queue] = true
 		}
 		to, err := b.letters[p.event.seq], errMalformed(p.event.malformed)
 		if l.r.mayLog("event given up") {

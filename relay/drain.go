@@ -56,31 +56,18 @@ func (l *lane) pendingOf(row *parkedEvent) *pending {
 	}
 }
 
-// try keeps a parked event in memory from now on, which is leased: it is not read again.
-func (l *lane) try(p *pending) {
-	l.trying[rowKeyOf(p)]++
-	l.tries++
-	l.tryBytes += p.size()
-}
-
-// tried ends try, and the lease.
+// tried has a parked event leave memory.
 func (l *lane) tried(p *pending) {
-	key := rowKeyOf(p)
-	l.tries--
-	l.tryBytes -= p.size()
+	l.leases.end(p)
 	l.tracker.freed += p.kept
 	p.kept = 0
-	if l.trying[key]--; l.trying[key] <= 0 {
-		delete(l.trying, key)
-		l.endLease(key)
-	}
 }
 
 // runTasks does what is due besides reading the log: held keys that a person released, held topics and partitions, parked
 // events and scheduled events.
 func (l *lane) runTasks(ctx context.Context) error {
 	due := l.tasks.Swap(0)
-	if len(l.held) > 0 && l.r.env.now().Sub(l.heldAt) >= heldEvery {
+	if len(l.queues.held) > 0 && l.r.env.now().Sub(l.heldAt) >= heldEvery {
 		if err := l.lookAtHeld(ctx); err != nil {
 			return err
 		}
@@ -118,20 +105,16 @@ func drainBound(budget int64, lanes int) int {
 // loadDue reads parked heads that are due, with what waits for them, into the queues of their destinations.
 func (l *lane) loadDue(ctx context.Context) error {
 	bound := drainBound(l.r.c.MemoryBudget, l.r.lanesOwned())
-	if l.tries >= drainTries || l.tryBytes >= 2*bound || l.outage != nil && l.anyQueued() || l.stopping() {
+	if l.leases.events >= drainTries || l.leases.bytes >= 2*bound || l.outage != nil && l.anyQueued() || l.stopping() {
 		l.due.full()
 		return nil
 	}
-	var skip rowKeys
-	for key := range l.trying {
-		skip.addKey(key)
-	}
-	rows, err := l.readDue(ctx, skip, bound)
+	rows, err := l.readDue(ctx, l.leases.keys(), bound)
 	if err != nil {
 		return fmt.Errorf("read parked events: %w", err)
 	}
 	now := l.r.env.now()
-	if l.due.looked(len(rows), l.tries, now); len(rows) == 0 {
+	if l.due.looked(len(rows), l.leases.events, now); len(rows) == 0 {
 		return l.forgetKeyless(ctx)
 	}
 	asleep, last := map[queue]bool{}, map[queue]int64{}
@@ -142,7 +125,7 @@ func (l *lane) loadDue(ctx context.Context) error {
 			if asleep[q] || follows && before == p.row.place {
 				continue // it waits for its head, or has been read with two rows of its queue that are due
 			}
-			if follows && l.held[q] && p.event.letter == 0 {
+			if follows && l.queues.held[q] && p.event.letter == 0 {
 				asleep[q] = true // a letter may stand between it and its head: it is made due when no letter holds it
 				continue
 			}
@@ -158,7 +141,7 @@ func (l *lane) loadDue(ctx context.Context) error {
 			continue
 		}
 		d := l.destinationOf(p.event)
-		l.try(p)
+		l.leases.begin(p)
 		if h := l.holds[d.spot]; h != nil && !h.takes {
 			p.to = d
 			asleep[p.item.queue] = true
@@ -168,9 +151,7 @@ func (l *lane) loadDue(ctx context.Context) error {
 		d.enqueue(p, now)
 	}
 	for i := range rows {
-		if key := rows[i].rowKey(); l.trying[key] == 0 {
-			l.endLease(key)
-		}
+		l.leases.endUnlessHas(rows[i].rowKey())
 	}
 	l.tasks.Or(queueDue) // there may be more
 	signal(l.tasksDue)
@@ -269,7 +250,7 @@ func (l *lane) writeTogether(ctx context.Context, events []*pending, answers []a
 			later.addQueue(queue{resume.topics[i], resume.keys[i]})
 		}
 	}
-	l.forget(emptied)
+	l.queues.forget(emptied)
 	for i, p := range events {
 		q := p.item.queue
 		if outcomes[i] != dead {
@@ -289,7 +270,7 @@ func (l *lane) writeTogether(ctx context.Context, events []*pending, answers []a
 			}
 			l.changes[dead]++
 			if l.r.c.HoldKey && q.ordered() {
-				l.held[q] = true
+				l.queues.held[q] = true
 			}
 			if l.r.mayLog("event given up") {
 				l.r.c.Logger.Error("event given up", "lane", l.number, "topic", q.topic, "event_id", p.event.ID, "type", p.event.Type, "attempts", p.row.attempts+1, "error", answers[i].err)
@@ -322,12 +303,12 @@ func (l *lane) lookAtHeld(ctx context.Context) error {
 		return err
 	}
 	var resume rowKeys
-	for q := range l.held {
-		if !held[q] && (l.parked[q] || l.whole[q.topic]) {
+	for q := range l.queues.held {
+		if !held[q] && l.queues.mayHaveRows(q) {
 			resume.addQueue(q)
 		}
 	}
-	l.held, l.heldAt = held, l.r.env.now() // before the resumption: a head that it gives up holds its key anew
+	l.queues.held, l.heldAt = held, l.r.env.now() // before the resumption: a head that it gives up holds its key anew
 	if len(resume.topics) == 0 {
 		return nil
 	}

@@ -53,7 +53,7 @@ func (d *dueLooks) full() { d.more = true }
 // none is needed, too: forgetKeyless comes with it.
 func (l *lane) dueBehind(q queue) bool {
 	if !q.ordered() {
-		return l.due.more || l.parked[q] && l.tries == 0
+		return l.due.more || l.queues.parked[q] && l.leases.events == 0
 	}
-	return l.due.more || l.trying[rowKey{queue: q}] == 0 && (l.whole[q.topic] || l.parked[q])
+	return l.due.more || !l.leases.has(rowKey{queue: q}) && l.queues.mayHaveRows(q)
 }

@@ -63,7 +63,7 @@ func TestDue_TheNextOfAQueueIsReadAtOnce(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-	if len(owner.parked) > 0 {
-		t.Errorf("%v are remembered without a row", owner.parked)
+	if len(owner.queues.parked) > 0 {
+		t.Errorf("%v are remembered without a row", owner.queues.parked)
 	}
 }

@@ -125,8 +125,8 @@ func TestHalfParked_AnAnswerForAnEventThatIsALetterChangesNothing(t *testing.T) 
 				if err := s.l.settle(t.Context(), answered{to: d, events: events, errs: []error{answer}, at: time.Now()}); err != nil {
 					t.Fatal(err)
 				}
-				if d.route.queued != 0 || len(d.queue) > 0 || s.l.parking != 0 || len(s.l.parkingOf) > 0 {
-					t.Errorf("%d are counted as queued, %d are to be sent again, %d leave, and %d keys wait", d.route.queued, len(d.queue), s.l.parking, len(s.l.parkingOf))
+				if d.route.queued != 0 || len(d.queue) > 0 || s.l.queues.enters != 0 || len(s.l.queues.entering) > 0 {
+					t.Errorf("%d are counted as queued, %d are to be sent again, %d leave, and %d keys wait", d.route.queued, len(d.queue), s.l.queues.enters, len(s.l.queues.entering))
 				}
 			})
 		})

@@ -410,20 +410,20 @@ func (l *lane) sendProbe(ctx context.Context, h *hold, at spot) (found bool, err
 	}
 	if len(rows) == 0 {
 		h.nextAt = l.r.env.now().Add(flushEvery)
-		return l.parking > 0 || len(l.dormant) > 0, nil // they are about to wait for it
+		return l.queues.enters > 0 || len(l.dormant) > 0, nil // they are about to wait for it
 	}
 	p := l.pendingOf(&rows[0])
 	if p.event.malformed != "" {
-		l.endLease(rowKeyOf(p))
+		l.leases.endOf(rowKeyOf(p))
 		return true, l.giveUp(ctx, p)
 	}
 	h.tried = p.row.place
-	if l.trying[rowKeyOf(p)] > 0 { // it waits to be sent already, or is about to wait for this
+	if l.leases.has(rowKeyOf(p)) { // it waits to be sent already, or is about to wait for this
 		h.nextAt = l.r.env.now().Add(l.probeDelay(0))
 		return true, nil
 	}
 	p.probe, h.probing = h, true
-	l.try(p)
+	l.leases.begin(p)
 	l.destinationOf(p.event).enqueue(p, l.r.env.now())
 	return true, nil
 }

@@ -54,25 +54,16 @@ type lane struct {
 	refused      bool           // of a slot for a call: it waits for its turn
 	refusedNoisy bool           // of a slot for a call with events of noisy tenants
 	noisy        []string       // tenants whose events others overtake now; nil: none
-	parkingOf    map[queue]int  // events with a key that are about to be parked
-	parking      int            // all that are
 	flushAt      time.Time      // nothing is parked before it, unless the lane is full
 	flushLater   bool           // something is to be parked then
 	outage       *hold          // the broker cannot be reached: one call at a time, to see whether that is over
 
-	// Invariant: parked has each queue that has rows in the table, as last committed, unless its topic is in whole. It may have some
-	// without rows. Of a topic in whole so many queues are parked that they are not remembered: every event of it with a key waits.
-	parked        map[queue]bool
-	whole         map[string]bool
-	wholeAt       time.Time // when to see whether the topics in whole still have so many
-	held          map[queue]bool
-	heldAt        time.Time             // when held was last read
+	queues        queues                // in which something waits, or may
+	wholeAt       time.Time             // when to see whether the topics that wait as a whole still have so many queues
+	heldAt        time.Time             // when it was last read which keys dead letters hold
 	pauses        *pausedTopics         // that holds says
 	holds         map[spot]*hold        // topics that are missing or not permitted, and partitions that are unavailable or slow
-	trying        map[rowKey]int        // parked events that are in memory: queues, and for events without a key their rows
-	ended         []rowKey              // their leases that the next transaction ends (leases.go)
-	tries         int                   // how many rows those are
-	tryBytes      int                   // and of how many bytes
+	leases        leases                // parked events that are in memory
 	due           dueLooks              // when to look for more of them
 	moving        bool                  // scheduled events are due
 	moveAt        time.Time             // none is moved before it
@@ -97,12 +88,9 @@ func newLane(r *Relay, token string, leaseUntil time.Time) *lane {
 		stop:       make(chan struct{}),
 		answered:   answers{some: make(chan struct{}, 1)},
 		routes:     map[string]*topicRoute{},
-		parkingOf:  map[queue]int{},
-		parked:     map[queue]bool{},
-		held:       map[queue]bool{},
 		holds:      map[spot]*hold{},
-		trying:     map[rowKey]int{},
-		whole:      map[string]bool{},
+		leases:     leases{of: map[rowKey]int{}},
+		queues:     newQueues(),
 	}
 }
 
@@ -290,10 +278,7 @@ func (l *lane) leave(p *pending, d disposition, err error) {
 		p.to.release(p)
 	}
 	if p.state != leaving && d != published {
-		l.parking++
-		if p.item.queue.ordered() {
-			l.parkingOf[p.item.queue]++
-		}
+		l.queues.enter(p.item.queue)
 	}
 	p.leave(d, err)
 }
@@ -301,36 +286,24 @@ func (l *lane) leave(p *pending, d disposition, err error) {
 // stay undoes leave: the event was acknowledged before it was parked.
 func (l *lane) stay(p *pending) {
 	if p.disposition != published {
-		l.notParking(p.item.queue)
+		l.queues.entered(p.item.queue)
 	}
 	p.state, p.disposition = settled, published
-}
-
-func (l *lane) notParking(q queue) {
-	l.parking--
-	if !q.ordered() {
-		return
-	}
-	if l.parkingOf[q]--; l.parkingOf[q] <= 0 {
-		delete(l.parkingOf, q)
-	}
 }
 
 // waiting is what comes before an event that is about to be sent.
 func (l *lane) waiting() waiting {
 	return waiting{
-		queue: func(q queue) bool {
-			return l.parked[q] || l.parkingOf[q] > 0 || l.held[q]
-		},
+		queue:     l.queues.has,
 		topic:     func(topic string) bool { return l.holds[spot{topic, wholeTopic}] != nil },
 		partition: func(at spot) bool { return l.holds[at] != nil },
-		whole:     func(topic string) bool { return l.whole[topic] },
+		whole:     func(topic string) bool { return l.queues.whole[topic] },
 	}
 }
 
 // nothingWaits says in one look that every event may be sent.
 func (l *lane) nothingWaits() bool {
-	return len(l.parked)+len(l.parkingOf)+len(l.held)+len(l.holds)+len(l.whole) == 0
+	return l.queues.none() && len(l.holds) == 0
 }
 
 // giveBack ends the lane's share of the budget. What is in a call stays in memory, and counts, until that returns: another

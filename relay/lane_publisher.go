@@ -89,7 +89,7 @@ func (l *lane) passed() {
 	}
 	l.unsaved.Events = append(l.unsaved.Events, l.tracker.passed...)
 	l.tracker.passed = l.tracker.passed[:0]
-	if len(l.parked)+len(l.whole) == 0 {
+	if len(l.queues.parked)+len(l.queues.whole) == 0 {
 		l.unsaved.ReadAt = l.tracker.allReadAt
 	}
 }

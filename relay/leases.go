@@ -16,6 +16,55 @@ import (
 // event has left memory: the one that writes its outcome, if it has any. A stuck row is in memory, so that it is not read again, but
 // nothing of it is sent: it is not leased, and a person may discard it. If it was published, and cannot be deleted, it stays leased.
 
+// leases are the parked events that a lane has in memory, by rowKey: queues, and rows without a key.
+type leases struct {
+	of     map[rowKey]int // how many events of each
+	events int
+	bytes  int
+	ended  []rowKey // those that the lane's next transaction ends
+}
+
+// begin keeps a parked event in memory from now on: it is not read again.
+func (ls *leases) begin(p *pending) {
+	ls.of[rowKeyOf(p)]++
+	ls.events++
+	ls.bytes += p.size()
+}
+
+// end ends begin, and with the last event of its queue the lease.
+func (ls *leases) end(p *pending) {
+	key := rowKeyOf(p)
+	ls.events--
+	ls.bytes -= p.size()
+	if ls.of[key]--; ls.of[key] <= 0 {
+		delete(ls.of, key)
+		ls.endOf(key)
+	}
+}
+
+// has says whether events of a row or queue are in memory.
+func (ls *leases) has(key rowKey) bool { return ls.of[key] > 0 }
+
+// endOf ends the lease of a row or queue with the lane's next transaction.
+func (ls *leases) endOf(key rowKey) { ls.ended = append(ls.ended, key) }
+
+// endUnlessHas is endOf of those of which nothing is in memory.
+func (ls *leases) endUnlessHas(keys ...rowKey) {
+	for _, key := range keys {
+		if !ls.has(key) {
+			ls.endOf(key)
+		}
+	}
+}
+
+// keys are all of them, for a statement.
+func (ls *leases) keys() (all rowKeys) {
+	for key := range ls.of {
+		all.addKey(key)
+	}
+	return all
+}
+
 // beginLeases says that l tells what it has in memory, from its claim on.
 func (r *Relay) beginLeases(ctx context.Context, l *lane) error {
 	ctx, cancel := r.env.limit(ctx, r.statementTimeout)
@@ -30,7 +79,7 @@ func (r *Relay) beginLeases(ctx context.Context, l *lane) error {
 func (l *lane) lease(batch *pgx.Batch, keys []rowKey) {
 	var rows rowKeys
 	for _, key := range keys {
-		if l.trying[key] == 0 {
+		if !l.leases.has(key) {
 			rows.addKey(key)
 		}
 	}
@@ -39,13 +88,10 @@ func (l *lane) lease(batch *pgx.Batch, keys []rowKey) {
 	}
 }
 
-// endLease ends the lease of a row or queue with the lane's next transaction.
-func (l *lane) endLease(key rowKey) { l.ended = append(l.ended, key) }
-
 // queueEnded adds the statement that ends leases.
 func (l *lane) queueEnded(batch *pgx.Batch) {
 	var rows rowKeys
-	for _, key := range l.ended {
+	for _, key := range l.leases.ended {
 		rows.addKey(key)
 	}
 	if len(rows.topics) > 0 {
@@ -55,7 +101,7 @@ func (l *lane) queueEnded(batch *pgx.Batch) {
 
 // endLeases ends the leases of what has left memory without an outcome.
 func (l *lane) endLeases(ctx context.Context) error {
-	if len(l.ended) == 0 {
+	if len(l.leases.ended) == 0 {
 		return nil
 	}
 	if err := l.inTx(ctx, func(batch *pgx.Batch) { batch.Queue(l.r.sql.In(unflushed)) }); err != nil {

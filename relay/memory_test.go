@@ -154,7 +154,7 @@ func TestMemory_ALaneThatEndsAmongAnswersGivesAllBack(t *testing.T) {
 			w.read(t)
 			w.work(t, time.Second)
 		}
-		if w.tries == 0 {
+		if w.leases.events == 0 {
 			t.Fatal("the event in the call is not parked")
 		}
 		close(answer)

@@ -30,8 +30,8 @@ func TestNeverParked_AParkedEventHoldsNoPartitionWhereNoneIsHeld(t *testing.T) {
 		delete(p.fails, "second")
 		p.mu.Unlock()
 		until(10 * time.Second)
-		if l.tracker.events > 0 || len(l.holds) > 0 || len(l.parked) > 0 {
-			t.Errorf("%d events are in memory, %v are held, %v are parked", l.tracker.events, l.heldSpots(), l.parked)
+		if l.tracker.events > 0 || len(l.holds) > 0 || len(l.queues.parked) > 0 {
+			t.Errorf("%d events are in memory, %v are held, %v are parked", l.tracker.events, l.heldSpots(), l.queues.parked)
 		}
 	})
 }

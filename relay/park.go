@@ -132,7 +132,7 @@ func (l *lane) park(ctx context.Context, leave []*pending, after cursor) error {
 		switch p.disposition {
 		case published:
 		case malformed:
-			l.notParking(p.item.queue)
+			l.queues.entered(p.item.queue)
 		default:
 			l.left(p, places[n])
 			n++
@@ -171,7 +171,7 @@ func inCall(leave []*pending, places []int64) (keys []rowKey) {
 
 // left records that an event is a row of the table now.
 func (l *lane) left(p *pending, place int64) {
-	l.notParking(p.item.queue)
+	l.queues.entered(p.item.queue)
 	l.remember(p.item.queue)
 	if h := l.holdOf(p); h != nil {
 		h.parked++
@@ -181,7 +181,7 @@ func (l *lane) left(p *pending, place int64) {
 		if p.disposition == recordRefused {
 			p.row.attempts = 1
 		}
-		l.try(p)
+		l.leases.begin(p)
 		p.part()
 	}
 	if observe := l.r.c.Observer.OnWaiting; observe != nil {
@@ -280,7 +280,7 @@ func (l *lane) rowsOf(leave []*pending) parkedRows {
 		if p.event.letter != 0 && p.disposition != topicHeld && p.disposition != partitionDown {
 			rows.fix.addQueue(q) // it goes to the front of its queue
 		}
-		if l.whole[q.topic] && delay != nil {
+		if l.queues.whole[q.topic] && delay != nil {
 			rows.resume.addQueue(q) // nobody has looked whether its head has what makes it due
 		}
 		if held[q] {
@@ -349,7 +349,7 @@ func (l *lane) inTx(ctx context.Context, fill func(batch *pgx.Batch), then ...fu
 	if err := l.behindFence(ctx, fill, then); err != nil {
 		return err
 	}
-	l.ended = nil
+	l.leases.ended = nil
 	if l.stale() {
 		l.r.saver.try(ctx, []*lane{l})
 	} else if l.leftOut.Load() {

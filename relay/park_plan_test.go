@@ -72,7 +72,7 @@ func TestParkPlan_WhatEntersIsDueIfNothingIsBeforeIt(t *testing.T) {
 		pgtest.Exec(t, db.Pool, c.before)
 		l := newLane(&Relay{env: env{chance: func() float64 { return 0.5 }}, c: Config{HoldKey: true, Retry: retry.Policy{Base: time.Hour, Cap: time.Hour}}}, "", time.Time{})
 		l.holds[spot{q.topic, wholeTopic}], l.holds[spot{q.topic, anyPartition}] = &hold{}, &hold{}
-		l.whole["whole"] = true
+		l.queues.whole["whole"] = true
 		var leave []*pending
 		for i, f := range c.dispositions {
 			e := &logEvent{Event: holdfast.Event{Topic: c.of.topic, Key: c.of.key}}
@@ -102,7 +102,7 @@ func TestParkPlan_WhatEntersIsDueIfNothingIsBeforeIt(t *testing.T) {
 			from holdfast.parked p where p.lane = 0 and p.place = any ($1::bigint[])`, added).Scan(&got); err != nil {
 			t.Fatal(err)
 		}
-		if n := pgtest.Count(t, db.Pool, "select count(*) from holdfast.parked p where p.lane = 0 and p.topic = $1 and p.key = $2 and p.key <> '' and p.next_at < 'infinity'", c.of.topic, c.of.key); n > 1 || l.whole[c.of.topic] && n == 0 {
+		if n := pgtest.Count(t, db.Pool, "select count(*) from holdfast.parked p where p.lane = 0 and p.topic = $1 and p.key = $2 and p.key <> '' and p.next_at < 'infinity'", c.of.topic, c.of.key); n > 1 || l.queues.whole[c.of.topic] && n == 0 {
 			t.Errorf("%s: %d are due", c.name, n)
 		}
 		if got != c.want {

@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -20,13 +21,90 @@ const (
 	wholeEvery   = 5 * time.Second // whether a topic must still be queued as a whole
 )
 
-// remember adds a queue.
-func (l *lane) remember(q queue) {
-	if l.whole[q.topic] {
+// queues says behind what of a lane's events of the log wait.
+//
+// Invariant: parked has each queue that has rows in the table, as last committed, unless its topic is in whole. It may have some without rows.
+// Of a topic in whole so many queues are parked that they are not remembered: every event of it with a key waits.
+type queues struct {
+	parked   map[queue]bool
+	whole    map[string]bool
+	held     map[queue]bool // by dead letters, when that was last read
+	entering map[queue]int  // events with a key that are about to be parked
+	enters   int            // all that are
+}
+
+func newQueues() queues {
+	return queues{
+		parked:   map[queue]bool{},
+		whole:    map[string]bool{},
+		held:     map[queue]bool{},
+		entering: map[queue]int{},
+	}
+}
+
+// has says whether a later event of the queue waits.
+func (qs *queues) has(q queue) bool { return qs.parked[q] || qs.entering[q] > 0 || qs.held[q] }
+
+// mayHaveRows says whether the queue may have rows in the table.
+func (qs *queues) mayHaveRows(q queue) bool { return qs.parked[q] || qs.whole[q.topic] }
+
+// none says in one look that no event waits for another.
+func (qs *queues) none() bool {
+	return len(qs.parked)+len(qs.entering)+len(qs.held)+len(qs.whole) == 0
+}
+
+// enter notes an event that is about to be parked.
+func (qs *queues) enter(q queue) {
+	if qs.enters++; q.ordered() {
+		qs.entering[q]++
+	}
+}
+
+// entered ends enter: the event is parked, or stays.
+func (qs *queues) entered(q queue) {
+	qs.enters--
+	if !q.ordered() {
 		return
 	}
-	l.parked[q] = true
-	l.bound()
+	if qs.entering[q]--; qs.entering[q] <= 0 {
+		delete(qs.entering, q)
+	}
+}
+
+// remember adds a queue that has rows. If these are more than a lane remembers, the topics that have the most of them are queued as a whole
+// now; it returns those.
+func (qs *queues) remember(q queue) (whole []string) {
+	if qs.whole[q.topic] {
+		return nil
+	}
+	qs.parked[q] = true
+	for len(qs.parked) > maxQueues {
+		of, most := map[string]int{}, ""
+		for q := range qs.parked {
+			if of[q.topic]++; of[q.topic] > of[most] || of[q.topic] == of[most] && q.topic < most {
+				most = q.topic
+			}
+		}
+		qs.whole[most] = true
+		maps.DeleteFunc(qs.parked, func(q queue, _ bool) bool { return q.topic == most })
+		whole = append(whole, most)
+	}
+	return whole
+}
+
+// forget forgets queues that have no row any more. Nobody but the lane adds one.
+func (qs *queues) forget(emptied []queue) {
+	for _, q := range emptied {
+		delete(qs.parked, q)
+	}
+}
+
+// remember adds a queue that has rows.
+func (l *lane) remember(q queue) {
+	for _, topic := range l.queues.remember(q) {
+		l.wholeAt = l.r.env.now().Add(wholeEvery)
+		l.r.c.Logger.Warn("events of very many keys wait: the topic is queued as a whole", "topic", topic, "lane", l.number)
+	}
 }
 
 // found remembers a queue of the table.
@@ -37,42 +115,11 @@ func (l *lane) found(q parkedQueue) {
 	}
 }
 
-// bound queues the topics with the most queues as a whole until no more queues are remembered than may be.
-func (l *lane) bound() {
-	for len(l.parked) > maxQueues {
-		queues, most := map[string]int{}, ""
-		for q := range l.parked {
-			if queues[q.topic]++; queues[q.topic] > queues[most] || queues[q.topic] == queues[most] && q.topic < most {
-				most = q.topic
-			}
-		}
-		l.queueWhole(most)
-	}
-}
-
-func (l *lane) queueWhole(topic string) {
-	l.whole[topic] = true
-	l.wholeAt = l.r.env.now().Add(wholeEvery)
-	for q := range l.parked {
-		if q.topic == topic {
-			delete(l.parked, q)
-		}
-	}
-	l.r.c.Logger.Warn("events of very many keys wait: the topic is queued as a whole", "topic", topic, "lane", l.number)
-}
-
-// forget forgets queues that have no row any more. Nobody but this lane adds one.
-func (l *lane) forget(emptied []queue) {
-	for _, q := range emptied {
-		delete(l.parked, q)
-	}
-}
-
 // forgetKeyless forgets what waited without a key and has left. The lane asks when it finds nothing that is due: then nothing is to be
 // gained by asking for each of many such rows that leave one after the other.
 func (l *lane) forgetKeyless(ctx context.Context) error {
 	var topics []string
-	for q := range l.parked {
+	for q := range l.queues.parked {
 		if !q.ordered() {
 			topics = append(topics, q.topic)
 		}
@@ -81,7 +128,7 @@ func (l *lane) forgetKeyless(ctx context.Context) error {
 		return nil
 	}
 	var q queue
-	if err := l.r.readRows(ctx, l.r.sql.In(keylessGone), []any{l.number, topics}, []any{&q.topic}, func() { delete(l.parked, q) }); err != nil {
+	if err := l.r.readRows(ctx, l.r.sql.In(keylessGone), []any{l.number, topics}, []any{&q.topic}, func() { l.queues.forget([]queue{q}) }); err != nil {
 		return fmt.Errorf("read topics with parked events: %w", err)
 	}
 	return nil
@@ -89,12 +136,12 @@ func (l *lane) forgetKeyless(ctx context.Context) error {
 
 // lookAtWhole looks whether a topic that is queued as a whole has few queues by now.
 func (l *lane) lookAtWhole(ctx context.Context) error {
-	if len(l.whole) == 0 || l.r.env.now().Before(l.wholeAt) {
+	if len(l.queues.whole) == 0 || l.r.env.now().Before(l.wholeAt) {
 		return nil
 	}
 	l.wholeAt = l.r.env.now().Add(wholeEvery)
-	for topic := range l.whole {
-		few := min(fewQueues, (maxQueues-len(l.parked))/2)
+	for topic := range l.queues.whole {
+		few := min(fewQueues, (maxQueues-len(l.queues.parked))/2)
 		found, err := l.r.readQueues(ctx, l.number, queue{topic: topic}, few+1)
 		if err != nil {
 			return err
@@ -103,7 +150,7 @@ func (l *lane) lookAtWhole(ctx context.Context) error {
 		if len(found) > few {
 			continue
 		}
-		delete(l.whole, topic)
+		delete(l.queues.whole, topic)
 		for _, q := range found {
 			l.found(q)
 		}
@@ -121,7 +168,7 @@ func (r *Relay) load(ctx context.Context, l *lane) (err error) {
 		}
 		for _, q := range found {
 			l.found(q)
-			if next = q.after(); l.whole[q.topic] {
+			if next = q.after(); l.queues.whole[q.topic] {
 				next = q.afterTopic()
 			}
 		}
@@ -132,7 +179,7 @@ func (r *Relay) load(ctx context.Context, l *lane) (err error) {
 	if err := r.readRows(ctx, r.sql.In(loadHolds), []any{l.number}, []any{&at.topic, &at.partition}, func() { l.holds[at] = &hold{nextAt: now} }); err != nil {
 		return fmt.Errorf("read held topics: %w", err)
 	}
-	l.held, err = r.readHeld(ctx, l.number)
+	l.queues.held, err = r.readHeld(ctx, l.number)
 	l.heldAt = now
 	return err
 }

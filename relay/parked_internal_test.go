@@ -49,7 +49,7 @@ func TestParked_ALaneRemembersEachQueueThatHasRows(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(names(want), names(l.parked)); diff != "" {
+		if diff := cmp.Diff(names(want), names(l.queues.parked)); diff != "" {
 			t.Errorf("%d at a time (-want +got):\n%s", listed, diff)
 		}
 		asleep := map[queue]bool{}
@@ -86,20 +86,20 @@ func TestParked_ATopicWithTooManyQueuesIsQueuedAsAWholeUntilItHasFew(t *testing.
 		t.Fatal(err)
 	}
 	others := map[queue]bool{{"few", "k"}: true, {"many\x01", "k"}: true, {"many!", "k"}: true, {"zero", "k"}: true}
-	if diff := cmp.Diff(names(others), names(l.parked)); diff != "" || !l.whole["many"] || len(l.whole) != 1 {
-		t.Errorf("as a whole are %v; by key (-want +got):\n%s", l.whole, diff)
+	if diff := cmp.Diff(names(others), names(l.queues.parked)); diff != "" || !l.queues.whole["many"] || len(l.queues.whole) != 1 {
+		t.Errorf("as a whole are %v; by key (-want +got):\n%s", l.queues.whole, diff)
 	}
 	for _, rows := range []int{fewQueues + 1, fewQueues} {
 		pgtest.Exec(t, db.Pool, "delete from holdfast.parked where topic = 'many' and place > $1::integer", rows)
-		if err := l.lookAtWhole(t.Context()); err != nil || !l.whole["many"] {
+		if err := l.lookAtWhole(t.Context()); err != nil || !l.queues.whole["many"] {
 			t.Errorf("it is looked at before its time, with %d queues: %v", rows, err)
 		}
 		now = now.Add(wholeEvery)
 		if err := l.lookAtWhole(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if by := len(l.parked); l.whole["many"] != (rows > fewQueues) || rows > fewQueues && by != len(others) || rows <= fewQueues && by != len(others)+rows {
-			t.Errorf("with %d queues: as a whole %v, %d by key", rows, l.whole, by)
+		if by := len(l.queues.parked); l.queues.whole["many"] != (rows > fewQueues) || rows > fewQueues && by != len(others) || rows <= fewQueues && by != len(others)+rows {
+			t.Errorf("with %d queues: as a whole %v, %d by key", rows, l.queues.whole, by)
 		}
 	}
 }
@@ -119,19 +119,49 @@ func TestParked_WhatWaitsWithoutAKeyIsForgottenOnceItHasLeft(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.parked = map[queue]bool{{"some", ""}: true, {"keys", ""}: true, {"keys", "k"}: true, {"gone", ""}: true, {"gone", "k"}: true}
-	l.tries = 1
+	l.queues.parked = map[queue]bool{{"some", ""}: true, {"keys", ""}: true, {"keys", "k"}: true, {"gone", ""}: true, {"gone", "k"}: true}
+	l.leases.events = 1
 	if l.dueBehind(queue{"gone", ""}) {
 		t.Error("it looks for more beside a row that is in memory")
 	}
-	l.tries = 0
+	l.leases.events = 0
 	if !l.dueBehind(queue{"gone", ""}) || l.dueBehind(queue{"never", ""}) {
 		t.Error("it does not look after the last row in memory has left, or without any")
 	}
 	if err := l.loadDue(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(names(map[queue]bool{{"some", ""}: true, {"keys", "k"}: true, {"gone", "k"}: true}), names(l.parked)); diff != "" {
+	if diff := cmp.Diff(names(map[queue]bool{{"some", ""}: true, {"keys", "k"}: true, {"gone", "k"}: true}), names(l.queues.parked)); diff != "" {
 		t.Errorf("it remembers (-want +got):\n%s", diff)
+	}
+}
+
+// An event waits behind what is parked of its key, what is about to be, and what a dead letter holds.
+func TestParked_AKeyWaitsWhileAnythingOfItMay(t *testing.T) {
+	t.Parallel()
+	qs, q := newQueues(), queue{"t", "k"}
+	for _, step := range []struct {
+		name      string
+		do        func()
+		has, rows bool
+		none      bool
+	}{
+		{"nothing", func() {}, false, false, true},
+		{"two are about to be parked", func() { qs.enter(q); qs.enter(q) }, true, false, false},
+		{"one stays", func() { qs.entered(q) }, true, false, false},
+		{"the other is parked", func() { qs.entered(q); qs.remember(q) }, true, true, false},
+		{"another queue has no row", func() { qs.forget([]queue{{"t", "l"}}) }, true, true, false},
+		{"it has no row", func() { qs.forget([]queue{q}) }, false, false, true},
+		{"a letter holds it", func() { qs.held[q] = true }, true, false, false},
+		{"it is closed", func() { delete(qs.held, q) }, false, false, true},
+		{"one without a key is about to be parked", func() { qs.enter(queue{topic: "t"}) }, false, false, true},
+		{"its topic is queued as a whole", func() { qs.whole["t"] = true; qs.remember(q) }, false, true, false},
+	} {
+		if step.do(); qs.has(q) != step.has || qs.mayHaveRows(q) != step.rows || qs.none() != step.none {
+			t.Errorf("%s: it has something %v, may have rows %v, nothing waits %v", step.name, qs.has(q), qs.mayHaveRows(q), qs.none())
+		}
+	}
+	if qs.enters != 1 {
+		t.Errorf("%d are about to be parked, want 1", qs.enters)
 	}
 }

@@ -91,7 +91,7 @@ func TestProbe_AnEventThatIsInMemoryIsNotTriedForItsPartition(t *testing.T) {
 			t.Fatalf("%d rows, %v", len(rows), err)
 		}
 		elsewhere := l.pendingOf(&rows[0])
-		l.try(elsewhere)
+		l.leases.begin(elsewhere)
 		if err := l.probe(t.Context()); err != nil {
 			t.Fatal(err)
 		}

@@ -334,7 +334,7 @@ func (co *comparison) step() {
 			}
 			var got []string
 			for _, l := range r.owned() {
-				got = append(got, fmt.Sprint(l.number, " epoch ", l.epoch, " pos ", l.cursor.pos, " in a window: ", l.cursor.upto != "", " parked ", l.parked, l.held, len(l.holds), len(l.dormantQueues)))
+				got = append(got, fmt.Sprint(l.number, " epoch ", l.epoch, " pos ", l.cursor.pos, " in a window: ", l.cursor.upto != "", " parked ", l.queues.parked, l.queues.held, len(l.holds), len(l.dormantQueues)))
 			}
 			return got
 		})
@@ -603,7 +603,7 @@ func (co *comparison) step() {
 			}
 			for i := range rows[s.name] {
 				if key := rows[s.name][i].rowKey(); shift%3 > 0 {
-					l.endLease(key)
+					l.leases.endOf(key)
 				}
 			}
 			slices.Sort(all)

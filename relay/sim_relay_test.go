@@ -328,7 +328,7 @@ func (sr *simRelay) startLane(work context.Context, l *lane) {
 	l.lost = lost
 	sr.r.enter(l)
 	if sr.s.plan.bug.driver == bugNoReload {
-		l.parked, l.held = map[queue]bool{}, map[queue]bool{}
+		l.queues.parked, l.queues.held = map[queue]bool{}, map[queue]bool{}
 	}
 	if sr.s.plan.emptied {
 		for k := range sr.s.plan.keys {
@@ -427,8 +427,8 @@ func (sl *simLane) accept() {
 	sl.page = nil
 	switch sl.sr.s.plan.bug.driver {
 	case bugOvertakes:
-		clear(sl.parked)
-		clear(sl.held)
+		clear(sl.queues.parked)
+		clear(sl.queues.held)
 	case bugSaveAhead:
 		sl.cursor = p.after
 		sl.sr.r.saver.note()

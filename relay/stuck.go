@@ -77,15 +77,9 @@ func (l *lane) writeOutcomes(ctx context.Context, events []*pending, answers []a
 	if err == nil || !l.divides(err) {
 		return err
 	}
-	ended := l.ended // after all of them: else a command might change what is not written yet
-	l.ended = nil
-	defer func() {
-		for _, key := range ended {
-			if l.trying[key] == 0 { // else it is stuck
-				l.endLease(key)
-			}
-		}
-	}()
+	ended := l.leases.ended // after all of them: else a command might change what is not written yet
+	l.leases.ended = nil
+	defer func() { l.leases.endUnlessHas(ended...) }() // those that it has are stuck
 	var resume rowKeys
 	var failed []failedWrite
 	var write func(from, to int) error
@@ -151,9 +145,9 @@ func (l *lane) stick(p *pending, a answer, to outcome, err error) error {
 	event := *p.event
 	event.Payload, event.Headers = nil, nil
 	p = &pending{event: &event, item: p.item, to: p.to, row: p.row}
-	l.try(p)
+	l.leases.begin(p)
 	if to != acknowledged { // else a person would send it elsewhere, too
-		l.endLease(rowKeyOf(p))
+		l.leases.endOf(rowKeyOf(p))
 	}
 	l.stuck = append(l.stuck, stuckRow{
 		pending: p,
@@ -250,7 +244,7 @@ func (l *lane) resumeHeads(ctx context.Context, queues rowKeys, hit func()) erro
 	err := l.inTx(ctx, func(batch *pgx.Batch) { l.resume(batch, queues, &emptied) }, func(*pgx.Batch) { hit() })
 	switch {
 	case err == nil:
-		l.forget(emptied)
+		l.queues.forget(emptied)
 		l.changes[headResumed]++
 		l.tasks.Or(queueDue)
 		signal(l.tasksDue)
@@ -265,7 +259,7 @@ func (l *lane) resumeHeads(ctx context.Context, queues rowKeys, hit func()) erro
 		}
 		return nil
 	}
-	if l.trying[rowKey{queue: queue{queues.topics[0], queues.keys[0]}}] > 0 {
+	if l.leases.has(rowKey{queue: queue{queues.topics[0], queues.keys[0]}}) {
 		return nil // its head is in memory, or stuck
 	}
 	p, e := l.nameRow(ctx, nameHead, l.number, queues.topics[0], queues.keys[0], int64(math.MinInt64))
@@ -372,7 +366,7 @@ func (l *lane) unreadableProbe(ctx context.Context, h *hold, at spot, after int6
 		return errors.Join(cause, err)
 	}
 	h.tried, h.nextAt = p.row.place, l.r.env.now().Add(l.slowAfter())
-	if l.trying[rowKeyOf(p)] > 0 {
+	if l.leases.has(rowKeyOf(p)) {
 		return nil // it is stuck
 	}
 	return l.giveUpRow(ctx, p, int(untouched), math.MaxUint64, cause)

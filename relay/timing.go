@@ -37,10 +37,10 @@ func (l *lane) dueAt() (at time.Time) {
 			sooner(d.began.Add(slowAfter)) // its slot is for others then
 		}
 	}
-	if len(l.held) > 0 {
+	if len(l.queues.held) > 0 {
 		sooner(l.heldAt.Add(heldEvery))
 	}
-	if len(l.whole) > 0 {
+	if len(l.queues.whole) > 0 {
 		sooner(l.wholeAt)
 	}
 	if len(l.stuck) > 0 {
