@@ -49,8 +49,8 @@ const maxProblems = 10
 // A letter of an inbox goes ahead of the later events of its key that still wait. Without HoldKey, later events may
 // have been handled already. The Run or Consume of its consumer passes it to the handler. A letter of the relay goes
 // back into the log with its old id, before every parked event of its key. If the delivery succeeds the letter is
-// replayed; if it fails again the letter is open again, and holds its key as HoldKey says. Letters of one key keep their order,
-// even if you replay them one by one: by their events at a consumer, by their ids at the relay.
+// replayed; if it fails again the letter is open again, and holds its key if it did before. Letters of one key keep their order, even
+// if you replay them one by one: by their events at a consumer, by their ids at the relay.
 //
 // Each letter is one short transaction, so you may cancel Replay at any letter. It returns how many it moved; those are
 // being delivered. The same call continues with the rest; with a Name, with exactly the rest. If two callers replay a

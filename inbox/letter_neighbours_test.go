@@ -60,7 +60,7 @@ func TestLetterNeighbours_AReplayConcernsItsOwnLetter(t *testing.T) {
 				t.Errorf("%s: replayed are %q, want %q", state, changed, want)
 			}
 			changed = strings.Join(effect.Changed(t, tx, letterRows, func() {
-				pgtest.Exec(t, tx, sqlschema.In("", letterReopenSQL), id, int32(1), "it failed", "f", []string{"e"}, true)
+				pgtest.Exec(t, tx, sqlschema.In("", letterReopenSQL), id, int32(1), "it failed", "f", []string{"e"})
 			}), ", ")
 			if changed != "bbbx" {
 				t.Errorf("%s: opened are %q", state, changed)

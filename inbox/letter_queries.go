@@ -18,12 +18,11 @@ on conflict (consumer, source, event_id, hash) where origin = 'inbox' do update
  where $19::boolean
 returning id`
 
-// Opens a letter again after its replay failed, and adds the replay's attempts and errors. It holds the key as a new one would: a person who
-// had given the event up had let the key go on.
+// Opens a letter again after its replay failed, and adds the replay's attempts and errors. It holds the key if it did before.
 const letterReopenSQL = `-- inbox.letter_reopen
 update holdfast.letter
    set state = 'open', last_at = now(), attempts = attempts + $2::int, reason = $3::text, fingerprint = $4::text,
-       errors = holdfast.last_errors(errors || $5::text[]), holds = $6::boolean
+       errors = holdfast.last_errors(errors || $5::text[])
  where id = $1::bigint`
 
 const letterReplayedSQL = `-- inbox.letter_replayed

@@ -68,7 +68,7 @@ func TestPlan_TheHotStatementsUseTheirIndexes(t *testing.T) {
 		// Of one who has half of them these two may as well read all, the first up to its limit.
 		{storedCountSQL, "'consumer 7', 100", []string{"stored_(pkey|consumer_source_event_id_key)"}},
 		{letterSQL, "'billing', 'r', 'f', true, '12', '', 't', 'orders', '12', now(), '{}', '', '', 8, 0, 1, '{}', 1, true, 1", []string{"letter_event"}},
-		{letterReopenSQL, "12, 1, 'r', 'f', '{e}', true", []string{"letter_pkey"}},
+		{letterReopenSQL, "12, 1, 'r', 'f', '{e}'", []string{"letter_pkey"}},
 		{letterReplayedSQL, "12", []string{"letter_open"}},
 		{editedSQL, "'billing', '', '12', '{\"\"}'", []string{"letter_event", "letter_action_letter"}},
 		{claimSQL, "'billing', '{order.placed}', 8, " + token + ", 1000000, '{}', 1000000, true, null, 0, true", []string{"stored_due", "stored_pkey", "stored_active", "letter_holds_inbox"}},

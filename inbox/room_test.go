@@ -3,6 +3,8 @@ package inbox
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -30,20 +32,6 @@ func playStored(t *testing.T, holds bool) *roomtest.Play {
 	return roomtest.New(t, b.db, roomtest.Side{Consumer: "billing", OneByOne: true, Free: !holds}, room)
 }
 
-// A person who gives an event up lets its key go on. When its replay is given up by the consumer, the key waits as for any dead letter.
-func TestRoom_AReplayThatIsGivenUpHoldsItsKey(t *testing.T) {
-	p := playStored(t, true)
-	p.Arrive("a", true)
-	p.GiveUp("a", "a1", false)
-	p.Replay("a1")
-	p.Arrive("a", false)
-	p.Take()
-	p.Settle("a", roomtest.Dead)
-	p.Take()
-	p.Close("a1")
-	p.Take()
-}
-
 // storedRoom is that of one node, whose workers it is itself.
 type storedRoom struct {
 	*bundle
@@ -67,8 +55,8 @@ func (r *storedRoom) Restart() (lost, away bool) {
 	if lost = r.turns%2 == 0; lost {
 		pgtest.Exec(r, r.db, "update holdfast.stored set lease_until = now() where lease_until > now()")
 	} else {
-		for _, w := range r.taken {
-			r.in.backlog.handBack(r.T.Context(), w.claimed, 0)
+		for _, key := range slices.Sorted(maps.Keys(r.taken)) {
+			r.in.backlog.handBack(r.T.Context(), r.taken[key].claimed, 0)
 		}
 	}
 	r.taken = map[string]*work{}

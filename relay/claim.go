@@ -190,11 +190,12 @@ func (r *Relay) claimOne(writing context.Context, token string, except []int16) 
 	return l, nil
 }
 
-// resumeReleased makes queues due again that waited for a dead letter, which a person dealt with while nobody owned the lane.
+// resumeReleased makes queues due again that waited for a dead letter, which a person dealt with while nobody owned the lane, and replays that
+// wait behind a letter: it holds none.
 func (l *lane) resumeReleased(ctx context.Context) error {
 	var resume rowKeys
 	l.dormantQueues = slices.DeleteFunc(l.dormantQueues, func(q queue) bool {
-		if !l.queues.held[q] && l.holds[spot{q.topic, wholeTopic}] == nil {
+		if l.holds[spot{q.topic, wholeTopic}] == nil {
 			resume.topics, resume.keys = append(resume.topics, q.topic), append(resume.keys, q.key)
 		}
 		return l.holds[spot{q.topic, wholeTopic}] == nil // else when the topic is back

@@ -256,7 +256,8 @@ func TestClaimScript_AClaimStartsEachLaneWhereItWasSaved(t *testing.T) {
 	}
 }
 
-func TestClaimScript_KeysResumeOnAClaimUnlessSomethingHoldsThem(t *testing.T) {
+// Postgres knows which of them a dead letter holds: no letter holds a replay.
+func TestClaimScript_KeysResumeOnAClaimUnlessTheirTopicIsHeld(t *testing.T) {
 	t.Parallel()
 	boom := errors.New("boom")
 	free, letter, topic := queue{"orders", "free"}, queue{"orders", "letter"}, queue{"gone", "k"}
@@ -267,9 +268,9 @@ func TestClaimScript_KeysResumeOnAClaimUnlessSomethingHoldsThem(t *testing.T) {
 		asked         []string
 		want          error
 	}{
-		"one of three": {[]queue{letter, free, topic}, reply{rows: [][]any{{1}}}, reply{rows: [][]any{{"orders", "free"}}}, []string{"fence 0 relay 100 a", "resume_queues 0 [orders] [free]", "commit"}, nil},
+		"two of three": {[]queue{letter, free, topic}, reply{rows: [][]any{{1}}}, reply{rows: [][]any{{"orders", "free"}}}, []string{"fence 0 relay 100 a", "resume_queues 0 [orders orders] [letter free]", "commit"}, nil},
 		"none":         {nil, reply{}, reply{}, nil, nil},
-		"all are held": {[]queue{letter, topic}, reply{}, reply{}, nil, nil},
+		"all are held": {[]queue{topic}, reply{}, reply{}, nil, nil},
 		"it is lost":   {[]queue{free}, reply{}, reply{}, []string{"fence 0 relay 100 a", "resume_queues 0 [orders] [free]"}, errLost},
 		"it fails":     {[]queue{free}, reply{rows: [][]any{{1}}}, reply{err: boom}, []string{"fence 0 relay 100 a", "resume_queues 0 [orders] [free]"}, boom},
 	} {

@@ -222,7 +222,7 @@ func (l *lane) writeTogether(ctx context.Context, events []*pending, answers []a
 		if later == nil && len(resume.topics) > 0 {
 			l.resume(batch, resume, &emptied)
 		}
-		// After that: what is first now may be one of these, or a replay that has come before it meanwhile.
+		// Last: the row that is first now may be one of these, or a replay that came before it meanwhile.
 		if len(delayed.places) > 0 {
 			batch.Queue(l.r.sql.In(delayParked), l.number, delayed.topics, delayed.keys, delayed.places, adds, texts, delays)
 		}

@@ -273,7 +273,7 @@ func TestNeighboursParked_WhatBecomesOfAParkedEventIsItsOwn(t *testing.T) {
 		"given up, it is gone":          {deadLetterParked, bury(20), gone, "", ""},
 		"given up, an error is null":    {deadLetterParked, bury(20), parkedSet("errors = '{d,null}'", row), "501", "2/b/b/20 is gone; new letter 2/b/b/20: open holds why print 4 {d,e} now"},
 		"given up, its letter is gone":  {deadLetterParked, bury(20), letters + parkedSet("letter = 99", row), "501", "2/b/b/20 is gone; new letter 2/b/b/20: open holds why print 4 {e} now"},
-		"given up, a replay of letters": {deadLetterParked, bury(20), letters + parkedSet("letter = 102, errors = '{d,null}'", row), "102", "2/b/b/20 is gone; letter 102: open holds why print 5 {c,d,e} now"},
+		"given up, a replay of letters": {deadLetterParked, bury(20), letters + parkedSet("letter = 102, errors = '{d,null}'", row), "102", "2/b/b/20 is gone; letter 102: open why print 5 {c,d,e} now"},
 	})
 }
 
@@ -639,7 +639,7 @@ func TestNeighboursParked_WhatIsGivenUpOfTheLogIsOfItsWindow(t *testing.T) {
 		return fmt.Sprintf(`new letter 2/%d: open holds why print 0 {"holdfast.event_0, xid %d, seq %[1]d: why"} now`, seq, xid)
 	}
 	reopened := func(letter int) string {
-		return fmt.Sprintf("letter %d: open holds why print 1 {c,NULL,why} now", letter)
+		return fmt.Sprintf("letter %d: open why print 1 {c,NULL,why} now", letter)
 	}
 	again := parkedLetters + ";" + log + fmt.Sprintf(replays, 102, 4)
 	anew := func(change string) parkedCase {

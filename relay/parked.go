@@ -21,7 +21,7 @@ const (
 	wholeEvery   = 5 * time.Second // whether a topic must still be queued as a whole
 )
 
-// queues says behind what of a lane's events of the log wait.
+// queues says which events of the log have to wait, because something of their key waits already.
 //
 // Invariant: parked has each queue that has rows in the table, as last committed, unless its topic is in whole. It may have some without rows.
 // Of a topic in whole so many queues are parked that they are not remembered: every event of it with a key waits.

@@ -246,8 +246,8 @@ update holdfast.parked p
                      else holdfast.last_errors(array(select t from unnest(p.errors) t where t is not null) || u.error) end
   from found u where p.ctid = u.row`
 
-// deadLetterParked turns a parked row into a dead letter, or reopens the letter whose replay it was, in one statement. It returns the letter,
-// or nothing if there is no such row.
+// deadLetterParked turns a parked row into a dead letter, or reopens the letter whose replay it was, in one statement: that holds its key if it
+// did before. It returns the letter, or nothing if there is no such row.
 // $1 lane, $2 topic, $3 key, $4 place, $5 attempts to add, $6 error, $7 reason, $8 fingerprint, $9 holds.
 const deadLetterParked = `-- relay.dead_letter
 with gone as (
@@ -256,7 +256,7 @@ with gone as (
   returning p.*
 ), reopened as (
   update holdfast.letter l
-     set state = 'open', holds = $9::boolean, reason = $7::text, fingerprint = $8::text, last_at = now(),
+     set state = 'open', reason = $7::text, fingerprint = $8::text, last_at = now(),
          attempts = least(l.attempts::bigint + greatest(gone.attempts, 0) + $5::integer, 2147483647)::integer,
          errors = holdfast.last_errors(array(select t from unnest(l.errors) t where t is not null) || array(select t from unnest(gone.errors) t where t is not null) || $6::text)
     from gone where l.id = gone.letter
@@ -271,7 +271,8 @@ with gone as (
   returning id)
 select id from reopened union all select id from new`
 
-// deadLetterEvents makes dead letters of events of a window that cannot be published, or reopens the letters that they replay. It
+// deadLetterEvents makes dead letters of events of a window that cannot be published, or reopens the letters that they replay, which hold
+// their keys if they did before. It
 // returns of each its seq, the letter, and where it is. It reads no more of the row than Postgres needs to copy it. $1 lane, $2
 // done, $3 upto, $4 seqs, $5 reasons, $6 fingerprints, $7 holds.
 const deadLetterEvents = `-- relay.dead_letter_events
@@ -284,7 +285,7 @@ with gone as materialized (
      and pg_visible_in_snapshot(e.xid, $3::text::pg_snapshot) and not pg_visible_in_snapshot(e.xid, $2::text::pg_snapshot)
 ), reopened as (
   update holdfast.letter l
-     set state = 'open', holds = g.holds, reason = g.reason, fingerprint = g.fingerprint, last_at = now(), errors = holdfast.last_errors(l.errors || g.reason)
+     set state = 'open', reason = g.reason, fingerprint = g.fingerprint, last_at = now(), errors = holdfast.last_errors(l.errors || g.reason)
     from gone g
    where l.id = g.letter and l.origin = 'relay' and l.state = 'replaying' and l.event_id = g.id and l.topic = g.topic
   returning l.id

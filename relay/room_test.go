@@ -53,6 +53,30 @@ func TestRoom_AReplayGoesOnBehindOneThatIsGivenUp(t *testing.T) {
 	p.Take()
 }
 
+// A person who gives an event up lets its key go on, and so it is when the relay gives up its replay.
+func TestRoom_AReplayThatIsGivenUpHoldsItsKeyIfItDidBefore(t *testing.T) {
+	t.Parallel()
+	for name, person := range map[string]bool{"a person gave it up": true, "the relay gave it up": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := playParked(t, true)
+			p.Arrive("a", true)
+			if person {
+				p.GiveUp("a", "", false)
+			} else {
+				p.Retry("a")
+				p.Take()
+				p.Settle("a", roomtest.Dead)
+			}
+			p.Replay("a1")
+			p.Arrive("a", false)
+			p.Take()
+			p.Settle("a", roomtest.Dead, roomtest.Back)
+			p.Take()
+		})
+	}
+}
+
 // A replay may come between two events that are being sent, of which only the first is acknowledged.
 func TestRoom_AReplayIsDueThoughWhatFollowsItWasTried(t *testing.T) {
 	t.Parallel()

@@ -34,8 +34,11 @@ func newStatements(schema string) statements {
 	}
 }
 
+// Makes the consumer's row. It looks first: an insert beside another node that has changed the row would wait until that commits.
 const rowSQL = `-- inbox.retention_row
-insert into holdfast.retention (consumer) values ($1::text) on conflict (consumer) do nothing`
+insert into holdfast.retention (consumer) select $1::text
+ where not exists (select from holdfast.retention r where r.consumer = $1::text)
+on conflict (consumer) do nothing`
 
 // Takes the turn by locking the consumer's row, unless another node has it or the turn is not due. If the turn is further away than
 // twice the longest pause ($2), a wrong clock set it.

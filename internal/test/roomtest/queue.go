@@ -8,7 +8,7 @@ type Outcome string
 const (
 	Done  Outcome = "done"  // it leaves
 	Later Outcome = "later" // it failed, and is tried again after a time that no test lives to see
-	Dead  Outcome = "dead"  // it is given up: a dead letter, which holds its key where letters do
+	Dead  Outcome = "dead"  // it is given up: a dead letter, which holds its key where letters do, or if it did before its replay
 	Away  Outcome = "away"  // its topic or its partition takes nothing, until Return
 	Back  Outcome = "back"  // it was not tried: as if nobody had taken it
 )
@@ -146,7 +146,11 @@ func (q *queue) settle(id string, o Outcome) {
 			e.waits = either
 		}
 	case Dead:
-		q.letters[id] = letter{seq: e.seq, holds: !q.free}
+		l := letter{seq: e.seq, holds: !q.free}
+		if e.replay {
+			l.holds = q.letters[id].holds
+		}
+		q.letters[id] = l
 		q.events = slices.Delete(q.events, i, i+1)
 	}
 }

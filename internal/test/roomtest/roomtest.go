@@ -33,7 +33,7 @@ type Room interface {
 	Take() map[string][]string
 
 	// Settle ends what Take has taken of a key: each event has its outcome, where nothing comes after one that is not done but what was not
-	// tried. It returns the outcomes that they had in fact, and what was taken of the key in the same breath.
+	// tried. It returns the outcomes that they had, which the room may have decided otherwise, and what was taken of the key in the same breath.
 	Settle(key string, outcomes []Outcome) (had []Outcome, next []string)
 
 	// Replayed runs after a person has replayed a dead letter.
@@ -45,8 +45,8 @@ type Room interface {
 	// Return ends it that the topic or partition takes nothing.
 	Return()
 
-	// Restart begins anew with what the database has. Nothing is taken then. It returns whether what was taken was lost with the process that
-	// had it, so that the room counts that as a try, and whether the topic or partition is still known to take nothing.
+	// Restart begins anew with what the database has. Nothing is taken then. lost says that the room counts what was taken as tried, because
+	// nobody knows what became of it. away says that the topic or partition is still known to take nothing.
 	Restart() (lost, away bool)
 }
 
@@ -420,9 +420,10 @@ func (p *Play) Return() {
 	p.compare()
 }
 
-// compare looks at the list that people read.
+// compare looks at the list that people read, and at the letters.
 func (p *Play) compare() {
 	p.Helper()
+	p.compareLetters()
 	events, err := p.people.List(p.Context(), p.side.filter())
 	if err != nil {
 		p.Fatalf("list: %v", err)
@@ -444,6 +445,30 @@ func (p *Play) compare() {
 		if !slices.Equal(got[key], want) {
 			p.Fatalf("of the key %s %v wait, want %v", key, got[key], want)
 		}
+	}
+}
+
+// compareLetters looks at the dead letters that are open, or whose replay waits.
+func (p *Play) compareLetters() {
+	p.Helper()
+	got := pgtest.Text(p, p.db, `select coalesce(string_agg(concat_ws(' ', event_id, state, case when holds then 'holds' end), ', ' order by event_id collate "C"), '')
+		from holdfast.letter where state in ('open', 'replaying')`)
+	var all []string
+	for _, key := range keys {
+		for id, l := range p.queues[key].letters {
+			text := id + " open"
+			if l.replaying {
+				text = id + " replaying"
+			}
+			if l.holds {
+				text += " holds"
+			}
+			all = append(all, text)
+		}
+	}
+	slices.Sort(all)
+	if want := strings.Join(all, ", "); got != want {
+		p.Fatalf("the letters are %q, want %q", got, want)
 	}
 }
 
@@ -504,7 +529,11 @@ func (p *Play) drain() {
 			p.Fatalf("%d events still wait", waits)
 		}
 		p.Take()
-		for key, ids := range p.taken {
+		for _, key := range keys {
+			ids := p.taken[key]
+			if len(ids) == 0 {
+				continue
+			}
 			p.Settle(key, slices.Repeat([]Outcome{Done}, len(ids))...)
 		}
 	}

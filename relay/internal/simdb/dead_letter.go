@@ -80,7 +80,7 @@ func deadLetterEvents(c *call) error {
 		letter := e.Letter
 		if l := reopened[i]; l != nil {
 			row := l.lock(c.tx)
-			row.State, row.Holds = "open", holds
+			row.State = "open"
 		} else {
 			letter = c.deadLetter(Letter{
 				State:   "open",

@@ -351,7 +351,7 @@ func deadLetterParked(c *call) error {
 	attempts, holds := gone.Attempts+c.args[4].(int), c.args[8].(bool)
 	if letter != nil {
 		l := letter.lock(c.tx)
-		l.State, l.Holds = "open", holds
+		l.State = "open"
 		l.Attempts += attempts
 		c.tx.deadLettered = append(c.tx.deadLettered, gone)
 		c.row(l.ID)
