@@ -48,7 +48,7 @@ func TestLetterNeighbours_ALetterIsThatOfAnEventAndItsPayload(t *testing.T) {
 }
 
 // A letter is closed by its replay if it was open, and opened again after that failed.
-func TestLetterNeighbours_AReplayConcernsItsOwnLetter(t *testing.T) {
+func TestLetterNeighbours_AReplayClosesOrOpensOnlyItsLetter(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
 	for state, closed := range map[string]bool{"open": true, "replaying": true, "replayed": false, "discarded": false} {

@@ -433,7 +433,7 @@ func TestNeighbours_ASavePassesOverALockedLane(t *testing.T) {
 }
 
 // A segment says its own size, and the log which one is written to.
-func TestNeighbours_ASegmentIsNoOther(t *testing.T) {
+func TestNeighbours_EachSegmentSaysItsOwnSize(t *testing.T) {
 	t.Parallel()
 	db := migrated.Lanes(t, 5)
 	effect.Undone(t, db, func(tx pgx.Tx) {

@@ -157,7 +157,7 @@ func TestNeighbours_RetentionRemovesWhatMayGoOfItsConsumer(t *testing.T) {
 }
 
 // A consumer has one row, takes its turn by that alone, when it is due or set by a wrong clock, and saves its mark there.
-func TestNeighbours_ATurnIsThatOfOneConsumer(t *testing.T) {
+func TestNeighbours_AConsumerTakesAndSavesOnlyItsTurn(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
 	const others = "insert into holdfast.retention (consumer, from_at, kept_at, next_at) select c, now(), now(), %s from unnest('{a,c}'::text[]) c"

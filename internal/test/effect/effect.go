@@ -30,7 +30,7 @@ func UndoneAs(t testing.TB, db *pgtest.DB, options pgx.TxOptions, do func(tx pgx
 	do(tx)
 }
 
-// Returned runs a statement and is what it returns: the values of a row with spaces between them, the rows with commas. An error fails the
+// Returned runs a statement and says what it returns: the values of a row with spaces between them, the rows with commas. An error fails the
 // test.
 func Returned(t testing.TB, tx pgx.Tx, sql string, args ...any) string {
 	t.Helper()
@@ -55,7 +55,7 @@ func Returned(t testing.TB, tx pgx.Tx, sql string, args ...any) string {
 	return strings.Join(rows, ", ")
 }
 
-// Changed calls do and is what it has done to rows: the names of those it changed, with + before those that are new and - before those that are
+// Changed calls do and returns the names of the rows that it changed, with + before those that are new and - before those that are
 // gone, in their order. named is a query of the rows, each with its name first.
 func Changed(t testing.TB, tx pgx.Tx, named string, do func()) []string {
 	t.Helper()

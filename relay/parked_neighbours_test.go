@@ -137,7 +137,7 @@ func parkedCases(t *testing.T, cases map[string]parkedCase) {
 }
 
 // A lane that is loaded learns of its own queues, each of them once, and of what its own events wait for.
-func TestNeighboursParked_ALaneLearnsOfItsOwnQueuesAndHolds(t *testing.T) {
+func TestParkedNeighbours_ALaneLearnsOfItsOwnQueuesAndHolds(t *testing.T) {
 	const (
 		ourTopics = "delete from holdfast.parked where lane = 2 and key = 'b' and topic in ('b', 'c');"
 		waits     = "update holdfast.parked set partition = 7, why = case place when 10 then 'topic' else 'partition' end where lane <> 2;"
@@ -197,7 +197,7 @@ func TestNeighboursParked_ALaneLearnsOfItsOwnQueuesAndHolds(t *testing.T) {
 }
 
 // Of a queue the first event becomes due, unless it has a time, and no other; whatever is before the events of other queues.
-func TestNeighboursParked_TheHeadOfAQueueIsItsOwnFirst(t *testing.T) {
+func TestParkedNeighbours_OnlyTheFirstOfAQueueBecomesDue(t *testing.T) {
 	asleep := parkedSet("next_at = 'infinity'", "place = 10")
 	const due = "2/b/b/10: 10 record 3 due"
 	fix := []any{int16(2), "b", "b"}
@@ -220,7 +220,7 @@ func TestNeighboursParked_TheHeadOfAQueueIsItsOwnFirst(t *testing.T) {
 }
 
 // What becomes of an event is written into its own row; if that is gone, into none.
-func TestNeighboursParked_WhatBecomesOfAParkedEventIsItsOwn(t *testing.T) {
+func TestParkedNeighbours_WhatBecomesOfAParkedEventIsItsOwn(t *testing.T) {
 	const (
 		leases  = "insert into holdfast.parked_lease (lane, topic, key, place) select lane, topic, key, place from holdfast.parked;"
 		gone    = "delete from holdfast.parked where id = '2/b/b/20';"
@@ -278,7 +278,7 @@ func TestNeighboursParked_WhatBecomesOfAParkedEventIsItsOwn(t *testing.T) {
 }
 
 // Events that wait for a partition or a topic go on when it has come back. Those that head a queue of their own are due, unless a letter holds it.
-func TestNeighboursParked_WhatComesBackResumesItsOwnEvents(t *testing.T) {
+func TestParkedNeighbours_WhatComesBackResumesItsOwnEvents(t *testing.T) {
 	const ten, twenty = "2/b/b/10: 10 follows 3 due", "2/b/b/20: 20 follows 3 waits"
 	// Two of each queue of our topic wait for something of their own, all of other topics and lanes for what ours wait for.
 	waits := parkedSet("next_at = 'infinity', partition = 5, why = 'partition'", "(lane, topic) <> (2, 'b')") +
@@ -331,7 +331,7 @@ func parkedArgs(arrivals ...parkedArrival) []any {
 
 // What enters a queue is due after its delay if nothing of its own queue is before it, and waits otherwise. A replay goes to the front, behind
 // other replays of its letter.
-func TestNeighboursParked_WhatEntersAQueueHasItsPlaceThere(t *testing.T) {
+func TestParkedNeighbours_WhatEntersAQueueHasItsPlaceThere(t *testing.T) {
 	const (
 		left = "delete from holdfast.parked where " + parkedOurs + ";"
 		all  = "true"
@@ -383,7 +383,7 @@ func TestNeighboursParked_WhatEntersAQueueHasItsPlaceThere(t *testing.T) {
 }
 
 // What is due of a lane is found: of no topic that is held, and without what is in memory already.
-func TestNeighboursParked_WhatIsDueIsFoundOnce(t *testing.T) {
+func TestParkedNeighbours_WhatIsDueIsFoundOnce(t *testing.T) {
 	t.Parallel()
 	db := parkedDB(t)
 	due := parkedSet("next_at = now()", "(place = 10 or key = '')")
@@ -430,7 +430,7 @@ func TestNeighboursParked_WhatIsDueIsFoundOnce(t *testing.T) {
 }
 
 // Of a queue its first event is read and those after it, as many as there is room for; of those without a key one at a time.
-func TestNeighboursParked_AHeadIsReadWithWhatFollowsIt(t *testing.T) {
+func TestParkedNeighbours_AHeadIsReadWithWhatFollowsIt(t *testing.T) {
 	t.Parallel()
 	db := parkedDB(t)
 	const small, large = `'{"k": "v"}'`, "jsonb_build_object('k', repeat('x', 5000))"
@@ -485,7 +485,7 @@ func TestNeighboursParked_AHeadIsReadWithWhatFollowsIt(t *testing.T) {
 }
 
 // An event is read whole if each part has as many bytes as it may have; of one with a byte more that part is kept back.
-func TestNeighboursParked_AnEventOfTheLargestSizeIsReadWhole(t *testing.T) {
+func TestParkedNeighbours_AnEventOfTheLargestSizeIsReadWhole(t *testing.T) {
 	t.Parallel()
 	db := parkedDB(t)
 	before := parkedSet("next_at = now(), partition = 5, headers = jsonb_build_object('k', repeat('h', 3000)), payload = repeat('p', 300)::bytea, id = repeat('i', 200), source = repeat('s', 200), type = repeat('t', 200)",
@@ -538,7 +538,7 @@ func TestNeighboursParked_AnEventOfTheLargestSizeIsReadWhole(t *testing.T) {
 }
 
 // An event is named by its place in its queue, its id and type with it unless they are longer than any may be.
-func TestNeighboursParked_TheFirstOfAQueueIsNamedFromAPlaceOn(t *testing.T) {
+func TestParkedNeighbours_TheFirstOfAQueueIsNamedFromAPlaceOn(t *testing.T) {
 	head := func(place int64) []any { return []any{int16(2), "b", "b", place} }
 	// The places of all others come before those of ours.
 	behind := parkedSet("place = place + 1", parkedOurs)
@@ -558,7 +558,7 @@ func TestNeighboursParked_TheFirstOfAQueueIsNamedFromAPlaceOn(t *testing.T) {
 
 // A topic or a partition that is held is tried with the first event after a place that waits for it, heads its queue and is held by no letter. It is
 // named as it is read; without those conditions the first is named that waits.
-func TestNeighboursParked_AHoldIsTriedWithTheFirstThatMayGo(t *testing.T) {
+func TestParkedNeighbours_AHoldIsTriedWithTheFirstThatMayGo(t *testing.T) {
 	t.Parallel()
 	db := parkedDB(t)
 	// Two of each queue of our topic wait for something of their own, all of other topics and lanes for what ours wait for. Ours come last.
@@ -623,7 +623,7 @@ func TestNeighboursParked_AHoldIsTriedWithTheFirstThatMayGo(t *testing.T) {
 }
 
 // Of the log those events are given up that are named, of their own lane and window. A letter is opened again by its own replay only.
-func TestNeighboursParked_WhatIsGivenUpOfTheLogIsOfItsWindow(t *testing.T) {
+func TestParkedNeighbours_WhatIsGivenUpOfTheLogIsOfItsWindow(t *testing.T) {
 	// In each lane the transactions 99 to 131 wrote an event each. At the beginning of the window 100 and 105 were open and 110 had not begun; at its end
 	// 125 was open and 130 had not begun.
 	const (
@@ -688,7 +688,7 @@ func TestNeighboursParked_WhatIsGivenUpOfTheLogIsOfItsWindow(t *testing.T) {
 }
 
 // A letter is published, and no other, if its headers are not larger than any that are read.
-func TestNeighboursParked_TheLetterIsPublishedThatIsNamed(t *testing.T) {
+func TestParkedNeighbours_TheLetterIsPublishedThatIsNamed(t *testing.T) {
 	t.Parallel()
 	db := parkedDB(t)
 	const before = parkedLetters + "; update holdfast.letter set headers = '{\"k\": \"v\"}'"
@@ -711,7 +711,7 @@ func TestNeighboursParked_TheLetterIsPublishedThatIsNamed(t *testing.T) {
 }
 
 // Of a transaction that was open when its window began an event is given up; of one that was open when it ended it is left to the next.
-func TestNeighboursParked_WhatWasOpenAtTheEndIsLeftToTheNextWindow(t *testing.T) {
+func TestParkedNeighbours_WhatWasOpenAtTheEndIsLeftToTheNextWindow(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
 	snapshot := func() string { return pgtest.Text(t, db, "select pg_current_snapshot()::text") }

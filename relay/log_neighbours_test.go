@@ -98,7 +98,7 @@ func placesIn(t *testing.T, tx pgx.Tx) []int64 {
 }
 
 // A page has the events of its lane and window that come after its place, and no others.
-func TestNeighboursLog_APageHasTheEventsOfItsWindow(t *testing.T) {
+func TestLogNeighbours_APageHasTheEventsOfItsWindow(t *testing.T) {
 	t.Parallel()
 	db := migrated.Lanes(t, 5)
 	token, _ := tokens(t, db)
@@ -120,7 +120,7 @@ func TestNeighboursLog_APageHasTheEventsOfItsWindow(t *testing.T) {
 }
 
 // A page ends with the first event with which it has as many bytes as it may have.
-func TestNeighboursLog_APageEndsWithItsBytes(t *testing.T) {
+func TestLogNeighbours_APageEndsWithItsBytes(t *testing.T) {
 	t.Parallel()
 	db := migrated.Lanes(t, 5)
 	token, _ := tokens(t, db)
@@ -143,7 +143,7 @@ func TestNeighboursLog_APageEndsWithItsBytes(t *testing.T) {
 }
 
 // A page without the events of some tenants has all others of its window, also those without a tenant and with the tenant's name as their key.
-func TestNeighboursLog_AQuietPageLeavesOutItsTenantsAndNoOthers(t *testing.T) {
+func TestLogNeighbours_AQuietPageLeavesOutItsTenantsAndNoOthers(t *testing.T) {
 	t.Parallel()
 	db := migrated.Lanes(t, 5)
 	token, _ := tokens(t, db)
@@ -168,7 +168,7 @@ func TestNeighboursLog_AQuietPageLeavesOutItsTenantsAndNoOthers(t *testing.T) {
 }
 
 // A planned page has the events of its places, each of one transaction and seq, and those of its big transactions that come after its place.
-func TestNeighboursLog_APlannedPageHasWhatIsPlanned(t *testing.T) {
+func TestLogNeighbours_APlannedPageHasWhatIsPlanned(t *testing.T) {
 	t.Parallel()
 	db := migrated.Lanes(t, 5)
 	token, _ := tokens(t, db)
@@ -196,7 +196,7 @@ func TestNeighboursLog_APlannedPageHasWhatIsPlanned(t *testing.T) {
 
 // An event is sent whole up to each of the bounds, and what is larger without what is too large. The bounds are smaller here than they are: what
 // the second of three events has, each of which is larger than the one before.
-func TestNeighboursLog_AnEventOfTheLargestSizeIsSentWhole(t *testing.T) {
+func TestLogNeighbours_AnEventOfTheLargestSizeIsSentWhole(t *testing.T) {
 	t.Parallel()
 	db := migrated.Lanes(t, 5)
 	token, _ := tokens(t, db)
@@ -229,7 +229,7 @@ func TestNeighboursLog_AnEventOfTheLargestSizeIsSentWhole(t *testing.T) {
 }
 
 // What is next in a window is asked for again and again, until nothing is.
-func TestNeighboursLog_WhatIsNextIsTheNextOfItsWindow(t *testing.T) {
+func TestLogNeighbours_WhatIsNextIsTheNextOfItsWindow(t *testing.T) {
 	t.Parallel()
 	db := migrated.Lanes(t, 5)
 	token, _ := tokens(t, db)
@@ -263,7 +263,7 @@ func TestNeighboursLog_WhatIsNextIsTheNextOfItsWindow(t *testing.T) {
 
 // The transactions that a plan takes for big ones are those of the lane with more events in the window, after the place, than it says; the places
 // are those of the others.
-func TestNeighboursLog_APlanIsOfItsWindow(t *testing.T) {
+func TestLogNeighbours_APlanIsOfItsWindow(t *testing.T) {
 	t.Parallel()
 	db := migrated.Lanes(t, 5)
 	token, _ := tokens(t, db)
@@ -294,7 +294,7 @@ const (
 )
 
 // A reader goes on as long as its server is the one under whose incarnation it has its lane, and its cursor is not ahead of it. Else it gets no events.
-func TestNeighboursLog_AReaderGoesOnUntilItsServerIsAnother(t *testing.T) {
+func TestLogNeighbours_AReaderGoesOnUntilItsServerIsAnother(t *testing.T) {
 	t.Parallel()
 	db := migrated.Lanes(t, 5)
 	token, others := tokens(t, db)
@@ -376,7 +376,10 @@ func TestNeighboursLog_AReaderGoesOnUntilItsServerIsAnother(t *testing.T) {
 			"page without noisy tenants": pageReaders["page without noisy tenants"],
 			"planned page":               plannedReader,
 		} {
-			for before, after := "", "-"; before != after; { // while transactions of others end
+			for try, before, after := 0, "", "-"; before != after; try++ { // while transactions of others end
+				if try == 100 {
+					t.Fatalf("%s: other transactions of the server ended in each of 100 tries", name)
+				}
 				before = pgtest.Text(t, tx, now)
 				if got := read(t, tx, question{done: before, upto: before, token: token, bytes: 1}); got != "ok" {
 					t.Errorf("%s at the end of the log: %s", name, got)
@@ -404,7 +407,7 @@ func TestNeighboursLog_AReaderGoesOnUntilItsServerIsAnother(t *testing.T) {
 
 // A backlog is cut where a stored snapshot lies after the cursor, and not ahead of the server: not at one that says of a transaction in flight that it
 // has ended.
-func TestNeighboursLog_ACutIsAMomentThatExisted(t *testing.T) {
+func TestLogNeighbours_ACutIsAMomentThatExisted(t *testing.T) {
 	t.Parallel()
 	db := migrated.Lanes(t, 5)
 	token, _ := tokens(t, db)
@@ -446,7 +449,7 @@ func TestNeighboursLog_ACutIsAMomentThatExisted(t *testing.T) {
 }
 
 // A look at a lane says what that has unread, parked and scheduled, whatever the lanes below and above have.
-func TestNeighboursLog_ALookAtALaneSeesItsOwn(t *testing.T) {
+func TestLogNeighbours_ALookAtALaneSeesItsOwn(t *testing.T) {
 	t.Parallel()
 	db := migrated.Lanes(t, 5)
 	token, others := tokens(t, db)
