@@ -78,8 +78,7 @@ select l.fingerprint, l.origin, l.consumer, l.type, l.topic, count(*) as letters
 // replay, 0 for none.
 const fromOpen = `
   from holdfast.letter l
- where l.state in ('open', 'replaying')
-   and l.state = 'open'` + andFilter + `
+ where l.state = 'open'` + andFilter + `
    and ($13::bigint = 0 or l.id <= $13::bigint)
    and ($14::bigint = 0 or (select a.letter from holdfast.letter_action a where a.replay = $14::bigint and a.letter = l.id) is null)`
 
