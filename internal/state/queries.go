@@ -119,7 +119,7 @@ select c.consumer, n.events, n.keys, greatest(extract(epoch from now() - c.first
                                    where t.consumer = c.consumer and t.type = u.type and t.seen_until > now()))::bigint as no_handler) n
  order by c.consumer`
 
-// readOverdue says for how long heads of a consumer have been due for 5 minutes and more that no node takes. It steps from one type to the
+// readOverdue says for how long heads of a consumer have been due for more than 5 minutes that no node takes. It steps from one type to the
 // next by the index stored_due. $1 bounds the types, $2 the events of a type that are looked at, those first that have been due longest.
 const readOverdue = `-- state.overdue` + storing + `, types as (
     select c.consumer, n.type, 1 as n from storing c, lateral (
@@ -211,17 +211,18 @@ const readLogHolders = `-- state.log_holders
 const readLaneHolders = `-- state.lane_holders
 ` + holdersBegin + `l.relation = to_regclass('holdfast.lane') and l.mode <> 'AccessShareLock'` + holdersEnd
 
-// holdersBegin and holdersEnd stand around the condition for the locks of a transaction.
+// holdersBegin and holdersEnd stand around the condition for the locks of a transaction. SIReadLock says what a serializable transaction has read,
+// even one that has committed: it keeps nobody waiting.
 const (
 	holdersBegin = `select coalesce(h.pid, 0), coalesce(p.gid, ''), coalesce(a.application_name, ''),
        coalesce(round(extract(epoch from now() - coalesce(a.xact_start, p.prepared)))::bigint, -1)
   from (select distinct l.pid, l.virtualtransaction from pg_locks l
-         where l.locktype = 'relation' and l.granted and l.pid is distinct from pg_backend_pid()
+         where l.granted and l.mode <> 'SIReadLock' and l.pid is distinct from pg_backend_pid()
            and l.database = (select d.oid from pg_database d where d.datname = current_database())
            and `
 	holdersEnd = `) h
   left join pg_stat_activity a on a.pid = h.pid
-  left join pg_locks x on h.pid is null and x.pid is null and x.locktype = 'transactionid' and x.virtualtransaction = h.virtualtransaction
+  left join pg_locks x on h.pid is null and x.locktype = 'transactionid' and x.virtualtransaction = h.virtualtransaction
   left join pg_prepared_xacts p on p.transaction = x.transactionid
  order by 4 desc, 1, 2`
 )
