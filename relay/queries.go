@@ -392,10 +392,11 @@ select (select s.current from holdfast.segments s), n,
   join pg_class c on c.oid = to_regclass('holdfast.event_' || n)
  order by n`
 
-// readHolders lists the transactions that have a lock on a segment, prepared ones too. Everybody may read pg_locks. $1 segment.
+// readHolders lists the transactions that have a lock on a segment, prepared ones too. Everybody may read pg_locks. SIReadLock says what a
+// serializable transaction has read, even one that has committed: no lock waits for it. $1 segment.
 const readHolders = `-- relay.holders
 select distinct k.virtualtransaction from pg_locks k
- where k.locktype = 'relation' and k.relation = to_regclass('holdfast.event_' || $1::integer)
+ where k.mode <> 'SIReadLock' and k.relation = to_regclass('holdfast.event_' || $1::integer)
    and k.database = (select d.oid from pg_database d where d.datname = current_database())
    and k.granted and k.pid is distinct from pg_backend_pid()`
 
