@@ -14,6 +14,18 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
+// undone is effect.Undone with the settings of a Reader's transaction.
+func undone(t *testing.T, db *pgtest.DB, do func(tx pgx.Tx)) {
+	t.Helper()
+	effect.Undone(t, db, func(tx pgx.Tx) {
+		if err := Settings(t.Context(), tx); err != nil {
+			t.Fatal(err)
+		}
+		pgtest.Exec(t, tx, "set local statement_timeout = '10s'") // each goes from one to the next, and so to an end
+		do(tx)
+	})
+}
+
 // What ends now has ended, and who has waited for just the limit has not waited for longer.
 func TestNeighbours_ATimeIsOverWhenItIsReached(t *testing.T) {
 	t.Parallel()
@@ -66,7 +78,7 @@ func TestNeighbours_ATimeIsOverWhenItIsReached(t *testing.T) {
 		},
 	} {
 		for at, want := range map[string]string{"now()": c.at, "now() + interval '1 microsecond'": c.before} {
-			effect.Undone(t, db, func(tx pgx.Tx) {
+			undone(t, db, func(tx pgx.Tx) {
 				pgtest.Exec(t, tx, fmt.Sprintf(c.set, at))
 				if got := effect.Returned(t, tx, sqlschema.In("", c.statement), c.args...); got != want {
 					t.Errorf("%s, until %s: read is %q, want %q", name, at, got, want)
@@ -86,7 +98,7 @@ const storedRows = `insert into holdfast.stored (consumer, topic, key, place, so
 func TestNeighbours_OverdueIsWhatAConsumersOwnTypesSay(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
-	effect.Undone(t, db, func(tx pgx.Tx) {
+	undone(t, db, func(tx pgx.Tx) {
 		pgtest.Exec(t, tx, storedRows)
 		for types, want := range map[int]string{1: "b 600, c 1800", 2: "b 1200, c 2400", 3: "b 1200, c 2400"} {
 			if got := effect.Returned(t, tx, sqlschema.In("", readOverdue), types, 20); got != want {
@@ -95,7 +107,7 @@ func TestNeighbours_OverdueIsWhatAConsumersOwnTypesSay(t *testing.T) {
 		}
 	})
 	// Nothing holds what has no key.
-	effect.Undone(t, db, func(tx pgx.Tx) {
+	undone(t, db, func(tx pgx.Tx) {
 		pgtest.Exec(t, tx, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, next_at) values ('b', 'o', '', 2, 's', 'e', 't', now(), '', now() - interval '9 minutes');
 			insert into holdfast.letter (origin, consumer, reason, holds, event_id, source, type, topic, key, time, hash, place) values ('inbox', 'b', 'r', true, 'l', 's', 't', 'o', '', now(), '', 1)`)
 		if got := effect.Returned(t, tx, sqlschema.In("", readOverdue), 100, 20); got != "b 540" {
@@ -108,7 +120,7 @@ func TestNeighbours_OverdueIsWhatAConsumersOwnTypesSay(t *testing.T) {
 func TestNeighbours_AConsumersEventsAreCountedByThemselves(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
-	effect.Undone(t, db, func(tx pgx.Tx) {
+	undone(t, db, func(tx pgx.Tx) {
 		pgtest.Exec(t, tx, storedRows+`; insert into holdfast.consumer_type (consumer, type, node, seen_until)
 			select c, t, 'n', now() + interval '1 hour' from (values ('b', 'p'), ('aa', 'm'), ('bb', 'm'), ('c', 'm'), ('c', 'n')) h (c, t)`)
 		if got := effect.Returned(t, tx, sqlschema.In("", readStored), 100); got != "b 5 3 0 4, c 2 2 0 1" {
