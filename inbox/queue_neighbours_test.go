@@ -12,7 +12,6 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/effect"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
-	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
 // A consumer's stored events are counted up to a limit.
@@ -191,7 +190,7 @@ func TestQueueNeighbours_TheSweepWakesTheHeadsOfItsConsumer(t *testing.T) {
 			t.Fatalf("the sweep has no %q", come)
 		}
 		sql = strings.Replace(sql, come, fmt.Sprintf("from (select d.* from dormant d, pg_advisory_xact_lock(%d)) a join", key), 1)
-		swept := blocked(t, db, sql, "b")
+		swept := effect.Blocked(t, db, sql, "b")
 		pgtest.Exec(t, other, "update holdfast.stored set next_at = '2001-01-01' where event_id = 'bbb10'")
 		if err := other.Commit(t.Context()); err != nil {
 			t.Fatal(err)
@@ -211,7 +210,7 @@ func TestQueueNeighbours_AFollowerThatAWorkerTakesIsNotDeferred(t *testing.T) {
 	for _, change := range []string{"lease_until = now() + interval '1 hour'", "attempts = 1", "letter = 7", "next_at = 'infinity'"} {
 		effect.Undone(t, db, func(worker pgx.Tx) {
 			pgtest.Exec(t, worker, "update holdfast.stored set "+change+" where event_id = 'bbb20'")
-			deferred := blocked(t, db, sqlschema.In("", deferSQL), "b", "b", "b")
+			deferred := effect.Blocked(t, db, sqlschema.In("", deferSQL), "b", "b", "b")
 			if err := worker.Commit(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -221,22 +220,4 @@ func TestQueueNeighbours_AFollowerThatAWorkerTakesIsNotDeferred(t *testing.T) {
 		})
 		pgtest.Exec(t, db.Pool, "update holdfast.stored set lease_until = '-infinity', attempts = 0, letter = null, next_at = now() where event_id = 'bbb20'")
 	}
-}
-
-// blocked runs a statement, and returns as soon as it waits for a lock, or has ended. done returns how many rows it has changed.
-func blocked(t *testing.T, db *pgtest.DB, sql string, args ...any) (done func() int64) {
-	t.Helper()
-	ended := make(chan int64, 1)
-	go func() {
-		tag, err := db.Exec(t.Context(), sql, args...)
-		if err != nil {
-			t.Error(err)
-		}
-		ended <- tag.RowsAffected()
-	}()
-	name, _, _ := strings.Cut(sql, "\n")
-	wait.Until(t, name+" waits for a lock", func() bool {
-		return len(ended) > 0 || pgtest.Count(t, db.Pool, "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock' and query like $1", name+"%") == 1
-	})
-	return func() int64 { return <-ended }
 }

@@ -71,20 +71,15 @@ func sortedWordsOf(t *testing.T, tx pgx.Tx, statement string, args ...any) strin
 // doneBy says what f did to the rows that a statement names.
 func doneBy(t *testing.T, tx pgx.Tx, named string, f func()) string {
 	t.Helper()
-	before := effect.State(t, tx, named)
-	f()
-	after := effect.State(t, tx, named)
 	var changes []string
-	for name, row := range before {
-		if now, there := after[name]; !there {
-			changes = append(changes, name+" gone")
-		} else if now != row {
-			changes = append(changes, name+" changed")
-		}
-	}
-	for name := range after {
-		if _, there := before[name]; !there {
+	for _, row := range effect.Changed(t, tx, named, f) {
+		switch name := strings.TrimLeft(row, "+-"); row[0] {
+		case '+':
 			changes = append(changes, name+" new")
+		case '-':
+			changes = append(changes, name+" gone")
+		default:
+			changes = append(changes, name+" changed")
 		}
 	}
 	slices.Sort(changes)

@@ -12,7 +12,6 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/effect"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
-	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
 // The events of these tests have the consumer, the source and the id a, b or c each. Ours is b, b, b. Their names say which they are. Each came
@@ -135,21 +134,12 @@ func TestNeighbours_RetentionRemovesWhatMayGoOfItsConsumer(t *testing.T) {
 			t.Fatalf("the sweep has no %q", come)
 		}
 		sql = strings.Replace(sql, come, come+", pg_advisory_xact_lock(4711)", 1)
-		swept := make(chan error, 1)
-		go func() {
-			_, err := db.Exec(t.Context(), sql, "b", nil, 30*second, int32(100))
-			swept <- err
-		}()
-		wait.Until(t, "the sweep waits", func() bool {
-			return len(swept) > 0 || pgtest.Count(t, db.Pool, "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock' and query like '-- inbox.retention_sweep%'") == 1
-		})
+		swept := effect.Blocked(t, db, sql, "b", nil, 30*second, int32(100))
 		pgtest.Exec(t, other, "update holdfast.inbox set processed_at = now() where "+ours)
 		if err := other.Commit(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if err := <-swept; err != nil {
-			t.Fatal(err)
-		}
+		swept()
 	})
 	if got := pgtest.Text(t, db.Pool, "select string_agg(source || event_id, ' ') from holdfast.inbox where consumer = 'b'"); got != "bb" {
 		t.Errorf("ours was settled anew: left are %q", got)

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
 // Undone calls do in a transaction, and rolls it back.
@@ -99,4 +100,22 @@ func State(t testing.TB, tx pgx.Tx, named string) map[string]string {
 		t.Fatalf("%.40s: %v", named, err)
 	}
 	return rows
+}
+
+// Blocked runs a statement, and returns as soon as it waits for a lock, or has ended. done returns how many rows it has changed.
+func Blocked(t testing.TB, db *pgtest.DB, sql string, args ...any) (done func() int64) {
+	t.Helper()
+	ended := make(chan int64, 1)
+	go func() {
+		tag, err := db.Exec(t.Context(), sql, args...)
+		if err != nil {
+			t.Error(err)
+		}
+		ended <- tag.RowsAffected()
+	}()
+	name, _, _ := strings.Cut(sql, "\n")
+	wait.Until(t, name+" waits for a lock", func() bool {
+		return len(ended) > 0 || pgtest.Count(t, db.Pool, "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock' and query like $1", name+"%") == 1
+	})
+	return func() int64 { return <-ended }
 }
