@@ -135,7 +135,9 @@ func (i *intake) doubted(err error) error {
 // afterFailure is the step that writes a verdict.
 func (rec *receiver) afterFailure(d *delivery, h failure.History, v failure.Verdict, failures []string) (step, []string) {
 	attempts, err := h.Attempts, v.Failure.Err
-	failures = failure.AppendError(failures, err)
+	if !v.Free {
+		failures = failure.AppendError(failures, err)
+	}
 	age := func() time.Duration { // At the time of writing, which may come long after the verdict.
 		if h.First.IsZero() {
 			return h.Age
@@ -154,6 +156,11 @@ func (rec *receiver) afterFailure(d *delivery, h failure.History, v failure.Verd
 		return func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
 			l.age = age()
 			return rec.ledger.deadLetter(ctx, tx, d, l, Dead)
+		}, failures
+	}
+	if v.Free { // Nothing failed that the row could tell of.
+		return func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
+			return rec.queues.store(ctx, tx, d, past{attempts, failures, age()}, &v.Delay, Stored)
 		}, failures
 	}
 	return func(ctx context.Context, tx pgx.Tx) (Outcome, error) {

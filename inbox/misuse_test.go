@@ -18,6 +18,7 @@ import (
 	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/inbox/internal/loop"
 	"github.com/holdfast-go/holdfast/inbox/internal/readahead"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
@@ -315,4 +316,38 @@ func TestMisuse_ARecordOfAnImpossibleTimeIsHandledAndParkedLikeOthers(t *testing
 	log[0].Time = time.UnixMilli(1_763_000_000_000_000_000) // nanoseconds, where milliseconds belong
 	b.consumeFake(in, newFakeGeneration(log))
 	b.awaitOutcome("1", Dead)
+}
+
+// A table of the handler's cannot grow, while the inbox's own statements still find room in their pages.
+func TestMisuse_ADiskThatIsFullSpendsNoAttemptAndHoldsNoOtherKey(t *testing.T) {
+	skip.InShort(t, "it waits 3 s")
+	b := setup(t)
+	in := b.inbox(func(c *Config) { c.Workers, c.Retry.Attempts, c.ImmediateRetries = 1, 2, -1 })
+	var full atomic.Bool
+	var tries atomic.Int64
+	full.Store(true)
+	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		if e.Key != "other" && full.Load() {
+			if e.ID == "stored" {
+				tries.Add(1)
+			}
+			return &pgconn.PgError{Severity: "ERROR", Code: "53100", Message: "could not extend file"}
+		}
+		return effectOf(ctx, tx, e)
+	})
+	b.store(in, event("stored", "s"))
+	pgtest.Exec(t, b.db, "update holdfast.stored set attempts = 1, losses = $1", failure.MaxLosses-1) // One more would spend the last attempt.
+	b.consumeFake(in, newFakeGeneration(logOf(event("1", "k"), event("2", "k"), event("3", "other"))))
+	b.awaitOutcome("3", Handled)
+	b.await("two tries of the stored event", func(*observations) bool { return tries.Load() >= 2 })
+	if n := b.count("select count(*) from holdfast.stored where attempts <= 2 and errors = '{}' and failed_at is null"); n != 3 {
+		t.Errorf("%d events wait as if nothing had failed, want 3", n)
+	}
+	if n := b.count("select count(*) from holdfast.letter"); n != 0 {
+		t.Errorf("%d letters", n)
+	}
+	full.Store(false)
+	for _, id := range []string{"stored", "1", "2"} {
+		b.awaitOutcome(id, Handled)
+	}
 }

@@ -133,7 +133,7 @@ func (bl *backlog) workOne(ctx context.Context, s *claimed, fresh, goOn bool) (n
 				bl.reportStored(orCaller(about.ctx, ctx), s.e, s.attempts, Handled, time.Since(begun), next != nil)
 				return next, nil
 			}
-			f.Fault = failure.FaultLost
+			*f = f.Uncommitted()
 		}
 		var v failure.Verdict
 		h, v = h.After(bl.of(s.e.Type).Retry, *f, time.Now(), bl.random())

@@ -11,6 +11,7 @@ package failure
 import (
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/holdfast-go/holdfast/inbox/internal/loop"
@@ -37,7 +38,7 @@ type History struct {
 	Attempts  int           // attempts spent, with the present one
 	Contended int           // attempts in a row that were contended and spent nothing
 	Waits     int           // attempts in a row that failed because of the database
-	Losses    int           // lost connections (FaultLost) and unanswered COMMITs since an attempt was last spent
+	Losses    int           // lost connections (FaultLost) and unanswered COMMITs since an attempt was last spent, but not what a server says of itself
 	Quick     int           // immediate retries that are left
 	Age       time.Duration // since the first failure, by the database's clock
 	First     time.Time     // of the first failure; zero before it, and for a stored event, whose age the database knows
@@ -63,6 +64,10 @@ const (
 	// MaxLosses is how often in a row a connection may break, or a server say that it cannot work, before that spends an
 	// attempt. An outage seldom hits one event so often. A handler that causes it hits it every time.
 	MaxLosses = 5
+
+	// maxUnable is how often in a row a fresh event may meet a server that is unable before it goes into the queue of its key, where
+	// it holds up no other. If the queue cannot be written either, it waits where it is.
+	maxUnable = 5
 )
 
 // After takes the last failure into an event's history, and says what to do next.
@@ -71,7 +76,7 @@ func (h History) After(p retry.Policy, f Error, now time.Time, random float64) (
 	switch {
 	case !h.Decided:
 		f.Fault, f.Err = amounts(h, f.Fault, f.Err)
-	case f.Fault == FaultEvent, f.Fault == FaultContended && h.Contended >= maxContended:
+	case f.Fault == FaultEvent, f.Fault == FaultUnable, f.Fault == FaultContended && h.Contended >= maxContended:
 		f.Fault = FaultDatabase // No handler ran that could be to blame: write the outcome again, later.
 	}
 	// 2. When the event failed first, and how often. The claim of a stored event has counted this attempt.
@@ -97,10 +102,13 @@ func (h History) After(p retry.Policy, f Error, now time.Time, random float64) (
 			}
 			v = decide(p, h, FaultEvent, f.Err, random)
 		}
-	case FaultDatabase:
+	case FaultDatabase, FaultUnable:
 		h.Waits++
 	case FaultUnknown:
-		h.Waits, h.Losses = h.Waits+1, h.Losses+1
+		h.Waits++
+		if !saysUnable(f.Err) {
+			h.Losses++
+		}
 	case FaultLost:
 		h.Losses++
 	}
@@ -131,9 +139,9 @@ func (h History) Elsewhere(p retry.Policy, f Error, random float64) Verdict {
 
 // amounts says what a fault amounts to, given those before it. A lost connection spends no attempt, nor does a server that
 // cannot work or a COMMIT without an answer. But if every attempt of an event ended so, it would be tried forever and
-// occupy a worker.
+// occupy a worker. What no event causes never amounts to an attempt.
 func amounts(h History, f Fault, err error) (Fault, error) {
-	if (f != FaultLost && f != FaultUnknown) || h.Losses+1 < MaxLosses {
+	if (f != FaultLost && f != FaultUnknown) || h.Losses+1 < MaxLosses || saysUnable(err) {
 		return f, err
 	}
 	return FaultEvent, fmt.Errorf("%d times in a row the connection was lost, or a server could not work, while the handler ran or before COMMIT was "+
@@ -156,7 +164,14 @@ func decide(p retry.Policy, h History, f Fault, err error, random float64) Verdi
 			}
 		}
 		// It never gets through. From here on it is a failure like any other.
-	case FaultDatabase, FaultUnknown:
+	case FaultDatabase, FaultUnknown, FaultUnable:
+		if f == FaultUnable && (h.Stored || h.WaitsLong && h.Waits+1 >= maxUnable) {
+			return Verdict{
+				Do:    ActStore,
+				Free:  true,
+				Delay: loop.Spread(loop.DatabaseBase, loop.DatabaseCap, math.MaxInt, random),
+			}
+		}
 		if !h.WaitsLong && h.Waits+1 >= maxDatabaseWaits {
 			return Verdict{Do: ActReturn, Free: true}
 		}

@@ -51,6 +51,16 @@ func TestHistory_JudgeSaysWhoseFaultAFailureIs(t *testing.T) {
 		"a server that shuts down under the handler is lost":       {pgError("57P01"), Facts{InHandler: true}, FaultLost},
 		"so is one that gives a handler's query no more room":      {pgError("53400"), Facts{InHandler: true}, FaultLost},
 		"and another server that the handler cannot reach":         {pgError("08001"), Facts{InHandler: true}, FaultLost},
+		"a disk that is full under the handler is the server's":    {pgError("53100"), Facts{InHandler: true}, FaultUnable},
+		"and under our own statement behind it":                    {pgError("53100"), Facts{InHandler: true, Behind: true}, FaultUnable},
+		"and where it ends the connection":                         {pgError("53100"), Facts{InHandler: true, ConnLost: true}, FaultUnable},
+		"and under our own statement it is the database's":         {pgError("53100"), Facts{}, FaultDatabase},
+		"and at COMMIT it is unknown":                              {pgError("53100"), Facts{Committing: true}, FaultUnknown},
+		"a disk that fails under the handler is the server's":      {pgError("58030"), Facts{InHandler: true}, FaultUnable},
+		"another server without a connection left is lost":         {pgError("53300"), Facts{InHandler: true}, FaultLost},
+		"so is one that starts":                                    {pgError("57P03"), Facts{InHandler: true}, FaultLost},
+		"memory may be what the handler's query wants":             {pgError("53200"), Facts{InHandler: true}, FaultLost},
+		"a file that is not there may be the payload's":            {pgError("58P01"), Facts{InHandler: true}, FaultLost},
 		"a handler whose time was up is the event's":               {context.DeadlineExceeded, Facts{InHandler: true, TimedOut: true, ConnLost: true}, FaultEvent},
 		"a handler that was told to stop is nobody's":              {context.Canceled, Facts{InHandler: true, Stopped: true, ConnLost: true}, FaultStopped},
 		"our own statement's failure is the database's":            {pgError("42P01"), Facts{}, FaultDatabase},
@@ -117,6 +127,10 @@ func TestHistory_DecideSaysWhatBecomesOfAFailure(t *testing.T) {
 		"an absent database ends a try that must not wait": {p, History{Waits: 2}, FaultDatabase, boom, Verdict{Do: ActReturn, Free: true}},
 		"a lost connection costs nothing":                  {p, History{Attempts: 2, Waits: 2}, FaultLost, boom, Verdict{Do: ActAgain, Free: true, Delay: loop.DatabaseBase / 4 * 3}},
 		"an unknown COMMIT is looked up":                   {p, History{WaitsLong: true}, FaultUnknown, boom, Verdict{Do: ActAgain, Free: true, Delay: loop.DatabaseBase / 4 * 3}},
+		"an unable server costs nothing":                   {p, History{Attempts: 3, Waits: 3, WaitsLong: true}, FaultUnable, boom, Verdict{Do: ActAgain, Free: true, Delay: loop.DatabaseBase * 6}},
+		"at last it is waited for in the key's queue":      {p, History{Attempts: 3, Waits: 4, WaitsLong: true}, FaultUnable, boom, Verdict{Do: ActStore, Free: true, Delay: loop.DatabaseCap / 4 * 3}},
+		"a stored event waits for it there at once":        {p, History{Attempts: 3, Stored: true, WaitsLong: true}, FaultUnable, boom, Verdict{Do: ActStore, Free: true, Delay: loop.DatabaseCap / 4 * 3}},
+		"who must not wait for it is told":                 {p, History{Waits: 2}, FaultUnable, boom, Verdict{Do: ActReturn, Free: true}},
 		"being told to stop costs nothing":                 {p, History{Attempts: 3}, FaultStopped, boom, Verdict{Do: ActReturn, Free: true}},
 		"being fenced costs nothing":                       {p, History{Attempts: 3}, FaultFenced, boom, Verdict{Do: ActReturn, Free: true}},
 		"who has an event without room waits with it":      {p, History{Attempts: 1, WaitsLong: true}, FaultFull, ErrFull, Verdict{Do: ActReturn, Free: true}},
@@ -147,10 +161,39 @@ func TestHistory_AConnectionThatIsLostAgainAndAgainIsTheEventsFailure(t *testing
 			t.Errorf("%v at last amounts to %v, %v", f, got, err)
 		}
 	}
-	for _, f := range []Fault{FaultEvent, FaultContended, FaultDatabase, FaultStopped, FaultFenced, FaultFull} {
+	for _, f := range []Fault{FaultEvent, FaultContended, FaultDatabase, FaultStopped, FaultFenced, FaultFull, FaultUnable} {
 		if got, err := amounts(History{Losses: 100}, f, boom); got != f || err != boom {
 			t.Errorf("%v amounts to %v, %v", f, got, err)
 		}
+	}
+}
+
+// However often, and wherever in the transaction, a server says that its disk is full: no attempt is spent, also by a connection that
+// breaks after that.
+func TestHistory_WhatNoEventCausesSpendsNoAttemptHoweverOften(t *testing.T) {
+	t.Parallel()
+	full := pgError("53100")
+	for _, stored := range []bool{false, true} {
+		for _, c := range []Facts{{InHandler: true}, {InHandler: true, ConnLost: true}, {InHandler: true, Behind: true}, {Committing: true}, {}} {
+			h := History{Attempts: 2, Stored: stored, WaitsLong: true}
+			for range 100 {
+				f := Error{FaultOf(full, c), full}
+				if stored && f.Fault == FaultUnknown {
+					f = f.Uncommitted()
+				}
+				var v Verdict
+				if h, v = h.After(retry.Policy{Attempts: 3, Budget: time.Second}, f, time.Now(), 0.5); !v.Free {
+					t.Fatalf("stored %v, %+v: %+v", stored, c, v)
+				}
+			}
+			if h.Attempts != 2 || h.Losses != 0 || !h.First.IsZero() {
+				t.Errorf("stored %v, %+v: %+v after 100", stored, c, h)
+			}
+		}
+	}
+	lost := Error{FaultUnknown, io.ErrUnexpectedEOF}
+	if got := lost.Uncommitted(); got.Fault != FaultLost || got.Err != io.ErrUnexpectedEOF {
+		t.Errorf("a COMMIT without an answer, not carried out, is %+v, want it lost", got)
 	}
 }
 

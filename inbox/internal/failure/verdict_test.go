@@ -182,7 +182,7 @@ func TestVerdict_WhoseFaultIsDecidedByEveryFact(t *testing.T) {
 		}
 	}
 	for f := FaultEvent; f <= FaultInFlight; f++ {
-		if want := f == FaultDatabase || f == FaultUnknown || f == FaultLost; f.Outage() != want {
+		if want := f == FaultDatabase || f == FaultUnknown || f == FaultLost || f == FaultUnable; f.Outage() != want {
 			t.Errorf("%v is an outage: %v", f, f.Outage())
 		}
 	}
@@ -191,9 +191,12 @@ func TestVerdict_WhoseFaultIsDecidedByEveryFact(t *testing.T) {
 			t.Errorf("%s is said not to be of the data", code)
 		}
 	}
-	for _, code := range []string{"08006", "53300", "58030", "57P01", "57P02", "57P03", "57P05", "25006"} {
+	for _, code := range []string{"08006", "53100", "53300", "58030", "57P01", "57P02", "57P03", "57P05", "25006"} {
 		if !unavailable(code) || ofTheData(code) {
 			t.Errorf("%s is said to be of a server that can work", code)
+		}
+		if want := code == "53100" || code == "58030"; ofTheServer(code) != want {
+			t.Errorf("%s is of the server alone: %v, want %v", code, !want, want)
 		}
 	}
 	for _, code := range []string{"", "2", "22", "2200", "220000", "P000", "0800", "5330", "5803", "42501", "40001", "57014"} {
