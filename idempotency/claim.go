@@ -22,17 +22,17 @@ var errPoolExhausted = errors.New("no connection of the pool became free")
 // errNotBegun says that a request's transaction did not begin, whatever the server answered. Its handler did not run.
 var errNotBegun = errors.New("the request was not begun")
 
-// held is a transaction that has a key: it holds the lock, and it read the key's row under the lock.
-type held struct {
+// keyTx is a transaction that has a key: it holds the lock, and it read the key's row under the lock.
+type keyTx struct {
 	conn *pgxpool.Conn // nil before the transaction begins and after it ended
 	tx   pgx.Tx
 	row  *stored
 	ran  bool // a function of a user's has run in the transaction
 }
 
-func (h *held) release() {
-	h.conn.Release()
-	h.conn = nil
+func (kt *keyTx) release() {
+	kt.conn.Release()
+	kt.conn = nil
 }
 
 // errBusy says that another request has the key.
@@ -88,7 +88,7 @@ func readRow(rows pgx.Rows) (*stored, error) {
 
 // claim begins a request's transaction, takes its key without waiting, and reads the key's row, all in one round trip.
 // It returns errBusy if another request has the key. Any other error wraps errNotBegun.
-func (rt *route) claim(h *held, req *request) error {
+func (rt *route) claim(kt *keyTx, req *request) error {
 	g := rt.g
 	waiting, cancel := context.WithTimeoutCause(req.Context(), g.c.AcquireTimeout, errPoolExhausted)
 	conn, err := g.pool.Acquire(waiting)
@@ -97,7 +97,7 @@ func (rt *route) claim(h *held, req *request) error {
 	if err != nil {
 		return fmt.Errorf("%w: acquire connection: %w", errNotBegun, err)
 	}
-	h.conn = conn
+	kt.conn = conn
 	b := &pgx.Batch{}
 	b.BeginTx(pgx.TxOptions{IsoLevel: rt.o.Isolation})
 	idle, lock := millis(rt.o.Timeout+idleMargin), millis(rt.o.Timeout)
@@ -111,7 +111,7 @@ func (rt *route) claim(h *held, req *request) error {
 	sending, cancel := context.WithTimeout(req.Context(), databaseTimeout)
 	defer cancel()
 	br := conn.SendBatch(sending, b)
-	h.tx = br.Tx()
+	kt.tx = br.Tx()
 	mine, err := false, error(nil)
 	if _, err = br.Exec(); err == nil {
 		err = br.QueryRow().Scan(nil, nil, &mine)
@@ -119,7 +119,7 @@ func (rt *route) claim(h *held, req *request) error {
 	if err == nil && req.info.Key != "" {
 		var rows pgx.Rows
 		if rows, err = br.Query(); err == nil {
-			h.row, err = readRow(rows)
+			kt.row, err = readRow(rows)
 		}
 	}
 	if closing := br.Close(); err == nil {
@@ -129,7 +129,7 @@ func (rt *route) claim(h *held, req *request) error {
 		return fmt.Errorf("%w: begin: %w", errNotBegun, err)
 	}
 	if !mine {
-		g.rollback(h)
+		g.rollback(kt)
 		return errBusy
 	}
 	return nil
@@ -146,18 +146,18 @@ const (
 func millis(d time.Duration) string { return strconv.FormatInt(max(d.Milliseconds(), 1), 10) }
 
 // rollback ends a transaction that has not ended yet, and releases its connection.
-func (g *Guard) rollback(h *held) {
-	if h.conn == nil {
+func (g *Guard) rollback(kt *keyTx) {
+	if kt.conn == nil {
 		return
 	}
-	if h.tx != nil {
+	if kt.tx != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), databaseTimeout)
-		if h.ran {
-			handlertx.Undo(ctx, h.tx)
+		if kt.ran {
+			handlertx.Undo(ctx, kt.tx)
 		} else {
-			_ = h.tx.Rollback(ctx) // If this fails, the connection is closed and Postgres rolls back.
+			_ = kt.tx.Rollback(ctx) // If this fails, the connection is closed and Postgres rolls back.
 		}
 		cancel()
 	}
-	h.release()
+	kt.release()
 }

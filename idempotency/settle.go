@@ -47,15 +47,15 @@ func (rt *route) run(w http.ResponseWriter, req *request) (answered bool) {
 
 // try runs the handler once. Either it answers, or its error says why nothing was kept or why that is unknown.
 func (rt *route) try(w http.ResponseWriter, req *request) error {
-	h := &held{}
-	defer rt.g.rollback(h) // does nothing after a commit
-	if err := rt.claim(h, req); err != nil {
+	kt := &keyTx{}
+	defer rt.g.rollback(kt) // does nothing after a commit
+	if err := rt.claim(kt, req); err != nil {
 		return err
 	}
-	if foundOf(h.row, req.fingerprint) != foundNothing {
-		rt.g.rollback(h) // An answer takes as long as the client needs to read it.
+	if foundOf(kt.row, req.fingerprint) != foundNothing {
+		rt.g.rollback(kt) // An answer takes as long as the client needs to read it.
 	}
-	switch rt.answerBy(w, req, h.row) {
+	switch rt.answerBy(w, req, kt.row) {
 	case foundNothing:
 		req.taken = false
 	case foundPending: // A node where the route has a lease claimed the key between the look and the lock.
@@ -63,26 +63,26 @@ func (rt *route) try(w http.ResponseWriter, req *request) error {
 	default: // The answer was stored between the look and the lock.
 		return nil
 	}
-	full, err := rt.full(req.Context(), h.tx, req)
+	full, err := rt.full(req.Context(), kt.tx, req)
 	if err != nil {
 		return err
 	}
 	if full {
-		rt.g.rollback(h)
+		rt.g.rollback(kt)
 		rt.refuse(w, req, tooManyKeys, Refused)
 		return nil
 	}
 	rec := newRecorder(w, rt.g.c.MaxAnswer)
-	return rt.settle(h, rt.call(h, rec, req), rec, req)
+	return rt.settle(kt, rt.call(kt, rec, req), rec, req)
 }
 
 // call runs the handler. If it ends by a panic or by runtime.Goexit, call rolls the transaction back, and the panic
 // continues.
-func (rt *route) call(h *held, rec *recorder, req *request) *handling {
+func (rt *route) call(kt *keyTx, rec *recorder, req *request) *handling {
 	ctx, cancel := context.WithTimeoutCause(req.Context(), rt.o.Timeout, errTimeout)
 	defer cancel()
-	h.ran = true
-	given := handlertx.Give(ctx, h.tx, errNotTheHandlers)
+	kt.ran = true
+	given := handlertx.Give(ctx, kt.tx, errNotTheHandlers)
 	hd := &handling{
 		rt:          rt,
 		tx:          given,
@@ -97,7 +97,7 @@ func (rt *route) call(h *held, rec *recorder, req *request) *handling {
 		given.TakeBack()
 		if !returned {
 			rec.leave()
-			rt.g.rollback(h)
+			rt.g.rollback(kt)
 			rt.notify(req, Outcome{Result: Forgotten})
 		}
 	}()
@@ -117,32 +117,32 @@ var (
 )
 
 // settle stores the answer, commits, and sends the answer. The error says why it did not.
-func (rt *route) settle(h *held, hd *handling, rec *recorder, req *request) error {
+func (rt *route) settle(kt *keyTx, hd *handling, rec *recorder, req *request) error {
 	f := decide(answerFacts{
 		status:        rec.status,
 		doNotStore:    hd.doNotStore,
 		commitOnError: hd.commitOnError,
 	}, rt.o.Store)
 	if f == keepNone {
-		rt.g.rollback(h)
+		rt.g.rollback(kt)
 		rt.forgotten(hd, rec, req)
 		return nil
 	}
-	if err := fit(h, f); err != nil {
+	if err := fit(kt, f); err != nil {
 		return err
 	}
 	// From here on the request is carried out even if the client is gone.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(req.Context()), databaseTimeout)
 	defer cancel()
-	if h.tx.Conn().PgConn().TxStatus() == 'E' || req.expired {
-		if err := rt.clear(ctx, h, f, req); err != nil {
+	if kt.tx.Conn().PgConn().TxStatus() == 'E' || req.expired {
+		if err := rt.clear(ctx, kt, f, req); err != nil {
 			return err
 		}
 		if f == keepAnswer {
 			f = keepAll // The handler's writes are undone already.
 		}
 	}
-	stored, owner, expires, err := rt.commit(ctx, h, f, hd, rec, req)
+	stored, owner, expires, err := rt.commit(ctx, kt, f, hd, rec, req)
 	if errors.Is(err, errUnknown) {
 		expires, err = rt.confirm(ctx, req, owner, err)
 	}
@@ -180,8 +180,8 @@ func (rt *route) forgotten(hd *handling, rec *recorder, req *request) {
 }
 
 // fit returns an error if a handler's transaction cannot be committed.
-func fit(h *held, f disposition) error {
-	pg := h.tx.Conn().PgConn()
+func fit(kt *keyTx, f disposition) error {
+	pg := kt.tx.Conn().PgConn()
 	switch {
 	case pg.IsClosed():
 		return errors.New("the connection was lost before the commit")
@@ -196,15 +196,15 @@ func fit(h *held, f disposition) error {
 }
 
 // clear does what cannot share a round trip with the store: it undoes failed statements and removes an expired row.
-func (rt *route) clear(ctx context.Context, h *held, f disposition, req *request) error {
+func (rt *route) clear(ctx context.Context, kt *keyTx, f disposition, req *request) error {
 	if f == keepAnswer {
 		// One text: where a statement has failed, Postgres parses no other before the first is carried out.
-		if _, err := h.tx.Exec(ctx, undoSQL+"; "+handlertx.Unlock); err != nil {
+		if _, err := kt.tx.Exec(ctx, undoSQL+"; "+handlertx.Unlock); err != nil {
 			return fmt.Errorf("undo what the handler wrote: %w", err)
 		}
 	}
 	if req.expired {
-		if _, err := h.tx.Exec(ctx, rt.g.sql.expire, req.scope, req.operation, req.info.Key, rt.g.c.KeepExpired.Microseconds()); err != nil {
+		if _, err := kt.tx.Exec(ctx, rt.g.sql.expire, req.scope, req.operation, req.info.Key, rt.g.c.KeepExpired.Microseconds()); err != nil {
 			return fmt.Errorf("remove expired answer: %w", err)
 		}
 	}
@@ -213,7 +213,7 @@ func (rt *route) clear(ctx context.Context, h *held, f disposition, req *request
 
 // commit stores the answer and commits in one round trip. An error that wraps errUnknown means that the commit may have
 // happened.
-func (rt *route) commit(ctx context.Context, h *held, f disposition, hd *handling, rec *recorder, req *request) (state string, owner uuid.UUID, expires time.Time, err error) {
+func (rt *route) commit(ctx context.Context, kt *keyTx, f disposition, hd *handling, rec *recorder, req *request) (state string, owner uuid.UUID, expires time.Time, err error) {
 	b := &pgx.Batch{}
 	if f == keepAnswer {
 		b.Queue(undoSQL)
@@ -235,12 +235,12 @@ func (rt *route) commit(ctx context.Context, h *held, f disposition, hd *handlin
 	}
 	var ended pgconn.CommandTag
 	b.Queue(commitSQL).Exec(func(tag pgconn.CommandTag) error { ended = tag; return nil })
-	err = h.conn.SendBatch(ctx, b).Close()
+	err = kt.conn.SendBatch(ctx, b).Close()
 	if err = uncommitted(ended.String(), err); err == nil {
-		h.release()
+		kt.release()
 		return state, owner, expires, nil
 	}
-	rt.g.rollback(h) // before confirm looks who has the key
+	rt.g.rollback(kt) // before confirm looks who has the key
 	return state, owner, expires, fmt.Errorf("store answer and commit: %w", err)
 }
 

@@ -154,30 +154,30 @@ func (h *handling) committed(ctx context.Context, name string, do work) (result 
 // tryStep tries a step once.
 func (h *handling) tryStep(ctx context.Context, name string, do work) (result []byte, err error) {
 	g := h.rt.g
-	hold := &held{}
+	kt := &keyTx{}
 	if h.lease != nil {
 		defer h.lease.Unlock()
 	}
-	defer func() { g.rollback(hold) }() // does nothing after a commit
-	result, err = h.openStep(ctx, hold, name)
+	defer func() { g.rollback(kt) }() // does nothing after a commit
+	result, err = h.openStep(ctx, kt, name)
 	if err != nil || result != nil {
 		return result, err
 	}
-	hold.ran = true
-	given := handlertx.Give(ctx, hold.tx, errStepsOwn)
+	kt.ran = true
+	given := handlertx.Give(ctx, kt.tx, errStepsOwn)
 	defer given.TakeBack()
 	if result, err = do(ctx, given); err != nil {
 		return nil, err
 	}
 	given.TakeBack()
-	if err := fit(hold, keepAll); err != nil {
+	if err := fit(kt, keepAll); err != nil {
 		return nil, err
 	}
 	// From here on the step is carried out even if the client is gone.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), databaseTimeout)
 	defer cancel()
 	begun := time.Now()
-	err = h.commitStep(ctx, hold, name, result)
+	err = h.commitStep(ctx, kt, name, result)
 	if errors.Is(err, errUnknown) {
 		result, err = h.confirmStep(ctx, name)
 	}
@@ -189,14 +189,14 @@ func (h *handling) tryStep(ctx context.Context, name string, do work) (result []
 
 // openStep begins a step's transaction, locks the row of the request's fence, and checks whether the step is done. If
 // it is, the result is not nil.
-func (h *handling) openStep(ctx context.Context, hold *held, name string) (result []byte, err error) {
+func (h *handling) openStep(ctx context.Context, kt *keyTx, name string) (result []byte, err error) {
 	g, o := h.rt.g, h.rt.o
 	waiting, cancel := context.WithTimeoutCause(ctx, g.c.AcquireTimeout, errPoolExhausted)
-	hold.conn, err = g.pool.Acquire(waiting)
+	kt.conn, err = g.pool.Acquire(waiting)
 	err = caused(waiting, err)
 	cancel()
 	if err != nil {
-		hold.conn = nil
+		kt.conn = nil
 		return nil, fmt.Errorf("acquire connection: %w", err)
 	}
 	if h.lease != nil {
@@ -212,8 +212,8 @@ func (h *handling) openStep(ctx context.Context, hold *held, name string) (resul
 		b.Queue(g.sql.stepLock, k.Scope, k.Operation, k.Key, h.lease.fence)
 		b.Queue(g.sql.stepLook, k.Scope, k.Operation, k.Key, name)
 	}
-	br := hold.conn.SendBatch(ctx, b)
-	hold.tx = br.Tx()
+	br := kt.conn.SendBatch(ctx, b)
+	kt.tx = br.Tx()
 	mine := true
 	if _, err = br.Exec(); err == nil {
 		_, err = br.Exec()
@@ -244,7 +244,7 @@ func (h *handling) openStep(ctx context.Context, hold *held, name string) (resul
 
 // commitStep stores a step's result and commits. An error that wraps errUnknown means that the commit may have
 // happened.
-func (h *handling) commitStep(ctx context.Context, hold *held, name string, result []byte) error {
+func (h *handling) commitStep(ctx context.Context, kt *keyTx, name string, result []byte) error {
 	b := &pgx.Batch{}
 	if h.lease != nil {
 		k, o := h.lease.key, h.rt.o
@@ -252,12 +252,12 @@ func (h *handling) commitStep(ctx context.Context, hold *held, name string, resu
 	}
 	var ended pgconn.CommandTag
 	b.Queue(commitSQL).Exec(func(tag pgconn.CommandTag) error { ended = tag; return nil })
-	err := hold.conn.SendBatch(ctx, b).Close()
+	err := kt.conn.SendBatch(ctx, b).Close()
 	if err = uncommitted(ended.String(), err); err == nil {
-		hold.release()
+		kt.release()
 		return nil
 	}
-	h.rt.g.rollback(hold) // before confirmStep looks who has the row
+	h.rt.g.rollback(kt) // before confirmStep looks who has the row
 	return fmt.Errorf("store result and commit: %w", err)
 }
 
@@ -268,9 +268,9 @@ func (h *handling) confirmStep(ctx context.Context, name string) (result []byte,
 		return nil, errStepUnknown
 	}
 	for try := 1; ; try++ {
-		hold := &held{}
-		result, err = h.openStep(ctx, hold, name)
-		h.rt.g.rollback(hold)
+		kt := &keyTx{}
+		result, err = h.openStep(ctx, kt, name)
+		h.rt.g.rollback(kt)
 		switch {
 		case err == nil && result != nil:
 			return result, nil

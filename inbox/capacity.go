@@ -23,10 +23,10 @@ func (p *partition) setAside(j *job, err error) {
 		r.tries++
 	} else {
 		j.state = jobHeld
-		r.held++
+		r.refused++
 	}
 	r.waiting = append(r.waiting, j)
-	if len(r.waiting) == r.held && r.timer == nil { // None of them is being tried.
+	if len(r.waiting) == r.refused && r.timer == nil { // None of them is being tried.
 		p.tryLater()
 	}
 }
@@ -35,7 +35,7 @@ func (p *partition) setAside(j *job, err error) {
 func (p *partition) gotThrough() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.atCapacity.held--
+	p.atCapacity.refused--
 	p.atCapacity.tries = 0
 	p.tryNext()
 }

@@ -122,7 +122,7 @@ func (b *bundle) consumeGated(in *Inbox, g *gatedLog) *partition {
 		b.Fatal(err)
 	}
 	b.run(in.Run)
-	h := newHeld(nil)
+	h := newOwned(nil)
 	b.run(func(ctx context.Context) error {
 		workers := newWorkerPool(in.receiver)
 		workers.start()
@@ -335,7 +335,7 @@ func TestCapacity_HowManyEventsOfAPartitionMayBegin(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := in.consumer.newPartition(newWorkerPool(in.receiver), nil, source.TopicPartition{Topic: "orders", Partition: 0}, source.Start{})
-				p.track, p.atCapacity.held = readahead.NewTracker(0), row.held
+				p.track, p.atCapacity.refused = readahead.NewTracker(0), row.held
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				settle := func(offset int64) { p.settle(&delivery{from: &origin{offset: offset}}) }

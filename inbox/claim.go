@@ -85,7 +85,7 @@ func (cl *claims) claimOf(ctx context.Context, n int, types []string, mark claim
 		cl.c.Observer.OnPolled(len(got), time.Since(asked))
 	}
 	for _, s := range got {
-		cl.memory.hold(s)
+		cl.memory.reserve(s)
 		if alone && s.suspect() { // It has the turn now.
 			s.alone, alone = true, false
 		}
@@ -174,7 +174,7 @@ func readNext(br pgx.BatchResults, s *claimed, until time.Time) (*claimed, error
 	if err != nil {
 		return nil, fmt.Errorf("claim the next of the key: %w", err)
 	}
-	next.held = s.held
+	next.reserved = s.reserved
 	return next, nil
 }
 

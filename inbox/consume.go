@@ -79,7 +79,7 @@ func (co *consumer) run(ctx context.Context, src source.Session) error {
 		}
 		wait = 0
 		co.sayMissing(gen)
-		err = co.generation(ctx, gen, workers, newHeld(readahead.BoundOf(src)))
+		err = co.generation(ctx, gen, workers, newOwned(readahead.BoundOf(src)))
 		gen.Leave()
 		switch {
 		case fatal(err):
@@ -96,7 +96,7 @@ func (co *consumer) run(ctx context.Context, src source.Session) error {
 
 // generation runs the assigned partitions until the group wants them back, and then releases them. A pause of the consumer ends it
 // too. While that lasts this node stays in the group, and reads nothing. h holds nothing yet.
-func (co *consumer) generation(ctx context.Context, gen source.Generation, workers *workerPool, h *held) error {
+func (co *consumer) generation(ctx context.Context, gen source.Generation, workers *workerPool, h *owned) error {
 	running, change := co.pauses.running()
 	if !running {
 		co.vitals.joined(true)
@@ -122,7 +122,7 @@ func (co *consumer) generation(ctx context.Context, gen source.Generation, worke
 	g := loop.NewGroup(ctx)
 	co.vitals.joined(true)
 	defer co.vitals.joined(false)
-	co.hold(g, h, gen, gen.Assigned(), workers)
+	co.own(g, h, gen, gen.Assigned(), workers)
 	// Stay in the group without partitions too: leaving would take the generation from the others.
 	g.Run(func(ctx context.Context) error { <-ctx.Done(); return nil })
 	if changing, ok := gen.(source.Incremental); ok {
@@ -142,11 +142,11 @@ func (co *consumer) generation(ctx context.Context, gen source.Generation, worke
 	return err
 }
 
-// hold starts to read partitions.
-func (co *consumer) hold(g *loop.Group, h *held, gen source.Generation, given map[source.TopicPartition]source.Start, workers *workerPool) {
+// own starts to read partitions.
+func (co *consumer) own(g *loop.Group, h *owned, gen source.Generation, given map[source.TopicPartition]source.Start, workers *workerPool) {
 	co.memory.Partitions.Add(int64(len(given)))
 	for tp, start := range given {
-		p := &heldPartition{partition: co.newPartition(workers, gen, tp, start), ended: make(chan struct{})}
+		p := &ownedPartition{partition: co.newPartition(workers, gen, tp, start), ended: make(chan struct{})}
 		p.until = h.until
 		ctx, stop := context.WithCancel(g.Context())
 		p.stop = stop
@@ -181,8 +181,8 @@ func (co *consumer) newPartition(workers *workerPool, gen source.Generation, tp 
 	}
 }
 
-// take takes partitions out of those that are held. They are to be released.
-func (co *consumer) take(h *held, of []source.TopicPartition) (parts []*partition) {
+// take takes partitions out of those that a node has. They are to be released.
+func (co *consumer) take(h *owned, of []source.TopicPartition) (parts []*partition) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, tp := range of {
@@ -195,7 +195,7 @@ func (co *consumer) take(h *held, of []source.TopicPartition) (parts []*partitio
 	return parts
 }
 
-func (co *consumer) takeAll(h *held) []*partition {
+func (co *consumer) takeAll(h *owned) []*partition {
 	var of []source.TopicPartition
 	for _, p := range h.all() {
 		of = append(of, p.tp)
@@ -204,14 +204,14 @@ func (co *consumer) takeAll(h *held) []*partition {
 }
 
 // follow starts and stops partitions as the group gives and takes them, until ctx ends.
-func (co *consumer) follow(ctx context.Context, g *loop.Group, h *held, gen source.Incremental, workers *workerPool) {
+func (co *consumer) follow(ctx context.Context, g *loop.Group, h *owned, gen source.Incremental, workers *workerPool) {
 	for {
 		select {
 		case c := <-gen.Changes():
 			if len(c.Revoked) > 0 {
 				g.Run(func(ctx context.Context) error { co.giveBack(h, gen, c.Revoked); return nil })
 			}
-			co.hold(g, h, gen, c.Added, workers)
+			co.own(g, h, gen, c.Added, workers)
 		case <-ctx.Done():
 			return
 		}
@@ -219,7 +219,7 @@ func (co *consumer) follow(ctx context.Context, g *loop.Group, h *held, gen sour
 }
 
 // giveBack lets the handlers of some partitions finish, as at the end of a generation, and releases them.
-func (co *consumer) giveBack(h *held, gen source.Incremental, of []source.TopicPartition) {
+func (co *consumer) giveBack(h *owned, gen source.Incremental, of []source.TopicPartition) {
 	for _, tp := range of {
 		if p := h.get(tp); p != nil {
 			p.stop()

@@ -15,11 +15,11 @@ func (p *partition) dispatch(j *job) {
 	}
 }
 
-// gathered hands out the open batches: the reader has no more events for now.
-func (p *partition) gathered() {
+// offerBatches hands out the open batches: the reader has no more events for now.
+func (p *partition) offerBatches() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.scheduler.gathering = false
+	p.scheduler.adding = false
 	p.handOut(p.scheduler.offers()...)
 }
 

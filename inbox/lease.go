@@ -28,7 +28,7 @@ type claimed struct {
 	overdue   time.Duration // since then
 	token     string
 	until     time.Time // the lease lasts at least until then
-	held      int64     // of storedMemory
+	reserved  int64     // of storedMemory
 	left      bool      // the next event of the key waits for a claim
 	alone     bool      // it has the turn of suspects
 }

@@ -12,7 +12,7 @@ import (
 
 // This file fetches a page within the memory that there is.
 
-// fetch reads a page from offset on. What is held is the caller's to give back, or that of the page's events. A record that
+// fetch reads a page from offset on. What is reserved is the caller's to give back, or that of the page's events. A record that
 // is larger than a page is fetched again with more bytes. If it is larger than any event may be, it comes without its value.
 func (p *partition) fetch(ctx context.Context, offset int64) (source.Page, readahead.Reservation, error) {
 	bytes, must := max(p.wants, p.memory.Page()), false

@@ -238,7 +238,7 @@ func (p *partition) failWith(err error) {
 
 // atCapacity holds the jobs of a partition that wait for room. The partition's mutex guards it.
 type atCapacity struct {
-	held    int         // jobs that have not got through: those that wait, and the one being tried
+	refused int         // jobs that have not got through: those that wait, and the one being tried
 	waiting []*job      // in the order in which they are tried
 	timer   *time.Timer // until the next try; nil while one is being tried, or none waits
 	tries   int         // in a row that found no room

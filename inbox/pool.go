@@ -296,7 +296,7 @@ func (w *worker) work(j *job) {
 			}
 		}
 		if w.last == nil || w.last.job.follower != j {
-			if js := w.gather(j); len(js) > 1 {
+			if js := w.groupWith(j); len(js) > 1 {
 				w.workGroup(js)
 				return
 			}

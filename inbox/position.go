@@ -18,7 +18,7 @@ import (
 
 // saveLoop saves the positions of all partitions in one statement, and then commits the same offsets to Kafka. So Postgres never
 // has a lower position than the group.
-func (co *consumer) saveLoop(ctx context.Context, gen source.Generation, h *held) {
+func (co *consumer) saveLoop(ctx context.Context, gen source.Generation, h *owned) {
 	wait := saveEvery
 	looked := time.Now()
 	for loop.Sleep(ctx, wait) == nil {

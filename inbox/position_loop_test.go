@@ -129,6 +129,6 @@ func TestPositionLoop_SavingThatBreaksOffGivesNothingUp(t *testing.T) {
 }
 
 // holding is a generation's set of one partition.
-func holding(p *partition) *held {
-	return &held{of: map[source.TopicPartition]*heldPartition{p.tp: {partition: p}}}
+func holding(p *partition) *owned {
+	return &owned{of: map[source.TopicPartition]*ownedPartition{p.tp: {partition: p}}}
 }

@@ -141,12 +141,12 @@ func (p *partition) awaitCapacity(ctx context.Context, next []*delivery) bool {
 
 // awaitProgress waits while a condition holds that settled events may end. It looks at the condition when something was settled, and if
 // every is not 0 so often besides. It returns false when ctx ends.
-func (p *partition) awaitProgress(ctx context.Context, every time.Duration, holds func() bool) bool {
+func (p *partition) awaitProgress(ctx context.Context, every time.Duration, still func() bool) bool {
 	for {
-		if !holds() {
+		if !still() {
 			return ctx.Err() == nil
 		}
-		p.gathered() // Open batches have to begin before there can be room.
+		p.offerBatches() // Open batches have to begin before there can be room.
 		var again <-chan time.Time
 		if every > 0 {
 			again = time.After(every)
@@ -164,7 +164,7 @@ func (p *partition) awaitProgress(ctx context.Context, every time.Duration, hold
 func (p *partition) full() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.track.Unsettled() >= readahead.MaxAhead || p.track.Spread() >= readahead.MaxSpread || p.track.Bytes >= p.memory.Share() || p.atCapacity.held > 0 ||
+	return p.track.Unsettled() >= readahead.MaxAhead || p.track.Spread() >= readahead.MaxSpread || p.track.Bytes >= p.memory.Share() || p.atCapacity.refused > 0 ||
 		p.replaying && p.track.Unsettled() >= 2*p.chunk()
 }
 
@@ -242,7 +242,7 @@ func (p *partition) begin(ctx, jobs context.Context, pg *source.Page, memory rea
 			return false
 		}
 		p.mu.Lock()
-		p.scheduler.gathering = true
+		p.scheduler.adding = true
 		p.track.Begin(d.from.offset, costs[i], parts[i], identityOf(d))
 		parts[i].Bytes = 0
 		p.mu.Unlock()
@@ -279,7 +279,7 @@ func (p *partition) begin(ctx, jobs context.Context, pg *source.Page, memory rea
 			p.replayed(d.from.offset, dispositions[i] == disposeSkip || dispositions[i] == disposeKnown)
 		}
 	}
-	p.gathered()
+	p.offerBatches()
 	p.mu.Lock()
 	p.track.SkipTo(pg.Next)
 	p.mu.Unlock()

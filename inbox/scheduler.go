@@ -11,10 +11,10 @@ import "slices"
 //
 // One goroutine at a time may use it. partition guards it with its mutex.
 type scheduler struct {
-	most      int // events of a batch
-	keys      map[string]*keyQueue
-	batches   map[string]*job // by type: the last batch
-	gathering bool            // the reader is adding more: no open batch is offered yet
+	most    int // events of a batch
+	keys    map[string]*keyQueue
+	batches map[string]*job // by type: the last batch
+	adding  bool            // the reader is adding more: no open batch is offered yet
 }
 
 // keyQueue is a key in progress. It belongs to one job.
@@ -78,7 +78,7 @@ func (s *scheduler) begin(line *keyQueue, j *job) *job {
 
 // offers returns the batches that begin as they are. They may grow until a worker takes them.
 func (s *scheduler) offers() []*job {
-	if s.gathering {
+	if s.adding {
 		return nil
 	}
 	var js []*job

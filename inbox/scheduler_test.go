@@ -67,11 +67,11 @@ func TestScheduler_EventsOfBusyKeysJoinALaterBatch(t *testing.T) {
 	if diff := cmp.Diff([]string{"d 10!"}, names(l.follower(single, 1))); diff != "" {
 		t.Fatal(diff)
 	}
-	l.gathering = true
+	l.adding = true
 	if got := l.offers(); got != nil {
 		t.Fatalf("offered while more is added: %q", names(got...))
 	}
-	l.gathering = false
+	l.adding = false
 	offered := l.offers()
 	if diff := cmp.Diff([]string{"e 11"}, names(offered...)); diff != "" || l.offers() != nil {
 		t.Fatal(diff, "or it was offered twice")
@@ -183,7 +183,7 @@ func lineupHistory(t *testing.T, seed uint64) (grouped int) {
 		}
 		switch what := r.IntN(10); {
 		case what < 4 && read < all:
-			l.gathering = true
+			l.adding = true
 			for range r.IntN(8) {
 				if read == all {
 					break
@@ -203,7 +203,7 @@ func lineupHistory(t *testing.T, seed uint64) (grouped int) {
 					ready = append(ready, j)
 				}
 			}
-			l.gathering = false
+			l.adding = false
 			ready = append(ready, l.offers()...)
 		case what < 7 && len(ready) > 0:
 			take(out(&ready, 0))

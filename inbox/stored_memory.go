@@ -30,26 +30,26 @@ func (m *storedMemory) room() (bytes int64, alone bool) {
 	return bytes, alone
 }
 
-// hold counts an event twice: when its worker ends it, the next one of its key is in memory, too.
-func (m *storedMemory) hold(s *claimed) {
-	s.held = max(2*s.cost(), leastStored)
+// reserve counts an event twice: when its worker ends it, the next one of its key is in memory, too.
+func (m *storedMemory) reserve(s *claimed) {
+	s.reserved = max(2*s.cost(), leastStored)
 	m.mu.Lock()
-	m.used += s.held
+	m.used += s.reserved
 	m.mu.Unlock()
 }
 
-// give ends hold, after the last event of its key. again says that a claim may find more now.
+// give ends reserve, after the last event of its key. again says that a claim may find more now.
 func (m *storedMemory) give(s *claimed) (again bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.used -= s.held
-	s.held = 0
+	m.used -= s.reserved
+	s.reserved = 0
 	again, m.more = m.more, false
 	return again
 }
 
 // next is how many bytes the next event of the key may have, to be claimed by the worker of this one.
-func (cl *claimed) next() int64 { return max(cl.held-cl.cost(), leastStored) }
+func (cl *claimed) next() int64 { return max(cl.reserved-cl.cost(), leastStored) }
 
 // cost is about what the event takes in memory.
 func (cl *claimed) cost() int64 {

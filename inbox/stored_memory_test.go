@@ -110,7 +110,7 @@ func TestStoredMemory_AClaimTakesAsManyEventsAsThereIsMemoryFor(t *testing.T) {
 	}
 	of := func(bytes int) *claimed {
 		s := &claimed{e: holdfast.Event{Payload: make([]byte, bytes-256)}}
-		m.hold(s)
+		m.reserve(s)
 		return s
 	}
 	want(50_000, true)

@@ -14,8 +14,8 @@ import (
 // look at what is known are shared. If a handler fails, or anything else, the transaction is rolled back and each of its jobs comes
 // alone: none has lost an attempt.
 
-// gather returns the jobs that j's transaction takes in: j, what waits for it in its key, and others that are ready.
-func (w *worker) gather(j *job) []*job {
+// groupWith returns the jobs that j's transaction takes in: j, what waits for it in its key, and others that are ready.
+func (w *worker) groupWith(j *job) []*job {
 	g, now := group.New(maxGroup, w.workers.ready(), w.workers.receiver.c.Workers, w.workers.receiver.groups), time.Now()
 	joins := func(j *job, follows bool) (group.Timing, bool) {
 		if j.kind != jobAlone || j.single || j.intake != nil || j.owner.stopped() {

@@ -51,7 +51,7 @@ func (pu *Publisher) PublishTogether(ctx context.Context, batches [][]holdfast.E
 	if len(batches) == 0 {
 		return
 	}
-	g := partitionqueue.Gather(batches, answered)
+	g := partitionqueue.Join(batches, answered)
 	queues := pu.route(ctx, g.Events, g.Answers)
 	g.Divided(len(queues), func(i int) [][]int32 { return queues[i].Runs })
 	pu.send(ctx, queues, 1, g.Done)

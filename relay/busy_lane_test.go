@@ -75,7 +75,7 @@ func TestBusyLane_AnAnswerIsLateByWhenItCame(t *testing.T) {
 		if err := s.l.settle(t.Context(), answer); err != nil {
 			t.Fatal(err)
 		}
-		if h := s.l.holds[d.spot]; h.late || s.l.r.prompt.Load() == 0 || !s.l.r.gather.takes(d.spot) {
+		if h := s.l.holds[d.spot]; h.late || s.l.r.prompt.Load() == 0 || !s.l.r.shared.takes(d.spot) {
 			t.Errorf("an answer after 5 ms is taken for a late one: %+v", h)
 		}
 	})

@@ -172,8 +172,8 @@ func (l *lane) holdSlow() {
 			continue
 		}
 		since := latest(d.since, time.Unix(0, l.r.back.Load())) // before, the broker was to blame, which was away
-		if d.portion != nil {
-			at := l.r.gather.since(d.portion)
+		if d.share != nil {
+			at := l.r.shared.since(d.share)
 			if at.IsZero() { // it waits for its turn
 				at = now
 			}

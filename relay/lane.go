@@ -50,7 +50,7 @@ type lane struct {
 	destinations []*destination // in the order in which they were first met
 	next         int            // the destination at which dispatch begins
 	calls        int            // under way
-	gathered     int            // of them, those that are shared
+	sharing      int            // of them, those that are shared
 	refused      bool           // of a slot for a call: it waits for its turn
 	refusedNoisy bool           // of a slot for a call with events of noisy tenants
 	noisy        []string       // tenants whose events others overtake now; nil: none
@@ -312,7 +312,7 @@ func (l *lane) giveBack() {
 	for _, d := range l.destinations {
 		for _, p := range d.call {
 			p.part()
-			d.held += p.kept
+			d.reserved += p.kept
 		}
 		for _, p := range d.queue {
 			l.tracker.freed += p.kept
@@ -332,7 +332,7 @@ func (l *lane) giveBack() {
 	l.free()
 	l.r.calls.leave(l)
 	l.r.noisyCalls.leave(l)
-	l.answered.end(func(c answered) { l.r.budget.give(c.to.held) })
+	l.answered.end(func(c answered) { l.r.budget.give(c.to.reserved) })
 	l.r.notices.leave(l.number)
 }
 

@@ -26,8 +26,8 @@ const (
 // look says whether a segment is to be looked at now.
 func (p *pins) look(segment int, now time.Time) bool { return !now.Before(p.segments[segment].next) }
 
-// held takes the holders that a look found, and says whether to try now.
-func (p *pins) held(segment int, holders []string, now time.Time) (try bool) {
+// found takes the holders that a look found, and says whether to try now.
+func (p *pins) found(segment int, holders []string, now time.Time) (try bool) {
 	before := p.segments[segment].holders
 	first := before == nil && len(holders) > 0
 	pinned := slices.ContainsFunc(holders, func(h string) bool { return slices.Contains(before, h) })

@@ -33,12 +33,12 @@ func TestPins_APinnedSegmentIsNeverTried(t *testing.T) {
 				if !p.look(2, now) {
 					t.Fatalf("look %d does not come in time", i)
 				}
-				if try := p.held(2, l.holders, now); try != l.try {
+				if try := p.found(2, l.holders, now); try != l.try {
 					t.Fatalf("look %d finds %q: tried %v, want %v", i, l.holders, try, l.try)
 				}
 			}
 			p.emptied(2)
-			if !p.look(2, now) || p.held(2, []string{"a"}, now) {
+			if !p.look(2, now) || p.found(2, []string{"a"}, now) {
 				t.Error("a segment that was emptied is not looked at anew")
 			}
 		})

@@ -88,7 +88,7 @@ func (l *lane) dispatch(ctx context.Context, before int64) error {
 	if l.outage != nil && (l.calls > 0 || now.Before(l.outage.nextAt)) {
 		return nil
 	}
-	if err := l.gather(ctx, before, now); err != nil {
+	if err := l.giveShares(ctx, before, now); err != nil {
 		return err
 	}
 	slots, n := l.slots(now), len(l.destinations)
@@ -280,10 +280,10 @@ func (l *lane) settleAll(ctx context.Context) error {
 func (l *lane) settle(ctx context.Context, c answered) error {
 	d, now := c.to, l.r.env.now()
 	batch := d.call
-	shared := d.portion != nil
+	shared := d.share != nil
 	if shared {
-		d.began, d.portion = c.began, nil
-		l.gathered--
+		d.began, d.share = c.began, nil
+		l.sharing--
 	}
 	d.excuse(now.Sub(c.at))
 	d.call, d.slot = nil, nil
@@ -318,7 +318,7 @@ func (l *lane) settle(ctx context.Context, c answered) error {
 	}
 	said := summarize(all)
 	if !shared {
-		l.r.gather.judge(d.spot, now.Sub(d.began), said.trouble.acknowledged(), false)
+		l.r.shared.judge(d.spot, now.Sub(d.began), said.trouble.acknowledged(), false)
 	}
 	if !shared {
 		d.most = nextMost(d.most, len(batch), l.r.c.BatchSize, now.Sub(d.began), said)

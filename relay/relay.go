@@ -58,7 +58,7 @@ type Relay struct {
 	budget           *budget
 	calls            *callSlots
 	noisyCalls       *callSlots // of noisy tenants, while others overtake them
-	gather           *gatherer
+	shared           *sharedCalls
 
 	mu      sync.Mutex
 	lanes   map[int]*lane
@@ -123,9 +123,9 @@ func newRelay(db database, p Publisher, c Config, sql *sqlschema.Statements) *Re
 	r.partitioner, _ = p.(Partitioner)
 	r.system = systemOf(p)
 	r.env = envOf(r)
-	r.gather = newGatherer(p, &r.env)
+	r.shared = newSharedCalls(p, &r.env)
 	if _, ok := p.(LanePublisher); ok {
-		r.gather.publisher = nil
+		r.shared.publisher = nil
 	}
 	r.poller = newPoller(r)
 	r.saver = newSaver(r)

@@ -141,7 +141,7 @@ func (r *Relay) reclaim(ctx context.Context, segment int, token string, known *s
 	if err != nil {
 		return "", fmt.Errorf("read who holds segment %d: %w", segment, err)
 	}
-	if !known.pins.held(segment, holders, r.env.now()) {
+	if !known.pins.found(segment, holders, r.env.now()) {
 		return "", nil
 	}
 	failpoint.Hit(failpoint.RelayReclaiming)

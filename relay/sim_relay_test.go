@@ -94,7 +94,7 @@ func (s *sim) startRelay() {
 		PollMax: 100 * time.Millisecond, BatchSize: p.batch, HoldKey: p.hold, ParkAfter: p.parkAfter, SegmentBytes: 2000, Observer: Observer{OnLost: func(l Lost) { s.oracle.lost++; s.log("lost lane %d: %v", l.Lane, l.Err) }},
 		Retry: retry.Policy{Attempts: p.attempts, Base: time.Millisecond, Cap: 50 * time.Millisecond}, Logger: noLog}, simStatements)
 	r.pageBytes, r.listed = p.bytes, p.listed
-	r.calls, r.gather.from = newCallSlots(p.calls), p.wide
+	r.calls, r.shared.from = newCallSlots(p.calls), p.wide
 	if p.slow {
 		r.statementTimeout = p.lease
 	}

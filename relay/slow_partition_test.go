@@ -129,8 +129,8 @@ func twelveOf(a *answering, db *simdb.DB, r *Relay, l *lane) *twelve {
 
 // share lets the partitions share calls, three each: a part of them, as of a thousand.
 func (tw *twelve) share() {
-	tw.l.r.gather = newGatherer(sharing{tw.answering}, &tw.l.r.env)
-	tw.l.r.gather.from, tw.l.r.gather.largest = 3, 3
+	tw.l.r.shared = newSharedCalls(sharing{tw.answering}, &tw.l.r.env)
+	tw.l.r.shared.from, tw.l.r.shared.largest = 3, 3
 }
 
 // run writes for a while, and lets the lane work until all is published, or for as long again and a minute.

@@ -85,9 +85,9 @@ func (l *lane) firstRetry() (at time.Time, waits bool) {
 
 // slots is how many calls may be started now. Those that take so long that their partition is slow do not count.
 func (l *lane) slots(now time.Time) int {
-	slots := maxCalls - (l.calls - l.gathered)
+	slots := maxCalls - (l.calls - l.sharing)
 	for _, d := range l.destinations {
-		if d.call != nil && d.portion == nil && now.Sub(d.began) >= slowAfter {
+		if d.call != nil && d.share == nil && now.Sub(d.began) >= slowAfter {
 			slots++
 		}
 	}
@@ -98,7 +98,7 @@ func (l *lane) slots(now time.Time) int {
 func (l *lane) nextSlow() (at time.Time) {
 	now := l.r.env.now()
 	for _, d := range l.destinations {
-		if d.call == nil || d.portion != nil || now.Sub(d.began) >= slowAfter {
+		if d.call == nil || d.share != nil || now.Sub(d.began) >= slowAfter {
 			continue
 		}
 		if slow := d.began.Add(slowAfter); at.IsZero() || slow.Before(at) {

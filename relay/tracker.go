@@ -202,13 +202,13 @@ func (t *tracker) queuedBefore(order int64) (found []*pending) {
 // partition that answers late delays its own.
 type destination struct {
 	spot
-	route   *topicRoute
-	queue   []*pending
-	call    []*pending // in the call under way; nil for none
-	began   time.Time  // of the call
-	slot    *callSlot  // of the call; nil for none, and when the call is slow
-	portion *portion   // the call, if it is shared; nil for one of its own
-	held    int64      // of the budget by the call, when its lane has ended
+	route    *topicRoute
+	queue    []*pending
+	call     []*pending // in the call under way; nil for none
+	began    time.Time  // of the call
+	slot     *callSlot  // of the call; nil for none, and when the call is slow
+	share    *laneShare // the call, if it is shared; nil for one of its own
+	reserved int64      // of the budget by the call, when its lane has ended
 
 	// since is when the oldest event without an acknowledgement began to wait, for the partition and not for its turn; zero
 	// when nothing waits. refused says that the last answer was this partition's own trouble.

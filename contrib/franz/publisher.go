@@ -151,7 +151,7 @@ func (pu *Publisher) Publish(ctx context.Context, events []holdfast.Event) []err
 // PublishTogether is Publish for several batches: relay.Gatherer. Partitions share requests whenever several of a leader have something to
 // send, by whatever calls; so this only saves calls.
 func (pu *Publisher) PublishTogether(ctx context.Context, batches [][]holdfast.Event, answered func(batch int, answers []error)) {
-	g := partitionqueue.Gather(batches, answered)
+	g := partitionqueue.Join(batches, answered)
 	queues := pu.router().route(ctx, g.Events, g.Answers)
 	g.Divided(len(queues), func(i int) [][]int32 { return queues[i].Runs })
 	pu.each(queues, func(i int) {

@@ -63,11 +63,11 @@ func (tx *Tx) Draw() uint64 {
 
 // Lock takes the advisory lock of a key until the end, or says that another has it.
 func (tx *Tx) Lock(key string) bool {
-	if by, taken := tx.db.held[key]; taken && by != tx {
+	if by, taken := tx.db.locks[key]; taken && by != tx {
 		return false
 	}
 	if !slices.Contains(tx.keys, key) {
-		tx.db.held[key] = tx
+		tx.db.locks[key] = tx
 		tx.keys = append(tx.keys, key)
 	}
 	return true
@@ -153,7 +153,7 @@ func (tx *Tx) end(how state) {
 		}
 	}
 	for _, key := range tx.keys {
-		delete(db.held, key)
+		delete(db.locks, key)
 	}
 	if how == aborted {
 		for n := range db.segments {

@@ -52,7 +52,7 @@ func publishTogether(ctx context.Context, p relay.Publisher, batches [][]holdfas
 	return answers
 }
 
-func TestWrapGather_APublishMiddlewareMayHoldASlotAcrossNext(t *testing.T) {
+func TestWrapShared_APublishMiddlewareMayHoldASlotAcrossNext(t *testing.T) {
 	for _, slots := range []int{1, 4, 50} {
 		synctest.Test(t, func(t *testing.T) { // A middleware that waits for ever ends it with an error.
 			b := &togetherBroker{Memory: memory()}
@@ -78,7 +78,7 @@ func TestWrapGather_APublishMiddlewareMayHoldASlotAcrossNext(t *testing.T) {
 	}
 }
 
-func TestWrapGather_APublishMiddlewareMayHoldAMutexAcrossNext(t *testing.T) {
+func TestWrapShared_APublishMiddlewareMayHoldAMutexAcrossNext(t *testing.T) {
 	var mu sync.Mutex
 	b := &togetherBroker{Memory: memory()}
 	p := relay.Wrap(b, func(next relay.PublishFunc) relay.PublishFunc {
@@ -105,7 +105,7 @@ func TestWrapGather_APublishMiddlewareMayHoldAMutexAcrossNext(t *testing.T) {
 	}
 }
 
-func TestWrapGather_WhatIsSentTogetherHeedsItsContextUntilThen(t *testing.T) {
+func TestWrapShared_WhatIsSentTogetherHeedsItsContextUntilThen(t *testing.T) {
 	for name, c := range map[string]struct {
 		ends  time.Duration // of the first batch's own context
 		says  string
@@ -138,7 +138,7 @@ func TestWrapGather_WhatIsSentTogetherHeedsItsContextUntilThen(t *testing.T) {
 	}
 }
 
-func TestWrapGather_NothingWaitsForOthersWhenTheCallHasEnded(t *testing.T) {
+func TestWrapShared_NothingWaitsForOthersWhenTheCallHasEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
 		defer cancel()
@@ -162,7 +162,7 @@ func (f forgetful) PublishTogether(ctx context.Context, batches [][]holdfast.Eve
 	answered(0, f.Memory.Publish(ctx, batches[0]))
 }
 
-func TestWrapGather_ABatchThatThePublisherForgetsIsAnswered(t *testing.T) {
+func TestWrapShared_ABatchThatThePublisherForgetsIsAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		published, forgotten := 0, 0
 		for i, errs := range publishTogether(t.Context(), relay.Wrap(forgetful{&togetherBroker{Memory: memory()}}), oneEach(3)) {
@@ -195,7 +195,7 @@ func (r repetitive) PublishTogether(ctx context.Context, batches [][]holdfast.Ev
 }
 
 // It may not, but then it must not wait for ever for somebody to take the others.
-func TestWrapGather_ABatchThatIsAnsweredAgainKeepsItsFirstAnswer(t *testing.T) {
+func TestWrapShared_ABatchThatIsAnsweredAgainKeepsItsFirstAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for i, errs := range publishTogether(t.Context(), relay.Wrap(repetitive{&togetherBroker{Memory: memory()}}), oneEach(3)) {
 			if !slices.Equal(errs, []error{nil}) {
@@ -206,7 +206,7 @@ func TestWrapGather_ABatchThatIsAnsweredAgainKeepsItsFirstAnswer(t *testing.T) {
 }
 
 // A middleware that ends its goroutine, as a failing test does in its own fake, sends nothing: the others do not wait for it.
-func TestWrapGather_AMiddlewareThatEndsItsGoroutineHoldsNobodyUp(t *testing.T) {
+func TestWrapShared_AMiddlewareThatEndsItsGoroutineHoldsNobodyUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := relay.Wrap(&togetherBroker{Memory: memory()}, func(next relay.PublishFunc) relay.PublishFunc {
 			return func(ctx context.Context, events []holdfast.Event) []error {
@@ -244,7 +244,7 @@ func (b *spreadBroker) Partition(e holdfast.Event) (partition, partitions int) {
 	return partition, partitions
 }
 
-func TestWrapGather_APacedPublisherKeepsThePromises(t *testing.T) {
+func TestWrapShared_APacedPublisherKeepsThePromises(t *testing.T) {
 	b := &spreadBroker{togetherBroker: &togetherBroker{Memory: memory()}, partitions: map[string]int{}}
 	publishertest.Run(t, publishertest.Options{
 		Publisher: relay.Wrap(b, paced(1)),

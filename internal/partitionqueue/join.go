@@ -6,9 +6,9 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// Gathered are the batches of a call of PublishTogether as one list of events, with one queue for each partition: a batch of a topic whose
+// Joined are the batches of a call of PublishTogether as one list of events, with one queue for each partition: a batch of a topic whose
 // partitions were not known has several, and a queue may have events of several batches.
-type Gathered struct {
+type Joined struct {
 	Events  []holdfast.Event
 	Answers []error
 
@@ -19,9 +19,9 @@ type Gathered struct {
 	batches  [][]int // of each queue
 }
 
-// Gather puts batches one after the other. answered is called once for each, when all its queues are done.
-func Gather(batches [][]holdfast.Event, answered func(batch int, answers []error)) *Gathered {
-	g := &Gathered{
+// Join puts batches one after the other. answered is called once for each, when all its queues are done.
+func Join(batches [][]holdfast.Event, answered func(batch int, answers []error)) *Joined {
+	g := &Joined{
 		answered: answered,
 		starts:   make([]int, 0, len(batches)+1),
 		batchOf:  make([]int, 0, len(batches)),
@@ -40,38 +40,38 @@ func Gather(batches [][]holdfast.Event, answered func(batch int, answers []error
 }
 
 // Divided takes in how the events were divided: runsOf gives what each of so many queues has. What is in no queue is answered.
-func (g *Gathered) Divided(queues int, runsOf func(queue int) [][]int32) {
-	for batch := range g.left {
-		g.left[batch].Store(1)
+func (j *Joined) Divided(queues int, runsOf func(queue int) [][]int32) {
+	for batch := range j.left {
+		j.left[batch].Store(1)
 	}
-	g.batches = make([][]int, queues)
-	for i := range g.batches {
+	j.batches = make([][]int, queues)
+	for i := range j.batches {
 		last := -1
 		for _, run := range runsOf(i) {
 			for _, e := range run {
-				if g.batchOf[e] != last {
-					last = g.batchOf[e]
-					g.batches[i] = append(g.batches[i], last)
-					g.left[last].Add(1)
+				if j.batchOf[e] != last {
+					last = j.batchOf[e]
+					j.batches[i] = append(j.batches[i], last)
+					j.left[last].Add(1)
 				}
 			}
 		}
 	}
-	for batch := range g.left {
-		g.finish(batch)
+	for batch := range j.left {
+		j.finish(batch)
 	}
 }
 
 // Done is for each queue, when nothing of it is left. Many goroutines may call it at once.
-func (g *Gathered) Done(queue int) {
-	for _, batch := range g.batches[queue] {
-		g.finish(batch)
+func (j *Joined) Done(queue int) {
+	for _, batch := range j.batches[queue] {
+		j.finish(batch)
 	}
 }
 
-func (g *Gathered) finish(batch int) {
-	if g.left[batch].Add(-1) == 0 {
-		from, to := g.starts[batch], g.starts[batch+1]
-		g.answered(batch, g.Answers[from:to:to])
+func (j *Joined) finish(batch int) {
+	if j.left[batch].Add(-1) == 0 {
+		from, to := j.starts[batch], j.starts[batch+1]
+		j.answered(batch, j.Answers[from:to:to])
 	}
 }

@@ -11,19 +11,19 @@ import (
 	"github.com/holdfast-go/holdfast"
 )
 
-// gatherWait is how long the batches of a gathered call wait for the middleware of the others, from the first that is sent. Without an
+// joinWait is how long the batches of a shared call wait for the middleware of the others, from the first that is sent. Without an
 // end, a middleware that holds across next what the others need (a slot, a lock) would wait for them for ever, and they for it.
-const gatherWait = 20 * time.Millisecond
+const joinWait = 20 * time.Millisecond
 
 type wrappedGatherer struct {
 	wrappedPartitioner
 	gatherer Gatherer
 }
 
-// PublishTogether runs the middleware of all batches at the same time. What their first calls of next send within gatherWait is one call
-// of the gatherer; everything else goes out by itself.
+// PublishTogether runs the middleware of all batches at the same time. What their first calls of next send within joinWait is one call
+// of the Gatherer; everything else goes out by itself.
 func (w wrappedGatherer) PublishTogether(ctx context.Context, batches [][]holdfast.Event, answered func(batch int, answers []error)) {
-	t := newGathering(len(batches))
+	t := newJointCall(len(batches))
 	var all sync.WaitGroup
 	for i, events := range batches {
 		all.Go(func() {
@@ -52,8 +52,8 @@ func (w wrappedGatherer) PublishTogether(ctx context.Context, batches [][]holdfa
 	all.Wait()
 }
 
-// gathering is what the middlewares of several batches send at the same time.
-type gathering struct {
+// jointCall is what the middlewares of several batches send at the same time.
+type jointCall struct {
 	begun chan struct{} // closed when the first batch has joined, or all have left
 	ready chan struct{} // closed when all have joined or left
 
@@ -69,22 +69,22 @@ type member struct {
 	answers chan []error // has room for them
 }
 
-func newGathering(n int) *gathering {
-	t := &gathering{left: n + 1, begun: make(chan struct{}), ready: make(chan struct{})}
+func newJointCall(n int) *jointCall {
+	t := &jointCall{left: n + 1, begun: make(chan struct{}), ready: make(chan struct{})}
 	t.leave() // for the one that is none: so a call without batches is ready
 	return t
 }
 
 // join sends a batch with the others, and returns its answers. It does not if the others are on their way, or ctx ends before they are.
-func (ga *gathering) join(ctx context.Context, events []holdfast.Event) (answers []error, with bool) {
+func (jc *jointCall) join(ctx context.Context, events []holdfast.Event) (answers []error, with bool) {
 	j := &member{events, make(chan []error, 1)}
-	if !ga.add(j) {
+	if !jc.add(j) {
 		return nil, false
 	}
 	select {
 	case answers = <-j.answers:
 	case <-ctx.Done():
-		if ga.withdraw(j) {
+		if jc.withdraw(j) {
 			return nil, false
 		}
 		answers = <-j.answers
@@ -93,74 +93,74 @@ func (ga *gathering) join(ctx context.Context, events []holdfast.Event) (answers
 }
 
 // add puts a batch to the others, unless these are on their way.
-func (ga *gathering) add(j *member) bool {
-	ga.mu.Lock()
-	defer ga.mu.Unlock()
-	if ga.sent {
+func (jc *jointCall) add(j *member) bool {
+	jc.mu.Lock()
+	defer jc.mu.Unlock()
+	if jc.sent {
 		return false
 	}
-	if ga.joined = append(ga.joined, j); len(ga.joined) == 1 {
-		ga.begin()
+	if jc.joined = append(jc.joined, j); len(jc.joined) == 1 {
+		jc.begin()
 	}
-	ga.less()
+	jc.less()
 	return true
 }
 
 // withdraw takes a batch from the others, unless these are on their way.
-func (ga *gathering) withdraw(j *member) bool {
-	ga.mu.Lock()
-	defer ga.mu.Unlock()
-	if ga.sent {
+func (jc *jointCall) withdraw(j *member) bool {
+	jc.mu.Lock()
+	defer jc.mu.Unlock()
+	if jc.sent {
 		return false
 	}
-	ga.joined = slices.DeleteFunc(ga.joined, func(other *member) bool { return other == j })
+	jc.joined = slices.DeleteFunc(jc.joined, func(other *member) bool { return other == j })
 	return true
 }
 
 // leave says that a batch sends nothing.
-func (ga *gathering) leave() {
-	ga.mu.Lock()
-	defer ga.mu.Unlock()
-	ga.less()
+func (jc *jointCall) leave() {
+	jc.mu.Lock()
+	defer jc.mu.Unlock()
+	jc.less()
 }
 
-func (ga *gathering) less() {
-	if ga.left--; ga.left == 0 {
-		ga.begin()
-		close(ga.ready)
+func (jc *jointCall) less() {
+	if jc.left--; jc.left == 0 {
+		jc.begin()
+		close(jc.ready)
 	}
 }
 
-func (ga *gathering) begin() {
+func (jc *jointCall) begin() {
 	select {
-	case <-ga.begun:
+	case <-jc.begun:
 	default:
-		close(ga.begun)
+		close(jc.begun)
 	}
 }
 
 // run sends what has joined: when every batch has joined or left, gatherWait after the first, or when ctx ends.
-func (ga *gathering) run(ctx context.Context, g Gatherer) {
-	<-ga.begun
-	timer := time.NewTimer(gatherWait)
+func (jc *jointCall) run(ctx context.Context, g Gatherer) {
+	<-jc.begun
+	timer := time.NewTimer(joinWait)
 	defer timer.Stop()
 	select {
-	case <-ga.ready:
+	case <-jc.ready:
 	case <-timer.C:
 	case <-ctx.Done():
 	}
-	ga.mu.Lock()
-	ga.sent = true
-	ga.mu.Unlock()
-	if len(ga.joined) == 0 {
+	jc.mu.Lock()
+	jc.sent = true
+	jc.mu.Unlock()
+	if len(jc.joined) == 0 {
 		return
 	}
-	batches := make([][]holdfast.Event, len(ga.joined))
-	for i, j := range ga.joined {
+	batches := make([][]holdfast.Event, len(jc.joined))
+	for i, j := range jc.joined {
 		batches[i] = j.events
 	}
-	g.PublishTogether(ctx, batches, func(batch int, answers []error) { ga.joined[batch].answer(answers) })
-	for _, j := range ga.joined {
+	g.PublishTogether(ctx, batches, func(batch int, answers []error) { jc.joined[batch].answer(answers) })
+	for _, j := range jc.joined {
 		j.answer(nil) // Nobody waits for what the publisher has left out.
 	}
 }

@@ -91,8 +91,8 @@ func wideLane(t *testing.T, c *wideCrowd, from, n int) (*simdb.DB, *lane) {
 	var held atomic.Int64
 	c.crowd = &crowd{takes: 10 * time.Millisecond, partOf: func(e holdfast.Event) int { n := 0; _, _ = fmt.Sscan(e.Key, &n); return n }}
 	db, l := crowded(t, c.crowd, callsInAll, &held)
-	l.r.gather = newGatherer(c, &l.r.env)
-	l.r.gather.from = from
+	l.r.shared = newSharedCalls(c, &l.r.env)
+	l.r.shared.from = from
 	writeCrowd(t, db, "e", n)
 	takeAll(t, l)
 	return db, l
@@ -109,7 +109,7 @@ func writeCrowd(t *testing.T, db *simdb.DB, id string, n int) {
 	}
 }
 
-func TestGather_ManyPartitionsShareACall(t *testing.T) {
+func TestSharedCalls_ManyPartitionsShareACall(t *testing.T) {
 	for _, c := range []struct {
 		name          string
 		partitions    int
@@ -129,8 +129,8 @@ func TestGather_ManyPartitionsShareACall(t *testing.T) {
 				if alone := int(crowd.most.Load()); len(crowd.batches) != c.shared || alone != c.alone {
 					t.Errorf("%d calls were shared, of partitions %v, and %d alone at a time, want %d and %d", len(crowd.batches), crowd.batches, alone, c.shared, c.alone)
 				}
-				if l.calls != 0 || l.gathered != 0 || len(l.r.gather.spots) != 0 || len(l.r.gather.calls) != 0 {
-					t.Errorf("%d calls are left, %d of them shared; of the gatherer %d partitions and %d calls", l.calls, l.gathered, len(l.r.gather.spots), len(l.r.gather.calls))
+				if l.calls != 0 || l.sharing != 0 || len(l.r.shared.spots) != 0 || len(l.r.shared.calls) != 0 {
+					t.Errorf("%d calls are left, %d of them shared; of the shared calls %d partitions and %d calls", l.calls, l.sharing, len(l.r.shared.spots), len(l.r.shared.calls))
 				}
 			})
 		})
@@ -138,7 +138,7 @@ func TestGather_ManyPartitionsShareACall(t *testing.T) {
 }
 
 // What two lanes have for a partition while its call is under way is one batch of the next one.
-func TestGather_LanesShareTheBatchOfAPartition(t *testing.T) {
+func TestSharedCalls_LanesShareTheBatchOfAPartition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &wideCrowd{}
 		_, l := wideLane(t, c, 0, 0)
@@ -148,7 +148,7 @@ func TestGather_LanesShareTheBatchOfAPartition(t *testing.T) {
 			for _, id := range ids {
 				events = append(events, holdfast.Event{ID: id, Topic: "orders", Key: "1"})
 			}
-			of.r.gather.add([]*portion{of.portion(t.Context(), at, nil, events)})
+			of.r.shared.add([]*laneShare{of.share(t.Context(), at, nil, events)})
 		}
 		other := newLane(l.r, "", l.leaseUntil)
 		give(l, "a", "b")
@@ -173,7 +173,7 @@ func TestGather_LanesShareTheBatchOfAPartition(t *testing.T) {
 }
 
 // A partition that failed in a shared call goes alone, until it answers promptly.
-func TestGather_APartitionThatFailedSharesNoCall(t *testing.T) {
+func TestSharedCalls_APartitionThatFailedSharesNoCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &wideCrowd{fails: func(partition int) error {
 			if partition == 3 {
@@ -209,27 +209,27 @@ func TestGather_APartitionThatFailedSharesNoCall(t *testing.T) {
 }
 
 // Others are sent while a shared call is late.
-func TestGather_ALateSharedCallKeepsNoOthers(t *testing.T) {
+func TestSharedCalls_ALateSharedCallKeepsNoOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &wideCrowd{}
 		_, l := wideLane(t, c, 0, 0)
 		c.takes = 10 * time.Second
 		give := func(partition int) {
 			to := &destination{spot: spot{"orders", partition}, route: &topicRoute{}}
-			l.r.gather.add([]*portion{l.portion(t.Context(), to, nil, []holdfast.Event{{ID: "e", Topic: "orders", Key: fmt.Sprint(partition)}})})
+			l.r.shared.add([]*laneShare{l.share(t.Context(), to, nil, []holdfast.Event{{ID: "e", Topic: "orders", Key: fmt.Sprint(partition)}})})
 		}
-		for partition := range gatheredCalls + 1 {
+		for partition := range sharedAtOnce + 1 {
 			give(partition)
 			synctest.Wait()
 		}
 		calls := func() int { c.mu.Lock(); defer c.mu.Unlock(); return len(c.batches) }
-		if n := calls(); n != gatheredCalls {
-			t.Errorf("%d calls are under way, want %d", n, gatheredCalls)
+		if n := calls(); n != sharedAtOnce {
+			t.Errorf("%d calls are under way, want %d", n, sharedAtOnce)
 		}
 		time.Sleep(promptly + time.Millisecond) // the bubble's clock
 		synctest.Wait()
-		if n := calls(); n != gatheredCalls+1 {
-			t.Errorf("after %v %d calls have begun, want %d", promptly, n, gatheredCalls+1)
+		if n := calls(); n != sharedAtOnce+1 {
+			t.Errorf("after %v %d calls have begun, want %d", promptly, n, sharedAtOnce+1)
 		}
 		time.Sleep(time.Minute) // the bubble's clock: let all end
 	})
@@ -265,7 +265,7 @@ func (o *oneByOne) PublishTogether(_ context.Context, batches [][]holdfast.Event
 }
 
 // What another lane has for a partition waits for the answer of that partition, and not for the others of its call.
-func TestGather_APortionWaitsForTheAnswerOfItsPartitionOnly(t *testing.T) {
+func TestSharedCalls_AShareWaitsForTheAnswerOfItsPartitionOnly(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		takes time.Duration // the partition that both lanes have events for
@@ -279,15 +279,15 @@ func TestGather_APortionWaitsForTheAnswerOfItsPartitionOnly(t *testing.T) {
 				_, l := wideLane(t, &wideCrowd{}, 0, 0)
 				o := &oneByOne{takes: map[int]time.Duration{1: c.takes, 2: 30 * time.Second}, began: time.Now()}
 				o.crowd = &crowd{partOf: func(e holdfast.Event) int { n := 0; _, _ = fmt.Sscan(e.Key, &n); return n }}
-				l.r.gather.publisher = o
-				portionOf := func(of *lane, partition int, id string) *portion {
+				l.r.shared.publisher = o
+				shareOf := func(of *lane, partition int, id string) *laneShare {
 					to := &destination{spot: spot{"orders", partition}, route: &topicRoute{}}
-					return of.portion(t.Context(), to, nil, []holdfast.Event{{ID: id, Topic: "orders", Key: fmt.Sprint(partition)}})
+					return of.share(t.Context(), to, nil, []holdfast.Event{{ID: id, Topic: "orders", Key: fmt.Sprint(partition)}})
 				}
 				other := newLane(l.r, "", l.leaseUntil)
-				l.r.gather.add([]*portion{portionOf(l, 1, "a"), portionOf(l, 2, "hangs")})
+				l.r.shared.add([]*laneShare{shareOf(l, 1, "a"), shareOf(l, 2, "hangs")})
 				synctest.Wait()
-				l.r.gather.add([]*portion{portionOf(other, 1, "b")})
+				l.r.shared.add([]*laneShare{shareOf(other, 1, "b")})
 				time.Sleep(time.Minute) // the bubble's clock: let all end
 				synctest.Wait()
 				if want := []string{"0s a hangs", c.want}; !slices.Equal(o.calls, want) {
@@ -299,18 +299,18 @@ func TestGather_APortionWaitsForTheAnswerOfItsPartitionOnly(t *testing.T) {
 }
 
 // What a lane gave before it was lost is not sent after it.
-func TestGather_NothingOfALostLaneIsSent(t *testing.T) {
+func TestSharedCalls_NothingOfALostLaneIsSent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &wideCrowd{}
 		_, l := wideLane(t, c, 0, 0)
 		lost, lose := context.WithCancel(t.Context())
-		portionOf := func(of *lane, ctx context.Context, id string) *portion {
+		shareOf := func(of *lane, ctx context.Context, id string) *laneShare {
 			to := &destination{spot: spot{"orders", 1}, route: &topicRoute{}}
-			return of.portion(ctx, to, nil, []holdfast.Event{{ID: id, Topic: "orders", Key: "1"}})
+			return of.share(ctx, to, nil, []holdfast.Event{{ID: id, Topic: "orders", Key: "1"}})
 		}
 		old := newLane(l.r, "", time.Now().Add(-48*time.Hour)) // its lease has run out
-		l.r.gather.add([]*portion{portionOf(l, t.Context(), "a")})
-		l.r.gather.add([]*portion{portionOf(l, lost, "b"), portionOf(old, t.Context(), "c"), portionOf(l, t.Context(), "d")})
+		l.r.shared.add([]*laneShare{shareOf(l, t.Context(), "a")})
+		l.r.shared.add([]*laneShare{shareOf(l, lost, "b"), shareOf(old, t.Context(), "c"), shareOf(l, t.Context(), "d")})
 		lose()
 		time.Sleep(time.Second) // the bubble's clock
 		synctest.Wait()
@@ -323,21 +323,21 @@ func TestGather_NothingOfALostLaneIsSent(t *testing.T) {
 	})
 }
 
-func TestGather_NextGathered(t *testing.T) {
+func TestSharedCalls_NextShared(t *testing.T) {
 	for _, c := range []struct {
 		most int
 		took time.Duration
 		want int
 	}{
 		{32, time.Millisecond, 40},
-		{120, time.Millisecond, gatheredMost},
-		{gatheredMost, promptly/2 - 1, gatheredMost},
-		{gatheredMost, promptly / 2, gatheredMost / 2},
-		{20, time.Second, gatheredLeast},
-		{gatheredLeast, time.Second, gatheredLeast},
-		{gatheredLeast, time.Millisecond, 20},
+		{120, time.Millisecond, sharedMost},
+		{sharedMost, promptly/2 - 1, sharedMost},
+		{sharedMost, promptly / 2, sharedMost / 2},
+		{20, time.Second, sharedLeast},
+		{sharedLeast, time.Second, sharedLeast},
+		{sharedLeast, time.Millisecond, 20},
 	} {
-		if got := nextGathered(c.most, c.took); got != c.want {
+		if got := nextShared(c.most, c.took); got != c.want {
 			t.Errorf("after a call of %d that took %v the next has %d, want %d", c.most, c.took, got, c.want)
 		}
 	}
