@@ -20,10 +20,8 @@ import (
 // settled, or queued again, or it leaves: the next flush parks it (park.go). The cursor moves up to the first event that is
 // neither (tracker.go). So a partition that answers late, or never, delays its own events and no others.
 type lane struct {
-	r      *Relay
-	number int
-	epoch  int64
-	token  string
+	r *Relay
+	ownership
 	reader logReader
 
 	producer LaneProducer // of this claim; nil unless the publisher is a LanePublisher
@@ -33,13 +31,6 @@ type lane struct {
 	tasks     atomic.Uint32          // what the poller or the lane has seen to be due: parkedDue, queueDue, scheduledDue
 	tasksDue  chan struct{}
 	stop      chan struct{} // closed: finish what is in progress, then leave
-	lost      context.CancelCauseFunc
-
-	mu         sync.Mutex
-	cursor     cursor      // published up to here; save makes it durable
-	saved      cursor      // what the database holds
-	leaseUntil time.Time   // by our monotonic clock, from before the statement that renewed it
-	unsaved    LaneSettled // what cursor is past and saved may not be, for the producer
 
 	answered answers // calls of the publisher that have returned
 
@@ -72,25 +63,20 @@ type lane struct {
 	stuck         []stuckRow            // parked events that can be neither settled nor made dead letters, in the order of their next tries
 	changes       [kindsOfChange]uint64 // how many parked rows were changed so
 	failures      int                   // lives of the lane before this one that ended with errors, with little time in between
-
-	openTransactions int         // our transactions that are open, or whose end is not recorded yet; guarded by the saver's mutex
-	leftOut          atomic.Bool // by the last save, for the sake of a transaction
-	doubtful         atomic.Bool // a transaction of ours failed, or its COMMIT was not answered: our memory may be wrong
 }
 
 func newLane(r *Relay, token string, leaseUntil time.Time) *lane {
 	return &lane{
-		r:          r,
-		token:      token,
-		leaseUntil: leaseUntil,
-		wake:       make(chan struct{}, 1),
-		tasksDue:   make(chan struct{}, 1),
-		stop:       make(chan struct{}),
-		answered:   answers{some: make(chan struct{}, 1)},
-		routes:     map[string]*topicRoute{},
-		holds:      map[spot]*hold{},
-		leases:     leases{of: map[rowKey]int{}},
-		queues:     newQueues(),
+		r:         r,
+		ownership: ownership{token: token, leaseUntil: leaseUntil},
+		wake:      make(chan struct{}, 1),
+		tasksDue:  make(chan struct{}, 1),
+		stop:      make(chan struct{}),
+		answered:  answers{some: make(chan struct{}, 1)},
+		routes:    map[string]*topicRoute{},
+		holds:     map[spot]*hold{},
+		leases:    leases{of: map[rowKey]int{}},
+		queues:    newQueues(),
 	}
 }
 
@@ -348,28 +334,23 @@ func (l *lane) advance() {
 	if !moved {
 		return
 	}
-	l.mu.Lock()
-	l.cursor = c
-	l.passed()
-	l.mu.Unlock()
+	l.reached(c, l.passed())
 	failpoint.Hit(failpoint.RelayMoved)
 	l.r.saver.note()
 }
 
 // stale says that the lease has not been renewed for longer than the saver should take.
-func (l *lane) stale() bool { return !l.renewedWithin(l.r.c.Lease / 4) }
+func (l *lane) stale() bool { return !l.renewed(l.r.c.Lease / 4) }
 
 // leased says whether the lane is certainly ours: the last renewal is less than half a lease old.
-func (l *lane) leased() bool { return l.renewedWithin(l.r.c.Lease / 2) }
+func (l *lane) leased() bool { return l.renewed(l.r.c.Lease / 2) }
 
 func (l *lane) unrenewed() error {
 	return fmt.Errorf("%w: no save has succeeded for half of the lease of %v", errLost, l.r.c.Lease)
 }
 
-func (l *lane) renewedWithin(age time.Duration) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.r.env.now().Before(l.leaseUntil.Add(age - l.r.c.Lease))
+func (l *lane) renewed(age time.Duration) bool {
+	return l.renewedWithin(age, l.r.c.Lease, l.r.env.now())
 }
 
 func (l *lane) stopping() bool {

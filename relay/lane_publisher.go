@@ -82,22 +82,17 @@ func takenBy(errs []error) error {
 	return nil
 }
 
-// passed notes the names of what the cursor has moved past, for the save that makes it durable. It is called with mu held.
-func (l *lane) passed() {
+// passed is what the cursor has moved past since it was last asked, for the producer if the lane has one of its own. The events are
+// valid until the cursor moves again.
+func (l *lane) passed() (past LaneSettled) {
 	if l.producer == nil {
-		return
+		return LaneSettled{}
 	}
-	l.unsaved.Events = append(l.unsaved.Events, l.tracker.passed...)
-	l.tracker.passed = l.tracker.passed[:0]
+	past.Events, l.tracker.passed = l.tracker.passed, l.tracker.passed[:0]
 	if len(l.queues.parked)+len(l.queues.whole) == 0 {
-		l.unsaved.ReadAt = l.tracker.allReadAt
+		past.ReadAt = l.tracker.allReadAt
 	}
-}
-
-// afterSave takes what was noted before a save that has succeeded. It is called with mu held; unsaved is what it was when the cursor was
-// taken, so everything in it is durable now.
-func (l *lane) afterSave(unsaved LaneSettled) {
-	l.unsaved.Events = append([]EventName(nil), l.unsaved.Events[len(unsaved.Events):]...)
+	return past
 }
 
 // settledParked says that a parked event was published and has left its table.

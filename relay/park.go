@@ -53,9 +53,7 @@ func (l *lane) flush(ctx context.Context, now bool) error {
 		}
 		now, l.flushAt = true, at.Add(flushEvery)
 		if len(leave) == 0 {
-			l.mu.Lock()
-			after = l.cursor
-			l.mu.Unlock()
+			after = l.publishedUpTo()
 		}
 		if err := l.park(ctx, leave, after); err == nil {
 			most = min(2*most, parkEventsAtOnce)
@@ -118,10 +116,7 @@ func (l *lane) park(ctx context.Context, leave []*pending, after cursor) error {
 		return fmt.Errorf("park events: %w", err)
 	}
 	failpoint.Hit(failpoint.RelayParked)
-	l.mu.Lock()
-	l.cursor, l.saved = after, after
-	l.leaseUntil = sent.Add(l.r.c.Lease)
-	l.mu.Unlock()
+	l.wrote(after, sent.Add(l.r.c.Lease))
 	for _, d := range l.dormant {
 		l.tried(d.pending)
 	}
@@ -147,9 +142,7 @@ func (l *lane) park(ctx context.Context, leave []*pending, after cursor) error {
 		}
 	}
 	l.tracker.advance()
-	l.mu.Lock()
-	l.passed() // It is saved, and told with the next save.
-	l.mu.Unlock()
+	l.wrotePast(l.passed())
 	l.free()
 	return nil
 }

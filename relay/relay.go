@@ -310,11 +310,9 @@ func (r *Relay) yield(ctx context.Context, l *lane) {
 		r.c.Logger.Warn("lane not saved: its next owner repeats what was published since the last save", "lane", l.number, "error", private.Text(err))
 		return
 	}
-	if l.mu.Lock(); l.saved != l.cursor { // It is lost, or its row is locked.
-		l.mu.Unlock()
+	if l.behind() { // It is lost, or its row is locked.
 		return
 	}
-	l.mu.Unlock()
 	r.saver.exclude(l) // it would find the row locked by the release
 	defer r.saver.include(l)
 	failpoint.Hit(failpoint.RelayYielding)

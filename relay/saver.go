@@ -120,12 +120,10 @@ func (s *saver) save(ctx context.Context, lanes []*lane) error {
 	cursors, unsaved := make([]cursor, n), make([]LaneSettled, n)
 	tokens := map[string][]int{}
 	for i, l := range lanes {
-		l.mu.Lock()
-		cursors[i], unsaved[i] = l.cursor, l.unsaved
-		if l.cursor.done != l.saved.done || l.cursor.upto != l.saved.upto {
-			dones[i], uptos[i] = &cursors[i].done, &cursors[i].upto // else only pos has changed
+		var further bool
+		if cursors[i], further, unsaved[i] = l.toSave(); further {
+			dones[i], uptos[i] = &cursors[i].done, &cursors[i].upto
 		}
-		l.mu.Unlock()
 		numbers[i], epochs[i], poss[i] = int16(l.number), l.epoch, cursors[i].pos
 		tokens[l.token] = append(tokens[l.token], i)
 	}
@@ -165,12 +163,7 @@ func (s *saver) save(ctx context.Context, lanes []*lane) error {
 			l.lost(errFenced)
 			continue
 		}
-		l.mu.Lock()
-		l.saved, l.leaseUntil = cursors[i], sent.Add(s.r.c.Lease)
-		if l.producer != nil {
-			l.afterSave(unsaved[i])
-		}
-		l.mu.Unlock()
+		l.savedUpTo(cursors[i], unsaved[i], sent.Add(s.r.c.Lease))
 		if l.producer != nil {
 			l.producer.Settled(unsaved[i])
 		}

@@ -20,7 +20,13 @@ func savingRelay(s *script, log *logtest.Log, tokens ...string) (r *Relay, lanes
 	r = newRelay(s, nil, Config{Name: "relay", Schema: "holdfast", Lease: time.Minute, Logger: slog.New(slog.NewTextHandler(log, nil))}, simStatements)
 	lost = map[int]error{}
 	for i, token := range tokens {
-		l := &lane{r: r, number: i, epoch: int64(100 + i), token: token, cursor: cursor{"5:5:", "8:8:", 10}, saved: cursor{"5:5:", "8:8:", 4}}
+		l := &lane{r: r, ownership: ownership{
+			number: i,
+			epoch:  int64(100 + i),
+			token:  token,
+			cursor: cursor{"5:5:", "8:8:", 10},
+			saved:  cursor{"5:5:", "8:8:", 4},
+		}}
 		l.lost = func(err error) { lost[i] = err }
 		lanes = append(lanes, l)
 	}

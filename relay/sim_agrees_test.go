@@ -455,7 +455,7 @@ func (co *comparison) step() {
 		topic, partition := []string{"orders", "other"}[co.rng.IntN(2)], []int{wholeTopic, -1}[co.rng.IntN(2)]
 		after := []int64{math.MinInt64, 0, co.rng.Int64N(30)}[co.rng.IntN(3)]
 		co.both("probe_held", func(s *side) any {
-			l := &lane{r: s.relays[relay], number: number}
+			l := &lane{r: s.relays[relay], ownership: ownership{number: number}}
 			rows, _ := l.r.pool.Query(co.t.Context(), simStatements.In(readProbe), number, topic, partition, after) // CollectRows returns its error.
 			got, err := collectParked(rows)
 			if err != nil {
@@ -469,7 +469,7 @@ func (co *comparison) step() {
 		})
 		heads := co.rng.IntN(2) == 0
 		co.both("name_waiting", func(s *side) any {
-			l := &lane{r: s.relays[relay], number: number}
+			l := &lane{r: s.relays[relay], ownership: ownership{number: number}}
 			return nameOf(l.nameRow(co.t.Context(), nameWaiting, number, topic, partition, &after, heads))
 		})
 		if owned(co.sides[0]) == nil {

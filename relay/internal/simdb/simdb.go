@@ -57,7 +57,7 @@ type DB struct {
 	flushed   uint64 // no id up to here is given out again
 	flying    []*Tx  // with an id and not ended, by id
 	open      []*Tx  // all that have not ended
-	locks      map[string]*Tx
+	locks     map[string]*Tx
 	seq       int64
 	place     int64
 	letterID  int64
@@ -157,7 +157,7 @@ func New(lanes int, now func() time.Time, r *rand.Rand) *DB {
 		completed:   699,
 		flushed:     699,
 		relays:      map[string]time.Time{},
-		locks:        map[string]*Tx{},
+		locks:       map[string]*Tx{},
 		snapshots:   map[string]*Snapshot{},
 	}
 	db.refill()
