@@ -3,7 +3,6 @@ package relay
 import (
 	"slices"
 	"sync"
-	"time"
 )
 
 // callsInAll is how many calls of the publisher all lanes of a relay have under way at a time, besides those that take so long
@@ -98,11 +97,6 @@ func (l *lane) mostOf(d *destination) int {
 	return most
 }
 
-// isNoisy says whether an event is one of the log that others overtake now.
-func (l *lane) isNoisy(p *pending) bool {
-	return l.noisy != nil && p.row == nil && slices.Contains(l.noisy, tenantOf(p.event.Key, l.r.c.TenantSeparator))
-}
-
 // slotFor takes a slot for a call; nil: the lane waits for its turn.
 func (l *lane) slotFor(noisy bool) *callSlot {
 	if noisy {
@@ -120,14 +114,4 @@ func (l *lane) waitForTurn(refused, refusedNoisy bool) {
 		l.r.noisyCalls.leave(l)
 	}
 	l.refused, l.refusedNoisy = refused, refusedNoisy
-}
-
-// freeSlow gives back the slots of calls that take so long that their partition is slow: others need not wait for it.
-func (l *lane) freeSlow(now time.Time) {
-	for _, d := range l.destinations {
-		if d.call != nil && d.slot != nil && now.Sub(d.began) >= slowAfter {
-			d.slot.give()
-			d.slot = nil
-		}
-	}
 }

@@ -32,22 +32,12 @@ type lane struct {
 	tasksDue  chan struct{}
 	stop      chan struct{} // closed: finish what is in progress, then leave
 
-	answered answers // calls of the publisher that have returned
-
 	// Owned by run's goroutine, from here on.
-	tracker      tracker
-	blocked      *page // it waits until its topic's partitions may change, see accept
-	routes       map[string]*topicRoute
-	destinations []*destination // in the order in which they were first met
-	next         int            // the destination at which dispatch begins
-	calls        int            // under way
-	sharing      int            // of them, those that are shared
-	refused      bool           // of a slot for a call: it waits for its turn
-	refusedNoisy bool           // of a slot for a call with events of noisy tenants
-	noisy        []string       // tenants whose events others overtake now; nil: none
-	flushAt      time.Time      // nothing is parked before it, unless the lane is full
-	flushLater   bool           // something is to be parked then
-	outage       *hold          // the broker cannot be reached: one call at a time, to see whether that is over
+	tracker tracker
+	blocked *page // it waits until its topic's partitions may change, see accept
+	sending
+	flushAt    time.Time // nothing is parked before it, unless the lane is full
+	flushLater bool      // something is to be parked then
 
 	queues        queues                // in which something waits, or may
 	wholeAt       time.Time             // when to see whether the topics that wait as a whole still have so many queues
@@ -72,8 +62,7 @@ func newLane(r *Relay, token string, leaseUntil time.Time) *lane {
 		wake:      make(chan struct{}, 1),
 		tasksDue:  make(chan struct{}, 1),
 		stop:      make(chan struct{}),
-		answered:  answers{some: make(chan struct{}, 1)},
-		routes:    map[string]*topicRoute{},
+		sending:   newSending(r),
 		holds:     map[spot]*hold{},
 		leases:    leases{of: map[rowKey]int{}},
 		queues:    newQueues(),

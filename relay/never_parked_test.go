@@ -11,7 +11,7 @@ import (
 func TestNeverParked_AParkedEventHoldsNoPartitionWhereNoneIsHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		leaderless := &PublishError{Topic: "orders", Partition: 1, Fault: FaultPartition, Err: errors.New("no leader")}
-		p := &sending{fails: map[string]error{"second": leaderless}}
+		p := &eachAnswered{fails: map[string]error{"second": leaderless}}
 		l := parkedTwice(t, p, func(l *lane) { l.r.c.ParkAfter = -1 })
 		until := func(d time.Duration) {
 			end := time.Now().Add(d)

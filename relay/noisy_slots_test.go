@@ -27,7 +27,7 @@ func noisyCrowd(t *testing.T, c *crowd, calls, partitions int) *lane {
 	c.partOf = partitionOfNumber
 	var held atomic.Int64
 	db, l := crowded(t, c, callsInAll, &held)
-	l.r.c.TenantSeparator, l.r.noisyCalls, l.r.c.BatchSize, l.reader.limit = "/", newCallSlots(calls), 100, 100
+	l.separator, l.r.noisyCalls, l.r.c.BatchSize, l.reader.limit = "/", newCallSlots(calls), 100, 100
 	tx := db.Begin()
 	for n := range partitions {
 		tx.Append(0, simdb.Event{ID: fmt.Sprint("e", n), Topic: "orders", Key: fmt.Sprint("acme/", n)})
@@ -141,7 +141,7 @@ func TestNoisySlots_APartitionThatWasRefusedIsNotHeldForWaitingForANoisyTurn(t *
 		c := &crowd{takes: 900 * time.Millisecond}
 		l := noisyCrowd(t, c, 1, 30)
 		refused := &refusingOnce{crowd: c, key: "acme/0"}
-		l.r.publisher, l.r.partitioner = refused, refused
+		l.r.publisher, l.partitioner = refused, refused
 		var held []string
 		l.r.c.Observer.OnWaiting = func(p Waiting) { held = append(held, p.Event.Key) }
 		began := time.Now()

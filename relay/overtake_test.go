@@ -188,7 +188,7 @@ func queuedEvent(key string, parked bool) *pending {
 
 func TestOvertake_OvertakingPassesEventsOfNoisyTenantsOnly(t *testing.T) {
 	t.Parallel()
-	l := &lane{r: &Relay{c: Config{TenantSeparator: "/"}}, noisy: []string{"acme", "beta"}}
+	l := &lane{r: &Relay{c: Config{TenantSeparator: "/"}}, sending: sending{noisy: []string{"acme", "beta"}, separator: "/"}}
 	d := &destination{route: &topicRoute{}}
 	for _, e := range []*pending{queuedEvent("acme/1", false), queuedEvent("acme/2", true), queuedEvent("acme/3", false), queuedEvent("delta/1", false), queuedEvent("beta/1", false), queuedEvent("acme/1", false)} {
 		d.enqueue(e, time.Time{})
@@ -221,7 +221,7 @@ func TestOvertake_WhatHasOvertakenIsSentAlone(t *testing.T) {
 		"the partition takes only one": {[]string{"beta/1", "gamma/1", "acme/1"}, []string{"acme"}, 1, 1},
 		"nothing":                      {nil, []string{"acme"}, 0, 100},
 	} {
-		l := &lane{r: &Relay{c: Config{TenantSeparator: "/", BatchSize: 100}}, noisy: c.noisy}
+		l := &lane{r: &Relay{c: Config{TenantSeparator: "/", BatchSize: 100}}, sending: sending{noisy: c.noisy, separator: "/"}}
 		d := &destination{route: &topicRoute{}, most: c.most}
 		for _, key := range c.queue {
 			d.enqueue(queuedEvent(key, false), time.Time{})

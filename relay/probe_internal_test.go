@@ -68,7 +68,7 @@ func times(sent []string) map[string]int {
 // (TestLoops_TheLoopsOfARelay…, seed 11989637298215886857.)
 func TestProbe_AnEventThatIsTriedForItsTopicIsNotReadAgainMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &sending{takes: map[string]time.Duration{"first": 5 * time.Second}, fails: map[string]error{
+		p := &eachAnswered{takes: map[string]time.Duration{"first": 5 * time.Second}, fails: map[string]error{
 			"second": &PublishError{Topic: "orders", Partition: 1, Fault: FaultPartition, Err: errors.New("no leader")}}}
 		l := heldTwice(t, p)
 		end := time.Now().Add(10 * time.Minute)
@@ -84,7 +84,7 @@ func TestProbe_AnEventThatIsTriedForItsTopicIsNotReadAgainMeanwhile(t *testing.T
 // A topic has got other partitions since an event was parked, so it is on its way to another one than the one that it waits for.
 func TestProbe_AnEventThatIsInMemoryIsNotTriedForItsPartition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := heldTwice(t, &sending{})
+		l := heldTwice(t, &eachAnswered{})
 		at := spot{"orders", 1}
 		rows, err := l.readProbe(t.Context(), at, 0)
 		if err != nil || len(rows) != 1 {
@@ -109,28 +109,28 @@ func TestProbe_AnEventThatIsInMemoryIsNotTriedForItsPartition(t *testing.T) {
 	})
 }
 
-// sending is a publisher whose answers are given for each event.
-type sending struct {
+// eachAnswered is a publisher whose answers are given for each event.
+type eachAnswered struct {
 	answering
 	takes map[string]time.Duration
 	fails map[string]error
 	ids   []string
 }
 
-func (s *sending) Publish(_ context.Context, events []holdfast.Event) []error {
+func (ea *eachAnswered) Publish(_ context.Context, events []holdfast.Event) []error {
 	errs := make([]error, len(events))
 	for i, e := range events {
-		s.mu.Lock()
-		s.ids, errs[i] = append(s.ids, e.ID), s.fails[e.ID]
-		wait := s.takes[e.ID]
-		s.mu.Unlock()
+		ea.mu.Lock()
+		ea.ids, errs[i] = append(ea.ids, e.ID), ea.fails[e.ID]
+		wait := ea.takes[e.ID]
+		ea.mu.Unlock()
 		time.Sleep(wait) // sleep: by the clock of synctest
 	}
 	return errs
 }
 
-func (s *sending) sent() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Clone(s.ids)
+func (ea *eachAnswered) sent() []string {
+	ea.mu.Lock()
+	defer ea.mu.Unlock()
+	return slices.Clone(ea.ids)
 }

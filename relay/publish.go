@@ -130,11 +130,6 @@ func (l *lane) dispatch(ctx context.Context, before int64) error {
 	return nil
 }
 
-// anyQueued says whether a destination has something to send.
-func (l *lane) anyQueued() bool {
-	return slices.ContainsFunc(l.destinations, func(d *destination) bool { return len(d.queue) > 0 })
-}
-
 // batchOf takes what a call is to send. Since an event was queued an earlier one of its key may have been refused, or its
 // topic found missing: then it leaves instead.
 func (l *lane) batchOf(d *destination, before int64) []*pending {
@@ -173,7 +168,7 @@ func (l *lane) batchOf(d *destination, before int64) []*pending {
 func (l *lane) call(ctx context.Context, d *destination, batch []*pending, slot *callSlot) {
 	events := eventsOf(batch)
 	d.begin(batch, slot, l.r.env.now(), l.slowAfter())
-	l.calls++
+	l.started(false)
 	if slot.slots == l.r.noisyCalls { // so few that the lane itself may be too late: it waits for Postgres, has ended, or is about to
 		l.r.env.after(slowAfter, slot.give)
 	}
@@ -283,11 +278,10 @@ func (l *lane) settle(ctx context.Context, c answered) error {
 	shared := d.share != nil
 	if shared {
 		d.began, d.share = c.began, nil
-		l.sharing--
 	}
 	d.excuse(now.Sub(c.at))
 	d.call, d.slot = nil, nil
-	l.calls--
+	l.returned(shared)
 	all := make([]answer, len(batch))
 	for i, err := range c.errs {
 		batch[i].inCall = false
@@ -499,7 +493,7 @@ func (l *lane) finish(ctx context.Context) error {
 		} else {
 			l.waitForTurn(false, false)
 		}
-		if l.calls == 0 && !l.refused && !l.refusedNoisy {
+		if l.quiet() {
 			break
 		}
 		if err := l.r.env.await(ctx, l); err != nil {

@@ -340,25 +340,11 @@ func nextShared(most int, took time.Duration) int {
 	return min(most+most/4, sharedMost)
 }
 
-// wide says whether more partitions than one waits for have something unacknowledged: then calls are shared.
-func (l *lane) wide() bool {
-	n := 0
-	for _, d := range l.destinations {
-		if d.idle() {
-			continue
-		}
-		if n++; n > l.r.shared.from {
-			return true
-		}
-	}
-	return false
-}
-
 // giveShares gives what is queued to the shared calls, if the lane has enough for many partitions. Partitions in any trouble are left
 // to calls of their own.
 func (l *lane) giveShares(ctx context.Context, before int64, now time.Time) error {
 	g := l.r.shared
-	if g.publisher == nil || l.outage != nil || !l.wide() {
+	if g.publisher == nil || l.outage != nil || !l.wide(g.from) {
 		return nil
 	}
 	if !l.leased() {
@@ -377,8 +363,7 @@ func (l *lane) giveShares(ctx context.Context, before int64, now time.Time) erro
 		p := l.share(ctx, d, batch, eventsOf(batch))
 		d.begin(batch, nil, now, l.slowAfter())
 		d.share = p
-		l.calls++
-		l.sharing++
+		l.started(true)
 		shares = append(shares, p)
 	}
 	if len(shares) > 0 {

@@ -408,7 +408,7 @@ func TestSlowPartition_CallsThatTimeOutAreNotSentAgainWhole(t *testing.T) {
 			written += n
 			return false
 		}}
-		s.l.r.publisher, s.l.r.partitioner = late, late
+		s.l.r.publisher, s.l.partitioner = late, late
 		s.run(t, 40*time.Second)
 		s.check(t)
 		if all := len(s.keys["0"]); written > all*3/4 {

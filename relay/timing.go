@@ -19,7 +19,7 @@ func (l *lane) dueAt() (at time.Time) {
 			at = t
 		}
 	}
-	sooner(l.sendAt())
+	sooner(l.sendAt(l.r.env.now()))
 	for at, h := range l.holds {
 		if l.mayProbe(at, h) {
 			sooner(h.nextAt)
@@ -52,58 +52,6 @@ func (l *lane) dueAt() (at time.Time) {
 	}
 	if l.flushLater {
 		sooner(l.flushAt)
-	}
-	return at
-}
-
-// sendAt is when dispatch can send something that it could not send before; zero when no time but an answer says so.
-func (l *lane) sendAt() time.Time {
-	retryAt, waits := l.firstRetry()
-	switch {
-	case !waits, l.refused: // its turn is announced
-		return time.Time{}
-	case l.outage != nil && l.calls > 0:
-		return time.Time{}
-	case l.outage != nil:
-		return latest(l.outage.nextAt, retryAt)
-	case l.slots(l.r.env.now()) == 0:
-		return l.nextSlow()
-	}
-	return retryAt
-}
-
-// firstRetry is the time from which on the first of the destinations that have something to send, and no call, may send
-// it; zero for at once. waits is false if there is none.
-func (l *lane) firstRetry() (at time.Time, waits bool) {
-	for _, d := range l.destinations {
-		if len(d.queue) > 0 && d.call == nil && !(l.refusedNoisy && l.isNoisy(d.queue[0])) && (!waits || d.retryAt.Before(at)) {
-			at, waits = d.retryAt, true
-		}
-	}
-	return at, waits
-}
-
-// slots is how many calls may be started now. Those that take so long that their partition is slow do not count.
-func (l *lane) slots(now time.Time) int {
-	slots := maxCalls - (l.calls - l.sharing)
-	for _, d := range l.destinations {
-		if d.call != nil && d.share == nil && now.Sub(d.began) >= slowAfter {
-			slots++
-		}
-	}
-	return slots
-}
-
-// nextSlow is when the oldest call that counts ceases to.
-func (l *lane) nextSlow() (at time.Time) {
-	now := l.r.env.now()
-	for _, d := range l.destinations {
-		if d.call == nil || d.share != nil || now.Sub(d.began) >= slowAfter {
-			continue
-		}
-		if slow := d.began.Add(slowAfter); at.IsZero() || slow.Before(at) {
-			at = slow
-		}
 	}
 	return at
 }
