@@ -48,12 +48,3 @@ func (d *dueLooks) looked(rows, tries int, now time.Time) {
 
 // full notes that there was no room for a look.
 func (d *dueLooks) full() { d.more = true }
-
-// dueBehind says whether there may be a row to read at once after one of the queue has left. Of events without a key a look that finds
-// none is needed, too: forgetKeyless comes with it.
-func (l *lane) dueBehind(q queue) bool {
-	if !q.ordered() {
-		return l.due.more || l.queues.parked[q] && l.leases.events == 0
-	}
-	return l.due.more || !l.leases.has(rowKey{queue: q}) && l.queues.mayHaveRows(q)
-}

@@ -1,13 +1,10 @@
 package relay
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math"
-	"slices"
 	"time"
 )
 
@@ -430,26 +427,4 @@ func (l *lane) sendProbe(ctx context.Context, h *hold, at spot) (found bool, err
 
 func (l *lane) readProbe(ctx context.Context, at spot, after int64) ([]parkedEvent, error) {
 	return l.readLeased(ctx, l.r.sql.In(readProbe), l.number, at.topic, at.partition, after)
-}
-
-// heldTopicNames are the topics whose parked events are not tried. It is never nil: a statement takes no array for null.
-func (l *lane) heldTopicNames() []string {
-	names := []string{}
-	for at, h := range l.holds {
-		if at.partition == wholeTopic && !h.takes {
-			names = append(names, at.topic)
-		}
-	}
-	slices.Sort(names)
-	return names
-}
-
-// heldSpots are what is held, in an order that is always the same.
-func (l *lane) heldSpots() []spot {
-	if len(l.holds) == 0 {
-		return nil
-	}
-	return slices.SortedFunc(maps.Keys(l.holds), func(a, b spot) int {
-		return cmp.Or(cmp.Compare(a.topic, b.topic), cmp.Compare(a.partition, b.partition))
-	})
 }

@@ -11,9 +11,18 @@ import (
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 )
 
-// lane is one lane while it is ours: from the claim until it is released or lost. One goroutine (run) owns everything that
-// says so below; another (read) is one page ahead of it; and each call of the publisher has one. A lane remembers only what
-// was committed. When a COMMIT fails or its outcome is unknown, the lane is dropped, claimed again and loaded anew.
+// lane is one lane while it is ours: from the claim until it is released or lost. It remembers only what was committed. When a
+// COMMIT fails or its outcome is unknown, the lane is dropped, claimed again and loaded anew.
+//
+// It has four parts, each with its states and invariants where it is declared:
+//
+//   - ownership: the lane's row, how far it is published, and the lease. Shared with the saver.
+//   - reader: reads the log, page by page (log.go). Its goroutine (read) is one page ahead.
+//   - sending: the queues of the partitions, and the calls under way. Each call has a goroutine.
+//   - room: what waits in the table parked, and what is held.
+//
+// One goroutine (run) has everything else, and the loop that loads, decides and applies: what happens next it asks the parts and
+// decide.go, which know no clock, context or database.
 //
 // An event's way: run takes a page (accept) and puts its events into the queue of their destination, a partition. It sends
 // what is queued, one call for each destination at a time (dispatch, publish.go). With the answer (settle) an event is
@@ -36,23 +45,8 @@ type lane struct {
 	tracker tracker
 	blocked *page // it waits until its topic's partitions may change, see accept
 	sending
-	flushAt    time.Time // nothing is parked before it, unless the lane is full
-	flushLater bool      // something is to be parked then
-
-	queues        queues                // in which something waits, or may
-	wholeAt       time.Time             // when to see whether the topics that wait as a whole still have so many queues
-	heldAt        time.Time             // when it was last read which keys dead letters hold
-	pauses        *pausedTopics         // that holds says
-	holds         map[spot]*hold        // topics that are missing or not permitted, and partitions that are unavailable or slow
-	leases        leases                // parked events that are in memory
-	due           dueLooks              // when to look for more of them
-	moving        bool                  // scheduled events are due
-	moveAt        time.Time             // none is moved before it
-	dormant       []dormantRow          // parked events to be held with their topic or partition by the next flush
-	dormantQueues []queue               // queues in which at the claim no row would ever fall due
-	stuck         []stuckRow            // parked events that can be neither settled nor made dead letters, in the order of their next tries
-	changes       [kindsOfChange]uint64 // how many parked rows were changed so
-	failures      int                   // lives of the lane before this one that ended with errors, with little time in between
+	room
+	failures int // lives of the lane before this one that ended with errors, with little time in between
 }
 
 func newLane(r *Relay, token string, leaseUntil time.Time) *lane {
@@ -63,9 +57,7 @@ func newLane(r *Relay, token string, leaseUntil time.Time) *lane {
 		tasksDue:  make(chan struct{}, 1),
 		stop:      make(chan struct{}),
 		sending:   newSending(r),
-		holds:     map[spot]*hold{},
-		leases:    leases{of: map[rowKey]int{}},
-		queues:    newQueues(),
+		room:      newRoom(),
 	}
 }
 
@@ -242,43 +234,6 @@ func (l *lane) accept(p page) {
 		}
 	}
 	l.advance()
-}
-
-// leave makes an event of the log leave with the next flush.
-func (l *lane) leave(p *pending, d disposition, err error) {
-	if p.event.malformed != "" {
-		d = malformed
-	}
-	if p.state == queued && p.to != nil {
-		p.to.release(p)
-	}
-	if p.state != leaving && d != published {
-		l.queues.enter(p.item.queue)
-	}
-	p.leave(d, err)
-}
-
-// stay undoes leave: the event was acknowledged before it was parked.
-func (l *lane) stay(p *pending) {
-	if p.disposition != published {
-		l.queues.entered(p.item.queue)
-	}
-	p.state, p.disposition = settled, published
-}
-
-// waiting is what comes before an event that is about to be sent.
-func (l *lane) waiting() waiting {
-	return waiting{
-		queue:     l.queues.has,
-		topic:     func(topic string) bool { return l.holds[spot{topic, wholeTopic}] != nil },
-		partition: func(at spot) bool { return l.holds[at] != nil },
-		whole:     func(topic string) bool { return l.queues.whole[topic] },
-	}
-}
-
-// nothingWaits says in one look that every event may be sent.
-func (l *lane) nothingWaits() bool {
-	return l.queues.none() && len(l.holds) == 0
 }
 
 // giveBack ends the lane's share of the budget. What is in a call stays in memory, and counts, until that returns: another

@@ -295,21 +295,6 @@ type heldRows struct {
 	partitions []*int32 // null: the whole topic is held
 }
 
-// dormantRows leaves out what would wait for something that has come back meanwhile: it stays due.
-func (l *lane) dormantRows() (columns heldRows) {
-	for _, d := range l.dormant {
-		at := d.to.spot
-		if d.why == topicHeld {
-			at.partition = wholeTopic
-		}
-		if l.holds[at] == nil {
-			continue
-		}
-		columns.addRow(d.pending, d.why)
-	}
-	return columns
-}
-
 func (h *heldRows) addRow(p *pending, why disposition) {
 	h.add(p)
 	var partition *int32

@@ -130,19 +130,3 @@ func (l *lane) pauseTopic(topic string) {
 	h.paused, h.takes, h.resuming = true, false, false
 	l.holdQueued(topic)
 }
-
-// resumeTopic begins to make due what waits for a topic. If it is missing, its first event shows that, and it is held again.
-func (l *lane) resumeTopic(topic string) {
-	h := l.holds[spot{topic, wholeTopic}]
-	if h == nil {
-		return
-	}
-	h.paused = false
-	h.resume(false)
-}
-
-// paused says whether a person has paused a topic.
-func (l *lane) paused(topic string) bool {
-	h := l.holds[spot{topic, wholeTopic}]
-	return h != nil && h.paused
-}

@@ -58,13 +58,6 @@ func (l *lane) divides(err error) bool {
 	return false
 }
 
-// blames says whether a row is to blame for an error that came for it alone. The exception of somebody's trigger is the row's fault only if
-// the same change was made to other rows since the row was first tried: the lane counts its changes of each kind, and since is the
-// count at that time.
-func (l *lane) blames(err error, change int, since uint64) bool {
-	return blameOf(err) == aRow || raised(err) && l.changes[change] > since
-}
-
 // writeOutcomes writes what became of parked events. It changes outcomes to what was really written: an event whose row
 // cannot be changed becomes a dead letter (dead), or is stuck (untouched).
 func (l *lane) writeOutcomes(ctx context.Context, events []*pending, answers []answer, outcomes []outcome) error {

@@ -14,11 +14,7 @@ func (l *lane) timer() (fires <-chan time.Time, stop func()) {
 
 // dueAt is when timer fires; zero for never.
 func (l *lane) dueAt() (at time.Time) {
-	sooner := func(t time.Time) {
-		if !t.IsZero() && (at.IsZero() || t.Before(at)) {
-			at = t
-		}
-	}
+	sooner := func(t time.Time) { at = soonest(at, t) }
 	sooner(l.sendAt(l.r.env.now()))
 	for at, h := range l.holds {
 		if l.mayProbe(at, h) {
@@ -37,22 +33,7 @@ func (l *lane) dueAt() (at time.Time) {
 			sooner(d.began.Add(slowAfter)) // its slot is for others then
 		}
 	}
-	if len(l.queues.held) > 0 {
-		sooner(l.heldAt.Add(heldEvery))
-	}
-	if len(l.queues.whole) > 0 {
-		sooner(l.wholeAt)
-	}
-	if len(l.stuck) > 0 {
-		sooner(l.stuck[0].retryAt)
-	}
-	sooner(l.due.at())
-	if l.moving {
-		sooner(l.moveAt)
-	}
-	if l.flushLater {
-		sooner(l.flushAt)
-	}
+	sooner(l.room.at())
 	return at
 }
 
