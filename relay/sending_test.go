@@ -17,6 +17,7 @@ func inCallSince(began time.Time, share *laneShare) *destination {
 	return &destination{call: []*pending{{}}, began: began, share: share}
 }
 
+// A time in the past for what cannot be sent would make a lane turn without a pause until something else happens.
 func TestSending_SomethingCanBeSentWhenTimeOrAnAnswerSaysSo(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1000, 0)
@@ -40,13 +41,15 @@ func TestSending_SomethingCanBeSentWhenTimeOrAnAnswerSaysSo(t *testing.T) {
 		"another tenant waits for no turn":             {&sending{separator: "/", noisy: []string{"beta"}, refusedNoisy: true, destinations: []*destination{queuedAt(in(1))}}, in(1)},
 		"a noisy tenant without a turn to wait for":    {&sending{separator: "/", noisy: []string{"acme"}, destinations: []*destination{queuedAt(in(1))}}, in(1)},
 		"an outage, with a call that tells of its end": {&sending{outage: &hold{nextAt: in(5)}, calls: 1, destinations: []*destination{queuedAt(in(1))}}, never},
-		"an outage":                    {&sending{outage: &hold{nextAt: in(5)}, destinations: []*destination{queuedAt(in(1))}}, in(5)},
-		"an outage that ends before":   {&sending{outage: &hold{nextAt: in(5)}, destinations: []*destination{queuedAt(in(9))}}, in(9)},
-		"one call more":                {&sending{calls: maxCalls - 1, destinations: many(maxCalls-1, now, nil, queuedAt(in(1)))}, in(1)},
-		"all calls are under way":      {&sending{calls: maxCalls, destinations: many(maxCalls-1, now, nil, queuedAt(in(1)), inCallSince(in(-1), nil))}, in(slowAfter - 1)},
-		"one of them is slow":          {&sending{calls: maxCalls, destinations: many(maxCalls-1, now, nil, queuedAt(in(1)), inCallSince(in(-slowAfter), nil))}, in(1)},
-		"all of them, and shared ones": {&sending{calls: maxCalls + 1, sharing: 1, destinations: many(maxCalls, now, nil, queuedAt(in(1)), inCallSince(in(-slowAfter+1), &laneShare{}))}, in(slowAfter)},
-		"shared calls do not count":    {&sending{calls: maxCalls + 8, sharing: maxCalls + 8, destinations: many(maxCalls+8, in(-slowAfter), &laneShare{}, queuedAt(in(1)))}, in(1)},
+		"an outage":                      {&sending{outage: &hold{nextAt: in(5)}, destinations: []*destination{queuedAt(in(1))}}, in(5)},
+		"an outage that ends before":     {&sending{outage: &hold{nextAt: in(5)}, destinations: []*destination{queuedAt(in(9))}}, in(9)},
+		"one call more":                  {&sending{calls: maxCalls - 1, destinations: many(maxCalls-1, now, nil, queuedAt(in(1)))}, in(1)},
+		"all calls are under way":        {&sending{calls: maxCalls, destinations: many(maxCalls-1, now, nil, queuedAt(in(1)), inCallSince(in(-1), nil))}, in(slowAfter - 1)},
+		"one of them is slow":            {&sending{calls: maxCalls, destinations: many(maxCalls-1, now, nil, queuedAt(in(1)), inCallSince(in(-slowAfter), nil))}, in(1)},
+		"all of them, and shared ones":   {&sending{calls: maxCalls + 1, sharing: 1, destinations: many(maxCalls, now, nil, queuedAt(in(1)), inCallSince(in(-slowAfter+1), &laneShare{}))}, in(slowAfter)},
+		"all that count, and a slow one": {&sending{calls: maxCalls + 1, destinations: many(maxCalls, in(-300*time.Millisecond), nil, queuedAt(in(time.Second)), inCallSince(in(-2*time.Second), nil))}, in(700 * time.Millisecond)},
+		"an outage, and nothing to send": {&sending{outage: &hold{nextAt: in(-1)}}, never},
+		"shared calls do not count":      {&sending{calls: maxCalls + 8, sharing: maxCalls + 8, destinations: many(maxCalls+8, in(-slowAfter), &laneShare{}, queuedAt(in(1)))}, in(1)},
 	} {
 		if got := c.s.sendAt(now); !got.Equal(c.want) {
 			t.Errorf("%s: it can send in %v, want %v", name, got.Sub(now), c.want.Sub(now))

@@ -21,7 +21,7 @@ type target struct {
 const (
 	relayTests = `_(Without|TheFirst)|_\w*(AReader|CallOfTheReader|ACursorMoves|WindowOf|WindowIs|PlannedWindow|Snapshots?(Are|Knows)|WhatIsPrinted|OneHundred|Saver|ASave(LeavesOut|SaysOf|Sends|ThatFails)|ASaverRenews|KeysResume|AnAnswerIs|WithoutAKeyWaits|TheLastAttemptIs|WhatIsToBeParked|OnlyWhatWas|ADestination|AServerWhere|AClaim|ARelayThatStopsClaims|TheAnswersOf|TheRingTurns|ThatWereTried|RoomInTheBudget|TheBudget(Counts|GivesOut)|ALaneRestsBy|` +
 		`SlowSave|Saves(Rest|Of)|Disposition|ReplayGoes|WhatBecomes|LaneThat(Keeps|Ran)|LanesRest|SharesOf|LateAnswer|Budget(Is|Counts|Keeps)|` +
-		`Tracker|Settle|Claims?(That|Of|Is)|Fault|Header(s|That)(Of|Are|Is)|Binary|CallOfThe|FirstSchedules|APlace|AList|APageIsFull|ARowIsThe|TurnsAtTheCalls|LeavesHasNoTurn|WaitingForItsTurn|ASlowCallGives|ASaveKeepsWhat|WhatATransactionOf|TimerIs|QuietTenant|NoisyCall|SharesNoCall|ShareACall)`
+		`Tracker|Settle|Claims?(That|Of|Is)|Fault|Header(s|That)(Of|Are|Is)|Binary|CallOfThe|FirstSchedules|APlace|AList|APageIsFull|ARowIsThe|TurnsAtTheCalls|LeavesHasNoTurn|WaitingForItsTurn|ASlowCallGives|ASaveKeepsWhat|WhatATransactionOf|SomethingCanBeSent|CallsAreCounted|QuietTenant|NoisyCall|SharesNoCall|ShareACall)`
 	inboxTests = `_\w*(Record(Is)|FailureIs|OfAFailure|WithoutRoomOne|AgainAndAgain|MoreOftenThan|LowerOfPosition|AnUnsettledEvent|AnOffset(OutOf|ThatIs)|ATrackerCounts|ADelayDoubles|AHistory|ADecidedEvent|` +
 		`IsHandedBackFor|HandlerIsJudged|PostgresRefusesBehind|RestsInProportion|Fault|ADelay|ABudgetEnds|ADeadline|AVerdict|AHandlersError|AFailureOf|OnlyAHandler|ContentionWithout|AnEndedContext)`
 )
