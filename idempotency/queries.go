@@ -230,7 +230,7 @@ select s.result::text
 // Stores a step's result in its transaction. Without the row of the fence it is an error. From now on the row is kept
 // for at least $7, because part of the effect is committed.
 const stepDoneSQL = `-- idempotency.step_done
-with pending as (
+with mine as (
   update holdfast.idempotency k
      set lease_until = clock_timestamp() + $6::bigint * interval '1 microsecond',
          expires_at = greatest(k.expires_at, clock_timestamp() + $7::bigint * interval '1 microsecond')
@@ -238,7 +238,7 @@ with pending as (
   returning k.run
 )
 insert into holdfast.idempotency_step (run, name, result)
-values ((select h.run from pending h), $5::text, $8::text::json)`
+values ((select m.run from mine m), $5::text, $8::text::json)`
 
 // Finds unfinished requests of routes that this node has, by idempotency_request_due. It locks nothing:
 // idempotency.resume decides who runs one.

@@ -323,7 +323,7 @@ func TestCapacity_HowManyEventsOfAPartitionMayBegin(t *testing.T) {
 		name    string
 		bytes   int64 // of each
 		settles bool  // all but the first
-		held    int
+		refused int
 		want    int64
 		more    bool // begins when the first is settled
 	}{
@@ -335,7 +335,7 @@ func TestCapacity_HowManyEventsOfAPartitionMayBegin(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := in.consumer.newPartition(newWorkerPool(in.receiver), nil, source.TopicPartition{Topic: "orders", Partition: 0}, source.Start{})
-				p.track, p.atCapacity.refused = readahead.NewTracker(0), row.held
+				p.track, p.atCapacity.refused = readahead.NewTracker(0), row.refused
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				settle := func(offset int64) { p.settle(&delivery{from: &origin{offset: offset}}) }

@@ -95,8 +95,8 @@ func (co *consumer) run(ctx context.Context, src source.Session) error {
 }
 
 // generation runs the assigned partitions until the group wants them back, and then releases them. A pause of the consumer ends it
-// too. While that lasts this node stays in the group, and reads nothing. h holds nothing yet.
-func (co *consumer) generation(ctx context.Context, gen source.Generation, workers *workerPool, h *owned) error {
+// too. While that lasts this node stays in the group, and reads nothing. o has nothing yet.
+func (co *consumer) generation(ctx context.Context, gen source.Generation, workers *workerPool, o *owned) error {
 	running, change := co.pauses.running()
 	if !running {
 		co.vitals.joined(true)
@@ -122,37 +122,37 @@ func (co *consumer) generation(ctx context.Context, gen source.Generation, worke
 	g := loop.NewGroup(ctx)
 	co.vitals.joined(true)
 	defer co.vitals.joined(false)
-	co.own(g, h, gen, gen.Assigned(), workers)
+	co.own(g, o, gen, gen.Assigned(), workers)
 	// Stay in the group without partitions too: leaving would take the generation from the others.
 	g.Run(func(ctx context.Context) error { <-ctx.Done(); return nil })
 	if changing, ok := gen.(source.Incremental); ok {
-		g.Run(func(ctx context.Context) error { co.follow(ctx, g, h, changing, workers); return nil })
+		g.Run(func(ctx context.Context) error { co.follow(ctx, g, o, changing, workers); return nil })
 	}
 
 	saver := make(chan struct{})
 	stopSaving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	go func() {
 		defer close(saver)
-		co.saveLoop(stopSaving, gen, h)
+		co.saveLoop(stopSaving, gen, o)
 	}()
 	err := g.Wait()
 	stop()
 	<-saver
-	co.release(gen, co.takeAll(h))
+	co.release(gen, co.takeAll(o))
 	return err
 }
 
 // own starts to read partitions.
-func (co *consumer) own(g *loop.Group, h *owned, gen source.Generation, given map[source.TopicPartition]source.Start, workers *workerPool) {
+func (co *consumer) own(g *loop.Group, o *owned, gen source.Generation, given map[source.TopicPartition]source.Start, workers *workerPool) {
 	co.memory.Partitions.Add(int64(len(given)))
 	for tp, start := range given {
 		p := &ownedPartition{partition: co.newPartition(workers, gen, tp, start), ended: make(chan struct{})}
-		p.until = h.until
+		p.until = o.until
 		ctx, stop := context.WithCancel(g.Context())
 		p.stop = stop
-		h.mu.Lock()
-		h.of[tp] = p
-		h.mu.Unlock()
+		o.mu.Lock()
+		o.of[tp] = p
+		o.mu.Unlock()
 		jobs, forget := loop.WithGrace(ctx, co.c.StopTimeout)
 		g.Run(func(context.Context) error {
 			defer close(p.ended)
@@ -182,36 +182,36 @@ func (co *consumer) newPartition(workers *workerPool, gen source.Generation, tp 
 }
 
 // take takes partitions out of those that a node has. They are to be released.
-func (co *consumer) take(h *owned, of []source.TopicPartition) (parts []*partition) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+func (co *consumer) take(o *owned, of []source.TopicPartition) (parts []*partition) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	for _, tp := range of {
-		if p := h.of[tp]; p != nil {
+		if p := o.of[tp]; p != nil {
 			parts = append(parts, p.partition)
-			delete(h.of, tp)
+			delete(o.of, tp)
 		}
 	}
 	co.memory.Partitions.Add(-int64(len(parts)))
 	return parts
 }
 
-func (co *consumer) takeAll(h *owned) []*partition {
+func (co *consumer) takeAll(o *owned) []*partition {
 	var of []source.TopicPartition
-	for _, p := range h.all() {
+	for _, p := range o.all() {
 		of = append(of, p.tp)
 	}
-	return co.take(h, of)
+	return co.take(o, of)
 }
 
 // follow starts and stops partitions as the group gives and takes them, until ctx ends.
-func (co *consumer) follow(ctx context.Context, g *loop.Group, h *owned, gen source.Incremental, workers *workerPool) {
+func (co *consumer) follow(ctx context.Context, g *loop.Group, o *owned, gen source.Incremental, workers *workerPool) {
 	for {
 		select {
 		case c := <-gen.Changes():
 			if len(c.Revoked) > 0 {
-				g.Run(func(ctx context.Context) error { co.giveBack(h, gen, c.Revoked); return nil })
+				g.Run(func(ctx context.Context) error { co.giveBack(o, gen, c.Revoked); return nil })
 			}
-			co.own(g, h, gen, c.Added, workers)
+			co.own(g, o, gen, c.Added, workers)
 		case <-ctx.Done():
 			return
 		}
@@ -219,19 +219,19 @@ func (co *consumer) follow(ctx context.Context, g *loop.Group, h *owned, gen sou
 }
 
 // giveBack lets the handlers of some partitions finish, as at the end of a generation, and releases them.
-func (co *consumer) giveBack(h *owned, gen source.Incremental, of []source.TopicPartition) {
+func (co *consumer) giveBack(o *owned, gen source.Incremental, of []source.TopicPartition) {
 	for _, tp := range of {
-		if p := h.get(tp); p != nil {
+		if p := o.get(tp); p != nil {
 			p.stop()
 		}
 	}
 	for _, tp := range of {
-		if p := h.get(tp); p != nil {
+		if p := o.get(tp); p != nil {
 			<-p.ended
 		}
 	}
-	h.saving.Lock()
-	defer h.saving.Unlock()
-	co.release(gen, co.take(h, of))
+	o.saving.Lock()
+	defer o.saving.Unlock()
+	co.release(gen, co.take(o, of))
 	gen.Release(of)
 }

@@ -20,7 +20,7 @@ type claimed struct {
 	partition *int32
 	offset    *int64
 	attempts  int // with the present one, which the claim counted
-	losses    int // attempts in a row that lost their connection
+	losses    int // tries in a row that spent no attempt: failure.History.Row
 	errors    []string
 	letter    *int64        // the dead letter that this event is a replay of
 	age       time.Duration // since its first failure; 0 if it never failed

@@ -344,7 +344,7 @@ update holdfast.stored s set next_at = clock_timestamp()
  where s.consumer = $1::text and s.topic = w.topic and s.key = w.key and s.place = w.place`
 
 // Returns an event to its queue after an attempt, due again after $6 microseconds. If nothing failed, $7 gives back the attempt
-// that the claim counted. $9 is how many attempts in a row lost their connection.
+// that the claim counted. $9 is what is kept of tries in a row that spent no attempt (failure.History.Row).
 const retrySQL = `-- inbox.retry
 update holdfast.stored s
    set lease_token = null, lease_until = '-infinity', next_at = clock_timestamp() + $6::bigint * interval '1 microsecond',

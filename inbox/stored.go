@@ -64,8 +64,7 @@ func (bl *backlog) workOne(ctx context.Context, s *claimed, fresh, goOn bool) (n
 		Stored:    true,
 		WaitsLong: true,
 		Age:       s.age,
-		Losses:    s.losses,
-	}
+	}.FromRow(s.losses)
 	// The claim counted this attempt. Earlier claims may have spent all attempts, some of them without an error: then the
 	// process ended during each of those. The handler does not run again.
 	if previous := s.attempts - 1; previous > 0 && bl.of(s.e.Type).Retry.Last(previous) {
@@ -133,15 +132,15 @@ func (bl *backlog) workOne(ctx context.Context, s *claimed, fresh, goOn bool) (n
 				bl.reportStored(orCaller(about.ctx, ctx), s.e, s.attempts, Handled, time.Since(begun), next != nil)
 				return next, nil
 			}
-			*f = f.Uncommitted()
+			f.Fault = failure.FaultLost
 		}
 		var v failure.Verdict
 		h, v = h.After(bl.of(s.e.Type).Retry, *f, time.Now(), bl.random())
 		cause := v.Failure.Err
 		switch {
 		case v.Failure.Fault.Outage():
-			bl.transient(cause)
-			s.losses = h.Losses
+			bl.waitsFor(cause, bl.attrs(s.e)...)
+			s.losses = h.Row()
 		case v.Do == failure.ActAgain && s.late(*bl.of(s.e.Type)): // Another attempt could outlast the lease, and would count without an error.
 			v = h.Elsewhere(bl.of(s.e.Type).Retry, v.Failure, bl.random())
 		}

@@ -21,7 +21,7 @@ import (
 //   - sending: the queues of the partitions, and the calls under way. Each call has a goroutine.
 //   - room: what waits in the table parked, and what is held.
 //
-// One goroutine (run) has everything else, and the loop that loads, decides and applies: what happens next it asks the parts and
+// One goroutine (run) has everything else, and the loop that loads, decides and applies. What happens next it asks sending, room and
 // decide.go, which know no clock, context or database.
 //
 // An event's way: run takes a page (accept) and puts its events into the queue of their destination, a partition. It sends

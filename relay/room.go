@@ -24,7 +24,7 @@ import (
 //
 //   - Where a row of a key waits, later events of the key wait behind it: queues has the key, or its topic as a whole.
 //   - What is in memory is leased, but for what is stuck and not published. No command changes what is leased.
-//   - What is held is tried by one event at a time, and the first that is taken ends the hold.
+//   - What is held is tried by one event at a time, unless a person has paused it. The first that is taken ends the hold.
 type room struct {
 	queues        queues                // in which something waits, or may
 	wholeAt       time.Time             // when to see whether the topics that wait as a whole still have so many queues

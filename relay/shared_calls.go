@@ -13,11 +13,11 @@ import (
 )
 
 // With many partitions each has an event or two of a page, and a call for each costs far more than its events do. Then the
-// lanes of a relay give what they have to its shared calls, which send many partitions in a call, and what several lanes have for
+// lanes of a relay give what they have to its shared calls. Each is a call of many partitions, with what several lanes have for
 // a partition at once. A partition that failed or answered late goes alone, by calls of its own, until it answers promptly.
 
 const (
-	wideFrom     = 32  // partitions: a lane with more of them that have something unacknowledged gives to them
+	wideFrom     = 32  // partitions: a lane with more of them that have something unacknowledged gives to the shared calls
 	sharedAtOnce = 4   // under way at a time, besides those that take long
 	sharedLate   = 12  // that take long
 	sharedFirst  = 32  // partitions of the first call

@@ -16,7 +16,7 @@ type PublishFunc func(ctx context.Context, events []holdfast.Event) []error
 
 // Wrap puts middleware around a publisher. The first is outermost. Use it in place of a type of your own around a Publisher: that would
 // hide the methods of Partitioner, Gatherer, LanePublisher and Pinger, and the relay would publish more slowly and hold more when a
-// partition does not answer. What Wrap returns has those that p has, except that of a LanePublisher nothing is shared. Middleware runs
+// partition does not answer. What Wrap returns has those that p has, except that a LanePublisher has no PublishTogether then. Middleware runs
 // around the calls of a lane's producer. Close p itself.
 //
 // Middleware may look, wait, change payloads and headers in copies of the events, refuse events with an error of their own, call next

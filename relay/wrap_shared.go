@@ -139,7 +139,7 @@ func (jc *jointCall) begin() {
 	}
 }
 
-// run sends what has joined: when every batch has joined or left, gatherWait after the first, or when ctx ends.
+// run sends what has joined: when every batch has joined or left, joinWait after the first, or when ctx ends.
 func (jc *jointCall) run(ctx context.Context, g Gatherer) {
 	<-jc.begun
 	timer := time.NewTimer(joinWait)

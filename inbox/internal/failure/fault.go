@@ -5,6 +5,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/holdfast-go/holdfast/retry"
 )
 
 // This file says whose fault it is that a transaction failed.
@@ -20,8 +22,8 @@ const (
 	FaultStopped                // this node is stopping: hand back what is in progress
 	FaultFenced                 // another node has the partition: release it
 	FaultFull                   // too many events wait already: the sender waits for room
-	FaultLost                   // the connection broke under the handler, or an error says so of a server, which the event may have caused: spends no attempt, unless it goes on (amounts)
-	FaultUnable                 // a server told the handler what no event causes, as a full disk: spends no attempt, however long it goes on
+	FaultLost                   // the connection broke under the handler, or a server said that it cannot work: spends no attempt, unless it goes on (amounts)
+	FaultUnable                 // of these, what a server says of its disk (History.After): spends no attempt, however long it goes on
 	FaultInFlight               // another transaction has the event, and this one does not wait
 )
 
@@ -47,8 +49,7 @@ type Facts struct {
 
 // FaultOf says whose fault err is. The order of the cases matters. If pgx closed the connection because the handler's time was
 // up, the handler is at fault; if the connection broke under it, it is not. When a server told the handler that it cannot
-// work, that need not be our database, nor concern any other event; and the event may be what keeps it from working, unless
-// ofTheServer knows better.
+// work, that need not be our database, nor concern any other event.
 func FaultOf(err error, c Facts) Fault {
 	var pgErr *pgconn.PgError
 	isPg := errors.As(err, &pgErr)
@@ -75,8 +76,6 @@ func FaultOf(err error, c Facts) Fault {
 		return FaultLost // Others hold a lock for long, or the server cancelled it. It may also be a setting of the handler.
 	case c.Behind && isPg && pgErr.Code == "25006" && !c.ConnLost:
 		return FaultEvent // The transaction could write before the handler ran.
-	case c.InHandler && isPg && ofTheServer(pgErr.Code):
-		return FaultUnable
 	case c.InHandler && (c.ConnLost || isPg && unavailable(pgErr.Code)):
 		return FaultLost
 	case c.ConnLost:
@@ -104,11 +103,16 @@ func unavailable(code string) bool {
 	return len(code) == 5 && (code[:2] == "08" || code[:2] == "53" || code[:2] == "58")
 }
 
-// ofTheServer reports that a SQLSTATE means: the server that a transaction runs on has a trouble that no event brings about: its disk
-// is full (53100), or fails (58030). Others that unavailable knows may be an event's own doing: memory (53200), a limit such as
+// saysUnable reports that err tells of a server's disk: it is full (53100), or fails (58030). A person has to mend that, and meanwhile
+// every event may meet it. The others that unavailable knows are more often an event's own doing: memory (53200), a limit such as
 // temp_file_limit (53400), a file that a payload names (58P01), a transaction that a handler made read only (25006), a session that it
-// ended (57P01). Or another server is meant, since only one that is being connected to says them: 08001, 53300, 57P03.
-func ofTheServer(code string) bool { return code == "53100" || code == "58030" }
+// ended (57P01). Or another server says them, to who connects to it: 08001, 53300, 57P03. A handler that says itself what is to be done
+// (retry.Permanent, retry.After) is believed.
+func saysUnable(err error) bool {
+	var pgErr *pgconn.PgError
+	_, asked := retry.AfterOf(err)
+	return errors.As(err, &pgErr) && (pgErr.Code == "53100" || pgErr.Code == "58030") && !asked && !retry.IsPermanent(err)
+}
 
 // Error is the error of a transaction that failed.
 type Error struct {
@@ -118,20 +122,6 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Err.Error() }
 func (e *Error) Unwrap() error { return e.Err }
-
-// Uncommitted is a FaultUnknown of a handler's transaction once a look has shown that it was not committed.
-func (e *Error) Uncommitted() Error {
-	if saysUnable(e.Err) {
-		return Error{FaultUnable, e.Err}
-	}
-	return Error{FaultLost, e.Err}
-}
-
-// saysUnable reports that err is what ofTheServer means.
-func saysUnable(err error) bool {
-	var pgErr *pgconn.PgError
-	return errors.As(err, &pgErr) && ofTheServer(pgErr.Code)
-}
 
 // HandlerError marks an error that a handler caused, as opposed to our own statements.
 type HandlerError struct {

@@ -11,7 +11,6 @@ package failure
 import (
 	"errors"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/holdfast-go/holdfast/inbox/internal/loop"
@@ -38,7 +37,8 @@ type History struct {
 	Attempts  int           // attempts spent, with the present one
 	Contended int           // attempts in a row that were contended and spent nothing
 	Waits     int           // attempts in a row that failed because of the database
-	Losses    int           // lost connections (FaultLost) and unanswered COMMITs since an attempt was last spent, but not what a server says of itself
+	Losses    int           // tries in a row that lost their connection (FaultLost), or whose COMMIT was not answered
+	Unable    int           // tries in a row that met a server without a disk to write on (FaultUnable). One of the two is 0
 	Quick     int           // immediate retries that are left
 	Age       time.Duration // since the first failure, by the database's clock
 	First     time.Time     // of the first failure; zero before it, and for a stored event, whose age the database knows
@@ -68,6 +68,10 @@ const (
 	// maxUnable is how often in a row a fresh event may meet a server that is unable before it goes into the queue of its key, where
 	// it holds up no other. If the queue cannot be written either, it waits where it is.
 	maxUnable = 5
+
+	// unableCap bounds the waits of a stored event for such a server: how late it may go on once the disk has room again. An event
+	// whose own statement fills the disk does so no more often.
+	unableCap = 30 * time.Second
 )
 
 // After takes the last failure into an event's history, and says what to do next.
@@ -102,15 +106,14 @@ func (h History) After(p retry.Policy, f Error, now time.Time, random float64) (
 			}
 			v = decide(p, h, FaultEvent, f.Err, random)
 		}
-	case FaultDatabase, FaultUnable:
+	case FaultDatabase:
 		h.Waits++
+	case FaultUnable:
+		h.Unable, h.Losses = h.Unable+1, 0
 	case FaultUnknown:
-		h.Waits++
-		if !saysUnable(f.Err) {
-			h.Losses++
-		}
+		h.Waits, h.Losses, h.Unable = h.Waits+1, h.Losses+1, 0
 	case FaultLost:
-		h.Losses++
+		h.Losses, h.Unable = h.Losses+1, 0
 	}
 	if h.Stored && f.Fault.Outage() {
 		// Do not wait here: the lease could end while the database is away. Back into the queue, and spend nothing.
@@ -125,7 +128,16 @@ func (h History) After(p retry.Policy, f Error, now time.Time, random float64) (
 
 // spent is the history after an attempt was spent.
 func (h History) spent() History {
-	h.Attempts, h.Contended, h.Waits, h.Losses = h.Attempts+1, 0, 0, 0
+	h.Attempts, h.Contended, h.Waits, h.Losses, h.Unable = h.Attempts+1, 0, 0, 0, 0
+	return h
+}
+
+// Row is what the row of a stored event keeps of its tries in a row that spent no attempt: Losses, or Unable below zero.
+func (h History) Row() int { return h.Losses - h.Unable }
+
+// FromRow is h with what Row has kept.
+func (h History) FromRow(row int) History {
+	h.Losses, h.Unable = max(row, 0), max(-row, 0)
 	return h
 }
 
@@ -139,9 +151,15 @@ func (h History) Elsewhere(p retry.Policy, f Error, random float64) Verdict {
 
 // amounts says what a fault amounts to, given those before it. A lost connection spends no attempt, nor does a server that
 // cannot work or a COMMIT without an answer. But if every attempt of an event ended so, it would be tried forever and
-// occupy a worker. What no event causes never amounts to an attempt.
+// occupy a worker. What a server says of its disk amounts to no attempt, however often.
 func amounts(h History, f Fault, err error) (Fault, error) {
-	if (f != FaultLost && f != FaultUnknown) || h.Losses+1 < MaxLosses || saysUnable(err) {
+	if f != FaultLost && f != FaultUnknown {
+		return f, err
+	}
+	if saysUnable(err) {
+		return FaultUnable, err
+	}
+	if h.Losses+1 < MaxLosses {
 		return f, err
 	}
 	return FaultEvent, fmt.Errorf("%d times in a row the connection was lost, or a server could not work, while the handler ran or before COMMIT was "+
@@ -164,14 +182,7 @@ func decide(p retry.Policy, h History, f Fault, err error, random float64) Verdi
 			}
 		}
 		// It never gets through. From here on it is a failure like any other.
-	case FaultDatabase, FaultUnknown, FaultUnable:
-		if f == FaultUnable && (h.Stored || h.WaitsLong && h.Waits+1 >= maxUnable) {
-			return Verdict{
-				Do:    ActStore,
-				Free:  true,
-				Delay: loop.Spread(loop.DatabaseBase, loop.DatabaseCap, math.MaxInt, random),
-			}
-		}
+	case FaultDatabase, FaultUnknown:
 		if !h.WaitsLong && h.Waits+1 >= maxDatabaseWaits {
 			return Verdict{Do: ActReturn, Free: true}
 		}
@@ -186,6 +197,16 @@ func decide(p retry.Policy, h History, f Fault, err error, random float64) Verdi
 			Free:  true,
 			Delay: loop.Spread(loop.DatabaseBase, loop.DatabaseCap, h.Losses+1, random),
 		}
+	case FaultUnable: // Callers that do not wait get this too: better stored than sent away.
+		v := Verdict{
+			Do:    ActAgain,
+			Free:  true,
+			Delay: loop.Spread(loop.DatabaseBase, unableCap, h.Unable+1, random),
+		}
+		if h.Unable+1 >= maxUnable {
+			v.Do = ActStore
+		}
+		return v
 	case FaultFull:
 		if !h.Stored {
 			return Verdict{Do: ActReturn, Free: true}

@@ -51,12 +51,8 @@ func TestHistory_JudgeSaysWhoseFaultAFailureIs(t *testing.T) {
 		"a server that shuts down under the handler is lost":       {pgError("57P01"), Facts{InHandler: true}, FaultLost},
 		"so is one that gives a handler's query no more room":      {pgError("53400"), Facts{InHandler: true}, FaultLost},
 		"and another server that the handler cannot reach":         {pgError("08001"), Facts{InHandler: true}, FaultLost},
-		"a disk that is full under the handler is the server's":    {pgError("53100"), Facts{InHandler: true}, FaultUnable},
-		"and under our own statement behind it":                    {pgError("53100"), Facts{InHandler: true, Behind: true}, FaultUnable},
-		"and where it ends the connection":                         {pgError("53100"), Facts{InHandler: true, ConnLost: true}, FaultUnable},
-		"and under our own statement it is the database's":         {pgError("53100"), Facts{}, FaultDatabase},
+		"a full disk under our own statement is the database's":    {pgError("53100"), Facts{}, FaultDatabase},
 		"and at COMMIT it is unknown":                              {pgError("53100"), Facts{Committing: true}, FaultUnknown},
-		"a disk that fails under the handler is the server's":      {pgError("58030"), Facts{InHandler: true}, FaultUnable},
 		"another server without a connection left is lost":         {pgError("53300"), Facts{InHandler: true}, FaultLost},
 		"so is one that starts":                                    {pgError("57P03"), Facts{InHandler: true}, FaultLost},
 		"memory may be what the handler's query wants":             {pgError("53200"), Facts{InHandler: true}, FaultLost},
@@ -127,10 +123,9 @@ func TestHistory_DecideSaysWhatBecomesOfAFailure(t *testing.T) {
 		"an absent database ends a try that must not wait": {p, History{Waits: 2}, FaultDatabase, boom, Verdict{Do: ActReturn, Free: true}},
 		"a lost connection costs nothing":                  {p, History{Attempts: 2, Waits: 2}, FaultLost, boom, Verdict{Do: ActAgain, Free: true, Delay: loop.DatabaseBase / 4 * 3}},
 		"an unknown COMMIT is looked up":                   {p, History{WaitsLong: true}, FaultUnknown, boom, Verdict{Do: ActAgain, Free: true, Delay: loop.DatabaseBase / 4 * 3}},
-		"an unable server costs nothing":                   {p, History{Attempts: 3, Waits: 3, WaitsLong: true}, FaultUnable, boom, Verdict{Do: ActAgain, Free: true, Delay: loop.DatabaseBase * 6}},
-		"at last it is waited for in the key's queue":      {p, History{Attempts: 3, Waits: 4, WaitsLong: true}, FaultUnable, boom, Verdict{Do: ActStore, Free: true, Delay: loop.DatabaseCap / 4 * 3}},
-		"a stored event waits for it there at once":        {p, History{Attempts: 3, Stored: true, WaitsLong: true}, FaultUnable, boom, Verdict{Do: ActStore, Free: true, Delay: loop.DatabaseCap / 4 * 3}},
-		"who must not wait for it is told":                 {p, History{Waits: 2}, FaultUnable, boom, Verdict{Do: ActReturn, Free: true}},
+		"an unable server costs nothing":                   {p, History{Attempts: 3, Waits: 9, Losses: 9, Unable: 3}, FaultUnable, boom, Verdict{Do: ActAgain, Free: true, Delay: loop.DatabaseBase * 6}},
+		"at last it is waited for in the key's queue":      {p, History{Attempts: 3, Unable: 4}, FaultUnable, boom, Verdict{Do: ActStore, Free: true, Delay: loop.DatabaseBase * 12}},
+		"there it is tried less and less often":            {p, History{Attempts: 3, Unable: 100, Stored: true}, FaultUnable, boom, Verdict{Do: ActStore, Free: true, Delay: unableCap / 4 * 3}},
 		"being told to stop costs nothing":                 {p, History{Attempts: 3}, FaultStopped, boom, Verdict{Do: ActReturn, Free: true}},
 		"being fenced costs nothing":                       {p, History{Attempts: 3}, FaultFenced, boom, Verdict{Do: ActReturn, Free: true}},
 		"who has an event without room waits with it":      {p, History{Attempts: 1, WaitsLong: true}, FaultFull, ErrFull, Verdict{Do: ActReturn, Free: true}},
@@ -168,32 +163,55 @@ func TestHistory_AConnectionThatIsLostAgainAndAgainIsTheEventsFailure(t *testing
 	}
 }
 
-// However often, and wherever in the transaction, a server says that its disk is full: no attempt is spent, also by a connection that
-// breaks after that.
-func TestHistory_WhatNoEventCausesSpendsNoAttemptHoweverOften(t *testing.T) {
+// However often, and wherever in the transaction, a server says that its disk is full: no attempt is spent, the event goes into its
+// queue, and what was lost before counts no more.
+func TestHistory_AFullDiskSpendsNoAttemptHoweverOften(t *testing.T) {
 	t.Parallel()
-	full := pgError("53100")
-	for _, stored := range []bool{false, true} {
-		for _, c := range []Facts{{InHandler: true}, {InHandler: true, ConnLost: true}, {InHandler: true, Behind: true}, {Committing: true}, {}} {
-			h := History{Attempts: 2, Stored: stored, WaitsLong: true}
-			for range 100 {
-				f := Error{FaultOf(full, c), full}
-				if stored && f.Fault == FaultUnknown {
-					f = f.Uncommitted()
+	p := retry.Policy{Attempts: 3, Budget: time.Second}
+	for _, code := range []string{"53100", "58030"} {
+		for _, stored := range []bool{false, true} {
+			for _, c := range []Facts{{InHandler: true}, {InHandler: true, ConnLost: true}, {InHandler: true, Behind: true}, {Committing: true}} {
+				h, kept, stores := History{Attempts: 2, Losses: MaxLosses - 1, Stored: stored}, 0, 0
+				for range 100 {
+					var v Verdict
+					if h, v = h.FromRow(h.Row()).After(p, Error{FaultOf(pgError(code), c), pgError(code)}, time.Now(), 0.5); !v.Free {
+						t.Fatalf("%s, stored %v, %+v: %+v", code, stored, c, v)
+					}
+					if v.Do == ActStore {
+						stores++
+					}
+					kept = h.Row()
 				}
-				var v Verdict
-				if h, v = h.After(retry.Policy{Attempts: 3, Budget: time.Second}, f, time.Now(), 0.5); !v.Free {
-					t.Fatalf("stored %v, %+v: %+v", stored, c, v)
+				want := 100 - (maxUnable - 1)
+				if stored {
+					want = 100
 				}
-			}
-			if h.Attempts != 2 || h.Losses != 0 || !h.First.IsZero() {
-				t.Errorf("stored %v, %+v: %+v after 100", stored, c, h)
+				if h.Attempts != 2 || h.Losses != 0 || !h.First.IsZero() || kept != -100 || stores != want {
+					t.Errorf("%s, stored %v, %+v: %+v after 100, of which %d went into the queue, want %d", code, stored, c, h, stores, want)
+				}
+				if h, _ = h.After(p, Error{FaultLost, io.EOF}, time.Now(), 0.5); h.Losses != 1 || h.Unable != 0 || h.Row() != 1 {
+					t.Errorf("%s, stored %v, %+v: after a lost connection %+v", code, stored, c, h)
+				}
 			}
 		}
 	}
-	lost := Error{FaultUnknown, io.ErrUnexpectedEOF}
-	if got := lost.Uncommitted(); got.Fault != FaultLost || got.Err != io.ErrUnexpectedEOF {
-		t.Errorf("a COMMIT without an answer, not carried out, is %+v, want it lost", got)
+}
+
+func TestHistory_AHandlerThatSaysWhatIsToBeDoneAboutAFullDiskIsBelieved(t *testing.T) {
+	t.Parallel()
+	p := retry.Policy{Attempts: 3, Budget: -1}
+	for name, row := range map[string]struct {
+		err  error
+		want Action
+	}{
+		"it is permanent":    {retry.Permanent(pgError("53100")), ActDead},
+		"it says when again": {retry.After(pgError("53100"), time.Hour), ActStore},
+	} {
+		h := History{Losses: MaxLosses - 1}
+		h, v := h.After(p, Error{FaultOf(row.err, Facts{InHandler: true}), row.err}, time.Now(), 0.5)
+		if v.Do != row.want || v.Free || h.Attempts != 1 {
+			t.Errorf("%s: %+v, %d attempts", name, v, h.Attempts)
+		}
 	}
 }
 

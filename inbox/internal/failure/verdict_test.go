@@ -195,8 +195,8 @@ func TestVerdict_WhoseFaultIsDecidedByEveryFact(t *testing.T) {
 		if !unavailable(code) || ofTheData(code) {
 			t.Errorf("%s is said to be of a server that can work", code)
 		}
-		if want := code == "53100" || code == "58030"; ofTheServer(code) != want {
-			t.Errorf("%s is of the server alone: %v, want %v", code, !want, want)
+		if want := code == "53100" || code == "58030"; saysUnable(pgError(code)) != want {
+			t.Errorf("%s is of a server's disk: %v, want %v", code, !want, want)
 		}
 	}
 	for _, code := range []string{"", "2", "22", "2200", "220000", "P000", "0800", "5330", "5803", "42501", "40001", "57014"} {
