@@ -174,7 +174,9 @@ func TestHistory_AFullDiskSpendsNoAttemptHoweverOften(t *testing.T) {
 				h, kept, stores := History{Attempts: 2, Losses: MaxLosses - 1, Stored: stored}, 0, 0
 				for range 100 {
 					var v Verdict
-					if h, v = h.FromRow(h.Row()).After(p, Error{FaultOf(pgError(code), c), pgError(code)}, time.Now(), 0.5); !v.Free {
+					row := h.Row()
+					h.Losses, h.Unable = 77, 77
+					if h, v = h.FromRow(row).After(p, Error{FaultOf(pgError(code), c), pgError(code)}, time.Now(), 0.5); !v.Free || v.Failure.Err == nil {
 						t.Fatalf("%s, stored %v, %+v: %+v", code, stored, c, v)
 					}
 					if v.Do == ActStore {
