@@ -75,8 +75,8 @@ type Config struct {
 	Consumer string
 
 	// Retry says how often an event that fails is tried, and how far apart. Attempts counts all attempts, the immediate ones
-	// included. A Budget gives an event up when its next attempt would come later than that after its first failure.
-	// Defaults, field by field, to 10 attempts, 1 s Base, 5 min Cap and no Budget.
+	// included. A Budget gives an event up when its next attempt would come later than that after its first failure. Time in
+	// which the database is away counts. Defaults, field by field, to 10 attempts, 1 s Base, 5 min Cap and no Budget.
 	Retry retry.Policy
 
 	// ImmediateRetries is how many attempts follow the first at once: the pause is at most 20 ms, then doubles up to 200 ms.

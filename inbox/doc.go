@@ -53,7 +53,7 @@
 //     clear (decrypt.go).
 //  2. Consume joins the group and gets partitions (consume.go), all at once or some of them. It
 //     saves and commits the positions as events settle, and releases them at a
-//     rebalance or shutdown (position.go, by package position). held.go has all partitions of a node.
+//     rebalance or shutdown (position.go, by package position). owned.go has all partitions of a node.
 //  3. A partition is read page by page (read.go). First it is assigned: the fence is raised, so that the last owner can no
 //     longer commit (assign.go). If the log does not hold the next offset, the partition is held (hold.go). A checkpoint shows
 //     whether the log is still the same (checkpoint.go). After a crash starts are counted, and suspects run alone (serial.go).

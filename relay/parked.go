@@ -159,7 +159,8 @@ func (l *lane) lookAtWhole(ctx context.Context) error {
 	return nil
 }
 
-// load reads what is parked and held in a lane. What was held when the rows were written is tried at once.
+// load reads what is parked and held in a lane. What was held when the rows were written is tried at once, by
+// one event. The rows do not say whether a topic was missing or paused: one that was resumed while nobody owned the lane is tried too.
 func (r *Relay) load(ctx context.Context, l *lane) (err error) {
 	for next, more := (queue{}), true; more; {
 		found, err := r.readQueues(ctx, l.number, next, r.listed)

@@ -11,7 +11,8 @@ import (
 )
 
 // A topic that a person has paused (waiting.Room.Pause, holdfast pause) is held, as one that is missing is: its events are parked in order, and
-// all others go on. But none of its events is tried until it is resumed.
+// all others go on. But none of its events is tried until it is resumed. A claim finds its rows as those of any topic that is held (load), and
+// the first look at the pauses (applyPauses) keeps it from being tried.
 
 // pausesEvery is how often a relay looks what is paused.
 const pausesEvery = time.Second

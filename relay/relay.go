@@ -13,7 +13,8 @@
 //
 // A Relay claims lanes of the log, and for each reads pages by cursor (log.go), publishes them (lane.go), decides what
 // becomes of every event (decide.go), and saves how far it got (saver.go). What the broker refuses waits with its key in
-// a table of its own (park.go, drain.go). Any number of relays share the lanes (claim.go). Nothing is ever updated or
+// a table of its own (park.go, drain.go; room.go knows what waits there). A topic or a partition that takes nothing is
+// held (holds.go), also by a person (pauses.go). Any number of relays share the lanes (claim.go). Nothing is ever updated or
 // deleted in the log itself. Segments that are read, so that their events are published or parked, are emptied whole
 // (segments.go).
 package relay

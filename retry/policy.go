@@ -24,7 +24,7 @@ type Policy struct {
 	// asks for may be longer. Defaults to the value of the place that uses the policy.
 	Cap time.Duration
 
-	// Budget is the time from the first attempt within which another attempt may begin, waits included. -1 means no
+	// Budget is the time from the first attempt (in an inbox, its first failure) within which another attempt may begin, waits included. -1 means no
 	// limit. Defaults to the value of the place that uses the policy.
 	Budget time.Duration
 }

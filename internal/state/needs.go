@@ -16,7 +16,7 @@ import (
 // Need is one thing that needs a person.
 type Need struct {
 	Says    string // one sentence, or two
-	Command string // what shows more of it, or ends it
+	Command string // a shell command that shows more of it, or ends it
 }
 
 // Apart says that Says does not have the command.
@@ -187,7 +187,7 @@ func (s *State) needsOfConsumers(add adder, l Limits) {
 				c.Consumer, Span(c.Overdue))
 		}
 		if c.Node.Consumer != "" && c.Node.Gone() {
-			forget := c.Node.Forget(s.Schema)
+			forget := Psql(c.Node.Forget(s.Schema))
 			add(forget, "consumer %s: no node has been heard of for %s, so its events wait: start one; if nobody needs the consumer any more: %s", c.Consumer, Span(c.Node.Silent), forget)
 		}
 	}
@@ -233,13 +233,13 @@ func whyFull(holders []Holder, behind []Behind) (reasons []Need) {
 func (h Holder) Blame(what string) Need {
 	if h.Prepared != "" {
 		name := "'" + strings.ReplaceAll(h.Prepared, "'", "''") + "'"
-		return Need{fmt.Sprintf("prepared transaction %s has held %s for %s: in this database, roll it back, or commit it if its changes are wanted", name, what, Span(h.Seconds)), psql("rollback prepared " + name)}
+		return Need{fmt.Sprintf("prepared transaction %s has held %s for %s: in this database, roll it back, or commit it if its changes are wanted", name, what, Span(h.Seconds)), Psql("rollback prepared " + name)}
 	}
-	return Need{fmt.Sprintf("process %d (%s) has held %s in one transaction for %s: end it", h.PID, Dash(h.Application), what, Span(h.Seconds)), psql(fmt.Sprintf("select pg_terminate_backend(%d)", h.PID))}
+	return Need{fmt.Sprintf("process %d (%s) has held %s in one transaction for %s: end it", h.PID, Dash(h.Application), what, Span(h.Seconds)), Psql(fmt.Sprintf("select pg_terminate_backend(%d)", h.PID))}
 }
 
-// psql is a command for a shell.
-func psql(sql string) string { return "psql -c " + terminal.Quote(sql) }
+// Psql is a command for a shell.
+func Psql(sql string) string { return "psql -c " + terminal.Quote(sql) }
 
 // SameName compares two looks at the lanes, some seconds apart, and names a relay that has claimed lanes again that it owned: they were lost meanwhile.
 func SameName(before, after Owners) (relay string, lanes []int) {

@@ -117,7 +117,7 @@ func TestNeeds_WhatNeedsAPersonAndWithWhichCommand(t *testing.T) {
 		"consumer billing has 10000+ waiting events of 12+ keys, the oldest for 15m1s: holdfast waiting list --consumer billing --heads",
 		"consumer billing has waiting events that were due 6m0s ago, and no node takes them: start a node of this consumer that handles their types: holdfast waiting groups --consumer billing",
 		"consumer mail has 3 waiting events of 2 keys, the oldest for 15m1s: holdfast waiting list --consumer mail --heads",
-		`consumer mail: no node has been heard of for 1m30s, so its events wait: start one; if nobody needs the consumer any more: delete from "holdfast".consumer_type where consumer = 'mail'`,
+		`consumer mail: no node has been heard of for 1m30s, so its events wait: start one; if nobody needs the consumer any more: psql -c 'delete from "holdfast".consumer_type where consumer = '\''mail'\'''`,
 		"the backfill of consumer billing waits: 9 events wait: holdfast waiting groups --consumer billing",
 		"Kafka does not say where the partitions end, so the lag of consumers is not known: no broker answers: holdfast doctor --brokers HOST:PORT",
 		"consumer billing holds partition 2 of topic orders: its offset is out of range: holdfast status --brokers HOST:PORT",

@@ -40,7 +40,7 @@ type History struct {
 	Losses    int           // tries in a row that lost their connection (FaultLost), or whose COMMIT was not answered
 	Unable    int           // tries in a row that met a server without a disk to write on (FaultUnable). One of the two is 0
 	Quick     int           // immediate retries that are left
-	Age       time.Duration // since the first failure, by the database's clock
+	Age       time.Duration // since the first failure, outages included: by this process's clock, and of a stored event by the database's
 	First     time.Time     // of the first failure; zero before it, and for a stored event, whose age the database knows
 	Stored    bool          // it is a row of `stored`, and its claim has counted the attempt
 	Decided   bool          // its outcome is decided and only has to be written: no handler runs any more
