@@ -43,6 +43,9 @@ type Row struct {
 // Gone says that no node of it lives, and that one should.
 func (r Row) Gone() bool { return r.Living == 0 && !r.Ended }
 
+// For is how long nobody was heard of it. The console's page asks.
+func (r Row) For() time.Duration { return time.Duration(r.Silent) * time.Second }
+
 // Forget is the SQL statement by which a consumer that nobody needs any more is no longer missed.
 func (r Row) Forget(schema string) string {
 	return sqlschema.In(schema, fmt.Sprintf("delete from holdfast.consumer_type where consumer = '%s'", strings.ReplaceAll(r.Consumer, "'", "''")))
