@@ -135,8 +135,9 @@ func (i *intake) doubted(err error) error {
 // afterFailure is the step that writes a verdict.
 func (rec *receiver) afterFailure(d *delivery, h failure.History, v failure.Verdict, failures []string) (step, []string) {
 	attempts, err := h.Attempts, v.Failure.Err
+	as := Stored // v.Free: its row tells of no failure.
 	if !v.Free {
-		failures = failure.AppendError(failures, err)
+		as, failures = Retrying, failure.AppendError(failures, err)
 	}
 	age := func() time.Duration { // At the time of writing, which may come long after the verdict.
 		if h.First.IsZero() {
@@ -158,13 +159,8 @@ func (rec *receiver) afterFailure(d *delivery, h failure.History, v failure.Verd
 			return rec.ledger.deadLetter(ctx, tx, d, l, Dead)
 		}, failures
 	}
-	if v.Free { // Nothing failed that the row could tell of.
-		return func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
-			return rec.queues.store(ctx, tx, d, past{attempts, failures, age()}, &v.Delay, Stored)
-		}, failures
-	}
 	return func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
-		out, perr := rec.queues.store(ctx, tx, d, past{attempts, failures, age()}, &v.Delay, Retrying)
+		out, perr := rec.queues.store(ctx, tx, d, past{attempts, failures, age()}, &v.Delay, as)
 		if perr == nil && out == Retrying {
 			d.after = func() { rec.retried(d.context(), d.e, StateNone, attempts, v.Delay, true, err) }
 		}

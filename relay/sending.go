@@ -178,9 +178,7 @@ func (s *sending) nextSlow(now time.Time) (at time.Time) {
 		if d.call == nil || d.share != nil || now.Sub(d.began) >= slowAfter {
 			continue
 		}
-		if slow := d.began.Add(slowAfter); at.IsZero() || slow.Before(at) {
-			at = slow
-		}
+		at = soonest(at, d.began.Add(slowAfter))
 	}
 	return at
 }
