@@ -33,32 +33,33 @@
 // An arrow shows what a package imports besides internal packages and the standard library. Any of them may be imported by
 // cmd, examples, rig and the tests. A test of rig/internal/lint compares this drawing with the code, in both directions.
 //
-//	contrib/franz (a module)  ->  relay, inbox, inbox/source, holdfast, franz-go, compress, lz4, x/sync
+//	contrib/franz (a module)  ->  relay/publish, inbox, inbox/source, holdfast, franz-go, compress, lz4, x/sync
 //	contrib/mskiam (a module) ->  kafkago/oauthbearer, kafka-go, aws-msk-iam-sasl-signer-go, aws-sdk-go-v2
-//	contrib/nats (a module)   ->  relay, inbox, inbox/source, retry, holdfast, nats.go
-//	contrib/otel (a module)   ->  metrics, idempotency, webhook, inbox, relay, outbox, retry, holdfast, pgx, otel
+//	contrib/nats (a module)   ->  relay/publish, inbox, inbox/source, retry, holdfast, nats.go
+//	contrib/otel (a module)   ->  metrics, idempotency, webhook, inbox, relay, relay/publish, outbox, retry, holdfast, pgx, otel
 //	contrib/prometheus (a module) ->  metrics, idempotency, webhook, inbox, relay, outbox, retry, pgx, client_golang
 //	contrib/redis (a module)  ->  idempotency, go-redis
 //	contrib/schemaregistry (a module) ->  retry, holdfast, avro, franz-go, protobuf
 //	contrib/sql (a module)    ->  outbox, holdfast
 //	contrib/sql/sqltx         ->  retry, holdfast, pgx
-//	kafkago                   ->  inbox, inbox/source, relay, retry, holdfast, kafka-go, compress, x/sync
+//	kafkago                   ->  inbox, inbox/source, relay/publish, retry, holdfast, kafka-go, compress, x/sync
 //	kafkago/oauthbearer       ->  kafka-go
-//	direct                    ->  relay, inbox, retry, holdfast
+//	direct                    ->  relay/publish, inbox, retry, holdfast
 //	console                   ->  metrics, find, waiting, dlq, pgx
-//	metrics                   ->  idempotency, webhook, inbox, inbox/source, relay, outbox, retry, holdfast, pgx
-//	holdfasttest (for tests)  ->  inbox/sourcetest, relay, inbox, inbox/source, holdfast, pgx
+//	metrics                   ->  idempotency, webhook, inbox, inbox/source, relay, relay/publish, outbox, retry, holdfast, pgx
+//	holdfasttest (for tests)  ->  inbox/sourcetest, relay/publish, inbox, inbox/source, holdfast, pgx
 //	inbox/sourcetest          ->  inbox, inbox/source
-//	relay/publishertest       ->  relay, holdfast
+//	relay/publishertest       ->  relay/publish, holdfast
 //	webhook                   ->  inbox, retry, holdfast, pgx
 //	inbox                     ->  inbox/source, retry, holdfast, pgx, puddle, uuid, x/sync
-//	relay                     ->  retry, holdfast, pgx, puddle, x/sync
+//	relay                     ->  relay/publish, retry, holdfast, pgx, puddle, x/sync
 //	idempotency               ->  retry, pgx, puddle, uuid, jcs, httpsfv
 //	tenant                    ->  dlq, pgx
 //	waiting                   ->  dlq, holdfast, pgx
 //	dlq                       ->  holdfast, pgx
 //	find                      ->  holdfast, pgx
 //	outbox                    ->  holdfast, pgx, uuid
+//	relay/publish             ->  retry, holdfast
 //	inbox/source              ->  nothing
 //	retry                     ->  pgx, backoff, uuid
 //	holdfast (this package)   ->  pgx

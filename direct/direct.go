@@ -31,7 +31,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/foreign"
 	"github.com/holdfast-go/holdfast/internal/hook"
 	"github.com/holdfast-go/holdfast/internal/lane"
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -66,8 +66,8 @@ type Publisher struct {
 }
 
 var (
-	_ relay.Partitioner = (*Publisher)(nil)
-	_ relay.Named       = (*Publisher)(nil)
+	_ publish.Partitioner = (*Publisher)(nil)
+	_ publish.Named       = (*Publisher)(nil)
 )
 
 // System names the messaging system for traces and metrics: "holdfast", as there is no other.
@@ -131,10 +131,10 @@ func (p *Publisher) Publish(ctx context.Context, events []holdfast.Event) []erro
 	var failed failures
 	for i, e := range events {
 		if first := failed.before(e); first != nil {
-			answers[i] = &relay.PublishError{
+			answers[i] = &publish.Error{
 				Topic:     e.Topic,
 				Partition: -1,
-				Fault:     relay.FaultOf(first),
+				Fault:     publish.FaultOf(first),
 				NotSent:   true,
 				Err:       first,
 			}
@@ -150,10 +150,10 @@ func (p *Publisher) Publish(ctx context.Context, events []holdfast.Event) []erro
 func (p *Publisher) store(ctx context.Context, e holdfast.Event) error {
 	stores, routed := p.routes[e.Topic]
 	if !routed {
-		return &relay.PublishError{
+		return &publish.Error{
 			Topic:     e.Topic,
 			Partition: -1,
-			Fault:     relay.FaultTopic,
+			Fault:     publish.FaultTopic,
 			Err:       errors.New("topic has no route: give it one in direct.New"),
 		}
 	}
@@ -162,7 +162,7 @@ func (p *Publisher) store(ctx context.Context, e holdfast.Event) error {
 		stored, err := put(bounded, s, e)
 		cancel()
 		if err = foreign.Error(err); err != nil {
-			return &relay.PublishError{
+			return &publish.Error{
 				Topic:     e.Topic,
 				Partition: -1,
 				Fault:     faultOf(err, p.one),
@@ -170,10 +170,10 @@ func (p *Publisher) store(ctx context.Context, e holdfast.Event) error {
 			}
 		}
 		if !stored { // It waits in its topic for somebody who wants it: there is no log to read it from again.
-			return &relay.PublishError{
+			return &publish.Error{
 				Topic:     e.Topic,
 				Partition: -1,
-				Fault:     relay.FaultTopic,
+				Fault:     publish.FaultTopic,
 				Err:       unknownType(s, e),
 			}
 		}
@@ -208,16 +208,16 @@ func unknownType(s Store, e holdfast.Event) error {
 }
 
 // faultOf says what an inbox's error means. An inbox that is full or away holds what goes to it, and nothing else.
-func faultOf(err error, one bool) relay.Fault {
+func faultOf(err error, one bool) publish.Fault {
 	switch {
 	case errors.Is(err, inbox.ErrFull):
-		return relay.FaultTopic
+		return publish.FaultTopic
 	case retry.Classify(err) == retry.Validation:
-		return relay.FaultRecord
+		return publish.FaultRecord
 	case one:
-		return relay.FaultBroker
+		return publish.FaultBroker
 	default:
-		return relay.FaultTopic
+		return publish.FaultTopic
 	}
 }
 
@@ -229,11 +229,11 @@ type failures struct {
 }
 
 func (f *failures) note(e holdfast.Event, err error) {
-	switch relay.FaultOf(err) {
+	switch publish.FaultOf(err) {
 	case "":
-	case relay.FaultBroker:
+	case publish.FaultBroker:
 		f.all = err
-	case relay.FaultRecord:
+	case publish.FaultRecord:
 		if e.Key == "" { // it has no order
 			return
 		}

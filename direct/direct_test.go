@@ -29,6 +29,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 	"github.com/holdfast-go/holdfast/relay/publishertest"
 	"github.com/holdfast-go/holdfast/retry"
 )
@@ -118,7 +119,7 @@ func TestDirect_APublisherToInboxesKeepsThePromises(t *testing.T) {
 					partition = 0
 				}
 				mu.Unlock()
-				all = append(all, publishertest.Stored{Partition: partition, Record: relay.RecordOf(e)})
+				all = append(all, publishertest.Stored{Partition: partition, Record: publish.RecordOf(e)})
 			}
 			return all
 		},
@@ -176,17 +177,17 @@ func TestDirect_AnInboxThatIsAwayHoldsItsTopicsAlone(t *testing.T) {
 	t.Parallel()
 	var took []string
 	works := &storeFunc{f: func(e holdfast.Event) error { took = append(took, e.ID); return nil }}
-	for fault, err := range map[relay.Fault]error{relay.FaultTopic: errors.New("no route to host"), relay.FaultRecord: retry.Permanent(errors.New("no"))} {
+	for fault, err := range map[publish.Fault]error{publish.FaultTopic: errors.New("no route to host"), publish.FaultRecord: retry.Permanent(errors.New("no"))} {
 		took = nil
 		fails := &storeFunc{f: func(holdfast.Event) error { return err }}
 		p := newPublisher(t, map[string][]direct.Store{"both": {works, fails}, "one": {works}}, direct.Config{})
 		answers := p.Publish(t.Context(), []holdfast.Event{{ID: "1", Topic: "both", Key: "k"}, {ID: "2", Topic: "one", Key: "k"}, {ID: "3", Topic: "both", Key: "k"}})
-		if relay.FaultOf(answers[0]) != fault || answers[1] != nil || !errors.Is(answers[2], answers[0]) || !slices.Equal(took, []string{"1", "2"}) {
+		if publish.FaultOf(answers[0]) != fault || answers[1] != nil || !errors.Is(answers[2], answers[0]) || !slices.Equal(took, []string{"1", "2"}) {
 			t.Errorf("%s: answers %v, and %q are stored", fault, answers, took)
 		}
 	}
 	full := &storeFunc{f: func(holdfast.Event) error { return fmt.Errorf("store event: %w", inbox.ErrFull) }}
-	if got := relay.FaultOf(newPublisher(t, map[string][]direct.Store{"o": {full}}, direct.Config{}).Publish(t.Context(), []holdfast.Event{{ID: "1", Topic: "o"}})[0]); got != relay.FaultTopic {
+	if got := publish.FaultOf(newPublisher(t, map[string][]direct.Store{"o": {full}}, direct.Config{}).Publish(t.Context(), []holdfast.Event{{ID: "1", Topic: "o"}})[0]); got != publish.FaultTopic {
 		t.Errorf("a full inbox is the fault of %q", got)
 	}
 }
@@ -195,13 +196,13 @@ func TestDirect_AStoreWhoseErrorMayPanicRefuses(t *testing.T) {
 	t.Parallel()
 	for _, bad := range badly.Errors() {
 		p := newPublisher(t, map[string][]direct.Store{"o": {&storeFunc{f: func(holdfast.Event) error { return bad.Err }}}}, direct.Config{})
-		want := relay.FaultBroker
+		want := publish.FaultBroker
 		if retry.IsPermanent(bad.Err) {
-			want = relay.FaultRecord
+			want = publish.FaultRecord
 		}
 		answers := p.Publish(t.Context(), []holdfast.Event{{ID: "1", Topic: "o", Key: "k"}, {ID: "2", Topic: "o", Key: "k"}})
-		if text := fmt.Sprint(answers[1]); relay.FaultOf(answers[0]) != want || !strings.Contains(text, bad.Says) {
-			t.Errorf("%s: the fault of %q, %q; want %q and %q", bad.Name, relay.FaultOf(answers[0]), text, want, bad.Says)
+		if text := fmt.Sprint(answers[1]); publish.FaultOf(answers[0]) != want || !strings.Contains(text, bad.Says) {
+			t.Errorf("%s: the fault of %q, %q; want %q and %q", bad.Name, publish.FaultOf(answers[0]), text, want, bad.Says)
 		}
 	}
 }
@@ -219,15 +220,15 @@ func TestDirect_AnEventOfAnUnknownTypeIsNotAcknowledged(t *testing.T) {
 		}
 		return in
 	}
-	publish := func(s direct.Store) error {
+	send := func(s direct.Store) error {
 		return newPublisher(t, map[string][]direct.Store{"orders": {s}}, direct.Config{}).Publish(t.Context(), []holdfast.Event{e})[0]
 	}
 	skipped := 0
 	observed := inbox.Observer{OnUnknownType: func(string, string) { skipped++ }, OnReceive: func(inbox.Received) { skipped++ }}
 	unaware := handling(inbox.Config{Observer: observed}, "order.paid")
 	for name, s := range map[string]direct.Store{"an inbox": unaware, "a store around one": &storeFunc{out: inbox.Skipped, f: func(holdfast.Event) error { return nil }}} {
-		err := publish(s)
-		if relay.FaultOf(err) != relay.FaultTopic || rows() != 0 || skipped != 0 {
+		err := send(s)
+		if publish.FaultOf(err) != publish.FaultTopic || rows() != 0 || skipped != 0 {
 			t.Errorf("%s: %v, %d rows, %d reports; want the topic's fault, and that nothing is stored or told as skipped", name, err, rows(), skipped)
 		}
 		for _, want := range []string{`the type "order.placed"`, "topic orders", "start a node with a handler", "inbox.UnknownStore", "inbox.UnknownSkip"} {
@@ -239,14 +240,14 @@ func TestDirect_AnEventOfAnUnknownTypeIsNotAcknowledged(t *testing.T) {
 			t.Errorf("it says %v, and not whose inbox", err)
 		}
 	}
-	if err := publish(handling(inbox.Config{UnknownType: inbox.UnknownSkip, Observer: observed}, "order.paid")); err != nil || rows() != 0 || skipped != 2 {
+	if err := send(handling(inbox.Config{UnknownType: inbox.UnknownSkip, Observer: observed}, "order.paid")); err != nil || rows() != 0 || skipped != 2 {
 		t.Errorf("with UnknownSkip set: %v, %d rows, %d reports", err, rows(), skipped)
 	}
-	if err := publish(handling(inbox.Config{UnknownType: inbox.UnknownStore}, "order.paid")); err != nil || rows() != 1 {
+	if err := send(handling(inbox.Config{UnknownType: inbox.UnknownStore}, "order.paid")); err != nil || rows() != 1 {
 		t.Errorf("with UnknownStore set: %v, %d rows", err, rows())
 	}
 	e.ID = "2"
-	if err := publish(handling(inbox.Config{}, "order.placed")); err != nil || rows() != 2 {
+	if err := send(handling(inbox.Config{}, "order.placed")); err != nil || rows() != 2 {
 		t.Errorf("with a handler: %v, %d rows", err, rows())
 	}
 }
@@ -351,7 +352,7 @@ func (s *shop) relay() (stop func()) {
 				s.Errorf("what is published without a broker is of the system %q", p.System)
 			}
 			return ctx, func(errs []error) {
-				if slices.ContainsFunc(errs, func(err error) bool { return relay.FaultOf(err) == relay.FaultTopic }) {
+				if slices.ContainsFunc(errs, func(err error) bool { return publish.FaultOf(err) == publish.FaultTopic }) {
 					s.held.Add(1)
 				}
 			}

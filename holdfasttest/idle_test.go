@@ -22,6 +22,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -102,7 +103,7 @@ func (p *publisher) accept() {
 }
 
 func refused(e holdfast.Event) error {
-	return &relay.PublishError{Topic: e.Topic, Partition: -1, Fault: relay.FaultRecord, Err: errors.New("too large for this broker")}
+	return &publish.Error{Topic: e.Topic, Partition: -1, Fault: publish.FaultRecord, Err: errors.New("too large for this broker")}
 }
 
 // background runs f until the test ends.

@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/inbox/sourcetest"
 	"github.com/holdfast-go/holdfast/internal/lane"
 	"github.com/holdfast-go/holdfast/internal/wire"
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // Kafka is a broker in memory: a relay publishes to it, and consumers take from it what was published. It is for tests of a service
@@ -36,7 +36,7 @@ type memoryTopic struct {
 	events     []holdfast.Event
 }
 
-var _ relay.Partitioner = (*Kafka)(nil)
+var _ publish.Partitioner = (*Kafka)(nil)
 
 // CreateTopic makes an empty topic. It panics if there is one of that name.
 func (k *Kafka) CreateTopic(name string, partitions int) {
@@ -83,10 +83,10 @@ func (k *Kafka) Publish(ctx context.Context, events []holdfast.Event) []error {
 	for i, e := range events {
 		q := queue{e.Topic, e.Key}
 		if first := refused[q]; first != nil {
-			answers[i] = &relay.PublishError{
+			answers[i] = &publish.Error{
 				Topic:     e.Topic,
 				Partition: -1,
-				Fault:     relay.FaultOf(first),
+				Fault:     publish.FaultOf(first),
 				NotSent:   true,
 				Err:       first,
 			}
@@ -113,15 +113,15 @@ func (k *Kafka) Partition(e holdfast.Event) (partition, partitions int) {
 
 // append writes one event.
 func (k *Kafka) append(ctx context.Context, e holdfast.Event) error {
-	fail := func(fault relay.Fault, err error) error {
-		return &relay.PublishError{Topic: e.Topic, Partition: -1, Fault: fault, Err: err}
+	fail := func(fault publish.Fault, err error) error {
+		return &publish.Error{Topic: e.Topic, Partition: -1, Fault: fault, Err: err}
 	}
 	if err := ctx.Err(); err != nil {
-		return fail(relay.FaultBroker, err)
+		return fail(publish.FaultBroker, err)
 	}
 	if k.RefuseFunc != nil {
 		if err := k.RefuseFunc(e); err != nil {
-			return fail(relay.FaultRecord, err)
+			return fail(publish.FaultRecord, err)
 		}
 	}
 	k.mu.Lock()
@@ -129,9 +129,9 @@ func (k *Kafka) append(ctx context.Context, e holdfast.Event) error {
 	t := k.topics[e.Topic]
 	switch {
 	case k.down:
-		return fail(relay.FaultBroker, errors.New("no broker answers"))
+		return fail(publish.FaultBroker, errors.New("no broker answers"))
 	case t == nil:
-		return fail(relay.FaultTopic, fmt.Errorf("topic %s does not exist: create it", e.Topic))
+		return fail(publish.FaultTopic, fmt.Errorf("topic %s does not exist: create it", e.Topic))
 	}
 	r := source.Record{
 		Value:   bytes.Clone(e.Payload),
@@ -143,7 +143,7 @@ func (k *Kafka) append(ctx context.Context, e holdfast.Event) error {
 	}
 	read, err := wire.Read(e.Topic, r.Key, r.Value, r.Headers, r.Time)
 	if err != nil {
-		return fail(relay.FaultRecord, err)
+		return fail(publish.FaultRecord, err)
 	}
 	t.events = append(t.events, read)
 	k.groups.Produce(e.Topic, lane.PartitionOf(e.Key, e.ID, t.partitions), r)

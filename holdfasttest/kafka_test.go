@@ -19,6 +19,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 	"github.com/holdfast-go/holdfast/relay/publishertest"
 	"github.com/holdfast-go/holdfast/retry"
 )
@@ -56,9 +57,9 @@ func readAll(t testing.TB, k *holdfasttest.Kafka, topic string) (all []publisher
 				t.Fatal(err)
 			}
 			for _, r := range page.Records {
-				s := publishertest.Stored{Partition: tp.Partition, Record: relay.Record{Key: r.Key, Value: r.Value}}
+				s := publishertest.Stored{Partition: tp.Partition, Record: publish.Record{Key: r.Key, Value: r.Value}}
 				for _, h := range r.Headers {
-					s.Headers = append(s.Headers, relay.Header(h))
+					s.Headers = append(s.Headers, publish.Header(h))
 				}
 				all = append(all, s)
 			}

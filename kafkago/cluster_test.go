@@ -20,7 +20,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/wire"
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // clusterPublisher returns a publisher on a cluster, with a transport that sees new topics soon.
@@ -60,7 +60,7 @@ func publishAll(t *testing.T, k *Publisher, events []holdfast.Event, between fun
 			if err == nil {
 				continue
 			}
-			if last = err; FaultOf(err) == relay.FaultRecord {
+			if last = err; FaultOf(err) == publish.FaultRecord {
 				t.Fatalf("event %d: %v", i, err)
 			}
 			left = append(left, events[i])
@@ -153,7 +153,7 @@ func TestCluster_OneRecordAByteTooLargeIsRefusedAloneAmongGoodOnes(t *testing.T)
 		longest := 1500
 		for refused := false; !refused; {
 			err := k.Publish(t.Context(), []holdfast.Event{sized("00", "k", longest+1)})[0]
-			if refused = FaultOf(err) == relay.FaultRecord; err == nil { // else the topic is new, or the broker slow: it is asked again
+			if refused = FaultOf(err) == publish.FaultRecord; err == nil { // else the topic is new, or the broker slow: it is asked again
 				longest++
 			}
 		}
@@ -327,11 +327,11 @@ func TestCluster_AnotherLeaderIsAskedWhenOneGivesNoAnswer(t *testing.T) {
 	for _, step := range []struct {
 		name string
 		away func(address string) bool
-		want relay.Fault
+		want publish.Fault
 	}{
-		{"the leader is away, to which the client was pointed", func(address string) bool { return address == leader }, relay.FaultPartition},
-		{"everybody is away", func(string) bool { return true }, relay.FaultBroker},
-		{"the leader alone, again", func(address string) bool { return address == leader }, relay.FaultPartition},
+		{"the leader is away, to which the client was pointed", func(address string) bool { return address == leader }, publish.FaultPartition},
+		{"everybody is away", func(string) bool { return true }, publish.FaultBroker},
+		{"the leader alone, again", func(address string) bool { return address == leader }, publish.FaultPartition},
 	} {
 		cut(step.away)
 		for i := range 3 {

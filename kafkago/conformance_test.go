@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/inbox/sourcetest"
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 	"github.com/holdfast-go/holdfast/relay/publishertest"
 )
 
@@ -22,7 +23,7 @@ func TestConformance_ThePublisherKeepsThePromises(t *testing.T) {
 
 func TestConformance_ThePublisherWithMiddlewareKeepsThePromises(t *testing.T) {
 	publisherKeepsThePromises(t, func(p relay.Publisher) relay.Publisher {
-		return relay.Wrap(p, func(next relay.PublishFunc) relay.PublishFunc { return next })
+		return publish.Wrap(p, func(next publish.Func) publish.Func { return next })
 	})
 }
 
@@ -40,11 +41,11 @@ func publisherKeepsThePromises(t *testing.T, with func(relay.Publisher) relay.Pu
 			Read: func(t testing.TB, topic string) []publishertest.Stored {
 				var all []publishertest.Stored
 				for _, r := range cluster.ReadAll(t, topic) {
-					headers := make([]relay.Header, len(r.Headers))
+					headers := make([]publish.Header, len(r.Headers))
 					for i, h := range r.Headers {
-						headers[i] = relay.Header(h)
+						headers[i] = publish.Header(h)
 					}
-					all = append(all, publishertest.Stored{Partition: r.Partition, Record: relay.Record{Key: r.Key, Value: r.Value, Headers: headers}})
+					all = append(all, publishertest.Stored{Partition: r.Partition, Record: publish.Record{Key: r.Key, Value: r.Value, Headers: headers}})
 				}
 				return all
 			},

@@ -16,7 +16,7 @@ import (
 	"github.com/segmentio/kafka-go/protocol"
 	"github.com/segmentio/kafka-go/protocol/produce"
 
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -27,7 +27,7 @@ func TestErrors_OnlyWhatIsWrongWithTheRecordItselfSpendsAttempts(t *testing.T) {
 	want := []kafka.Error{kafka.InvalidMessage, kafka.MessageSizeTooLarge, kafka.RecordListTooLarge, kafka.InvalidRecord}
 	var got []kafka.Error
 	for code := kafka.Unknown; code <= lastCode; code++ {
-		if code != 0 && FaultOf(code) == relay.FaultRecord {
+		if code != 0 && FaultOf(code) == publish.FaultRecord {
 			got = append(got, code)
 		}
 	}
@@ -43,56 +43,56 @@ func TestErrors_EveryCodeOfKafkaHoldsSomething(t *testing.T) {
 		}
 		err := publishError("orders", 3, FaultOf(code), code)
 		switch err.Fault {
-		case relay.FaultRecord, relay.FaultTopic, relay.FaultPartition, relay.FaultBroker:
+		case publish.FaultRecord, publish.FaultTopic, publish.FaultPartition, publish.FaultBroker:
 		default:
 			t.Errorf("%v is %q", code, err.Fault)
 		}
-		if class := err.RetryClass(); class == "" || (class == retry.Validation) != (err.Fault == relay.FaultRecord) {
+		if class := err.RetryClass(); class == "" || (class == retry.Validation) != (err.Fault == publish.FaultRecord) {
 			t.Errorf("%v, a fault of the %s, is of class %q", code, err.Fault, class)
 		}
 	}
-	if got := FaultOf(kafka.Error(4711)); got != relay.FaultPartition {
+	if got := FaultOf(kafka.Error(4711)); got != publish.FaultPartition {
 		t.Errorf("a code of the future is %q", got)
 	}
 }
 
 // faultyError is an error of somebody else's Publisher.
-type faultyError struct{ fault relay.Fault }
+type faultyError struct{ fault publish.Fault }
 
-func (e faultyError) Error() string             { return "no" }
-func (e faultyError) PublishFault() relay.Fault { return e.fault }
+func (e faultyError) Error() string               { return "no" }
+func (e faultyError) PublishFault() publish.Fault { return e.fault }
 
 func TestErrors_FaultOf(t *testing.T) {
 	wrap := func(err error) error { return fmt.Errorf("kafka.(*Client).Produce: %w", err) }
 	for _, test := range []struct {
 		name  string
 		err   error
-		fault relay.Fault
+		fault publish.Fault
 		class retry.Class
 	}{
 		{"no error is no fault", nil, "", ""},
-		{"a record that is too large", wrap(kafka.MessageSizeTooLarge), relay.FaultRecord, retry.Validation},
-		{"kafka-go's own error for it", kafka.MessageTooLargeError{}, relay.FaultRecord, retry.Validation},
-		{"a code with the broker's words", fmt.Errorf("%w: no key", kafka.InvalidRecord), relay.FaultRecord, retry.Validation},
-		{"a clock the broker does not believe is no record's fault", kafka.InvalidTimestamp, relay.FaultTopic, retry.Unavailable},
-		{"a missing topic", kafka.UnknownTopicOrPartition, relay.FaultTopic, retry.Unavailable},
-		{"a topic kafka-go has not seen", wrap(produce.NewError(protocol.NewErrNoTopic("t"))), relay.FaultTopic, retry.Unavailable},
-		{"no right to write", kafka.TopicAuthorizationFailed, relay.FaultTopic, retry.Auth},
-		{"a partition kafka-go has not seen", wrap(produce.NewError(protocol.NewErrNoPartition("t", 1))), relay.FaultPartition, retry.Unavailable},
-		{"no leader", wrap(produce.NewError(protocol.NewErrNoLeader("t", 1))), relay.FaultPartition, retry.Unavailable},
-		{"too few replicas", kafka.NotEnoughReplicas, relay.FaultPartition, retry.Unavailable},
-		{"too few replicas after writing", kafka.NotEnoughReplicasAfterAppend, relay.FaultPartition, retry.Unavailable},
-		{"replication that takes too long", kafka.RequestTimedOut, relay.FaultPartition, retry.Timeout},
-		{"a code between the rows", kafka.RebalanceInProgress, relay.FaultPartition, retry.Transient},
-		{"a wrong password", wrap(kafka.SASLAuthenticationFailed), relay.FaultBroker, retry.Auth},
-		{"no answer in time", wrap(context.DeadlineExceeded), relay.FaultBroker, retry.Timeout},
-		{"a connection refused", wrap(&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}), relay.FaultBroker, retry.Unavailable},
-		{"a connection cut", wrap(io.ErrUnexpectedEOF), relay.FaultBroker, retry.Unavailable},
-		{"a name that does not resolve", &net.DNSError{}, relay.FaultBroker, retry.Unavailable},
-		{"an answer to another question", protocol.Errorf("correlation id mismatch"), relay.FaultBroker, retry.Transient},
-		{"a foreign error", errors.New("?"), relay.FaultBroker, retry.Transient},
-		{"a foreign error that is permanent", retry.Permanent(errors.New("?")), relay.FaultRecord, retry.Validation},
-		{"a foreign error that says so itself", wrap(faultyError{relay.FaultTopic}), relay.FaultTopic, ""},
+		{"a record that is too large", wrap(kafka.MessageSizeTooLarge), publish.FaultRecord, retry.Validation},
+		{"kafka-go's own error for it", kafka.MessageTooLargeError{}, publish.FaultRecord, retry.Validation},
+		{"a code with the broker's words", fmt.Errorf("%w: no key", kafka.InvalidRecord), publish.FaultRecord, retry.Validation},
+		{"a clock the broker does not believe is no record's fault", kafka.InvalidTimestamp, publish.FaultTopic, retry.Unavailable},
+		{"a missing topic", kafka.UnknownTopicOrPartition, publish.FaultTopic, retry.Unavailable},
+		{"a topic kafka-go has not seen", wrap(produce.NewError(protocol.NewErrNoTopic("t"))), publish.FaultTopic, retry.Unavailable},
+		{"no right to write", kafka.TopicAuthorizationFailed, publish.FaultTopic, retry.Auth},
+		{"a partition kafka-go has not seen", wrap(produce.NewError(protocol.NewErrNoPartition("t", 1))), publish.FaultPartition, retry.Unavailable},
+		{"no leader", wrap(produce.NewError(protocol.NewErrNoLeader("t", 1))), publish.FaultPartition, retry.Unavailable},
+		{"too few replicas", kafka.NotEnoughReplicas, publish.FaultPartition, retry.Unavailable},
+		{"too few replicas after writing", kafka.NotEnoughReplicasAfterAppend, publish.FaultPartition, retry.Unavailable},
+		{"replication that takes too long", kafka.RequestTimedOut, publish.FaultPartition, retry.Timeout},
+		{"a code between the rows", kafka.RebalanceInProgress, publish.FaultPartition, retry.Transient},
+		{"a wrong password", wrap(kafka.SASLAuthenticationFailed), publish.FaultBroker, retry.Auth},
+		{"no answer in time", wrap(context.DeadlineExceeded), publish.FaultBroker, retry.Timeout},
+		{"a connection refused", wrap(&net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}), publish.FaultBroker, retry.Unavailable},
+		{"a connection cut", wrap(io.ErrUnexpectedEOF), publish.FaultBroker, retry.Unavailable},
+		{"a name that does not resolve", &net.DNSError{}, publish.FaultBroker, retry.Unavailable},
+		{"an answer to another question", protocol.Errorf("correlation id mismatch"), publish.FaultBroker, retry.Transient},
+		{"a foreign error", errors.New("?"), publish.FaultBroker, retry.Transient},
+		{"a foreign error that is permanent", retry.Permanent(errors.New("?")), publish.FaultRecord, retry.Validation},
+		{"a foreign error that says so itself", wrap(faultyError{publish.FaultTopic}), publish.FaultTopic, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if got := FaultOf(test.err); got != test.fault {
@@ -113,9 +113,9 @@ func TestErrors_FaultOf(t *testing.T) {
 }
 
 func TestErrors_PublishErrorsNameTheirPlace(t *testing.T) {
-	cause := &relay.PublishError{Topic: "orders", Partition: 3, Fault: relay.FaultRecord, Err: kafka.MessageSizeTooLarge}
-	behind := &relay.PublishError{Topic: "orders", Partition: 3, Fault: relay.FaultRecord, NotSent: true, Err: cause}
-	unknown := &relay.PublishError{Topic: "orders", Partition: -1, Fault: relay.FaultTopic, Err: kafka.UnknownTopicOrPartition}
+	cause := &publish.Error{Topic: "orders", Partition: 3, Fault: publish.FaultRecord, Err: kafka.MessageSizeTooLarge}
+	behind := &publish.Error{Topic: "orders", Partition: 3, Fault: publish.FaultRecord, NotSent: true, Err: cause}
+	unknown := &publish.Error{Topic: "orders", Partition: -1, Fault: publish.FaultTopic, Err: kafka.UnknownTopicOrPartition}
 	for _, test := range []struct {
 		err    error
 		prefix string

@@ -8,20 +8,20 @@ import (
 	"github.com/segmentio/kafka-go/protocol"
 
 	"github.com/holdfast-go/holdfast/internal/kafkafault"
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
 // FaultOf says what an error of kafka-go means for a relay, for a relay.Publisher of your own on kafka-go: "" for nil. An
-// error that says so itself is believed, as relay.FaultOf does. A kafka.Error is looked up in a table of all codes that a
+// error that says so itself is believed, as publish.FaultOf does. A kafka.Error is looked up in a table of all codes that a
 // broker answers to a Produce or Metadata request. Of all others only those that are retry.Permanent are the record's own.
-func FaultOf(err error) relay.Fault {
+func FaultOf(err error) publish.Fault {
 	return kafkafault.Said(err, meaningOf)
 }
 
 // publishError is the answer for an event that is not acknowledged because of err, which is of kafka-go.
-func publishError(topic string, partition int, fault relay.Fault, err error) *relay.PublishError {
-	return &relay.PublishError{
+func publishError(topic string, partition int, fault publish.Fault, err error) *publish.Error {
+	return &publish.Error{
 		Topic:     topic,
 		Partition: partition,
 		Fault:     fault,
@@ -31,7 +31,7 @@ func publishError(topic string, partition int, fault relay.Fault, err error) *re
 }
 
 // notSent is the answer for an event that never left, because of err.
-func notSent(topic string, partition int, fault relay.Fault, err error) *relay.PublishError {
+func notSent(topic string, partition int, fault publish.Fault, err error) *publish.Error {
 	e := publishError(topic, partition, fault, err)
 	e.NotSent = true
 	return e
@@ -42,9 +42,9 @@ var clientFaults = []struct {
 	err error
 	kafkafault.Meaning
 }{
-	{protocol.ErrNoTopic, kafkafault.Meaning{Fault: relay.FaultTopic, Class: retry.Unavailable}},
-	{protocol.ErrNoPartition, kafkafault.Meaning{Fault: relay.FaultPartition, Class: retry.Unavailable}},
-	{protocol.ErrNoLeader, kafkafault.Meaning{Fault: relay.FaultPartition, Class: retry.Unavailable}},
+	{protocol.ErrNoTopic, kafkafault.Meaning{Fault: publish.FaultTopic, Class: retry.Unavailable}},
+	{protocol.ErrNoPartition, kafkafault.Meaning{Fault: publish.FaultPartition, Class: retry.Unavailable}},
+	{protocol.ErrNoLeader, kafkafault.Meaning{Fault: publish.FaultPartition, Class: retry.Unavailable}},
 }
 
 // meaningOf looks err up: Kafka's codes first, then kafka-go's own answers, then what package retry knows.

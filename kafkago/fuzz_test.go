@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/kafkafault"
 	"github.com/holdfast-go/holdfast/internal/murmur2"
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -75,7 +75,7 @@ func FuzzEveryErrorIsSomebodysFault(f *testing.F) {
 	f.Add(-1, byte(1), "")
 	f.Add(1<<30, byte(255), "x\x00\xff")
 	f.Add(0, byte(2), "no code at all")
-	faults := []relay.Fault{relay.FaultRecord, relay.FaultTopic, relay.FaultPartition, relay.FaultBroker}
+	faults := []publish.Fault{publish.FaultRecord, publish.FaultTopic, publish.FaultPartition, publish.FaultBroker}
 	f.Fuzz(func(t *testing.T, code int, shape byte, text string) {
 		var err error = kafka.Error(code)
 		if shape&1 != 0 {
@@ -101,7 +101,7 @@ func FuzzEveryErrorIsSomebodysFault(f *testing.F) {
 				t.Fatalf("a PublishError says %q, and FaultOf %q", said, got)
 			}
 			class := retry.Classify(e)
-			if class == "" || said != relay.FaultRecord && class == retry.Validation || said == relay.FaultRecord && class != retry.Validation {
+			if class == "" || said != publish.FaultRecord && class == retry.Validation || said == publish.FaultRecord && class != retry.Validation {
 				t.Fatalf("%v, the fault of %q, has the class %q", err, said, class)
 			}
 		}

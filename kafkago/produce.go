@@ -9,7 +9,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/wire"
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // maxThrottle bounds how long we do as a broker's quota asks. Kafka's own bound is its quota window, 11 s by default.
@@ -17,12 +17,12 @@ const maxThrottle = 30 * time.Second
 
 // produce sends one batch of q's partition and waits for the answer: nil when it is acknowledged, else what is wrong
 // with it, and, when the broker says so, which records are to blame, by their place in the batch.
-func (pu *Publisher) produce(ctx context.Context, q *partitionQueue, batch []int32) (*relay.PublishError, map[int]error) {
-	fail := func(fault relay.Fault, err error) *relay.PublishError {
+func (pu *Publisher) produce(ctx context.Context, q *partitionQueue, batch []int32) (*publish.Error, map[int]error) {
+	fail := func(fault publish.Fault, err error) *publish.Error {
 		return publishError(q.Topic, q.Partition, fault, err)
 	}
 	if err := pu.throttle(ctx); err != nil {
-		return notSent(q.Topic, q.Partition, relay.FaultBroker, err), nil
+		return notSent(q.Topic, q.Partition, publish.FaultBroker, err), nil
 	}
 
 	// From here on only time ends the request. kafka-go would return on a cancelled context and leave the request under
@@ -47,8 +47,8 @@ func (pu *Publisher) produce(ctx context.Context, q *partitionQueue, batch []int
 	if err != nil {
 		// records is not used again: at a deadline the connection's goroutine may still be reading it.
 		fault := meaningOf(err).Fault
-		if fault == relay.FaultBroker && unanswered(err) && pu.leaderAway(ctx, q.Topic, q.Partition, began) {
-			fault = relay.FaultPartition // it is this partition's leader that is away, not the cluster
+		if fault == publish.FaultBroker && unanswered(err) && pu.leaderAway(ctx, q.Topic, q.Partition, began) {
+			fault = publish.FaultPartition // it is this partition's leader that is away, not the cluster
 		}
 		return fail(fault, err), nil
 	}

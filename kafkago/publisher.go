@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // Publisher is a relay.Publisher on kafka-go's Client.Produce. It may be used by many goroutines at once.
@@ -73,15 +73,15 @@ func NewPublisher(c Connection, k PublisherConfig) (*Publisher, error) {
 // What Connection.Wrap opened is its owner's to close. Close may be called many times, by many goroutines at once.
 func (pu *Publisher) Close() { pu.own.CloseIdleConnections() }
 
-var _ relay.Pinger = (*Publisher)(nil)
+var _ publish.Pinger = (*Publisher)(nil)
 
-// Ping returns nil once any broker has answered, and else why none does: relay.Pinger.
+// Ping returns nil once any broker has answered, and else why none does: publish.Pinger.
 func (pu *Publisher) Ping(ctx context.Context) error {
 	_, err := pu.client.ApiVersions(ctx, &kafka.ApiVersionsRequest{Addr: pu.client.Addr})
 	return err
 }
 
-// Partition says which partition e would go to, and how many its topic has, by the metadata at hand: relay.Partitioner. Both
+// Partition says which partition e would go to, and how many its topic has, by the metadata at hand: publish.Partitioner. Both
 // are 0 for a topic that no call of Publish has met yet, and for one that does not exist. It never asks the network.
 func (pu *Publisher) Partition(e holdfast.Event) (partition, partitions int) {
 	t := pu.topics.known(e.Topic)
@@ -95,14 +95,14 @@ func (pu *Publisher) Partition(e holdfast.Event) (partition, partitions int) {
 	return p, t.partitions
 }
 
-var _ relay.Partitioner = (*Publisher)(nil)
+var _ publish.Partitioner = (*Publisher)(nil)
 
 // manyPartitions is from how many on the partitions of one call share requests. A relay has calls of so many only for a topic that
 // it has not met.
 const manyPartitions = 32
 
 // Publish sends events to Kafka, the partitions at the same time, and answers once for each: nil when all in-sync
-// replicas have it, else an error that wraps a *relay.PublishError. A batch that is refused because of one record is divided
+// replicas have it, else an error that wraps a *publish.Error. A batch that is refused because of one record is divided
 // until that record stands alone; it is refused, the later events of its topic and key are not sent and answer with its
 // error, wrapped, and everything else is sent. Any other failure ends its partition for this call: what has not left
 // does not leave.
@@ -140,7 +140,7 @@ func (pu *Publisher) drain(ctx context.Context, q *partitionQueue) {
 	for batch := q.Next(); batch != nil; batch = q.Next() {
 		err, records := pu.produce(ctx, q, batch)
 		q.Settle(batch, err, records)
-		if err != nil && err.Fault != relay.FaultRecord {
+		if err != nil && err.Fault != publish.FaultRecord {
 			pu.topics.expire(q.Topic)
 		}
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 var _ relay.Publisher = (*Publisher)(nil)
@@ -27,7 +28,7 @@ var _ relay.Publisher = (*Publisher)(nil)
 func outline(errs []error) []string {
 	var out []string
 	for _, err := range errs {
-		var p *relay.PublishError
+		var p *publish.Error
 		switch {
 		case err == nil:
 			out = append(out, "ok")

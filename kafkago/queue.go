@@ -5,7 +5,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/partitionqueue"
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // nowhere is the place of an event that cannot be sent.
@@ -28,7 +28,7 @@ func place(events []holdfast.Event, topics map[string]topicAnswer, partitioner P
 		}
 		p := partitioner(*e, answer.info.partitions)
 		if p < 0 || p >= answer.info.partitions {
-			answer.err = notSent(topic, -1, relay.FaultTopic,
+			answer.err = notSent(topic, -1, publish.FaultTopic,
 				fmt.Errorf("PublisherConfig.Partitioner answered %d of %d partitions: it must answer from 0 to one less", p, answer.info.partitions))
 			topics[topic] = answer
 			p = nowhere

@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/partitionqueue"
 	"github.com/holdfast-go/holdfast/internal/test/seed"
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // The properties of this package have the seed of the run.
@@ -122,7 +122,7 @@ func (s scenario) batched(t *rapid.T) (log map[partitionName][]string, answers [
 			}
 			if sent-1 == s.failAt {
 				failed[name] = true
-				q.Settle(batch, &relay.PublishError{Topic: q.Topic, Partition: q.Partition, Fault: relay.FaultPartition, Err: kafka.NotEnoughReplicas}, nil)
+				q.Settle(batch, &publish.Error{Topic: q.Topic, Partition: q.Partition, Fault: publish.FaultPartition, Err: kafka.NotEnoughReplicas}, nil)
 				continue
 			}
 			named, err := s.refuses(events)
@@ -133,7 +133,7 @@ func (s scenario) batched(t *rapid.T) (log map[partitionName][]string, answers [
 				q.Settle(slices.Clone(batch), nil, nil)
 				continue
 			}
-			q.Settle(batch, &relay.PublishError{Topic: q.Topic, Partition: q.Partition, Fault: FaultOf(err), Err: err}, named)
+			q.Settle(batch, &publish.Error{Topic: q.Topic, Partition: q.Partition, Fault: FaultOf(err), Err: err}, named)
 		}
 	}
 	return log, outline(errs), failed

@@ -17,7 +17,7 @@ import (
 	"github.com/segmentio/kafka-go/sasl"
 
 	"github.com/holdfast-go/holdfast/internal/test/certtest"
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -126,7 +126,7 @@ func TestSecure_WhatABrokerRefusesIsSaidWithItsRemedy(t *testing.T) {
 			if err == nil || !strings.HasPrefix(err.Error(), "connect to kafka-1:9092: authenticate by PLAIN: ") || !strings.Contains(err.Error(), row.want) || retry.Classify(err) != row.class {
 				t.Errorf("%s: %v", retry.Classify(err), err)
 			}
-			if FaultOf(err) != relay.FaultBroker {
+			if FaultOf(err) != publish.FaultBroker {
 				t.Errorf("the fault is %q", FaultOf(err))
 			}
 			if !unanswered(err) {

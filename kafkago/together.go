@@ -15,7 +15,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/partitionqueue"
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // A request of many partitions is answered when the last of them is. So it has less time than others: half a second, or eight times
@@ -42,9 +42,9 @@ func (pu *Publisher) noteTogether(took time.Duration, answered bool) {
 	pu.usual.Store(int64(min(usual, pu.config.ProduceTimeout))) // two at a time may count as one
 }
 
-var _ relay.Gatherer = (*Publisher)(nil)
+var _ publish.Gatherer = (*Publisher)(nil)
 
-// PublishTogether is relay.Gatherer: it sends one request to each leader with all partitions that have events in batches. What
+// PublishTogether is publish.Gatherer: it sends one request to each leader with all partitions that have events in batches. What
 // does not fit in a request of at most MaxRequestBytes a partition, and what is divided because a record of it was refused,
 // follows in requests of its partition alone. answered is called for each batch when its leader has answered for it.
 func (pu *Publisher) PublishTogether(ctx context.Context, batches [][]holdfast.Event, answered func(batch int, answers []error)) {
@@ -127,7 +127,7 @@ func (pu *Publisher) produceTogether(ctx context.Context, queues []partitionQueu
 	if err := pu.throttle(ctx); err != nil {
 		for _, i := range group {
 			q := &queues[i]
-			q.Abandon(q.Next(), notSent(q.Topic, q.Partition, relay.FaultBroker, err))
+			q.Abandon(q.Next(), notSent(q.Topic, q.Partition, publish.FaultBroker, err))
 		}
 		return
 	}
@@ -238,12 +238,12 @@ func (pu *Publisher) failTogether(ctx context.Context, sent map[leadership]*sent
 	fault := meaningOf(err).Fault
 	away, asked := false, false
 	for at, b := range sent {
-		if fault == relay.FaultBroker && unanswered(err) {
+		if fault == publish.FaultBroker && unanswered(err) {
 			if !asked { // they have one leader
 				away, asked = pu.leaderAway(ctx, at.topic, at.partition, began), true
 			}
 			if away {
-				b.queue.Settle(b.batch, publishError(at.topic, at.partition, relay.FaultPartition, err), nil)
+				b.queue.Settle(b.batch, publishError(at.topic, at.partition, publish.FaultPartition, err), nil)
 				pu.topics.expire(at.topic)
 				continue
 			}
@@ -256,7 +256,7 @@ func (pu *Publisher) settleFailed(b *sentBatch, err error, records map[int]error
 	fault := meaningOf(err).Fault
 	q, limit := b.queue, b.queue.Limit
 	q.Settle(b.batch, publishError(q.Topic, q.Partition, fault, err), records)
-	if fault != relay.FaultRecord {
+	if fault != publish.FaultRecord {
 		pu.topics.expire(q.Topic)
 	}
 	if q.Limit < limit {

@@ -18,7 +18,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // namedByKey sends an event to the partition that its key names.
@@ -119,13 +119,13 @@ func aRequestOfManyPartitionsEndsSoon(t *testing.T) {
 		return produce.ResponsePartition{}, nil
 	}}
 	k := s.publisher(t, PublisherConfig{Partitioner: namedByKey, ProduceTimeout: time.Minute})
-	faults, began := map[int]relay.Fault{}, time.Now()
-	k.PublishTogether(t.Context(), [][]holdfast.Event{{{Topic: "t", ID: "a", Key: "0"}}, {{Topic: "t", ID: "b", Key: "1"}}}, func(batch int, errs []error) { faults[batch] = relay.FaultOf(errs[0]) })
+	faults, began := map[int]publish.Fault{}, time.Now()
+	k.PublishTogether(t.Context(), [][]holdfast.Event{{{Topic: "t", ID: "a", Key: "0"}}, {{Topic: "t", ID: "b", Key: "1"}}}, func(batch int, errs []error) { faults[batch] = publish.FaultOf(errs[0]) })
 	if took := time.Since(began); took != togetherTimeout {
 		t.Errorf("it took %v", took)
 	}
 	for batch, fault := range faults {
-		if fault != relay.FaultBroker && fault != relay.FaultPartition {
+		if fault != publish.FaultBroker && fault != publish.FaultPartition {
 			t.Errorf("batch %d, of a request that got no answer, is the fault of %q", batch, fault)
 		}
 	}
@@ -163,7 +163,7 @@ func TestTogether_ManyPartitionsArePublishedTogether(t *testing.T) {
 					failed, last = append(failed, batches[batch]), err
 				}
 				for i, err := range errs {
-					if relay.FaultOf(err) == relay.FaultRecord {
+					if publish.FaultOf(err) == publish.FaultRecord {
 						t.Errorf("event %s: %v", batches[batch][i].ID, err)
 					}
 				}

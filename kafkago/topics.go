@@ -10,7 +10,7 @@ import (
 	"github.com/segmentio/kafka-go"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // topicInfo is what we know of a topic.
@@ -53,7 +53,7 @@ func leadersOf(t kafka.Topic) []int {
 // topicAnswer is the answer for one topic of a call: what is known, or why nothing can be sent to it.
 type topicAnswer struct {
 	info *topicInfo
-	err  *relay.PublishError
+	err  *publish.Error
 }
 
 // topicCache keeps the topics' numbers of partitions. It asks through kafka.Client.Metadata, which kafka-go's Transport
@@ -155,10 +155,10 @@ func (c *topicCache) refresh(ctx context.Context, topics []string, answers map[s
 
 // missingTopic is the error for a topic that the cluster answers err for. Whatever the code, it concerns the topic and
 // no partition of it, unless it is our way in that is shut.
-func missingTopic(topic string, err error) *relay.PublishError {
+func missingTopic(topic string, err error) *publish.Error {
 	fault := meaningOf(err).Fault
-	if fault != relay.FaultBroker {
-		fault = relay.FaultTopic
+	if fault != publish.FaultBroker {
+		fault = publish.FaultTopic
 	}
 	return notSent(topic, -1, fault, fmt.Errorf("%w: create the topic, or grant Describe and Write on it", err))
 }

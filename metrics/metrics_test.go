@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/metrics"
 	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 func TestMetrics_LabelsOfTopicsAreBoundedAlsoForTopicsInTrouble(t *testing.T) {
@@ -20,7 +21,7 @@ func TestMetrics_LabelsOfTopicsAreBoundedAlsoForTopicsInTrouble(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	refused := []error{&relay.PublishError{Fault: relay.FaultTopic, Err: errors.New("planned")}}
+	refused := []error{&publish.Error{Fault: publish.FaultTopic, Err: errors.New("planned")}}
 	for i := range 500 {
 		for kind, errs := range map[string][]error{"junk": refused, "real": {nil}} {
 			_, ended := o.OnPublish(t.Context(), relay.Publishing{Topic: fmt.Sprint(kind, i)})
@@ -45,12 +46,12 @@ func TestMetrics_ACallOfTheBrokerIsCountedByItsAnswers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bad := &relay.PublishError{Fault: relay.FaultRecord, Err: errors.New("planned")}
+	bad := &publish.Error{Fault: publish.FaultRecord, Err: errors.New("planned")}
 	_, ended := o.OnPublish(t.Context(), relay.Publishing{System: "nats", Topic: "orders"})
 	ended([]error{nil, bad, nil})
 	now := time.Now()
-	o.OnPublished(relay.Published{Events: []holdfast.Event{{Topic: "orders", Time: now}, {Topic: "orders", Time: now.Add(-time.Hour)}, {Topic: "bills", Time: now}}})
-	o.OnReclaimed(relay.Reclaimed{Result: "refused: transaction 7 holds it"})
+	o.OnPublished(0, []holdfast.Event{{Topic: "orders", Time: now}, {Topic: "orders", Time: now.Add(-time.Hour)}, {Topic: "bills", Time: now}})
+	o.OnReclaimed(0, "refused: transaction 7 holds it")
 	for name, want := range map[string]float64{
 		"messaging.client.sent.messages nats,publish,orders,": 2, "messaging.client.sent.messages nats,publish,orders,record": 1,
 		"holdfast.relay.published orders": 2, "holdfast.relay.published bills": 1, "holdfast.relay.reclaimed refused": 1,

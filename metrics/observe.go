@@ -5,7 +5,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // ofDatabase are the instruments of ObserveDatabase.
@@ -55,7 +55,7 @@ func (s sample) readings() []Reading {
 		{0, float64(s.Lanes), nil}, {1, s.Oldest.Seconds(), nil}, {2, float64(s.Waiting), nil}, {3, s.OldestWaiting.Seconds(), nil}, {4, float64(s.Scheduled), nil},
 		{11, since(s.At), nil}, {12, s.Took.Seconds(), nil},
 		{13, float64(s.Unowned), nil}, {14, float64(s.Relays), nil}, {15, float64(s.Troubled), nil}, {16, float64(s.Empty), nil},
-		{17, float64(s.HeldTopics), []string{string(relay.FaultTopic)}}, {17, float64(s.HeldPartitions), []string{string(relay.FaultPartition)}},
+		{17, float64(s.HeldTopics), []string{string(publish.FaultTopic)}}, {17, float64(s.HeldPartitions), []string{string(publish.FaultPartition)}},
 	}
 	for _, of := range s.Stored {
 		who := []string{of.Consumer}

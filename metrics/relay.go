@@ -5,8 +5,10 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -97,7 +99,7 @@ func Relay(meter Meter) (relay.Observer, error) {
 						acknowledged++
 						continue
 					}
-					fault := string(relay.FaultOf(err))
+					fault := string(publish.FaultOf(err))
 					faults[fault]++
 					if first == "" {
 						first = fault
@@ -112,12 +114,12 @@ func Relay(meter Meter) (relay.Observer, error) {
 				took.with(p.System, "publish", topic, first).Record(ctx, time.Since(begun).Seconds())
 			}
 		},
-		OnPublished: func(p relay.Published) {
-			topic, oldest := p.Events[0].Topic, p.Events[0].Time
+		OnPublished: func(_ int, events []holdfast.Event) {
+			topic, oldest := events[0].Topic, events[0].Time
 			counts := map[string]int{}
 			n := 0
-			for i := range p.Events {
-				e := &p.Events[i]
+			for i := range events {
+				e := &events[i]
 				if !e.Time.IsZero() && (oldest.IsZero() || e.Time.Before(oldest)) {
 					oldest = e.Time
 				}
@@ -136,13 +138,13 @@ func Relay(meter Meter) (relay.Observer, error) {
 			}
 		},
 		OnWaiting:  func(p relay.Waiting) { one(waits, topics.inTrouble(p.Event.Topic), p.Why) },
-		OnResumed:  func(u relay.Resumed) { one(resumed, topics.published.name(u.Event.Topic)) },
+		OnResumed:  func(_ int, e holdfast.Event) { one(resumed, topics.published.name(e.Topic)) },
 		OnDead:     func(d relay.DeadLettered) { one(dead, topics.inTrouble(d.Event.Topic)) },
-		OnClaimed:  func(relay.Claimed) { one(claimed) },
-		OnReleased: func(relay.Released) { one(released) },
-		OnLost: func(l relay.Lost) {
+		OnClaimed:  func(int, int64) { one(claimed) },
+		OnReleased: func(int) { one(released) },
+		OnLost: func(_ int, tooLate bool, _ error) {
 			one(lost)
-			if l.Fenced {
+			if tooLate {
 				one(fenced)
 			}
 		},
@@ -150,16 +152,18 @@ func Relay(meter Meter) (relay.Observer, error) {
 			one(held, string(h.Fault))
 			delay.with(string(h.Fault)).Record(ctx, h.Wait.Seconds())
 		},
-		OnPolled: func(p relay.Polled) { poll.with(strconv.FormatBool(p.Found)).Record(ctx, p.Took.Seconds()) },
-		OnRead: func(r relay.Read) {
-			page.with().Record(ctx, r.Took.Seconds())
-			if r.Events > 0 {
-				read.with().Record(ctx, float64(r.Events))
+		OnPolled: func(_ int, found bool, took time.Duration) {
+			poll.with(strconv.FormatBool(found)).Record(ctx, took.Seconds())
+		},
+		OnRead: func(_, events int, took time.Duration) {
+			page.with().Record(ctx, took.Seconds())
+			if events > 0 {
+				read.with().Record(ctx, float64(events))
 			}
 		},
-		OnSaved:     func(s relay.Saved) { saving.with().Record(ctx, s.Took.Seconds()) },
-		OnMoved:     func(m relay.Moved) { moved.with().Record(ctx, float64(m.Events)) },
-		OnReclaimed: func(r relay.Reclaimed) { one(reclaimed, resultOf(r.Result)) },
+		OnSaved:     func(_ int, took time.Duration) { saving.with().Record(ctx, took.Seconds()) },
+		OnMoved:     func(_, events int) { moved.with().Record(ctx, float64(events)) },
+		OnReclaimed: func(_ int, result string) { one(reclaimed, resultOf(result)) },
 	}, nil
 }
 

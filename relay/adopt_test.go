@@ -296,7 +296,7 @@ func TestAdopt_AMemoryOfBeforeACrashChangesNothing(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
 	lost := make(chan error, 10)
-	run(t, pool, b, relay.Config{Observer: relay.Observer{OnLost: func(l relay.Lost) { lost <- l.Err }}})
+	run(t, pool, b, relay.Config{Observer: relay.Observer{OnLost: func(_ int, _ bool, err error) { lost <- err }}})
 	write(t, pool, event("k", "1"))
 	arrives(t, b, "1")
 	epoch := pgtest.Count(t, pool, "select epoch from holdfast.lane")

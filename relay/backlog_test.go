@@ -10,6 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 func TestBacklog_TheBacklogIsWhatIsWrittenAndNotPublished(t *testing.T) {
@@ -79,7 +80,7 @@ func TestBacklog_TheBacklogIsWhatIsWrittenAndNotPublished(t *testing.T) {
 	stop = run(t, pool, b, relay.Config{})
 	arrives(t, b, "slow")
 	wait.Until(t, "the cursor is saved", func() bool { return look() == relay.Backlog{} })
-	b.set(refusing(relay.FaultRecord, "never"))
+	b.set(refusing(publish.FaultRecord, "never"))
 	write(t, pool, event("never", "never"), event("never", "after it"))
 	wait.Until(t, "two events are parked", func() bool { got := look(); return got.Waiting == 2 && got.OldestWaiting > 0 && got.Lanes == 0 })
 	stop()

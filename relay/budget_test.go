@@ -10,6 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 func TestBudget_APageWaitsForRoomInTheBudget(t *testing.T) {
@@ -63,7 +64,7 @@ func TestBudget_ARelayGivesItsWholeBudgetBack(t *testing.T) {
 	}}
 	a.set(func(e holdfast.Event) error {
 		if e.Key == "2" {
-			return &PublishError{Topic: e.Topic, Partition: 2, Fault: FaultRecord, Err: context.DeadlineExceeded}
+			return &publish.Error{Topic: e.Topic, Partition: 2, Fault: publish.FaultRecord, Err: context.DeadlineExceeded}
 		}
 		return nil
 	})

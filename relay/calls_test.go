@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/relay/internal/simdb"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 func laneOfNothing() *lane { return newLane(&Relay{}, "", time.Time{}) }
@@ -115,7 +116,7 @@ func (c *crowd) Publish(ctx context.Context, events []holdfast.Event) []error {
 	case <-time.After(takes):
 		return make([]error, len(events))
 	case <-ctx.Done():
-		return slices.Repeat([]error{&PublishError{Fault: FaultPartition, Err: ctx.Err()}}, len(events))
+		return slices.Repeat([]error{&publish.Error{Fault: publish.FaultPartition, Err: ctx.Err()}}, len(events))
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // cutter stands between a relay and Postgres, and cuts a connection at a COMMIT when it is armed.
@@ -117,8 +118,8 @@ func TestCommit_AnUnknownCommitDropsTheLaneAndParksNothingTwice(t *testing.T) {
 			var lost atomic.Int32
 			// Small pages, so that the cursor stands inside a window when the page with the refused record is parked.
 			run(t, cut.through(t, pool), b, relay.Config{Retry: untiring, BatchSize: 3, Observer: relay.Observer{
-				OnLost: func(relay.Lost) { lost.Add(1) }}})
-			b.set(refusing(relay.FaultRecord, "bad"))
+				OnLost: func(int, bool, error) { lost.Add(1) }}})
+			b.set(refusing(publish.FaultRecord, "bad"))
 			write(t, pool, event("a", "warm"))
 			arrives(t, b, "warm")
 			cut.armed.Store(1)
@@ -159,9 +160,9 @@ func TestCommit_CommitsThatFailAtRandomLoseAndReorderNothing(t *testing.T) {
 	b.set(func(e holdfast.Event) error {
 		switch (n.Add(1)*0x9E3779B97F4A7C15 + seed) >> 60 {
 		case 0, 1:
-			return refusal(relay.FaultRecord)
+			return refusal(publish.FaultRecord)
 		case 2:
-			return refusal(relay.FaultTopic)
+			return refusal(publish.FaultTopic)
 		}
 		return nil
 	})

@@ -43,8 +43,8 @@ type Config struct {
 	// some tenants have a backlog, events of the others overtake it, and wait for their own only. The order of keys holds. A crash, a
 	// stop or a handover of a lane repeats what was ahead of the backlog: up to 20,000 events of a lane. Meanwhile four calls of the
 	// publisher have events of the backlog, of all lanes of a relay, besides those that take over a second, and those of more than 32
-	// partitions together (Gatherer). At most 16 bytes. The same for all relays of a database, or their repeats are more. Not with a
-	// LanePublisher, whose promise is to repeat nothing.
+	// partitions together (publish.Gatherer). At most 16 bytes. The same for all relays of a database, or their repeats are more. Not with a
+	// publish.LanePublisher, whose promise is to repeat nothing.
 	// Defaults to none: all events of a lane wait for each other.
 	TenantSeparator string
 

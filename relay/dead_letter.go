@@ -8,6 +8,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/internal/private"
 	"github.com/holdfast-go/holdfast/internal/wire"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // This file makes dead letters of rows that cannot be published or parked. Postgres copies them: they do not come to the relay.
@@ -142,7 +143,7 @@ func (p *pending) named(err error) error {
 // giveUp makes a malformed row of parked events a dead letter.
 func (l *lane) giveUp(ctx context.Context, p *pending) error {
 	err := errMalformed(p.event.malformed)
-	if e := l.writeOutcomes(ctx, []*pending{p}, []answer{{fault: FaultRecord, err: err}}, []outcome{dead}); e != nil {
+	if e := l.writeOutcomes(ctx, []*pending{p}, []answer{{fault: publish.FaultRecord, err: err}}, []outcome{dead}); e != nil {
 		return fmt.Errorf("give up the parked row with place %d of topic %q and key %q (id %q): %w", p.row.place, p.event.Topic, p.event.Key, p.event.ID, e)
 	}
 	return nil

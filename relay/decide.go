@@ -1,6 +1,10 @@
 package relay
 
-import "time"
+import (
+	"time"
+
+	"github.com/holdfast-go/holdfast/relay/publish"
+)
 
 // This file decides what becomes of every event that was read or retried. It knows no clock, context, database or
 // broker: values in, values out. publish.go loads what it needs and applies what it says.
@@ -13,7 +17,7 @@ func (q queue) ordered() bool { return q.key != "" }
 
 // answer is what a publisher said about one event: fault is empty when the broker has acknowledged it.
 type answer struct {
-	fault Fault
+	fault publish.Fault
 	err   error
 }
 
@@ -113,9 +117,9 @@ func dispositionOf(it item, a answer, earlier map[queue]disposition, missing map
 		}
 	}
 	switch {
-	case missing[it.queue.topic] || a.fault == FaultTopic:
+	case missing[it.queue.topic] || a.fault == publish.FaultTopic:
 		return topicHeld
-	case a.fault == FaultRecord:
+	case a.fault == publish.FaultRecord:
 		return recordRefused
 	default:
 		return again
@@ -132,11 +136,11 @@ type summary struct {
 func summarize(answers []answer) (s summary) {
 	for _, a := range answers {
 		switch {
-		case a.acknowledged() || a.fault == FaultRecord:
+		case a.acknowledged() || a.fault == publish.FaultRecord:
 			s.answers = true
-		case a.fault == FaultTopic:
+		case a.fault == publish.FaultTopic:
 			s.topic = a.err
-		case s.trouble.acknowledged() || a.fault == FaultBroker:
+		case s.trouble.acknowledged() || a.fault == publish.FaultBroker:
 			s.trouble = a
 		}
 	}
@@ -174,11 +178,11 @@ func decideRetried(rows []retried, answers []answer, permanent []bool, maxAttemp
 			continue
 		case row.queue.ordered() && stuck[row.queue]:
 			outcomes[i] = untouched
-		case answers[i].fault == FaultRecord && (permanent[i] || spent(row.attempts+1, maxAttempts)):
+		case answers[i].fault == publish.FaultRecord && (permanent[i] || spent(row.attempts+1, maxAttempts)):
 			outcomes[i] = dead
-		case answers[i].fault == FaultRecord:
+		case answers[i].fault == publish.FaultRecord:
 			outcomes[i] = retryLater
-		case answers[i].fault == FaultBroker:
+		case answers[i].fault == publish.FaultBroker:
 			outcomes[i] = waits
 		default:
 			outcomes[i] = held

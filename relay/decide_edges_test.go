@@ -1,13 +1,17 @@
 package relay
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/holdfast-go/holdfast/relay/publish"
+)
 
 func TestDecideEdges_AnAnswerIsAnAcknowledgementOnlyIfNothingIsWrong(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		answer
 		want bool
-	}{{answer{}, true}, {answer{fault: FaultBroker}, false}, {answer{err: errAny}, false}, {answer{FaultBroker, errAny}, false}} {
+	}{{answer{}, true}, {answer{fault: publish.FaultBroker}, false}, {answer{err: errAny}, false}, {answer{publish.FaultBroker, errAny}, false}} {
 		if c.acknowledged() != c.want {
 			t.Errorf("%+v is an acknowledgement: %v", c.answer, !c.want)
 		}

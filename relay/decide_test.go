@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/holdfast-go/holdfast/internal/test/seed"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // The properties of this package have the seed of the run.
@@ -33,7 +34,7 @@ func itemsOf(keys ...string) []item {
 	return items
 }
 
-func answersOf(faults ...Fault) []answer {
+func answersOf(faults ...publish.Fault) []answer {
 	answers := make([]answer, len(faults))
 	for i, f := range faults {
 		if f != "" {
@@ -55,7 +56,7 @@ func newScene() scene {
 
 // send routes events that have no disposition yet, or are to be published again, and decides by what is answered for those
 // that may be sent.
-func (s scene) send(items []item, dispositions []disposition, answers []answer) (worst Fault) {
+func (s scene) send(items []item, dispositions []disposition, answers []answer) (worst publish.Fault) {
 	before := waiting{
 		queue:     func(q queue) bool { return s.queues[q] },
 		topic:     func(topic string) bool { return s.topics[topic] },
@@ -85,21 +86,21 @@ func (s scene) send(items []item, dispositions []disposition, answers []answer) 
 
 func TestDecide_WhatTheAnswersOfACallSayTogether(t *testing.T) {
 	t.Parallel()
-	const ok, rec, top, par, bro = Fault(""), FaultRecord, FaultTopic, FaultPartition, FaultBroker
+	const ok, rec, top, par, bro = publish.Fault(""), publish.FaultRecord, publish.FaultTopic, publish.FaultPartition, publish.FaultBroker
 	for _, c := range []struct {
-		answers []Fault
+		answers []publish.Fault
 		answer  bool // the partition answers
 		topic   bool // is missing
-		trouble Fault
+		trouble publish.Fault
 	}{
 		{nil, false, false, ""},
-		{[]Fault{ok}, true, false, ""},
-		{[]Fault{rec}, true, false, ""},
-		{[]Fault{top, top}, false, true, ""},
-		{[]Fault{par, ok}, true, false, par},
-		{[]Fault{par, bro, par}, false, false, bro},
-		{[]Fault{bro, par}, false, false, bro},
-		{[]Fault{top, bro, rec}, true, true, bro},
+		{[]publish.Fault{ok}, true, false, ""},
+		{[]publish.Fault{rec}, true, false, ""},
+		{[]publish.Fault{top, top}, false, true, ""},
+		{[]publish.Fault{par, ok}, true, false, par},
+		{[]publish.Fault{par, bro, par}, false, false, bro},
+		{[]publish.Fault{bro, par}, false, false, bro},
+		{[]publish.Fault{top, bro, rec}, true, true, bro},
 	} {
 		said := summarize(answersOf(c.answers...))
 		if said.answers != c.answer || (said.topic != nil) != c.topic || said.trouble.fault != c.trouble || said.trouble.acknowledged() != (c.trouble == "") {
@@ -110,36 +111,36 @@ func TestDecide_WhatTheAnswersOfACallSayTogether(t *testing.T) {
 
 func TestDecide_DispositionsOfOnePage(t *testing.T) {
 	t.Parallel()
-	const ok, rec, top, par, bro = Fault(""), FaultRecord, FaultTopic, FaultPartition, FaultBroker
+	const ok, rec, top, par, bro = publish.Fault(""), publish.FaultRecord, publish.FaultTopic, publish.FaultPartition, publish.FaultBroker
 	for _, c := range []struct {
 		name    string
 		keys    []string // "-" has no key; "x/k" is topic x
 		parked  []string
 		held    []string // topics
 		down    []string // topics whose partition is held
-		answers []Fault
+		answers []publish.Fault
 		want    []disposition
-		worst   Fault
+		worst   publish.Fault
 	}{
-		{name: "everything is acknowledged", keys: []string{"a", "b", "-"}, answers: []Fault{ok, ok, ok}, want: []disposition{published, published, published}},
-		{name: "a refused record is a head, what comes after it follows", keys: []string{"a", "b", "a", "a"}, answers: []Fault{rec, ok, rec, ok},
+		{name: "everything is acknowledged", keys: []string{"a", "b", "-"}, answers: []publish.Fault{ok, ok, ok}, want: []disposition{published, published, published}},
+		{name: "a refused record is a head, what comes after it follows", keys: []string{"a", "b", "a", "a"}, answers: []publish.Fault{rec, ok, rec, ok},
 			want: []disposition{recordRefused, published, follows, published}},
-		{name: "what has no key is refused alone", keys: []string{"-", "-", "-"}, answers: []Fault{rec, ok, rec}, want: []disposition{recordRefused, published, recordRefused}},
-		{name: "with a parked queue nothing of its key is sent", keys: []string{"a", "b"}, parked: []string{"a"}, answers: []Fault{ok, ok}, want: []disposition{follows, published}},
-		{name: "one key in two topics is two keys", keys: []string{"x/a", "y/a"}, answers: []Fault{rec, ok}, want: []disposition{recordRefused, published}},
-		{name: "a held topic takes what has no key, too", keys: []string{"x/a", "x/-", "y/a"}, held: []string{"x"}, answers: []Fault{ok, ok, ok},
+		{name: "what has no key is refused alone", keys: []string{"-", "-", "-"}, answers: []publish.Fault{rec, ok, rec}, want: []disposition{recordRefused, published, recordRefused}},
+		{name: "with a parked queue nothing of its key is sent", keys: []string{"a", "b"}, parked: []string{"a"}, answers: []publish.Fault{ok, ok}, want: []disposition{follows, published}},
+		{name: "one key in two topics is two keys", keys: []string{"x/a", "y/a"}, answers: []publish.Fault{rec, ok}, want: []disposition{recordRefused, published}},
+		{name: "a held topic takes what has no key, too", keys: []string{"x/a", "x/-", "y/a"}, held: []string{"x"}, answers: []publish.Fault{ok, ok, ok},
 			want: []disposition{topicHeld, topicHeld, published}},
-		{name: "a parked queue comes before its held topic", keys: []string{"x/a"}, parked: []string{"x/a"}, held: []string{"x"}, answers: []Fault{ok}, want: []disposition{follows}},
-		{name: "a missing topic takes its later events along, whatever they answered", keys: []string{"x/a", "x/b", "x/-", "y/b"}, answers: []Fault{top, bro, rec, ok},
+		{name: "a parked queue comes before its held topic", keys: []string{"x/a"}, parked: []string{"x/a"}, held: []string{"x"}, answers: []publish.Fault{ok}, want: []disposition{follows}},
+		{name: "a missing topic takes its later events along, whatever they answered", keys: []string{"x/a", "x/b", "x/-", "y/b"}, answers: []publish.Fault{top, bro, rec, ok},
 			want: []disposition{topicHeld, topicHeld, topicHeld, published}},
-		{name: "an outage holds everything", keys: []string{"a", "b"}, answers: []Fault{bro, bro}, want: []disposition{again, again}, worst: bro},
-		{name: "an outage of a partition holds its own events", keys: []string{"a", "b", "a"}, answers: []Fault{par, ok, par}, want: []disposition{again, published, again}, worst: par},
-		{name: "after one to publish again nothing of the key is refused", keys: []string{"a", "a"}, answers: []Fault{par, rec}, want: []disposition{again, again}, worst: par},
-		{name: "a held partition takes all of its events, with and without a key", keys: []string{"x/a", "x/-", "y/a"}, down: []string{"x"}, answers: []Fault{ok, ok, ok},
+		{name: "an outage holds everything", keys: []string{"a", "b"}, answers: []publish.Fault{bro, bro}, want: []disposition{again, again}, worst: bro},
+		{name: "an outage of a partition holds its own events", keys: []string{"a", "b", "a"}, answers: []publish.Fault{par, ok, par}, want: []disposition{again, published, again}, worst: par},
+		{name: "after one to publish again nothing of the key is refused", keys: []string{"a", "a"}, answers: []publish.Fault{par, rec}, want: []disposition{again, again}, worst: par},
+		{name: "a held partition takes all of its events, with and without a key", keys: []string{"x/a", "x/-", "y/a"}, down: []string{"x"}, answers: []publish.Fault{ok, ok, ok},
 			want: []disposition{partitionDown, partitionDown, published}},
-		{name: "a parked queue comes before its held partition", keys: []string{"x/a"}, parked: []string{"x/a"}, down: []string{"x"}, answers: []Fault{ok}, want: []disposition{follows}},
-		{name: "a held topic comes before its held partition", keys: []string{"x/a"}, held: []string{"x"}, down: []string{"x"}, answers: []Fault{ok}, want: []disposition{topicHeld}},
-		{name: "the broker's outage is the worst", keys: []string{"a", "b", "c"}, answers: []Fault{par, bro, par}, want: []disposition{again, again, again}, worst: bro},
+		{name: "a parked queue comes before its held partition", keys: []string{"x/a"}, parked: []string{"x/a"}, down: []string{"x"}, answers: []publish.Fault{ok}, want: []disposition{follows}},
+		{name: "a held topic comes before its held partition", keys: []string{"x/a"}, held: []string{"x"}, down: []string{"x"}, answers: []publish.Fault{ok}, want: []disposition{topicHeld}},
+		{name: "the broker's outage is the worst", keys: []string{"a", "b", "c"}, answers: []publish.Fault{par, bro, par}, want: []disposition{again, again, again}, worst: bro},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newScene()
@@ -181,7 +182,7 @@ func TestDecide_AReplayGoesInFrontOfItsQueueAndElseItsOwnWay(t *testing.T) {
 // queues as lists: it plays the dispositions and looks at what a consumer and the table would see.
 func TestDecide_NoDispositionBreaksTheOrderOfAKey(t *testing.T) {
 	t.Parallel()
-	faults := rapid.SampledFrom([]Fault{"", "", FaultRecord, FaultTopic, FaultPartition, FaultBroker})
+	faults := rapid.SampledFrom([]publish.Fault{"", "", publish.FaultRecord, publish.FaultTopic, publish.FaultPartition, publish.FaultBroker})
 	rapid.Check(t, func(t *rapid.T) {
 		keys := rapid.SliceOfN(rapid.SampledFrom([]string{"a", "b", "-", "x/a", "x/-", "y/b"}), 1, 25).Draw(t, "keys")
 		items := itemsOf(keys...)
@@ -203,7 +204,7 @@ func TestDecide_NoDispositionBreaksTheOrderOfAKey(t *testing.T) {
 		for tries := 0; tries < 4; tries++ {
 			before := slices.Clone(dispositions)
 			answers := make([]answer, len(items))
-			stuck := map[queue]Fault{} // a publisher keeps its contract: after a refusal the same answer
+			stuck := map[queue]publish.Fault{} // a publisher keeps its contract: after a refusal the same answer
 			if tries == 3 {
 				w.partitions["y"] = true
 			}
@@ -230,7 +231,7 @@ func TestDecide_NoDispositionBreaksTheOrderOfAKey(t *testing.T) {
 				if sent && dispositions[i] == published && answers[i].err != nil {
 					t.Fatalf("event %d was answered %v and is %v", i, answers[i].err, dispositions[i])
 				}
-				if dispositions[i] == undecided || dispositions[i] == recordRefused && sent && answers[i].fault != FaultRecord {
+				if dispositions[i] == undecided || dispositions[i] == recordRefused && sent && answers[i].fault != publish.FaultRecord {
 					t.Fatalf("event %d is %v after the answer %q", i, dispositions[i], answers[i].fault)
 				}
 				if w.topics[it.queue.topic] && sent && dispositions[i] == published {
@@ -280,24 +281,24 @@ func TestDecide_NoDispositionBreaksTheOrderOfAKey(t *testing.T) {
 
 func TestDecide_WhatBecomesOfParkedEventsThatWereTried(t *testing.T) {
 	t.Parallel()
-	const ok, rec, top, par, bro = Fault(""), FaultRecord, FaultTopic, FaultPartition, FaultBroker
+	const ok, rec, top, par, bro = publish.Fault(""), publish.FaultRecord, publish.FaultTopic, publish.FaultPartition, publish.FaultBroker
 	for _, c := range []struct {
 		name      string
 		keys      []string
 		attempts  []int
-		answers   []Fault
+		answers   []publish.Fault
 		permanent []bool
 		max       int
 		want      []outcome
 	}{
-		{"taken", []string{"a", "a"}, []int{1, 0}, []Fault{ok, ok}, nil, 3, []outcome{acknowledged, acknowledged}},
-		{"refused with attempts left", []string{"a", "a"}, []int{1, 0}, []Fault{rec, rec}, nil, 3, []outcome{retryLater, untouched}},
-		{"refused for the last time", []string{"a", "a"}, []int{2, 0}, []Fault{rec, rec}, nil, 3, []outcome{dead, untouched}},
-		{"refused for good", []string{"a"}, []int{0}, []Fault{rec}, []bool{true}, 3, []outcome{dead}},
-		{"without a limit", []string{"a"}, []int{math.MaxInt - 1}, []Fault{rec}, nil, -1, []outcome{retryLater}},
-		{"only the record's own fault spends attempts", []string{"a", "b", "c"}, []int{2, 2, 2}, []Fault{top, par, bro}, nil, 3, []outcome{held, held, waits}},
-		{"after a taken head a refusal counts", []string{"a", "a", "a"}, []int{1, 2, 0}, []Fault{ok, rec, rec}, nil, 3, []outcome{acknowledged, dead, untouched}},
-		{"without a key each is judged alone", []string{"-", "-"}, []int{0, 2}, []Fault{rec, rec}, nil, 3, []outcome{retryLater, dead}},
+		{"taken", []string{"a", "a"}, []int{1, 0}, []publish.Fault{ok, ok}, nil, 3, []outcome{acknowledged, acknowledged}},
+		{"refused with attempts left", []string{"a", "a"}, []int{1, 0}, []publish.Fault{rec, rec}, nil, 3, []outcome{retryLater, untouched}},
+		{"refused for the last time", []string{"a", "a"}, []int{2, 0}, []publish.Fault{rec, rec}, nil, 3, []outcome{dead, untouched}},
+		{"refused for good", []string{"a"}, []int{0}, []publish.Fault{rec}, []bool{true}, 3, []outcome{dead}},
+		{"without a limit", []string{"a"}, []int{math.MaxInt - 1}, []publish.Fault{rec}, nil, -1, []outcome{retryLater}},
+		{"only the record's own fault spends attempts", []string{"a", "b", "c"}, []int{2, 2, 2}, []publish.Fault{top, par, bro}, nil, 3, []outcome{held, held, waits}},
+		{"after a taken head a refusal counts", []string{"a", "a", "a"}, []int{1, 2, 0}, []publish.Fault{ok, rec, rec}, nil, 3, []outcome{acknowledged, dead, untouched}},
+		{"without a key each is judged alone", []string{"-", "-"}, []int{0, 2}, []publish.Fault{rec, rec}, nil, 3, []outcome{retryLater, dead}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			rows := make([]retried, len(c.keys))

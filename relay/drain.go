@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/holdfast-go/holdfast/internal/failpoint"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // How much of the parked events is in memory at a time, and how much scheduled events one transaction moves.
@@ -195,7 +196,7 @@ func (l *lane) writeTogether(ctx context.Context, events []*pending, answers []a
 				delays = append(delays, l.refusedDelay(p.row.attempts+1, answers[i].err).Seconds())
 			case held:
 				why := partitionDown
-				if answers[i].fault == FaultTopic {
+				if answers[i].fault == publish.FaultTopic {
 					why = topicHeld
 				}
 				asleep.addRow(p, why)
@@ -261,7 +262,7 @@ func (l *lane) writeTogether(ctx context.Context, events []*pending, answers []a
 			failpoint.Hit(failpoint.RelayUnparked)
 			l.settledParked(p)
 			if observe := l.r.c.Observer.OnResumed; observe != nil {
-				observe(Resumed{Lane: l.number, Event: p.event.Event})
+				observe(l.number, p.event.Event)
 			}
 		case dead:
 			failpoint.Hit(failpoint.RelayDeadLettered)

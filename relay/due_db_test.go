@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // dueReads counts the statements that read parked events.
@@ -65,10 +66,10 @@ func TestDue_AParkedEventThatIsSentIsNotLookedForOverAndOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	b.set(refusing(relay.FaultRecord, "bad"))
+	b.set(refusing(publish.FaultRecord, "bad"))
 	s := &slowly{broker: b, payload: "bad", waits: make(chan struct{}, 1000), answer: make(chan struct{})}
 	write(t, plain, event("k", "bad"))
-	run(t, pool, s, relay.Config{Retry: untiring, PollMin: time.Millisecond, PollMax: 2 * time.Millisecond, Observer: relay.Observer{OnPolled: func(relay.Polled) { looks.Add(1) }}})
+	run(t, pool, s, relay.Config{Retry: untiring, PollMin: time.Millisecond, PollMax: 2 * time.Millisecond, Observer: relay.Observer{OnPolled: func(int, bool, time.Duration) { looks.Add(1) }}})
 	<-s.waits
 	s.answer <- struct{}{} // refused, and parked
 	<-s.waits              // it is sent from the table
@@ -80,10 +81,10 @@ func TestDue_AParkedEventThatIsSentIsNotLookedForOverAndOver(t *testing.T) {
 		t.Errorf("parked events were read %d times in %v, want %d at most", n, took, most)
 	}
 	// What falls due in another partition meanwhile is sent all the same.
-	b.set(refusing(relay.FaultRecord, "bad", "other"))
+	b.set(refusing(publish.FaultRecord, "bad", "other"))
 	write(t, plain, event("down", "other"))
 	wait.Until(t, "the other event is parked", func() bool { return parked(t, plain) == 2 })
-	b.set(refusing(relay.FaultRecord, "bad"))
+	b.set(refusing(publish.FaultRecord, "bad"))
 	arrives(t, b, "other")
 	b.set(nil)
 	close(s.answer)

@@ -12,6 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
+	"github.com/holdfast-go/holdfast/relay/publish"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -27,18 +28,18 @@ func TestDue_TheNextOfAQueueIsReadAtOnce(t *testing.T) {
 	pgtest.Exec(t, db.Pool, `insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time, payload)
 		select 0, 'orders', 'k', n, 'record', case when n = 1 then now() else 'infinity' end, n, 's', 't', now(), 'p' from generate_series(1, $1::integer) n`, rows)
 	refused := publishFunc(func(events []holdfast.Event) []error {
-		return slices.Repeat([]error{&PublishError{Topic: "orders", Fault: FaultRecord, Err: retry.Permanent(errors.New("planned"))}}, len(events))
+		return slices.Repeat([]error{&publish.Error{Topic: "orders", Fault: publish.FaultRecord, Err: retry.Permanent(errors.New("planned"))}}, len(events))
 	})
 	var dead, looks atomic.Int64
 	ready := make(chan struct{})
 	r, err := New(db.Pool, refused, Config{Logger: noLog, Lease: time.Minute, PollMin: time.Minute, PollMax: time.Minute, BatchSize: 1, Observer: Observer{
-		OnClaimed: func(c Claimed) {
-			if c.Lane == 0 {
+		OnClaimed: func(lane int, _ int64) {
+			if lane == 0 {
 				close(ready)
 			}
 		},
 		OnDead:   func(DeadLettered) { dead.Add(1) },
-		OnPolled: func(Polled) { looks.Add(1) },
+		OnPolled: func(int, bool, time.Duration) { looks.Add(1) },
 	}})
 	if err != nil {
 		t.Fatal(err)

@@ -25,7 +25,7 @@ func ExamplePublisher() {
 	pool := ordersOf(ctx, "order.placed", "order.paid")
 
 	r, err := relay.New(pool, printer{}, relay.Config{Observer: relay.Observer{
-		OnPublished: func(relay.Published) { stop() },
+		OnPublished: func(int, []holdfast.Event) { stop() },
 	}})
 	if err != nil {
 		log.Fatal(err)

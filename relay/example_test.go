@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -45,12 +46,12 @@ func ExampleRelay_Wake() {
 }
 
 // A record that the broker will never take is tried Retry.Attempts times and becomes a dead letter. The key goes on.
-func ExamplePublishError() {
+func Example_refusedRecord() {
 	ctx, stop := context.WithCancel(context.Background())
 	pool := ordersOf(ctx, "order.huge", "order.paid")
 	p := publisherFunc(func(e holdfast.Event) error {
 		if e.Type == "order.huge" {
-			return &relay.PublishError{Topic: e.Topic, Partition: -1, Fault: relay.FaultRecord, Err: errors.New("message too large")}
+			return &publish.Error{Topic: e.Topic, Partition: -1, Fault: publish.FaultRecord, Err: errors.New("message too large")}
 		}
 		fmt.Println("published:", e.Type)
 		defer stop()
@@ -72,13 +73,13 @@ func ExamplePublishError() {
 }
 
 // A topic that is missing is waited for: no attempt is spent, nothing is lost.
-func ExampleFault() {
+func Example_missingTopic() {
 	ctx, stop := context.WithCancel(context.Background())
 	pool := ordersOf(ctx, "order.placed")
 	created := false
 	p := publisherFunc(func(e holdfast.Event) error {
 		if !created {
-			return &relay.PublishError{Topic: e.Topic, Partition: -1, Fault: relay.FaultTopic, Err: errors.New("unknown topic")}
+			return &publish.Error{Topic: e.Topic, Partition: -1, Fault: publish.FaultTopic, Err: errors.New("unknown topic")}
 		}
 		fmt.Println("published:", e.Type)
 		defer stop()
@@ -102,11 +103,11 @@ func ExampleFault() {
 }
 
 // What a Publisher's error means for the relay.
-func ExampleFaultOf() {
+func Example_missingTopicOf() {
 	trouble := errors.New("no route to host")
-	fmt.Println(relay.FaultOf(trouble))                  // the lane waits
-	fmt.Println(relay.FaultOf(retry.Permanent(trouble))) // the event's attempts count
-	fmt.Println(relay.FaultOf(&relay.PublishError{Fault: relay.FaultPartition, Err: trouble}))
+	fmt.Println(publish.FaultOf(trouble))                  // the lane waits
+	fmt.Println(publish.FaultOf(retry.Permanent(trouble))) // the event's attempts count
+	fmt.Println(publish.FaultOf(&publish.Error{Fault: publish.FaultPartition, Err: trouble}))
 	// Output:
 	// broker
 	// record

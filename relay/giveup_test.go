@@ -17,6 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // What no time will mend ends Run, whatever part of the relay meets it, with the sentence that says what to do.
@@ -61,7 +62,7 @@ func TestGiveUp_RunEndsWhereARightOrAPartOfTheSchemaIsMissing(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(its.Close)
-			b.set(refusing(relay.FaultRecord, "refused"))
+			b.set(refusing(publish.FaultRecord, "refused"))
 			r, err := relay.New(its, b, relay.Config{Logger: quiet, Lease: 3 * time.Second})
 			if err != nil {
 				t.Fatal(err)
@@ -102,14 +103,14 @@ func TestGiveUp_ALaneThatFailsAtEveryStartIsClaimedMoreAndMoreRarely(t *testing.
 	pool, b := setup(t, 2), newBroker()
 	pgtest.Exec(t, pool, `create function fail() returns trigger language plpgsql as $$ begin raise exception 'scripted'; end $$`)
 	pgtest.Exec(t, pool, "create trigger fail before insert on holdfast.parked for each row execute function fail()")
-	b.set(refusing(relay.FaultRecord, "refused"))
+	b.set(refusing(publish.FaultRecord, "refused"))
 	write(t, pool, event("k", "refused"))
 	broken := pgtest.Count(t, pool, "select lane from holdfast.event")
 	var lost atomic.Int32
 	began := time.Now()
-	run(t, pool, b, relay.Config{Retry: untiring, Observer: relay.Observer{OnLost: func(l relay.Lost) {
-		if int64(l.Lane) != broken {
-			t.Errorf("lane %d was lost: %v", l.Lane, l.Err)
+	run(t, pool, b, relay.Config{Retry: untiring, Observer: relay.Observer{OnLost: func(lane int, _ bool, err error) {
+		if int64(lane) != broken {
+			t.Errorf("lane %d was lost: %v", lane, err)
 		}
 		lost.Add(1)
 	}}})
@@ -137,8 +138,11 @@ func TestGiveUp_ALockOnOneLanesRowCostsNoOtherLaneItsLease(t *testing.T) {
 	t.Parallel()
 	const lease = 16 * time.Second // half of it is more than a save takes on a busy machine
 	pool, b := setup(t, 4), newBroker()
-	lost := make(chan relay.Lost, 100)
-	stop := run(t, pool, b, relay.Config{Lease: lease, Observer: relay.Observer{OnLost: func(l relay.Lost) { lost <- l }}})
+	lost := make(chan int, 100)
+	stop := run(t, pool, b, relay.Config{Lease: lease, Observer: relay.Observer{OnLost: func(lane int, _ bool, err error) {
+		lost <- lane
+		t.Logf("lane %d was lost: %v", lane, err)
+	}}})
 	n := 0
 	flow := func() {
 		for range 12 {
@@ -168,9 +172,9 @@ func TestGiveUp_ALockOnOneLanesRowCostsNoOtherLaneItsLease(t *testing.T) {
 	})
 	stop()
 	close(lost)
-	for l := range lost {
-		if l.Lane != 2 {
-			t.Errorf("lane %d was lost: %v", l.Lane, l.Err)
+	for lane := range lost {
+		if lane != 2 {
+			t.Errorf("lane %d was lost", lane)
 		}
 	}
 }

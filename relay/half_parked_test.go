@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/relay/internal/simdb"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // parkedUnderWay begins a call of so many events, the first of partition 0, and holds the partition: the lane parks its events beside the call.
@@ -47,7 +48,7 @@ func TestHalfParked_WhatFollowsARefusedEventThatWasParkedSpendsNoAttempt(t *test
 			t.Fatalf("%d events are parked, want the first one", n)
 		}
 		refused := func() error {
-			return &PublishError{Topic: "orders", Fault: FaultRecord, Err: errors.New("too large")}
+			return &publish.Error{Topic: "orders", Fault: publish.FaultRecord, Err: errors.New("too large")}
 		}
 		if err := s.l.settle(t.Context(), answered{to: d, events: events, errs: []error{refused(), refused()}, at: time.Now()}); err != nil {
 			t.Fatal(err)
@@ -88,7 +89,7 @@ func TestHalfParked_ALaneThatEndsWithACallItCannotSettleGivesItsBudgetBack(t *te
 		}
 		s.db.Refuse = func(string, string) error { return away }
 		delete(s.l.holds, d.spot) // The partition takes events again.
-		unreachable := &PublishError{Topic: "orders", Fault: FaultBroker, Err: errors.New("no broker")}
+		unreachable := &publish.Error{Topic: "orders", Fault: publish.FaultBroker, Err: errors.New("no broker")}
 		if err := s.l.settle(t.Context(), answered{to: d, events: events, errs: []error{nil, unreachable}, at: time.Now()}); !errors.Is(err, away) {
 			t.Fatalf("settle: %v", err)
 		}
@@ -103,8 +104,8 @@ func TestHalfParked_ALaneThatEndsWithACallItCannotSettleGivesItsBudgetBack(t *te
 func TestHalfParked_AnAnswerForAnEventThatIsALetterChangesNothing(t *testing.T) {
 	for name, answer := range map[string]error{
 		"acknowledged":        nil,
-		"refused":             &PublishError{Topic: "orders", Fault: FaultRecord, Err: errors.New("too large")},
-		"partition no leader": &PublishError{Topic: "orders", Fault: FaultPartition, Err: errors.New("no leader")},
+		"refused":             &publish.Error{Topic: "orders", Fault: publish.FaultRecord, Err: errors.New("too large")},
+		"partition no leader": &publish.Error{Topic: "orders", Fault: publish.FaultPartition, Err: errors.New("no leader")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

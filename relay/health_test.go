@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 func healthy(r *relay.Relay) bool { h := r.Health(context.Background()); return h.Live && h.Ready }
@@ -59,7 +60,7 @@ func TestHealth_HealthFollowsOutagesOfPostgresAndKafka(t *testing.T) {
 		t.Errorf("the log says that the database is back, and not that it was away:\n%s", log.String())
 	}
 
-	b.set(func(holdfast.Event) error { return refusal(relay.FaultBroker) })
+	b.set(func(holdfast.Event) error { return refusal(publish.FaultBroker) })
 	write(t, pool, event("k", "waits"))
 	const noted = "select count(*) from holdfast.relay where trouble like '%scripted: %'"
 	wait.Until(t, "the heartbeat says that Kafka takes nothing", func() bool { return pgtest.Count(t, pool, noted) == 1 })

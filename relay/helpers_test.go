@@ -14,17 +14,17 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
 // refusal is a broker's answer of one kind.
-func refusal(fault relay.Fault) error {
-	return &relay.PublishError{Topic: "orders", Partition: 0, Fault: fault, Err: errors.New("scripted: " + string(fault))}
+func refusal(fault publish.Fault) error {
+	return &publish.Error{Topic: "orders", Partition: 0, Fault: fault, Err: errors.New("scripted: " + string(fault))}
 }
 
 // refusing answers fault for the events of one payload, and acknowledges the rest.
-func refusing(fault relay.Fault, payloads ...string) func(holdfast.Event) error {
+func refusing(fault publish.Fault, payloads ...string) func(holdfast.Event) error {
 	return func(e holdfast.Event) error {
 		if slices.Contains(payloads, string(e.Payload)) {
 			return refusal(fault)

@@ -297,7 +297,7 @@ func TestHistory_RelaysThatComeAndGoShareTheLanesAndKeepTheOrder(t *testing.T) {
 	start := func() (string, func()) {
 		started++
 		name := fmt.Sprintf("relay %d", started)
-		return name, run(t, pool, b, relay.Config{Name: name, Lease: time.Second, BatchSize: 20, Observer: relay.Observer{OnLost: func(relay.Lost) { lost.Add(1) }}})
+		return name, run(t, pool, b, relay.Config{Name: name, Lease: time.Second, BatchSize: 20, Observer: relay.Observer{OnLost: func(int, bool, error) { lost.Add(1) }}})
 	}
 	var names [2]string
 	var stops [2]func()

@@ -17,6 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -90,7 +91,7 @@ func TestHold_AKeyIsHeldAlthoughTheEventBeforeTheLetterWasTaken(t *testing.T) {
 	b.set(func(e holdfast.Event) error {
 		switch {
 		case !open.Load():
-			return refusal(relay.FaultRecord)
+			return refusal(publish.FaultRecord)
 		case string(e.Payload) == "bad":
 			return retry.Permanent(errors.New("never"))
 		}
@@ -117,7 +118,7 @@ func TestHold_ATopicThatComesBackDoesNotResumeAKeyThatALetterHolds(t *testing.T)
 	write(t, pool, event("k", "bad"), event("k", "held"))
 	run(t, pool, b, relay.Config{HoldKey: true})
 	wait.Until(t, "a letter is written", func() bool { return letters(t, pool) == 1 })
-	b.set(func(e holdfast.Event) error { return refusal(relay.FaultTopic) })
+	b.set(func(e holdfast.Event) error { return refusal(publish.FaultTopic) })
 	write(t, pool, event("other", "1"))
 	wait.Until(t, "the topic is held", func() bool {
 		return pgtest.Count(t, pool, "select count(*) from holdfast.parked where why = 'topic'") == 1
@@ -137,7 +138,7 @@ func TestHold_ReplaysEnterTheirQueueAtTheHeadInTheirOwnOrder(t *testing.T) {
 	write(t, pool, event("k", "bad 1"), event("k", "bad 2"))
 	stop := run(t, pool, b, relay.Config{})
 	wait.Until(t, "both are given up", func() bool { return letters(t, pool) == 2 })
-	b.set(refusing(relay.FaultRecord, "3"))
+	b.set(refusing(publish.FaultRecord, "3"))
 	write(t, pool, event("k", "3"), event("k", "4"))
 	wait.Until(t, "the key waits", func() bool { return parked(t, pool) == 2 })
 	stop()
@@ -163,7 +164,7 @@ func TestHold_ReplaysThatArriveInPagesOfTheirOwnKeepTheirOrderToo(t *testing.T) 
 	stop := run(t, pool, b, relay.Config{})
 	wait.Until(t, "both are given up", func() bool { return letters(t, pool) == 2 })
 	stop()
-	b.set(refusing(relay.FaultRecord, "bad 1", "bad 2", "3"))
+	b.set(refusing(publish.FaultRecord, "bad 1", "bad 2", "3"))
 	write(t, pool, event("k", "3"), event("k", "4"))
 	replay(t, pool, pgtest.Count(t, pool, "select min(id) from holdfast.letter"))
 	replay(t, pool, pgtest.Count(t, pool, "select max(id) from holdfast.letter"))
@@ -206,11 +207,11 @@ func TestHold_AHeadThatAReplayPassesInItsCallWaitsForIt(t *testing.T) {
 		switch string(e.Payload) {
 		case "bad":
 			if tries[0].Add(1) <= 2 {
-				return retry.After(refusal(relay.FaultRecord), 300*time.Millisecond) // longer than the other one's delays
+				return retry.After(refusal(publish.FaultRecord), 300*time.Millisecond) // longer than the other one's delays
 			}
 		case "2":
 			if tries[1].Add(1) <= 2 {
-				return refusal(relay.FaultRecord)
+				return refusal(publish.FaultRecord)
 			}
 		}
 		return nil
@@ -244,7 +245,7 @@ func TestHold_AMissingTopicIsHeldByItselfAndThenComesInOrder(t *testing.T) {
 	b.set(func(e holdfast.Event) error {
 		if e.Topic == "missing" {
 			probes.Add(1)
-			return refusal(relay.FaultTopic)
+			return refusal(publish.FaultTopic)
 		}
 		return nil
 	})
@@ -298,7 +299,7 @@ func TestHold_AMissingTopicIsHeldByItselfAndThenComesInOrder(t *testing.T) {
 func TestHold_ATopicIsBackThoughThePartitionOfItsOldestEventsIsDown(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
-	b.set(func(holdfast.Event) error { return refusal(relay.FaultTopic) })
+	b.set(func(holdfast.Event) error { return refusal(publish.FaultTopic) })
 	const oldest = 1000 // by one a second that is longer than any test may take
 	for i := range oldest / 100 {
 		var events []holdfast.Event
@@ -312,7 +313,7 @@ func TestHold_ATopicIsBackThoughThePartitionOfItsOldestEventsIsDown(t *testing.T
 	wait.Until(t, "the topic's events are parked", func() bool { return parked(t, pool) == oldest+1 })
 	b.set(func(e holdfast.Event) error {
 		if e.Type == "down" {
-			return refusal(relay.FaultPartition)
+			return refusal(publish.FaultPartition)
 		}
 		return nil
 	})
@@ -332,7 +333,7 @@ func TestHold_AnUnavailablePartitionDelaysNoOtherAndIsParked(t *testing.T) {
 	pool, b := setup(t, 1), newBroker()
 	down := func(e holdfast.Event) error {
 		if e.Key == "down" || e.Type == "down" {
-			return refusal(relay.FaultPartition)
+			return refusal(publish.FaultPartition)
 		}
 		return nil
 	}
@@ -385,7 +386,7 @@ func TestHold_AClusterThatIsAwayParksNothing(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
 	var tries atomic.Int32
-	b.set(func(holdfast.Event) error { tries.Add(1); return refusal(relay.FaultBroker) })
+	b.set(func(holdfast.Event) error { tries.Add(1); return refusal(publish.FaultBroker) })
 	write(t, pool, event("down", "1"), event("up", "1st page"))
 	run(t, pool, b, relay.Config{ParkAfter: 300 * time.Millisecond, BatchSize: 2, Retry: retry.Policy{Attempts: 1}})
 	wait.Until(t, "it is tried", func() bool { return tries.Load() > 0 })

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math"
 	"time"
+
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // A topic or a partition that takes nothing is held: its events are parked, and one of them is tried now and then.
@@ -79,10 +81,10 @@ func (l *lane) judge(d *destination, said summary, shared bool, now time.Time) {
 		return
 	}
 	d.tries++
-	d.refused = said.trouble.fault == FaultPartition
+	d.refused = said.trouble.fault == publish.FaultPartition
 	wait := l.retryDelay(d.tries)
 	d.retryAt = now.Add(wait)
-	if said.trouble.fault == FaultBroker && !l.answeredSince(now.Add(-slowAfter)) {
+	if said.trouble.fault == publish.FaultBroker && !l.answeredSince(now.Add(-slowAfter)) {
 		if l.outage == nil {
 			l.outage = &hold{}
 		}
@@ -177,7 +179,7 @@ func (l *lane) holdSlow() {
 			since = latest(since, at)
 		}
 		waited := now.Sub(since)
-		switch silent := (answer{fault: FaultPartition, err: errUnanswered}); {
+		switch silent := (answer{fault: publish.FaultPartition, err: errUnanswered}); {
 		case waited < slowAfter || d.tries > 0:
 		case d.told:
 			l.logHeld(d, silent, 0)
@@ -209,7 +211,7 @@ func (l *lane) holdPartition(d *destination, waited time.Duration, now time.Time
 		Lane:      l.number,
 		Topic:     d.topic,
 		Partition: d.partition,
-		Fault:     FaultPartition,
+		Fault:     publish.FaultPartition,
 		Err:       errUnanswered,
 		Wait:      l.slowAfter(),
 	})
@@ -253,7 +255,7 @@ func (l *lane) holdTopic(topic string, err error, now time.Time) {
 		Lane:      l.number,
 		Topic:     topic,
 		Partition: anyPartition,
-		Fault:     FaultTopic,
+		Fault:     publish.FaultTopic,
 		Err:       err,
 		Wait:      wait,
 	})
@@ -292,8 +294,8 @@ func (l *lane) afterCall(d *destination, batch []*pending, all []answer, said su
 		case h.paused:
 			h.probing = false
 		case said.topic != nil:
-			l.again(h, d, answer{FaultTopic, said.topic}, now)
-		case said.answers, said.trouble.fault == FaultPartition: // Who says that of a partition has found its topic.
+			l.again(h, d, answer{publish.FaultTopic, said.topic}, now)
+		case said.answers, said.trouble.fault == publish.FaultPartition: // Who says that of a partition has found its topic.
 			h.resume(false)
 		case h.probing:
 			h.probing, h.nextAt = false, now.Add(l.slowAfter())
@@ -305,7 +307,7 @@ func (l *lane) afterCall(d *destination, batch []*pending, all []answer, said su
 			h.resume(now.Sub(d.began) >= l.slowAfter())
 			h.nextAt = now.Add(l.slowAfter())
 		case !said.trouble.acknowledged():
-			l.again(h, d, answer{FaultPartition, said.trouble.err}, now)
+			l.again(h, d, answer{publish.FaultPartition, said.trouble.err}, now)
 		default:
 			h.probing = false
 		}
@@ -313,7 +315,7 @@ func (l *lane) afterCall(d *destination, batch []*pending, all []answer, said su
 	for i, p := range batch { // its topic has got other partitions since it was parked
 		if h := p.probe; h == nil || h == topic || h == partition {
 			continue
-		} else if all[i].acknowledged() || all[i].fault == FaultRecord {
+		} else if all[i].acknowledged() || all[i].fault == publish.FaultRecord {
 			h.resume(false)
 		} else {
 			l.again(h, d, all[i], now)
@@ -356,7 +358,7 @@ func (l *lane) again(h *hold, d *destination, a answer, now time.Time) {
 	wait := l.probeDelay(h.tries)
 	h.nextAt = now.Add(wait)
 	at := d.spot
-	if a.fault == FaultTopic {
+	if a.fault == publish.FaultTopic {
 		at.partition = wholeTopic
 	}
 	if w, say := l.r.notices.waits(at, l.number, h.parked, false, now); say && l.r.mayLog("still held") {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/failpoint"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // lane is one lane while it is ours: from the claim until it is released or lost. It remembers only what was committed. When a
@@ -33,7 +34,7 @@ type lane struct {
 	ownership
 	reader logReader
 
-	producer LaneProducer // of this claim; nil unless the publisher is a LanePublisher
+	producer publish.LaneProducer // of this claim; nil unless the publisher is a publish.LanePublisher
 
 	wake      chan struct{}          // the poller has seen unread events
 	emptyUpTo atomic.Pointer[string] // up to this moment it had seen none: set before wake
@@ -186,7 +187,7 @@ func (l *lane) readPage(ctx context.Context) (page, error) {
 	began := l.r.env.now()
 	p, err := l.reader.next(ctx)
 	if observe := l.r.c.Observer.OnRead; observe != nil && err == nil {
-		observe(Read{Lane: l.number, Events: len(p.events), Took: l.r.env.now().Sub(began)})
+		observe(l.number, len(p.events), l.r.env.now().Sub(began))
 	}
 	p.readAt = began
 	l.keep(&p)

@@ -19,10 +19,11 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
-// laneBook is a LanePublisher that remembers what its producers are asked and told.
+// laneBook is a publish.LanePublisher that remembers what its producers are asked and told.
 type laneBook struct {
 	mu     sync.Mutex
 	opened []*bookedLane
@@ -39,10 +40,10 @@ func (b *laneBook) PublishTogether(context.Context, [][]holdfast.Event, func(int
 
 func (b *laneBook) Partition(holdfast.Event) (int, int) { return 0, 1 }
 
-func (b *laneBook) OpenLane(c relay.LaneClaim) relay.LaneProducer {
+func (b *laneBook) OpenLane(schema string, lane int, epoch int64) publish.LaneProducer {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	l := &bookedLane{book: b, claim: c}
+	l := &bookedLane{book: b, schema: schema, lane: lane, epoch: epoch}
 	b.opened = append(b.opened, l)
 	return l
 }
@@ -52,7 +53,7 @@ func (b *laneBook) lanes(number int) (found []*bookedLane) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, l := range b.opened {
-		if l.claim.Lane == number {
+		if l.lane == number {
 			found = append(found, l)
 		}
 	}
@@ -60,8 +61,10 @@ func (b *laneBook) lanes(number int) (found []*bookedLane) {
 }
 
 type bookedLane struct {
-	book  *laneBook
-	claim relay.LaneClaim
+	book   *laneBook
+	schema string
+	lane   int
+	epoch  int64
 
 	mu        sync.Mutex
 	published []string
@@ -77,7 +80,7 @@ func (l *bookedLane) Publish(_ context.Context, events []holdfast.Event) []error
 	failed := map[string]error{}
 	for i, e := range events {
 		if err := failed[e.Key]; err != nil {
-			answers[i] = &relay.PublishError{Topic: e.Topic, Fault: relay.FaultOf(err), NotSent: true, Err: err}
+			answers[i] = &publish.Error{Topic: e.Topic, Fault: publish.FaultOf(err), NotSent: true, Err: err}
 			continue
 		}
 		if l.book.answer != nil {
@@ -92,13 +95,13 @@ func (l *bookedLane) Publish(_ context.Context, events []holdfast.Event) []error
 	return answers
 }
 
-func (l *bookedLane) Settled(s relay.LaneSettled) {
+func (l *bookedLane) Settled(events []publish.EventName, readAt time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, name := range s.Events {
+	for _, name := range events {
 		l.settled = append(l.settled, name.ID)
 	}
-	l.caughtUp = l.caughtUp || !s.ReadAt.IsZero()
+	l.caughtUp = l.caughtUp || !readAt.IsZero()
 }
 
 func (l *bookedLane) Close() {
@@ -163,12 +166,12 @@ func TestLanePublisher_AProducerOfALaneIsToldWhatIsSaved(t *testing.T) {
 	var refused atomic.Bool
 	book := &laneBook{answer: func(_ *bookedLane, e holdfast.Event) error {
 		if e.ID == "3" && refused.CompareAndSwap(false, true) {
-			return &relay.PublishError{Topic: e.Topic, Fault: relay.FaultRecord, Err: errors.New("too large")}
+			return &publish.Error{Topic: e.Topic, Fault: publish.FaultRecord, Err: errors.New("too large")}
 		}
 		return nil
 	}}
 	var wrapped atomic.Int64
-	p := relay.Wrap(book, func(next relay.PublishFunc) relay.PublishFunc {
+	p := publish.Wrap(book, func(next publish.Func) publish.Func {
 		return func(ctx context.Context, events []holdfast.Event) []error {
 			wrapped.Add(int64(len(events)))
 			return next(ctx, events)
@@ -180,7 +183,7 @@ func TestLanePublisher_AProducerOfALaneIsToldWhatIsSaved(t *testing.T) {
 		for _, l := range book.lanes(0) {
 			slices.Sort(l.settled)
 			if t.Failed() {
-				t.Logf("%+v: published %v, settled %v", l.claim, l.published, l.settled)
+				t.Logf("epoch %d: published %v, settled %v", l.epoch, l.published, l.settled)
 			} else if len(slices.Compact(slices.Clone(l.settled))) != len(l.settled) {
 				t.Errorf("some are settled twice: %v", l.settled)
 			}
@@ -204,8 +207,8 @@ func TestLanePublisher_AProducerOfALaneIsToldWhatIsSaved(t *testing.T) {
 	if _, _, _, closed := lane.state(); !closed {
 		t.Error("the lane has left, and its producer is open")
 	}
-	if lane.claim.Schema != "holdfast" || lane.claim.Epoch < 1 {
-		t.Errorf("it was opened with %+v", lane.claim)
+	if lane.schema != "holdfast" || lane.epoch < 1 {
+		t.Errorf("it was opened with schema %q, epoch %d", lane.schema, lane.epoch)
 	}
 	if n := wrapped.Load(); n < 11 {
 		t.Errorf("%d of 11 events went through the middleware", n)
@@ -217,8 +220,8 @@ func TestLanePublisher_ALaneWhoseProducerIsFencedIsClaimedAnew(t *testing.T) {
 	t.Parallel()
 	db := migrated.Lanes(t, 1)
 	book := &laneBook{answer: func(l *bookedLane, e holdfast.Event) error {
-		if l.claim.Epoch < 3 {
-			return &relay.PublishError{Topic: e.Topic, Fault: relay.FaultBroker, Err: fmt.Errorf("%w: for a test", relay.ErrLaneTaken)}
+		if l.epoch < 3 {
+			return &publish.Error{Topic: e.Topic, Fault: publish.FaultBroker, Err: fmt.Errorf("%w: for a test", publish.ErrLaneTaken)}
 		}
 		return nil
 	}}
@@ -234,15 +237,15 @@ func TestLanePublisher_ALaneWhoseProducerIsFencedIsClaimedAnew(t *testing.T) {
 	})
 	stop()
 	for i, l := range book.lanes(0) {
-		if _, _, _, closed := l.state(); !closed || l.claim.Epoch != int64(i+1) {
-			t.Errorf("producer %d has epoch %d, closed: %v", i, l.claim.Epoch, closed)
+		if _, _, _, closed := l.state(); !closed || l.epoch != int64(i+1) {
+			t.Errorf("producer %d has epoch %d, closed: %v", i, l.epoch, closed)
 		}
 	}
 }
 
 func TestLanePublisher_TenantsAreNotToldApartWhereNothingMayBeRepeated(t *testing.T) {
 	t.Parallel()
-	for _, p := range []relay.Publisher{&laneBook{}, relay.Wrap(&laneBook{}, func(next relay.PublishFunc) relay.PublishFunc { return next })} {
+	for _, p := range []relay.Publisher{&laneBook{}, publish.Wrap(&laneBook{}, func(next publish.Func) publish.Func { return next })} {
 		_, err := relay.New(nil, p, relay.Config{TenantSeparator: "/"})
 		if err == nil || !strings.Contains(err.Error(), `tenant separator is "/": it must be empty with a publisher that`) {
 			t.Errorf("%T: %v", p, err)

@@ -19,6 +19,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // gate is a Publisher that can be frozen: a call waits before it reaches the broker.
@@ -64,7 +65,7 @@ func TestLease_ARelayThatThawsWithoutItsLanesChangesNothing(t *testing.T) {
 		refuse func(holdfast.Event) error // what the zombie gets for an answer when it thaws
 	}{
 		{"its publication is acknowledged", nil},
-		{"its publication is refused, and it wants to park", refusing(relay.FaultRecord, "2")},
+		{"its publication is refused, and it wants to park", refusing(publish.FaultRecord, "2")},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -74,7 +75,7 @@ func TestLease_ARelayThatThawsWithoutItsLanesChangesNothing(t *testing.T) {
 			var lost atomic.Bool
 			// Nobody loses a lane here because a machine is busy, and the heir's lease is none that the zombie could take for a clock's mistake.
 			config := relay.Config{Name: "zombie", Lease: 8 * time.Second, Retry: untiring, BatchSize: 2, Observer: relay.Observer{
-				OnLost:    func(relay.Lost) { lost.Store(true) },
+				OnLost:    func(int, bool, error) { lost.Store(true) },
 				OnWaiting: func(p relay.Waiting) { t.Errorf("the zombie parked %q", p.Event.Payload) }}}
 			write(t, pool, event("k", "0"))
 			// Its saver must not keep the lease alive: a frozen process saves nothing. So its connections freeze, too.
@@ -218,7 +219,7 @@ func TestLease_ATransactionOfADeadRelayDoesNotKeepALaneForEver(t *testing.T) {
 	skip.InShort(t, "it takes 11 s beside the others")
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
-	b.set(refusing(relay.FaultRecord, "bad"))
+	b.set(refusing(publish.FaultRecord, "bad"))
 	zombiePool, freeze := freezable(t, pool)
 	p := &freezeOnCommit{freeze: freeze}
 	zombieConfig := zombiePool.Config()

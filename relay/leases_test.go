@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/internal/waitroom"
 	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // leases are what relays have leased, and how many lanes' owners tell that.
@@ -68,7 +69,7 @@ func TestLeases_WhatWaitsOutsideOfMemoryIsNotLeased(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
 	pgtest.Exec(t, pool, "insert into holdfast.parked_lease (lane, topic, key, place) values (0, '', '', 99), (0, 'orders', 'a', 0), (0, 'orders', '', 7)")
-	b.set(refusing(relay.FaultRecord, "a1"))
+	b.set(refusing(publish.FaultRecord, "a1"))
 	run(t, pool, b, relay.Config{Retry: untiring})
 	write(t, pool, event("a", "a1"), event("a", "a2"), event("b", "b1"))
 	arrives(t, b, "b1")
@@ -87,7 +88,7 @@ func TestLeases_AStuckRowIsNotLeased(t *testing.T) {
 	pool, b := setup(t, 1), newBroker()
 	obstruct(t, pool, "insert or update or delete", "23503")
 	others := parkBeside(t, pool, nil)
-	b.set(refusing(relay.FaultRecord, "strange"))
+	b.set(refusing(publish.FaultRecord, "strange"))
 	c, logged := logging(relay.Config{Retry: swift})
 	run(t, pool, b, c)
 	wait.Until(t, "the row is stuck", func() bool { return logged.say("waiting event stuck") })

@@ -17,6 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/seed"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/relay/internal/simdb"
+	"github.com/holdfast-go/holdfast/relay/publish"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -202,7 +203,7 @@ func (lo *loops) start() {
 		}}}
 	r := newRelay(&loopDB{lo, conn, lr}, lo.broker, Config{Name: lr.name, Schema: "holdfast", Lease: p.lease, PollMin: 2 * time.Millisecond,
 		PollMax: 100 * time.Millisecond, BatchSize: p.batch, HoldKey: p.hold, ParkAfter: p.parkAfter, SegmentBytes: 2000, StopTimeout: loopStop, MemoryBudget: 1 << 20,
-		Observer: Observer{OnLost: func(l Lost) { lo.have(func() { lo.lost(l) }) }},
+		Observer: Observer{OnLost: func(lane int, _ bool, err error) { lo.have(func() { lo.lost(lane, err) }) }},
 		Retry:    retry.Policy{Attempts: p.attempts, Base: time.Millisecond, Cap: 50 * time.Millisecond}, Logger: noLog}, simStatements)
 	r.pageBytes, r.listed = p.bytes, p.listed
 	if start := r.env.start; p.emptied {
@@ -227,10 +228,10 @@ func (lo *loops) start() {
 }
 
 // lost is told of a lane that ended with an error.
-func (lo *loops) lost(l Lost) {
+func (lo *loops) lost(lane int, err error) {
 	lo.s.oracle.lost++
 	if lo.s.plan.calm() {
-		lo.fail("lane %d was lost, though nothing failed: %v", l.Lane, l.Err)
+		lo.fail("lane %d was lost, though nothing failed: %v", lane, err)
 	}
 }
 
@@ -435,8 +436,8 @@ func (b *loopBroker) Publish(_ context.Context, events []holdfast.Event) []error
 			if errs[i] = b.take(e); errs[i] == nil {
 				continue
 			}
-			if FaultOf(errs[i]) == FaultRecord {
-				keys[queue{e.Topic, e.Key}] = &PublishError{Topic: e.Topic, Partition: b.partition(e), Fault: FaultRecord, NotSent: true, Err: errs[i]}
+			if publish.FaultOf(errs[i]) == publish.FaultRecord {
+				keys[queue{e.Topic, e.Key}] = &publish.Error{Topic: e.Topic, Partition: b.partition(e), Fault: publish.FaultRecord, NotSent: true, Err: errs[i]}
 			} else {
 				broken[b.partition(e)] = errs[i]
 			}
@@ -448,22 +449,22 @@ func (b *loopBroker) Publish(_ context.Context, events []holdfast.Event) []error
 // take writes one event, or says why it was not acknowledged.
 func (b *loopBroker) take(e holdfast.Event) error {
 	w, s := b.w, b.w.s
-	refuse := func(fault Fault) error {
-		return &PublishError{Topic: e.Topic, Partition: b.partition(e), Fault: fault, Err: errors.New("scripted")}
+	refuse := func(fault publish.Fault) error {
+		return &publish.Error{Topic: e.Topic, Partition: b.partition(e), Fault: fault, Err: errors.New("scripted")}
 	}
 	switch sick := b.sick == b.partition(e); {
 	case b.down:
-		return refuse(FaultBroker)
+		return refuse(publish.FaultBroker)
 	case sick && b.how == sickLeaderless:
-		return refuse(FaultPartition)
+		return refuse(publish.FaultPartition)
 	case sick && b.how == sickLate:
 		w.rest(100 * time.Millisecond)
 	case sick && b.how == sickLost:
 		s.oracle.arrived(e)
-		return refuse(FaultPartition)
+		return refuse(publish.FaultPartition)
 	case b.refused[e.ID]:
 		delete(b.refused, e.ID)
-		return refuse(FaultRecord)
+		return refuse(publish.FaultRecord)
 	}
 	s.oracle.arrived(e)
 	return nil

@@ -5,12 +5,14 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // With ParkAfter -1 no partition is held, also not by an event that was parked for its topic.
 func TestNeverParked_AParkedEventHoldsNoPartitionWhereNoneIsHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		leaderless := &PublishError{Topic: "orders", Partition: 1, Fault: FaultPartition, Err: errors.New("no leader")}
+		leaderless := &publish.Error{Topic: "orders", Partition: 1, Fault: publish.FaultPartition, Err: errors.New("no leader")}
 		p := &eachAnswered{fails: map[string]error{"second": leaderless}}
 		l := parkedTwice(t, p, func(l *lane) { l.r.c.ParkAfter = -1 })
 		until := func(d time.Duration) {

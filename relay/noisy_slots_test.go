@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/relay/internal/simdb"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // partitionOfNumber is the partition of a key that ends with its number.
@@ -47,12 +48,12 @@ func TestNoisySlots_AQuietTenantDoesNotWaitForANoisyOnesCalls(t *testing.T) {
 		l := noisyCrowd(t, c, 2, partitionsOfCrowd/2)
 		var quiet, all time.Duration
 		began := time.Now()
-		l.r.c.Observer.OnPublished = func(p Published) {
-			for _, e := range p.Events {
+		l.r.c.Observer.OnPublished = func(_ int, events []holdfast.Event) {
+			for _, e := range events {
 				if all = time.Since(began); e.Key == "beta/7" {
 					quiet = time.Since(began)
-					if len(p.Events) != 1 {
-						t.Errorf("%d events were sent with it", len(p.Events)-1)
+					if len(events) != 1 {
+						t.Errorf("%d events were sent with it", len(events)-1)
 					}
 				}
 			}
@@ -164,7 +165,7 @@ type refusingOnce struct {
 func (r *refusingOnce) Publish(ctx context.Context, events []holdfast.Event) []error {
 	if events[0].Key == r.key && !r.did {
 		r.did = true
-		return []error{&PublishError{Topic: "orders", Fault: FaultPartition, Err: errors.New("no leader")}}
+		return []error{&publish.Error{Topic: "orders", Fault: publish.FaultPartition, Err: errors.New("no leader")}}
 	}
 	return r.crowd.Publish(ctx, events)
 }

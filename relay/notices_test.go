@@ -12,6 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 func (l *lines) count(part string) (n int) {
@@ -30,13 +31,13 @@ func TestNotices_APartitionInTroubleIsLoggedOnceNotPerTryAndLane(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name, says string
-		fault      relay.Fault
+		fault      publish.Fault
 		parkAfter  time.Duration
 		within     int // lines in all
 	}{
-		{"it waits", "partition waits", relay.FaultPartition, -1, 2},
-		{"it is held", "partition held", relay.FaultPartition, 50 * time.Millisecond, 3},
-		{"the topic is held", "topic held", relay.FaultTopic, time.Second, 2},
+		{"it waits", "partition waits", publish.FaultPartition, -1, 2},
+		{"it is held", "partition held", publish.FaultPartition, 50 * time.Millisecond, 3},
+		{"the topic is held", "topic held", publish.FaultTopic, time.Second, 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -64,7 +65,7 @@ func TestNotices_APartitionInTroubleIsLoggedOnceNotPerTryAndLane(t *testing.T) {
 				t.Errorf("%d lines say that it is in trouble, and %d that it is over:\n%s", n, back, logged.last(60))
 			}
 			for _, want := range []string{"waited=", "lanes=", "events="} {
-				if c.fault == relay.FaultPartition && logged.count(want) == 0 {
+				if c.fault == publish.FaultPartition && logged.count(want) == 0 {
 					t.Errorf("no line says %s", want)
 				}
 			}

@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -35,7 +36,7 @@ func (s *seeing) Publish(ctx context.Context, events []holdfast.Event) []error {
 	for i, e := range events {
 		if e.ID == "bad" && s.refusals < 2 {
 			s.refusals++
-			errs[i] = &relay.PublishError{Topic: e.Topic, Partition: -1, Fault: relay.FaultRecord, Err: errors.New("planned")}
+			errs[i] = &publish.Error{Topic: e.Topic, Partition: -1, Fault: publish.FaultRecord, Err: errors.New("planned")}
 		}
 	}
 	return errs
@@ -55,13 +56,13 @@ func TestObserverPublish_EachCallOfThePublisherIsObservedWithItsAttempts(t *test
 			mu.Lock()
 			defer mu.Unlock()
 			for i, err := range errs {
-				said = append(said, fmt.Sprintf("%s %s %d, attempt %d, refused %v", ids[i], p.Topic, p.Partition, attempts[i], err != nil))
+				said = append(said, fmt.Sprintf("%s %s %s %d, attempt %d, refused %v", ids[i], p.System, p.Topic, p.Partition, attempts[i], err != nil))
 			}
 		}
 	}}
 	write(t, pool, holdfast.Event{ID: "good", Topic: "orders", Key: "a", Type: "x"}, holdfast.Event{ID: "bad", Topic: "orders", Key: "b", Type: "x"})
 	b := &seeing{}
-	run(t, pool, b, relay.Config{Observer: observer, Retry: retry.Policy{Attempts: 5, Base: time.Millisecond, Cap: time.Millisecond}})
+	run(t, pool, publish.Wrap(b), relay.Config{Observer: observer, Retry: retry.Policy{Attempts: 5, Base: time.Millisecond, Cap: time.Millisecond}})
 	wait.Until(t, "both are published", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
@@ -70,7 +71,7 @@ func TestObserverPublish_EachCallOfThePublisherIsObservedWithItsAttempts(t *test
 	mu.Lock()
 	defer mu.Unlock()
 	slices.Sort(said)
-	want := []string{"bad orders -1, attempt 1, refused true", "bad orders -1, attempt 2, refused true", "bad orders -1, attempt 3, refused false", "good orders -1, attempt 1, refused false"}
+	want := []string{"bad kafka orders -1, attempt 1, refused true", "bad kafka orders -1, attempt 2, refused true", "bad kafka orders -1, attempt 3, refused false", "good kafka orders -1, attempt 1, refused false"}
 	if !slices.Equal(said, want) {
 		t.Errorf("got %q, want %q", said, want)
 	}

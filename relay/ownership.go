@@ -5,6 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // ownership is what a relay knows of a lane's row from the claim on: under which epoch the lane is ours, until when, how far it is
@@ -35,10 +37,10 @@ type ownership struct {
 	lost   context.CancelCauseFunc
 
 	mu         sync.Mutex
-	cursor     cursor      // published up to here; a save makes it durable
-	saved      cursor      // what the database holds
-	leaseUntil time.Time   // by our monotonic clock
-	unsaved    LaneSettled // what cursor is past and saved may not be, for the producer
+	cursor     cursor       // published up to here; a save makes it durable
+	saved      cursor       // what the database holds
+	leaseUntil time.Time    // by our monotonic clock
+	unsaved    passedEvents // what cursor is past and saved may not be, for the producer
 
 	openTransactions int         // our transactions that are open, or whose end is not recorded yet; guarded by the saver's mutex
 	leftOut          atomic.Bool // by the last save, for the sake of a transaction
@@ -53,7 +55,7 @@ func (o *ownership) publishedUpTo() cursor {
 }
 
 // reached moves the cursor, in memory, past what is settled.
-func (o *ownership) reached(c cursor, past LaneSettled) {
+func (o *ownership) reached(c cursor, past passedEvents) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.cursor = c
@@ -68,32 +70,32 @@ func (o *ownership) wrote(c cursor, until time.Time) {
 }
 
 // wrotePast adds what is durable by such a transaction. The producer hears of it with the next save.
-func (o *ownership) wrotePast(past LaneSettled) {
+func (o *ownership) wrotePast(past passedEvents) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.tell(past)
 }
 
-func (o *ownership) tell(past LaneSettled) {
-	o.unsaved.Events = append(o.unsaved.Events, past.Events...)
-	if !past.ReadAt.IsZero() {
-		o.unsaved.ReadAt = past.ReadAt
+func (o *ownership) tell(past passedEvents) {
+	o.unsaved.events = append(o.unsaved.events, past.events...)
+	if !past.readAt.IsZero() {
+		o.unsaved.readAt = past.readAt
 	}
 }
 
 // toSave is what a save writes. If further is false, only the place within a window has changed, or nothing.
-func (o *ownership) toSave() (c cursor, further bool, past LaneSettled) {
+func (o *ownership) toSave() (c cursor, further bool, past passedEvents) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.cursor, o.cursor.done != o.saved.done || o.cursor.upto != o.saved.upto, o.unsaved
 }
 
 // savedUpTo notes that a save of what toSave returned has succeeded: all of it is durable, and the lease is renewed.
-func (o *ownership) savedUpTo(c cursor, past LaneSettled, until time.Time) {
+func (o *ownership) savedUpTo(c cursor, past passedEvents, until time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.saved, o.leaseUntil = c, until
-	o.unsaved.Events = append([]EventName(nil), o.unsaved.Events[len(past.Events):]...)
+	o.unsaved.events = append([]publish.EventName(nil), o.unsaved.events[len(past.events):]...)
 }
 
 // behind says that something is published which the database does not know of.

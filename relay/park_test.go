@@ -13,13 +13,14 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
 func TestPark_ARefusedRecordHoldsBackItsOwnKeyAndNothingElse(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
-	b.set(refusing(relay.FaultRecord, "bad"))
+	b.set(refusing(publish.FaultRecord, "bad"))
 	write(t, pool, event("k", "before"), event("k", "bad"), event("k", "after"), event("other", "1"), event("", "no key"))
 	run(t, pool, b, relay.Config{Retry: untiring})
 	arrives(t, b, "before", "1", "no key")
@@ -44,14 +45,14 @@ func TestPark_ARefusedRecordHoldsBackItsOwnKeyAndNothingElse(t *testing.T) {
 func TestPark_AnEventWithoutAKeyIsParkedAlone(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
-	b.set(refusing(relay.FaultRecord, "bad 1", "bad 2"))
+	b.set(refusing(publish.FaultRecord, "bad 1", "bad 2"))
 	write(t, pool, event("", "bad 1"), event("", "good 1"), event("", "bad 2"), event("", "good 2"))
 	run(t, pool, b, relay.Config{Retry: untiring})
 	arrives(t, b, "good 1", "good 2")
 	wait.Until(t, "both are parked, each due by itself", func() bool {
 		return pgtest.Count(t, pool, "select count(*) from holdfast.parked where next_at < 'infinity'") == 2
 	})
-	b.set(refusing(relay.FaultRecord, "bad 1"))
+	b.set(refusing(publish.FaultRecord, "bad 1"))
 	arrives(t, b, "bad 2") // although one parked before it still fails
 }
 
@@ -63,7 +64,7 @@ func TestPark_TheLastAttemptMakesALetterWithEveryErrorAndTheKeyGoesOn(t *testing
 		if string(e.Payload) != "bad" {
 			return nil
 		}
-		return &relay.PublishError{Topic: "orders", Partition: 0, Fault: relay.FaultRecord, Err: fmt.Errorf("try %d", tries.Add(1))}
+		return &publish.Error{Topic: "orders", Partition: 0, Fault: publish.FaultRecord, Err: fmt.Errorf("try %d", tries.Add(1))}
 	})
 	write(t, pool, event("k", "1"), event("k", "bad"), event("k", "2"))
 	run(t, pool, b, relay.Config{Retry: swift})
@@ -106,7 +107,7 @@ func TestPark_ChainsOfErrorsStayWithinTwenty(t *testing.T) {
 	pool, b := setup(t, 1), newBroker()
 	var tries atomic.Int32
 	b.set(func(holdfast.Event) error {
-		return &relay.PublishError{Topic: "orders", Fault: relay.FaultRecord, Err: fmt.Errorf("try %d", tries.Add(1))}
+		return &publish.Error{Topic: "orders", Fault: publish.FaultRecord, Err: fmt.Errorf("try %d", tries.Add(1))}
 	})
 	write(t, pool, event("k", "bad"))
 	many := retry.Policy{Attempts: 30, Base: time.Millisecond, Cap: time.Millisecond}
@@ -127,7 +128,7 @@ func TestPark_ChainsOfErrorsStayWithinTwenty(t *testing.T) {
 func TestPark_ParkedEventsSurviveARestartOfTheRelay(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 2), newBroker()
-	b.set(refusing(relay.FaultRecord, "bad"))
+	b.set(refusing(publish.FaultRecord, "bad"))
 	write(t, pool, event("k", "bad"), event("k", "2"))
 	stop := run(t, pool, b, relay.Config{Retry: untiring})
 	wait.Until(t, "both are parked", func() bool { return parked(t, pool) == 2 })
@@ -149,15 +150,15 @@ func TestPark_AnOutageOfTheBrokerSpendsNoAttemptsAndWritesNothing(t *testing.T) 
 	var refused atomic.Bool
 	b.set(func(e holdfast.Event) error {
 		if string(e.Payload) == "bad" && refused.CompareAndSwap(false, true) {
-			return refusal(relay.FaultRecord)
+			return refusal(publish.FaultRecord)
 		}
-		return refusal(relay.FaultBroker)
+		return refusal(publish.FaultBroker)
 	})
 	write(t, pool, event("k", "bad"), event("k", "2"))
 	held := make(chan struct{}, 100)
 	run(t, pool, b, relay.Config{Retry: retry.Policy{Attempts: 50, Base: 20 * time.Millisecond, Cap: 20 * time.Millisecond}, Observer: relay.Observer{
 		OnHeld: func(h relay.Held) {
-			if h.Fault == relay.FaultBroker {
+			if h.Fault == publish.FaultBroker {
 				held <- struct{}{}
 			}
 		}}})
@@ -195,7 +196,7 @@ func TestPark_OtherTopicsFlowBesideAnyNumberOfParkedEvents(t *testing.T) {
 	pool, b := setup(t, 1), newBroker()
 	b.set(func(e holdfast.Event) error {
 		if e.Topic == "missing" {
-			return refusal(relay.FaultTopic)
+			return refusal(publish.FaultTopic)
 		}
 		return nil
 	})

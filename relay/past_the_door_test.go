@@ -17,6 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -167,7 +168,7 @@ func TestPastTheDoor_ALetterOfAMalformedRowHoldsItsKey(t *testing.T) {
 func TestPastTheDoor_ALetterHoldsItsKeyBehindParkedEvents(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
-	b.set(refusing(relay.FaultRecord, "before"))
+	b.set(refusing(publish.FaultRecord, "before"))
 	write(t, pool, event("k", "before"))
 	pgtest.Exec(t, pool, strange{table: "event_0", with: map[string]string{"headers": "'[]'"}}.insert("k", "strange"))
 	write(t, pool, event("k", "after"))
@@ -212,7 +213,7 @@ func pass(t testing.TB, pool *pgxpool.Pool, rows []strange, refuses bool, c rela
 		defer mu.Unlock()
 		if p := string(e.Payload); refuses && !refused[p] {
 			refused[p] = true
-			return refusal(relay.FaultRecord)
+			return refusal(publish.FaultRecord)
 		}
 		return nil
 	})
@@ -298,7 +299,7 @@ func TestPastTheDoor_AnEventThatPostgresDoesNotParkBecomesALetter(t *testing.T) 
 	t.Parallel()
 	pool, b := setup(t, 1), newBroker()
 	pgtest.Exec(t, pool, "alter table holdfast.parked add constraint somebodys check (id <> 'strange')")
-	b.set(refusing(relay.FaultRecord, "head"))
+	b.set(refusing(publish.FaultRecord, "head"))
 	write(t, pool, event("k", "head"), event("k", "before"))
 	pgtest.Exec(t, pool, strange{table: "event_0"}.insert("k", "strange"))
 	write(t, pool, event("k", "after"), event("other", "other"))

@@ -169,7 +169,7 @@ func (p *poller) look(ctx context.Context, poked bool) (found bool, err error) {
 		began := p.r.env.now()
 		defer func() {
 			if err == nil {
-				observe(Polled{Lanes: len(owned), Found: found, Took: p.r.env.now().Sub(began)})
+				observe(len(owned), found, p.r.env.now().Sub(began))
 			}
 		}()
 	}

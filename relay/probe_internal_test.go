@@ -10,6 +10,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/relay/internal/simdb"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // heldTwice is a lane with two parked events: "first" waits for its topic, and "second" for its partition.
@@ -69,7 +70,7 @@ func times(sent []string) map[string]int {
 func TestProbe_AnEventThatIsTriedForItsTopicIsNotReadAgainMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &eachAnswered{takes: map[string]time.Duration{"first": 5 * time.Second}, fails: map[string]error{
-			"second": &PublishError{Topic: "orders", Partition: 1, Fault: FaultPartition, Err: errors.New("no leader")}}}
+			"second": &publish.Error{Topic: "orders", Partition: 1, Fault: publish.FaultPartition, Err: errors.New("no leader")}}}
 		l := heldTwice(t, p)
 		end := time.Now().Add(10 * time.Minute)
 		if err := work(t, l, func() bool { return time.Now().Before(end) }); err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 	"github.com/holdfast-go/holdfast/internal/foreign"
+	"github.com/holdfast-go/holdfast/relay/publish"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -229,20 +230,11 @@ func (l *lane) publish(ctx context.Context, events []holdfast.Event, observed be
 	}
 	failpoint.Hit(failpoint.RelayProducing)
 	ctx, ended := observed(ctx)
-	errs := readAll(l.publisher().Publish(ctx, events))
+	errs := foreign.Errors(l.publisher().Publish(ctx, events))
 	ended(errs)
 	failpoint.Hit(failpoint.RelayProduced)
 	checkAnswers(errs, len(events))
 	return errs
-}
-
-// readAll is what a publisher answered, safe to be read.
-func readAll(errs []error) []error {
-	read := make([]error, len(errs)) // A publisher may keep its own.
-	for i, err := range errs {
-		read[i] = foreign.Error(err)
-	}
-	return read
 }
 
 // checkAnswers panics if a publisher does not keep to its first promise.
@@ -286,7 +278,7 @@ func (l *lane) settle(ctx context.Context, c answered) error {
 	for i, err := range c.errs {
 		batch[i].inCall = false
 		if err != nil {
-			all[i] = answer{fault: FaultOf(err), err: err}
+			all[i] = answer{fault: publish.FaultOf(err), err: err}
 		}
 	}
 	l.observePublished(c, all)
@@ -397,7 +389,7 @@ func (l *lane) settleParked(ctx context.Context, c call, now time.Time) (back []
 	stays := map[queue]bool{}
 	done := make([]*pending, 0, len(c.events))
 	for i, p := range c.events {
-		if outcomes[i] == held && c.answers[i].fault == FaultPartition && l.r.c.ParkAfter < 0 && p.probe == nil {
+		if outcomes[i] == held && c.answers[i].fault == publish.FaultPartition && l.r.c.ParkAfter < 0 && p.probe == nil {
 			outcomes[i] = waits // no partition is held
 		}
 		if outcomes[i] == waits && (p.probe != nil || l.holds[p.to.spot] != nil) {
@@ -414,7 +406,7 @@ func (l *lane) settleParked(ctx context.Context, c call, now time.Time) (back []
 		if outcomes[i] != held {
 			continue
 		}
-		if c.answers[i].fault == FaultTopic {
+		if c.answers[i].fault == publish.FaultTopic {
 			l.holdTopic(p.item.queue.topic, c.answers[i].err, now)
 		} else if l.holds[p.to.spot] == nil && l.r.c.ParkAfter >= 0 {
 			l.holdPartition(p.to, 0, now)
@@ -473,7 +465,7 @@ func (l *lane) observePublished(c answered, all []answer) {
 		break
 	}
 	if len(acknowledged) > 0 {
-		observe(Published{Lane: l.number, Events: acknowledged})
+		observe(l.number, acknowledged)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/foreign"
 	"github.com/holdfast-go/holdfast/internal/plain"
 	"github.com/holdfast-go/holdfast/internal/private"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // A relay that starts says within seconds what keeps it from working, also while there is nothing to publish that would show it.
@@ -19,18 +20,9 @@ const (
 	leastConnections = 4
 )
 
-// Pinger is a Publisher that can say whether a broker answers. A relay asks when it starts, until one does: a wrong address, or a
-// password that is refused, is in the log then before the first event waits for it. Package kafkago's Publisher is one.
-type Pinger interface {
-	Publisher
-
-	// Ping returns nil once any broker has answered, and else why none does. It must end with ctx.
-	Ping(ctx context.Context) error
-}
-
 // reachBroker asks until a broker answers, or ctx ends.
 func (r *Relay) reachBroker(ctx context.Context) {
-	p, ok := r.publisher.(Pinger)
+	p, ok := r.publisher.(publish.Pinger)
 	if !ok {
 		return
 	}

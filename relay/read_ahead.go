@@ -63,7 +63,7 @@ func (l *lane) handAhead(ctx context.Context, began time.Time, ahead chan<- page
 	p, found := l.reader.readAhead(limited, began)
 	cancel()
 	if observe := l.r.c.Observer.OnRead; observe != nil && found {
-		observe(Read{Lane: l.number, Events: len(p.events), Took: l.r.env.now().Sub(reading)})
+		observe(l.number, len(p.events), l.r.env.now().Sub(reading))
 	}
 	l.keep(&p)
 	if !found {

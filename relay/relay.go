@@ -4,10 +4,10 @@
 //	r, err := relay.New(pool, publisher, relay.Config{})
 //	err = r.Run(ctx) // until ctx is done
 //
-// Package kafkago has the Publisher for Kafka; another client fits the interface Publisher. Run any number of relays: they
-// share the lanes. To stop one, end the context of Run: it finishes what is in progress, releases its lanes and returns nil.
-// Wake makes a relay look at the log at once: call it after a commit, if the relay runs in the process that writes.
-// docs/guides/run-a-relay.md is the guide.
+// Package kafkago has the Publisher for Kafka; package publish is for who writes another one, or middleware around one. Run
+// any number of relays: they share the lanes. To stop one, end the context of Run: it finishes what is in progress, releases
+// its lanes and returns nil. Wake makes a relay look at the log at once: call it after a commit, if the relay runs in the
+// process that writes. docs/guides/run-a-relay.md is the guide.
 //
 // # Reading order
 //
@@ -39,6 +39,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/private"
 	"github.com/holdfast-go/holdfast/internal/quiet"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // Relay publishes the events of one schema. Make it with New and call Run.
@@ -46,8 +47,8 @@ type Relay struct {
 	pool             database
 	log              database // the same, for what reads the log: see interpret.go
 	publisher        Publisher
-	partitioner      Partitioner // the publisher, if it says where events go
-	system           string      // the publisher's messaging system
+	partitioner      publish.Partitioner // the publisher, if it says where events go
+	system           string              // the publisher's messaging system
 	env              env
 	c                Config
 	sql              *sqlschema.Statements
@@ -92,7 +93,7 @@ func New(pool *pgxpool.Pool, p Publisher, c Config) (*Relay, error) {
 	if p == nil {
 		problems = append(problems, errors.New("publisher is nil: it must be one like kafkago.NewPublisher's"))
 	}
-	if _, ofLanes := p.(LanePublisher); ofLanes && c.TenantSeparator != "" {
+	if _, ofLanes := p.(publish.LanePublisher); ofLanes && c.TenantSeparator != "" {
 		problems = append(problems, fmt.Errorf("tenant separator is %q: it must be empty with a publisher that publishes each lane by a producer of its own, "+
 			"because what overtakes a backlog is repeated by the lane's next owner", c.TenantSeparator))
 	}
@@ -121,11 +122,11 @@ func newRelay(db database, p Publisher, c Config, sql *sqlschema.Statements) *Re
 		calls:            newCallSlots(callsInAll),
 		noisyCalls:       newCallSlots(noisyCallsInAll),
 	}
-	r.partitioner, _ = p.(Partitioner)
+	r.partitioner, _ = p.(publish.Partitioner)
 	r.system = systemOf(p)
 	r.env = envOf(r)
 	r.shared = newSharedCalls(p, &r.env)
-	if _, ok := p.(LanePublisher); ok {
+	if _, ok := p.(publish.LanePublisher); ok {
 		r.shared.publisher = nil
 	}
 	r.poller = newPoller(r)
@@ -265,7 +266,7 @@ func (r *Relay) enter(l *lane) {
 	r.lanes[l.number] = l
 	r.mu.Unlock()
 	if observe := r.c.Observer.OnClaimed; observe != nil {
-		observe(Claimed{Lane: l.number, Epoch: l.epoch})
+		observe(l.number, l.epoch)
 	}
 }
 
@@ -293,10 +294,10 @@ func (r *Relay) end(ctx context.Context, l *lane, err error) {
 			r.c.Logger.Warn("lane dropped, will be claimed again when it is free", attrs...)
 		}
 		if observe := r.c.Observer.OnLost; observe != nil {
-			observe(Lost{Lane: l.number, Err: err, Fenced: errors.Is(err, errFenced)})
+			observe(l.number, errors.Is(err, errFenced), err)
 		}
 	} else if observe := r.c.Observer.OnReleased; observe != nil {
-		observe(Released{Lane: l.number})
+		observe(l.number)
 	}
 	select {
 	case r.changed <- struct{}{}:

@@ -10,6 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // openLetters makes letters of one key, with the ids 1 to n, which are their payloads too.
@@ -45,7 +46,7 @@ func TestReplayOrder_AHundredReplaysOfOneKeyAreParkedInTheOrderOfTheirLetters(t 
 			t.Parallel()
 			pool, b := setup(t, 1), newBroker()
 			openLetters(t, pool, "k", n)
-			b.set(refusing(relay.FaultTopic, append(numbers(1, n), "waits")...))
+			b.set(refusing(publish.FaultTopic, append(numbers(1, n), "waits")...))
 			run(t, pool, b, relay.Config{BatchSize: 10})
 			write(t, pool, event("k", "waits"))
 			wait.Until(t, "the key waits", func() bool { return parked(t, pool) == 1 })
@@ -70,7 +71,7 @@ func TestReplayOrder_AHundredReplaysOfOneKeyAreParkedInTheOrderOfTheirLetters(t 
 // A replay whose key has no queue is refused by itself, or comes after what was refused before it.
 func TestReplayOrder_RefusedReplaysGoBeforeTheEventsOfTheirPage(t *testing.T) {
 	t.Parallel()
-	for _, fault := range []relay.Fault{relay.FaultRecord, relay.FaultTopic} {
+	for _, fault := range []publish.Fault{publish.FaultRecord, publish.FaultTopic} {
 		t.Run(string(fault), func(t *testing.T) {
 			t.Parallel()
 			pool, b := setup(t, 1), newBroker()

@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/roomtest"
 	"github.com/holdfast-go/holdfast/internal/test/seed"
+	"github.com/holdfast-go/holdfast/relay/publish"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -209,12 +210,12 @@ func (r *parkedRoom) Settle(key string, outcomes []roomtest.Outcome) (had []room
 		case roomtest.Done:
 			c.add(p, answer{})
 		case roomtest.Later:
-			c.add(p, answer{FaultRecord, errNow})
+			c.add(p, answer{publish.FaultRecord, errNow})
 		case roomtest.Dead:
-			c.add(p, answer{FaultRecord, retry.Permanent(errNow)})
+			c.add(p, answer{publish.FaultRecord, retry.Permanent(errNow)})
 		case roomtest.Away:
 			r.aways++
-			c.add(p, answer{[]Fault{FaultTopic, FaultPartition}[r.aways%2], errNow})
+			c.add(p, answer{[]publish.Fault{publish.FaultTopic, publish.FaultPartition}[r.aways%2], errNow})
 		case roomtest.Back:
 			p.to.queue = append(p.to.queue, p)
 		}

@@ -117,7 +117,7 @@ func (s *saver) save(ctx context.Context, lanes []*lane) error {
 	}
 	numbers, epochs, poss := make([]int16, n), make([]int64, n), make([]int64, n)
 	dones, uptos := make([]*string, n), make([]*string, n)
-	cursors, unsaved := make([]cursor, n), make([]LaneSettled, n)
+	cursors, unsaved := make([]cursor, n), make([]passedEvents, n)
 	tokens := map[string][]int{}
 	for i, l := range lanes {
 		var further bool
@@ -165,12 +165,12 @@ func (s *saver) save(ctx context.Context, lanes []*lane) error {
 		}
 		l.savedUpTo(cursors[i], unsaved[i], sent.Add(s.r.c.Lease))
 		if l.producer != nil {
-			l.producer.Settled(unsaved[i])
+			l.producer.Settled(unsaved[i].events, unsaved[i].readAt)
 		}
 	}
 	s.locked = locked
 	if observe := s.r.c.Observer.OnSaved; observe != nil {
-		observe(Saved{Lanes: len(saved), Took: s.took})
+		observe(len(saved), s.took)
 	}
 	return nil
 }

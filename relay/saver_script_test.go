@@ -3,7 +3,9 @@ package relay
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -41,8 +43,8 @@ func TestSaverScript_ASaveSaysOfEachLaneWhatBecameOfIt(t *testing.T) {
 	r, lanes, lost := savingRelay(s, &log, "a", "a", "a")
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	r.env.now = func() time.Time { now = now.Add(time.Second); return now }
-	var saved []Saved
-	r.c.Observer.OnSaved = func(s Saved) { saved = append(saved, s) }
+	var heard []string
+	r.c.Observer.OnSaved = func(lanes int, took time.Duration) { heard = append(heard, fmt.Sprint(lanes, " in ", took)) }
 	if err := r.saver.save(t.Context(), lanes); err != nil {
 		t.Fatal(err)
 	}
@@ -58,8 +60,8 @@ func TestSaverScript_ASaveSaysOfEachLaneWhatBecameOfIt(t *testing.T) {
 			t.Errorf("lane %d is saved at %v until %v, want %v until %v", i, lanes[i].saved, lanes[i].leaseUntil, want.saved, want.until)
 		}
 	}
-	if r.saver.took != time.Second || !cmp.Equal(saved, []Saved{{Lanes: 1, Took: time.Second}}) {
-		t.Errorf("it took %v, and the observer heard %+v", r.saver.took, saved)
+	if r.saver.took != time.Second || !slices.Equal(heard, []string{"1 in 1s"}) {
+		t.Errorf("it took %v, and the observer heard %q", r.saver.took, heard)
 	}
 	const said = "lane not saved: another transaction has its row locked"
 	if got := log.Take(); strings.Count(got, said) != 1 || !strings.Contains(got, "lane=1") {
@@ -150,7 +152,7 @@ func TestSaverScript_ASaverRenewsLeasesFiveTimesInEach(t *testing.T) {
 			r, lanes, _ := savingRelay(s, &logtest.Log{}, "a")
 			r.c.Lease = 10 * time.Second
 			r.enter(lanes[0])
-			r.c.Observer.OnSaved = func(Saved) { time.Sleep(c.took) } // sleep: of the bubble's clock
+			r.c.Observer.OnSaved = func(int, time.Duration) { time.Sleep(c.took) } // sleep: of the bubble's clock
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 			defer cancel()
 			r.saver.run(ctx)

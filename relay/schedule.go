@@ -50,7 +50,7 @@ func (l *lane) moveScheduled(ctx context.Context) error {
 			failpoint.Hit(failpoint.RelayScheduled)
 		}
 		if observe := l.r.c.Observer.OnMoved; observe != nil && events > 0 {
-			observe(Moved{Lane: l.number, Events: int(events)})
+			observe(l.number, int(events))
 		}
 		if only == nil && events < int64(most) && bytes < moveBytes {
 			break

@@ -33,7 +33,7 @@ func TestSchedule_AScheduledEventTakesItsPlaceWhenItFallsDue(t *testing.T) {
 	write(t, pool, scheduled("k", "later", due.Add(300*time.Millisecond)), scheduled("k", "first written", due), scheduled("k", "second written", due),
 		scheduled("k", "past", now.Add(-time.Hour)), event("k", "now"))
 	seen := make(chan time.Time, 10)
-	stop := run(t, pool, b, relay.Config{Observer: relay.Observer{OnMoved: func(relay.Moved) { seen <- time.Now() }}})
+	stop := run(t, pool, b, relay.Config{Observer: relay.Observer{OnMoved: func(int, int) { seen <- time.Now() }}})
 	arrives(t, b, "past", "now")
 	stop() // a scheduled event survives the relay
 	write(t, pool, event("k", "written while it waits"))
@@ -42,8 +42,8 @@ func TestSchedule_AScheduledEventTakesItsPlaceWhenItFallsDue(t *testing.T) {
 		moved as (update holdfast.scheduled set due_at = soon.due + (due_at - $1::timestamptz) from soon) select due from soon`, due).Scan(&due); err != nil {
 		t.Fatal(err)
 	}
-	run(t, pool, b, relay.Config{Observer: relay.Observer{OnPublished: func(p relay.Published) {
-		for _, e := range p.Events {
+	run(t, pool, b, relay.Config{Observer: relay.Observer{OnPublished: func(_ int, events []holdfast.Event) {
+		for _, e := range events {
 			if string(e.Payload) == "first written" && time.Now().Before(due.Add(-20*time.Millisecond)) {
 				t.Errorf("published %v before it is due", time.Until(due))
 			}
@@ -69,7 +69,7 @@ func TestSchedule_ManyScheduledEventsAreMovedOnceEach(t *testing.T) {
 	write(t, pool, events...)
 	takeovers := noteTakeovers(t, pool)
 	var lost atomic.Int32 // on a machine so busy that a save takes half a second
-	one := relay.Config{Lease: time.Second, Observer: relay.Observer{OnLost: func(relay.Lost) { lost.Add(1) }}}
+	one := relay.Config{Lease: time.Second, Observer: relay.Observer{OnLost: func(int, bool, error) { lost.Add(1) }}}
 	stop := run(t, pool, b, one)
 	// They fall due once all are written, however long that took.
 	pgtest.Exec(t, pool, "update holdfast.scheduled set due_at = statement_timestamp() + interval '1 second' + (due_at - $1::timestamptz)", at)
@@ -111,9 +111,9 @@ func TestSchedule_LargeScheduledEventsAreMovedAFewAtATime(t *testing.T) {
 	}
 	pgtest.Exec(t, pool, "update holdfast.scheduled set due_at = now() - interval '1 second' + seq * interval '1 microsecond'")
 	var moves, most atomic.Int64
-	run(t, pool, b, relay.Config{Observer: relay.Observer{OnMoved: func(m relay.Moved) {
+	run(t, pool, b, relay.Config{Observer: relay.Observer{OnMoved: func(_, events int) {
 		moves.Add(1)
-		most.Store(max(most.Load(), int64(m.Events)))
+		most.Store(max(most.Load(), int64(events)))
 	}}})
 	wait.Until(t, "all arrive", func() bool { return len(b.events()) >= events })
 	for i, e := range b.events()[:events] {

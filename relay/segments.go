@@ -150,7 +150,7 @@ func (r *Relay) reclaim(ctx context.Context, segment int, token string, known *s
 	}
 	failpoint.Hit(failpoint.RelayReclaimed)
 	if observe := r.c.Observer.OnReclaimed; observe != nil {
-		observe(Reclaimed{Segment: segment, Result: result})
+		observe(segment, result)
 	}
 	return result, nil
 }

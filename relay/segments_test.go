@@ -25,16 +25,16 @@ func TestSegments_TheLogStaysSmallUnderLoadAndNothingIsLost(t *testing.T) {
 	t.Parallel()
 	pool, b := setup(t, 8), newBroker()
 	var emptied, busy, unread atomic.Int32
-	stop := run(t, pool, b, relay.Config{SegmentBytes: 1 << 20, BatchSize: 100, Observer: relay.Observer{OnReclaimed: func(r relay.Reclaimed) {
+	stop := run(t, pool, b, relay.Config{SegmentBytes: 1 << 20, BatchSize: 100, Observer: relay.Observer{OnReclaimed: func(_ int, result string) {
 		switch {
-		case r.Result == "emptied":
+		case result == "emptied":
 			emptied.Add(1)
-		case r.Result == "busy":
+		case result == "busy":
 			busy.Add(1)
-		case r.Result == "unread":
+		case result == "unread":
 			unread.Add(1)
 		default:
-			t.Errorf("reclaim says %q", r.Result)
+			t.Errorf("reclaim says %q", result)
 		}
 	}}})
 	ctx, cancel := context.WithTimeout(t.Context(), wait.Limit()) // it ends as soon as three segments were emptied
@@ -271,8 +271,8 @@ func TestSegments_ALogOfFewLargeEventsTurnsToItsNextSegmentAndIsEmptied(t *testi
 	t.Parallel()
 	pool, b := setup(t, 2), newBroker()
 	var emptied atomic.Int32
-	stop := run(t, pool, b, relay.Config{SegmentBytes: 1 << 20, Observer: relay.Observer{OnReclaimed: func(r relay.Reclaimed) {
-		if r.Result == "emptied" {
+	stop := run(t, pool, b, relay.Config{SegmentBytes: 1 << 20, Observer: relay.Observer{OnReclaimed: func(_ int, result string) {
+		if result == "emptied" {
 			emptied.Add(1)
 		}
 	}}})
@@ -332,7 +332,7 @@ func TestSegments_AnOpenTransactionKeepsTheRelayFromTrying(t *testing.T) {
 	long := begin(t, pool).write("long", "long")
 	write(t, pool, event("k", "1"))
 	pgtest.Exec(t, pool, "update holdfast.segments set current = 1")
-	run(t, pool, b, relay.Config{Observer: relay.Observer{OnReclaimed: func(r relay.Reclaimed) { tries.Add(1) }}})
+	run(t, pool, b, relay.Config{Observer: relay.Observer{OnReclaimed: func(int, string) { tries.Add(1) }}})
 	arrives(t, b, "1")
 	time.Sleep(8 * time.Second) // sleep: time for several looks, by the clock of a real Postgres
 	if n := tries.Load(); n != 0 {

@@ -3,6 +3,8 @@ package relay
 import (
 	"slices"
 	"time"
+
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // sending is what a lane has queued for the publisher, and the calls that are under way. It decides when something can be sent,
@@ -24,8 +26,8 @@ import (
 //     queue than an earlier one.
 //   - While there is an outage one call at a time finds out whether it is over.
 type sending struct {
-	partitioner Partitioner // nil: the publisher names no partitions
-	separator   string      // Config.TenantSeparator
+	partitioner publish.Partitioner // nil: the publisher names no partitions
+	separator   string              // Config.TenantSeparator
 
 	routes       map[string]*topicRoute
 	destinations []*destination // in the order in which they were first met

@@ -10,6 +10,8 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
+	"github.com/holdfast-go/holdfast/internal/foreign"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // With many partitions each has an event or two of a page, and a call for each costs far more than its events do. Then the
@@ -30,7 +32,7 @@ const (
 
 // sharedCalls makes calls of many partitions. All lanes of a relay use it.
 type sharedCalls struct {
-	publisher Gatherer // nil: nothing is shared
+	publisher publish.Gatherer // nil: nothing is shared
 	env       *env
 	from      int // wideFrom
 	largest   int // sharedMost
@@ -95,7 +97,7 @@ func newSharedCalls(p Publisher, e *env) *sharedCalls {
 		late:    map[spot]bool{},
 		alone:   map[spot]bool{},
 	}
-	g.publisher, _ = p.(Gatherer)
+	g.publisher, _ = p.(publish.Gatherer)
 	return g
 }
 
@@ -254,7 +256,7 @@ func (sc *sharedCalls) publish(c *sharedCall, batches [][]holdfast.Event, places
 	sc.publisher.PublishTogether(ctx, batches, func(batch int, errs []error) {
 		answered.Add(1)
 		checkAnswers(errs, len(batches[batch]))
-		sc.deliver(c, places[batch], readAll(errs))
+		sc.deliver(c, places[batch], foreign.Errors(errs))
 	})
 	failpoint.Hit(failpoint.RelayProduced)
 	if n := int(answered.Load()); n != len(batches) {
@@ -266,7 +268,7 @@ func (sc *sharedCalls) publish(c *sharedCall, batches [][]holdfast.Event, places
 func (sc *sharedCalls) deliver(c *sharedCall, place int, errs []error) {
 	well := true
 	for _, err := range errs {
-		if fault := FaultOf(err); fault != "" && fault != FaultRecord {
+		if fault := publish.FaultOf(err); fault != "" && fault != publish.FaultRecord {
 			well = false
 		}
 	}

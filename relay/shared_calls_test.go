@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/relay/internal/simdb"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // sharing is an answering that takes many partitions in a call. The call takes as long as the slowest of them, and ends after
@@ -38,7 +39,7 @@ func (s sharing) PublishTogether(ctx context.Context, batches [][]holdfast.Event
 		for n, e := range batch {
 			switch {
 			case longest > sharingEnds:
-				errs[n] = &PublishError{Topic: e.Topic, Partition: -1, Fault: FaultPartition, Err: context.DeadlineExceeded}
+				errs[n] = &publish.Error{Topic: e.Topic, Partition: -1, Fault: publish.FaultPartition, Err: context.DeadlineExceeded}
 			case s.answer != nil:
 				errs[n] = s.answer(e)
 			}
@@ -177,7 +178,7 @@ func TestSharedCalls_APartitionThatFailedSharesNoCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := &wideCrowd{fails: func(partition int) error {
 			if partition == 3 {
-				return &PublishError{Topic: "orders", Partition: 3, Fault: FaultPartition, Err: fmt.Errorf("no leader")}
+				return &publish.Error{Topic: "orders", Partition: 3, Fault: publish.FaultPartition, Err: fmt.Errorf("no leader")}
 			}
 			return nil
 		}}

@@ -22,6 +22,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/seed"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/relay/internal/simdb"
+	"github.com/holdfast-go/holdfast/relay/publish"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -625,14 +626,14 @@ func (co *comparison) step() {
 					outcomes[i] = untouched
 				}
 				stuck[q] = stuck[q] || outcomes[i] != acknowledged
-				answers[i] = answer{fault: FaultRecord, err: errors.New("scripted")}
+				answers[i] = answer{fault: publish.FaultRecord, err: errors.New("scripted")}
 			}
 			events := make([]*pending, len(got))
 			for i := range got {
 				events[i] = l.pendingOf(&got[i])
 				events[i].to = &destination{spot: spot{got[i].Topic, -1}}
 				if outcomes[i] == held && shift%2 == 0 {
-					answers[i].fault = FaultTopic
+					answers[i].fault = publish.FaultTopic
 				}
 			}
 			return reasonOf(l.writeOutcomes(co.t.Context(), events, answers, outcomes))

@@ -11,6 +11,7 @@ import (
 	"github.com/segmentio/kafka-go"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // simBroker keeps a Publisher's promises and nothing more: requests of several events, one after another in each
@@ -145,11 +146,11 @@ func (b *simBroker) send(events []holdfast.Event, rest []int, errs []error) {
 					s.oracle.arriveAll(written)
 				}
 			}
-			err := &PublishError{Topic: events[request[0]].Topic, Partition: b.partition(events[request[0]]), Fault: fault, Err: errors.New("scripted")}
+			err := &publish.Error{Topic: events[request[0]].Topic, Partition: b.partition(events[request[0]]), Fault: fault, Err: errors.New("scripted")}
 			if lost {
-				err.Fault = FaultBroker
+				err.Fault = publish.FaultBroker
 			}
-			if s.plan.bug.driver == bugUnknownIsAck && err.Fault == FaultBroker {
+			if s.plan.bug.driver == bugUnknownIsAck && err.Fault == publish.FaultBroker {
 				continue
 			}
 			for _, i := range append(append([]int(nil), request...), rest...) {
@@ -162,14 +163,14 @@ func (b *simBroker) send(events []holdfast.Event, rest []int, errs []error) {
 }
 
 // answer is what happens to a request.
-func (b *simBroker) answer(e holdfast.Event) (fault Fault, lost bool) {
+func (b *simBroker) answer(e holdfast.Event) (fault publish.Fault, lost bool) {
 	switch {
 	case b.down:
-		return FaultBroker, false
+		return publish.FaultBroker, false
 	case b.topicGone == e.Topic:
-		return FaultTopic, false
+		return publish.FaultTopic, false
 	case b.leaderless == b.partition(e):
-		return FaultPartition, false
+		return publish.FaultPartition, false
 	case b.s.chaos && b.s.plan.cuts && b.s.one(25):
 		return "", true
 	}
@@ -189,9 +190,9 @@ func (b *simBroker) append(events []holdfast.Event, request []int, errs []error,
 			if times > 0 {
 				b.stuck[e.ID]--
 			}
-			errs[i] = &PublishError{Topic: e.Topic, Partition: b.partition(e), Fault: FaultRecord, Err: errors.New("scripted: refused")}
+			errs[i] = &publish.Error{Topic: e.Topic, Partition: b.partition(e), Fault: publish.FaultRecord, Err: errors.New("scripted: refused")}
 			b.s.log("%s is refused", e.ID)
-			refused[e.Key] = &PublishError{Topic: e.Topic, Partition: b.partition(e), Fault: FaultRecord, NotSent: true, Err: errs[i]}
+			refused[e.Key] = &publish.Error{Topic: e.Topic, Partition: b.partition(e), Fault: publish.FaultRecord, NotSent: true, Err: errs[i]}
 			continue
 		}
 		b.s.oracle.arrived(e)

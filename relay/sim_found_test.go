@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/relay/internal/simdb"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // What the simulation found, step by step: seeds move whenever the simulation changes.
@@ -52,11 +53,11 @@ func TestSimFound_TheSaverDoesNotSaveALaneWhoseCommitWasNotAnswered(t *testing.T
 	}
 	broker := &answering{}
 	r.publisher = broker
-	publish := func(p page) error {
+	send := func(p page) error {
 		l.accept(p)
 		return work(t, l, func() bool { return len(l.tracker.pages) > 0 })
 	}
-	if err := publish(next()); err != nil {
+	if err := send(next()); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.saver.save(t.Context(), r.owned()); err != nil {
@@ -65,9 +66,9 @@ func TestSimFound_TheSaverDoesNotSaveALaneWhoseCommitWasNotAnswered(t *testing.T
 	p := next()
 	cut = true
 	broker.set(func(e holdfast.Event) error {
-		return &PublishError{Topic: "orders", Fault: FaultRecord, Err: errors.New("too large")}
+		return &publish.Error{Topic: "orders", Fault: publish.FaultRecord, Err: errors.New("too large")}
 	})
-	if err := publish(p); err == nil {
+	if err := send(p); err == nil {
 		t.Fatal("the answer of the COMMIT was not lost")
 	}
 	cut = false

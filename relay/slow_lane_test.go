@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // A lane's own transaction locks its row for as long as it takes, and the lanes are saved, and their leases renewed, all in
@@ -22,7 +23,7 @@ func TestSlowLane_ASlowTransactionOfOneLaneCostsNoOtherItsLease(t *testing.T) {
 	pool, b := setup(t, 4), newBroker()
 	pgtest.Exec(t, pool, `create function slow() returns trigger language plpgsql as $$ begin perform pg_sleep(18); return new; end $$`)
 	pgtest.Exec(t, pool, "create trigger slow before insert on holdfast.parked for each row execute function slow()")
-	b.set(refusing(relay.FaultRecord, "refused"))
+	b.set(refusing(publish.FaultRecord, "refused"))
 	write(t, pool, event("slow", "refused"))
 	slow := int(pgtest.Count(t, pool, "select lane from holdfast.event where key = 'slow'"))
 	var keys []string // of other lanes
@@ -38,10 +39,10 @@ func TestSlowLane_ASlowTransactionOfOneLaneCostsNoOtherItsLease(t *testing.T) {
 	}
 	var mu sync.Mutex
 	var lost []int
-	run(t, pool, b, relay.Config{Lease: lease, Retry: untiring, Observer: relay.Observer{OnLost: func(l relay.Lost) {
+	run(t, pool, b, relay.Config{Lease: lease, Retry: untiring, Observer: relay.Observer{OnLost: func(lane int, _ bool, _ error) {
 		mu.Lock()
 		defer mu.Unlock()
-		lost = append(lost, l.Lane)
+		lost = append(lost, lane)
 	}}})
 	for range 20 { // longer than it takes, with its lease and all
 		for _, key := range keys {

@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/relay/internal/simdb"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // answering is a publisher with partitions, named by the keys of their events, that answers as a test says. It may take its
@@ -226,10 +227,10 @@ func TestSlowPartition_APartitionInTroubleDelaysNoOther(t *testing.T) {
 		trouble = 15 * time.Second
 	}
 	noLeader := func(e holdfast.Event) error {
-		return &PublishError{Topic: e.Topic, Partition: 0, Fault: FaultPartition, Err: errors.New("no leader")}
+		return &publish.Error{Topic: e.Topic, Partition: 0, Fault: publish.FaultPartition, Err: errors.New("no leader")}
 	}
 	refused := func(e holdfast.Event) error {
-		return &PublishError{Topic: e.Topic, Partition: 0, Fault: FaultRecord, Err: errors.New("too large")}
+		return &publish.Error{Topic: e.Topic, Partition: 0, Fault: publish.FaultRecord, Err: errors.New("too large")}
 	}
 	for _, c := range []struct {
 		name    string
@@ -247,7 +248,7 @@ func TestSlowPartition_APartitionInTroubleDelaysNoOther(t *testing.T) {
 		{name: "it hangs for 60 s", takes: func(ago time.Duration) time.Duration { return max(0, min(10*time.Second, 60*time.Second-ago)) },
 			trouble: func(_ *twelve, ago time.Duration, e holdfast.Event) error {
 				if ago < 60*time.Second {
-					return &PublishError{Topic: e.Topic, Partition: 0, Fault: FaultBroker, Err: context.DeadlineExceeded}
+					return &publish.Error{Topic: e.Topic, Partition: 0, Fault: publish.FaultBroker, Err: context.DeadlineExceeded}
 				}
 				return nil
 			}},
@@ -325,7 +326,7 @@ func TestSlowPartition_AKeyThatIsAlwaysRefusedStopsNoOtherOfItsPartition(t *test
 		began := time.Now()
 		a.set(func(e holdfast.Event) error {
 			if e.Key == "0" && time.Since(began) < trouble {
-				return &PublishError{Topic: e.Topic, Partition: 0, Fault: FaultPartition, Err: errors.New("it is refused")}
+				return &publish.Error{Topic: e.Topic, Partition: 0, Fault: publish.FaultPartition, Err: errors.New("it is refused")}
 			}
 			return nil
 		})
@@ -375,7 +376,7 @@ func TestSlowPartition_TheEndOfAnOutageHoldsNoPartition(t *testing.T) {
 				return nil
 			}
 			partition, _ := a.Partition(e)
-			return &PublishError{Topic: e.Topic, Partition: partition, Fault: FaultBroker, Err: errors.New("connection refused")}
+			return &publish.Error{Topic: e.Topic, Partition: partition, Fault: publish.FaultBroker, Err: errors.New("connection refused")}
 		}
 		a.takes = func(partition int) time.Duration {
 			if away() || partition == 0 {
@@ -431,7 +432,7 @@ func (t *timingOut) Publish(ctx context.Context, events []holdfast.Event) []erro
 	}
 	errs := make([]error, len(events))
 	for i, e := range events {
-		errs[i] = &PublishError{Topic: e.Topic, Fault: FaultPartition, Err: errors.New("request timed out")}
+		errs[i] = &publish.Error{Topic: e.Topic, Fault: publish.FaultPartition, Err: errors.New("request timed out")}
 	}
 	return errs
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 func TestStop_AStopHandsTheLanesBackAndNothingIsPublishedTwice(t *testing.T) {
@@ -181,9 +182,9 @@ func TestStop_TheRelayWorksInEveryModeOfPgx(t *testing.T) {
 			b.set(func(e holdfast.Event) error {
 				switch string(e.Payload) {
 				case "bad":
-					return refusal(relay.FaultRecord)
+					return refusal(publish.FaultRecord)
 				case "topic":
-					return refusal(relay.FaultTopic)
+					return refusal(publish.FaultTopic)
 				}
 				return nil
 			})
@@ -236,7 +237,7 @@ func TestStop_AnIdleRelayMakesAtMostFifteenStatementsASecond(t *testing.T) {
 	t.Cleanup(counted.Close)
 	var lost atomic.Int32
 	run(t, counted, b, relay.Config{Lease: 5 * time.Second, // the default: a longer one asks for fewer statements
-		Observer: relay.Observer{OnLost: func(relay.Lost) { lost.Add(1) }}})
+		Observer: relay.Observer{OnLost: func(int, bool, error) { lost.Add(1) }}})
 	write(t, pool, event("k", "1"))
 	arrives(t, b, "1")
 	rate := func(span time.Duration) float64 {

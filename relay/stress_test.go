@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // Everything at once: a broker that refuses at random for every reason there is, writers that commit out of order,
@@ -29,13 +30,13 @@ func TestStress_ABrokerThatRefusesAtRandomLosesAndReordersNothing(t *testing.T) 
 		defer mu.Unlock()
 		switch rng.IntN(60) {
 		case 0, 1, 2, 3:
-			return refusal(relay.FaultRecord)
+			return refusal(publish.FaultRecord)
 		case 4:
-			return refusal(relay.FaultTopic)
+			return refusal(publish.FaultTopic)
 		case 5, 6:
-			return refusal(relay.FaultPartition)
+			return refusal(publish.FaultPartition)
 		case 7:
-			return refusal(relay.FaultBroker)
+			return refusal(publish.FaultBroker)
 		}
 		return nil
 	})

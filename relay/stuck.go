@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 	"github.com/holdfast-go/holdfast/internal/private"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // This file finds the one parked event for which a statement over many fails, and makes it a dead letter. If that is
@@ -33,7 +34,7 @@ type stuckRow struct {
 
 // waitsFor is what a row waits for whose outcome is held.
 func (s stuckRow) waitsFor() spot {
-	if s.answer.fault == FaultTopic {
+	if s.answer.fault == publish.FaultTopic {
 		return spot{s.to.topic, wholeTopic}
 	}
 	return s.to.spot
@@ -114,7 +115,7 @@ func (l *lane) writeAlone(ctx context.Context, p *pending, a answer, to *outcome
 		return p.placed(err)
 	}
 	if *to != acknowledged && *to != dead && l.blames(err, int(*to), p.row.triedAt-1) {
-		why := answer{FaultRecord, errMalformed(toValidText(errors.Join(err, a.err).Error()))}
+		why := answer{publish.FaultRecord, errMalformed(toValidText(errors.Join(err, a.err).Error()))}
 		e := l.writeTogether(ctx, []*pending{p}, []answer{why}, []outcome{dead}, resume)
 		if e == nil {
 			*to = dead
@@ -273,7 +274,7 @@ func (l *lane) giveUpRow(ctx context.Context, p *pending, change int, since uint
 	case blameOf(err) == damaged:
 		err = fmt.Errorf("its storage is damaged, copy what you can of it and delete it: %w", err)
 	}
-	return l.stick(p, answer{FaultRecord, err}, untouched, err)
+	return l.stick(p, answer{publish.FaultRecord, err}, untouched, err)
 }
 
 // nameRow reads which row nameHead or nameWaiting finds, nil for none.
@@ -409,9 +410,9 @@ func (l *lane) holdDormant(ctx context.Context) error {
 	var answers []answer
 	for _, d := range l.dormant {
 		l.tried(d.pending)
-		at, fault := d.to.spot, FaultPartition
+		at, fault := d.to.spot, publish.FaultPartition
 		if d.why == topicHeld {
-			at.partition, fault = wholeTopic, FaultTopic
+			at.partition, fault = wholeTopic, publish.FaultTopic
 		}
 		if l.holds[at] != nil { // else it has come back meanwhile: it stays due
 			events, answers = append(events, d.pending), append(answers, answer{fault, errUnanswered})

@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // obstruct makes every change of one kind (update or delete) of the parked row with the id 'strange' fail.
@@ -75,7 +76,7 @@ func TestStuck_AParkedRowThatCannotBeChangedBecomesALetter(t *testing.T) {
 			pool, b := setup(t, 1), newBroker()
 			obstruct(t, pool, "update", code)
 			others := parkBeside(t, pool, nil)
-			b.set(func(holdfast.Event) error { return refusal(relay.FaultRecord) })
+			b.set(func(holdfast.Event) error { return refusal(publish.FaultRecord) })
 			c, logged := logging(relay.Config{Retry: untiring})
 			run(t, pool, b, c)
 			wait.Until(t, "it is a dead letter", func() bool { return letters(t, pool) > 0 })
@@ -137,7 +138,7 @@ func TestStuck_AParkedRowThatCannotBeMadeDueBecomesALetter(t *testing.T) {
 	pgtest.Exec(t, pool, strange{table: "parked"}.insert("k", "head"))
 	pgtest.Exec(t, pool, strange{table: "parked", with: follows}.insert("k", "strange"))
 	pgtest.Exec(t, pool, strange{table: "parked", with: follows}.insert("k", "after"))
-	b.set(refusing(relay.FaultRecord, "head", "strange"))
+	b.set(refusing(publish.FaultRecord, "head", "strange"))
 	run(t, pool, b, relay.Config{Retry: swift})
 	arrives(t, b, "after")
 	wantFirsts(t, b, "k", "after")

@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/relay/internal/simdb"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // refusing is a publisher whose one partition can refuse everything.
@@ -25,7 +26,7 @@ func (r *refusing) Publish(_ context.Context, events []holdfast.Event) []error {
 	errs := make([]error, len(events))
 	for i := range errs {
 		if r.refuses.Load() {
-			errs[i] = &PublishError{Fault: FaultPartition, Err: errUnanswered}
+			errs[i] = &publish.Error{Fault: publish.FaultPartition, Err: errUnanswered}
 		} else {
 			r.published.Add(1)
 		}

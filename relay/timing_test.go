@@ -3,10 +3,12 @@ package relay
 import (
 	"testing"
 	"time"
+
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 func TestTiming_CallsThatEndLateWithoutAnAnswerGetSmaller(t *testing.T) {
-	trouble, well := summary{trouble: answer{fault: FaultPartition}}, summary{answers: true}
+	trouble, well := summary{trouble: answer{fault: publish.FaultPartition}}, summary{answers: true}
 	for _, c := range []struct {
 		most, sent int
 		took       time.Duration

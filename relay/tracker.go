@@ -1,6 +1,10 @@
 package relay
 
-import "time"
+import (
+	"time"
+
+	"github.com/holdfast-go/holdfast/relay/publish"
+)
 
 // This file knows no clock, database or broker: it keeps what a lane has read and not finished, in the order of the log.
 
@@ -88,9 +92,9 @@ type tracker struct {
 	order  int64
 	freed  int64 // of the budget, by pages that have left memory
 
-	names     bool        // a producer of the lane wants to know what the cursor is past:
-	passed    []EventName // since the lane took them, and
-	allReadAt time.Time   // when everything was read that had been committed, and is settled now
+	names     bool                // a producer of the lane wants to know what the cursor is past:
+	passed    []publish.EventName // since the lane took them, and
+	allReadAt time.Time           // when everything was read that had been committed, and is settled now
 }
 
 // add takes a page in and returns its events, all queued.
@@ -118,7 +122,7 @@ func (t *tracker) advance() (c cursor, moved bool) {
 		from := p.next
 		for p.next < len(p.pending) && p.pending[p.next].state == settled {
 			if d := p.pending[p.next].disposition; t.names && (d == undecided || d == published) { // else it is parked, or was never published
-				t.passed = append(t.passed, NameOf(&p.pending[p.next].event.Event))
+				t.passed = append(t.passed, publish.NameOf(&p.pending[p.next].event.Event))
 			}
 			p.next++
 		}

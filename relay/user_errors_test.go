@@ -2,7 +2,6 @@ package relay_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -17,34 +16,35 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
 type badFault struct{}
 
-func (badFault) Error() string             { return "badFault" }
-func (badFault) PublishFault() relay.Fault { panic("planned") }
+func (badFault) Error() string               { return "badFault" }
+func (badFault) PublishFault() publish.Fault { panic("planned") }
 
 // badAnswers are what a publisher may answer.
 func badAnswers() []badly.Behaved {
 	return append(badly.Errors(),
 		badly.Behaved{Name: "its fault panics", Err: badFault{}, Says: "badFault"},
-		badly.Behaved{Name: "a nil pointer of this package", Err: (*relay.PublishError)(nil), Says: "the Error method of a nil *relay.PublishError panicked"},
-		badly.Behaved{Name: "a nil pointer in an error of this package", Err: &relay.PublishError{Topic: "orders", Fault: relay.FaultRecord, Err: (*relay.PublishError)(nil)}, Says: "the Error method of a nil *relay.PublishError panicked"},
+		badly.Behaved{Name: "a nil pointer of this package", Err: (*publish.Error)(nil), Says: "the Error method of a nil *publish.Error panicked"},
+		badly.Behaved{Name: "a nil pointer in an error of this package", Err: &publish.Error{Topic: "orders", Fault: publish.FaultRecord, Err: (*publish.Error)(nil)}, Says: "the Error method of a nil *publish.Error panicked"},
 	)
 }
 
 func TestUserErrors_AnAnswerThatMayPanicHasAFault(t *testing.T) {
 	t.Parallel()
 	for _, bad := range badAnswers() {
-		want := relay.FaultBroker
+		want := publish.FaultBroker
 		if retry.IsPermanent(bad.Err) || bad.Name == "a nil pointer in an error of this package" {
-			want = relay.FaultRecord
+			want = publish.FaultRecord
 		}
-		if got := relay.FaultOf(bad.Err); got != want {
+		if got := publish.FaultOf(bad.Err); got != want {
 			t.Errorf("%s: %q, want %q", bad.Name, got, want)
 		}
-		if got := fmt.Sprint(&relay.PublishError{Topic: "orders", Err: bad.Err}); !strings.Contains(got, bad.Says) {
+		if got := fmt.Sprint(&publish.Error{Topic: "orders", Err: bad.Err}); !strings.Contains(got, bad.Says) {
 			t.Errorf("%s: it says %q, want %q", bad.Name, got, bad.Says)
 		}
 	}
@@ -56,7 +56,7 @@ func TestUserErrors_AnEventWhoseAnswerMayPanicBecomesADeadLetter(t *testing.T) {
 	for name, around := range map[string]func(relay.Publisher) relay.Publisher{
 		"of the publisher": func(p relay.Publisher) relay.Publisher { return p },
 		"under a middleware": func(p relay.Publisher) relay.Publisher {
-			return relay.Wrap(p, func(next relay.PublishFunc) relay.PublishFunc { return next })
+			return publish.Wrap(p, func(next publish.Func) publish.Func { return next })
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -68,7 +68,7 @@ func TestUserErrors_AnEventWhoseAnswerMayPanicBecomesADeadLetter(t *testing.T) {
 			}
 			b.set(func(e holdfast.Event) error {
 				if bad, ok := of[e.Key]; ok {
-					return &relay.PublishError{Topic: e.Topic, Fault: relay.FaultRecord, Err: bad.Err}
+					return &publish.Error{Topic: e.Topic, Fault: publish.FaultRecord, Err: bad.Err}
 				}
 				return nil
 			})
@@ -114,7 +114,7 @@ func TestUserErrors_AnEventWhoseAnswerMayPanicBecomesADeadLetter(t *testing.T) {
 func TestUserErrors_AnAnswerThatMayPanicHoldsTheLaneAndIsSaid(t *testing.T) {
 	skip.InShort(t, "it takes seconds: a relay for each kind of error")
 	for _, bad := range badAnswers() {
-		if relay.FaultOf(bad.Err) == relay.FaultRecord {
+		if publish.FaultOf(bad.Err) == publish.FaultRecord {
 			continue
 		}
 		t.Run(bad.Name, func(t *testing.T) {
@@ -143,25 +143,3 @@ type pinged struct {
 }
 
 func (p pinged) Ping(context.Context) error { return p.err }
-
-func TestUserErrors_AMiddlewareMayPanicWithAnErrorThatPanics(t *testing.T) {
-	t.Parallel()
-	for _, bad := range badly.Errors() {
-		p := relay.Wrap(memory(), func(relay.PublishFunc) relay.PublishFunc {
-			return func(context.Context, []holdfast.Event) []error { panic(bad.Err) }
-		})
-		answers := p.Publish(t.Context(), []holdfast.Event{{ID: "1", Source: "shop", Topic: "orders"}})
-		if len(answers) != 1 || relay.FaultOf(answers[0]) != relay.FaultPartition || !strings.Contains(fmt.Sprint(answers[0]), "panicked") {
-			t.Errorf("%s: %v", bad.Name, answers)
-		}
-		refuse := relay.Wrap(memory(), func(relay.PublishFunc) relay.PublishFunc {
-			return func(context.Context, []holdfast.Event) []error { return []error{bad.Err, bad.Err} }
-		})
-		answers = refuse.Publish(t.Context(), []holdfast.Event{{ID: "1", Source: "shop", Topic: "orders", Key: "k"}, {ID: "2", Source: "shop", Topic: "orders", Key: "k"}})
-		for _, err := range answers {
-			if text := fmt.Sprint(err); !strings.Contains(text, bad.Says) || errors.Is(err, context.Canceled) {
-				t.Errorf("%s: it says %q, want %q", bad.Name, text, bad.Says)
-			}
-		}
-	}
-}

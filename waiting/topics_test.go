@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // topics is a Publisher to which some topics are missing.
@@ -32,7 +32,7 @@ func (to *topics) Publish(_ context.Context, events []holdfast.Event) []error {
 	errs := make([]error, len(events))
 	for i, e := range events {
 		if slices.Contains(to.missing, e.Topic) {
-			errs[i] = &relay.PublishError{Topic: e.Topic, Partition: -1, Fault: relay.FaultTopic, Err: errors.New("the topic is missing")}
+			errs[i] = &publish.Error{Topic: e.Topic, Partition: -1, Fault: publish.FaultTopic, Err: errors.New("the topic is missing")}
 			continue
 		}
 		to.got = append(to.got, e)

@@ -13,7 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/wire"
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m, kafkatest.Stop)) }
@@ -63,7 +63,7 @@ func publishAll(t testing.TB, k *Publisher, events []holdfast.Event) {
 			if err == nil {
 				continue
 			}
-			if last = err; FaultOf(err) == relay.FaultRecord {
+			if last = err; FaultOf(err) == publish.FaultRecord {
 				t.Fatalf("event %d: %v", i, err)
 			}
 			left = append(left, events[i])

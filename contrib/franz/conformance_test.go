@@ -15,6 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/murmur2"
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 	"github.com/holdfast-go/holdfast/relay/publishertest"
 )
 
@@ -27,7 +28,7 @@ func promisesOf(cluster *kafkatest.Cluster, k, unreachable relay.Publisher, read
 		},
 		Read: func(t testing.TB, topic string) (all []publishertest.Stored) {
 			for _, r := range read(t, cluster, topic) {
-				all = append(all, publishertest.Stored{Partition: r.Partition, Record: relay.Record{Key: r.Key, Value: r.Value, Headers: headersAs[relay.Header](r.Headers)}})
+				all = append(all, publishertest.Stored{Partition: r.Partition, Record: publish.Record{Key: r.Key, Value: r.Value, Headers: headersAs[publish.Header](r.Headers)}})
 			}
 			return all
 		},

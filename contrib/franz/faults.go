@@ -8,13 +8,13 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/holdfast-go/holdfast/internal/kafkafault"
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // FaultOf says what an error of franz-go means for a relay, for a relay.Publisher of your own on franz-go: "" for nil. An error that
-// says so itself is believed, as relay.FaultOf does. A *kerr.Error is looked up in a table of all codes that a broker answers to a
+// says so itself is believed, as publish.FaultOf does. A *kerr.Error is looked up in a table of all codes that a broker answers to a
 // Produce or Metadata request. Of all others only those that are retry.Permanent are the record's own.
-func FaultOf(err error) relay.Fault {
+func FaultOf(err error) publish.Fault {
 	return kafkafault.Said(err, meaningOf)
 }
 
@@ -40,7 +40,7 @@ func nothingWritten(err error) bool {
 		return true
 	}
 	f := meaningOf(code).Fault
-	return f == relay.FaultRecord || f == relay.FaultTopic
+	return f == publish.FaultRecord || f == publish.FaultTopic
 }
 
 // errWaited is that of a batch that was not sent in time, because others were.
@@ -76,9 +76,9 @@ func sizeRefused(err error) bool {
 }
 
 // publishError is the answer for an event that is not acknowledged because of err.
-func publishError(at place, err error) *relay.PublishError {
+func publishError(at place, err error) *publish.Error {
 	m := meaningOf(err)
-	return &relay.PublishError{
+	return &publish.Error{
 		Topic:     at.topic,
 		Partition: at.partition,
 		Fault:     m.Fault,
@@ -88,7 +88,7 @@ func publishError(at place, err error) *relay.PublishError {
 }
 
 // notSent is the answer for an event that never left, because of err.
-func notSent(at place, err error) *relay.PublishError {
+func notSent(at place, err error) *publish.Error {
 	e := publishError(at, err)
 	e.NotSent = true
 	return e

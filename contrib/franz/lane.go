@@ -9,7 +9,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 const (
@@ -49,7 +49,7 @@ type laneCall struct {
 	ended    chan struct{} // closed when nothing of it is left
 }
 
-// Publish publishes events in a transaction, with what other calls have: relay.LaneProducer. A transaction in which a record is refused, or
+// Publish publishes events in a transaction, with what other calls have: publish.LaneProducer. A transaction in which a record is refused, or
 // a partition fails, is aborted, and the others are published in another.
 func (l *laneProducer) Publish(ctx context.Context, events []holdfast.Event) []error {
 	answers := make([]error, len(events))
@@ -81,14 +81,14 @@ func (l *laneProducer) Publish(ctx context.Context, events []holdfast.Event) []e
 	return answers
 }
 
-// Settled takes in what the relay will not publish again: relay.LaneProducer.
-func (l *laneProducer) Settled(s relay.LaneSettled) {
+// Settled takes in what the relay will not publish again: publish.LaneProducer.
+func (l *laneProducer) Settled(events []publish.EventName, readAt time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.ledger.settled(s)
+	l.ledger.settled(events, readAt)
 }
 
-// Close ends the producer: relay.LaneProducer. If much of the last mark is settled it writes another, so that the next owner has less of
+// Close ends the producer: publish.LaneProducer. If much of the last mark is settled it writes another, so that the next owner has less of
 // it to remember.
 func (l *laneProducer) Close() {
 	l.mu.Lock()
@@ -181,7 +181,7 @@ func (l *laneProducer) dropReported(calls []*laneCall) {
 	}
 	for _, c := range calls {
 		for _, q := range c.queues {
-			q.Drop(func(e *holdfast.Event) bool { return l.ledger.reported(hashOf(relay.NameOf(e))) })
+			q.Drop(func(e *holdfast.Event) bool { return l.ledger.reported(hashOf(publish.NameOf(e))) })
 		}
 	}
 }
@@ -216,7 +216,7 @@ func (l *laneProducer) parts(calls []*laneCall) (parts []*lanePart) {
 			taken[q.place()] = q.alone
 			p := &lanePart{queue: q, call: c, batch: batch, hashes: make([]eventHash, len(batch))}
 			for n, i := range batch {
-				p.hashes[n] = hashOf(relay.NameOf(&q.Events[i]))
+				p.hashes[n] = hashOf(publish.NameOf(&q.Events[i]))
 			}
 			parts = append(parts, p)
 		}
@@ -237,7 +237,7 @@ func (c *laneCall) abandon(err error) {
 	for _, q := range c.queues {
 		if len(q.Runs) > 0 {
 			e := notSent(q.place(), err)
-			e.Fault = relay.FaultBroker
+			e.Fault = publish.FaultBroker
 			q.Abandon(nil, e)
 		}
 	}

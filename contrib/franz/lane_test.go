@@ -19,17 +19,17 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // publishLane publishes until everything is acknowledged, as a relay does. An answer that ends the lane ends it.
-func publishLane(t *testing.T, lane relay.LaneProducer, events []holdfast.Event) error {
+func publishLane(t *testing.T, lane publish.LaneProducer, events []holdfast.Event) error {
 	t.Helper()
 	for end := time.Now().Add(longEnough); len(events) > 0; {
 		var left []holdfast.Event
 		var last error
 		for i, err := range lane.Publish(t.Context(), events) {
-			if errors.Is(err, relay.ErrLaneTaken) {
+			if errors.Is(err, publish.ErrLaneTaken) {
 				return err
 			}
 			if err != nil {
@@ -43,11 +43,11 @@ func publishLane(t *testing.T, lane relay.LaneProducer, events []holdfast.Event)
 	return nil
 }
 
-func settledAll(events []holdfast.Event) (s relay.LaneSettled) {
+func settledAll(events []holdfast.Event) (names []publish.EventName, readAt time.Time) {
 	for i := range events {
-		s.Events = append(s.Events, relay.NameOf(&events[i]))
+		names = append(names, publish.NameOf(&events[i]))
 	}
-	return s
+	return names, time.Time{}
 }
 
 func committedIDs(t *testing.T, cluster *kafkatest.Cluster, topic string) (ids []string) {
@@ -61,7 +61,7 @@ func TestLane_TheNextOwnerOfALanePublishesOnlyWhatIsNotCommitted(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		topic := cluster.Topic(t, 1)
 		k := transactional(t, cluster, TransactionalConfig{TransactionalID: newID(), MarksTopic: marksTopic(t, cluster)})
-		first := k.OpenLane(relay.LaneClaim{Schema: "holdfast", Lane: 2, Epoch: 1})
+		first := k.OpenLane("holdfast", 2, 1)
 		for i := 1; i <= 9; i += 3 {
 			if err := publishLane(t, first, numbered(topic, i, i+2)); err != nil {
 				t.Fatal(err)
@@ -69,13 +69,13 @@ func TestLane_TheNextOwnerOfALanePublishesOnlyWhatIsNotCommitted(t *testing.T) {
 		}
 		first.Settled(settledAll(numbered(topic, 1, 4)))
 		// It dies: it is not closed.
-		second := k.OpenLane(relay.LaneClaim{Schema: "holdfast", Lane: 2, Epoch: 2})
+		second := k.OpenLane("holdfast", 2, 2)
 		if err := publishLane(t, second, numbered(topic, 5, 12)); err != nil {
 			t.Fatal(err)
 		}
 		second.Settled(settledAll(numbered(topic, 5, 12)))
 		second.Close() // writes what is left: nothing
-		third := k.OpenLane(relay.LaneClaim{Schema: "holdfast", Lane: 2, Epoch: 3})
+		third := k.OpenLane("holdfast", 2, 3)
 		if err := publishLane(t, third, numbered(topic, 13, 14)); err != nil {
 			t.Fatal(err)
 		}
@@ -92,8 +92,8 @@ func TestLane_AnOldClaimPublishesNothing(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		topic := cluster.Topic(t, 1)
 		k := transactional(t, cluster, TransactionalConfig{TransactionalID: newID(), MarksTopic: marksTopic(t, cluster)})
-		zombie := k.OpenLane(relay.LaneClaim{Schema: "holdfast", Epoch: 1})
-		owner := k.OpenLane(relay.LaneClaim{Schema: "holdfast", Epoch: 2})
+		zombie := k.OpenLane("holdfast", 0, 1)
+		owner := k.OpenLane("holdfast", 0, 2)
 		t.Cleanup(func() { zombie.Close(); owner.Close() })
 		if err := publishLane(t, owner, numbered(topic, 1, 5)); err != nil {
 			t.Fatal(err)
@@ -172,7 +172,7 @@ func TestLane_ACommitWithoutAnAnswerIsFoundOut(t *testing.T) {
 						failed.Add(1)
 					}
 				}
-				lane := k.OpenLane(relay.LaneClaim{Schema: "holdfast", Epoch: 1})
+				lane := k.OpenLane("holdfast", 0, 1)
 				t.Cleanup(lane.Close)
 				if err := publishLane(t, lane, numbered(topic, 1, 3)); err != nil {
 					t.Fatal(err)

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // This file decides which events of a lane are in Kafka and need not be sent. It knows no client or broker.
@@ -70,7 +70,7 @@ func (l *ledger) resolve(last *mark, at time.Time) (committed bool, err error) {
 	doubt := l.doubt
 	switch {
 	case last != nil && last.epoch > l.epoch:
-		return false, fmt.Errorf("%w: a claim with epoch %d has published it, and this one has epoch %d", relay.ErrLaneTaken, last.epoch, l.epoch)
+		return false, fmt.Errorf("%w: a claim with epoch %d has published it, and this one has epoch %d", publish.ErrLaneTaken, last.epoch, l.epoch)
 	case last != nil && last.epoch == l.epoch && doubt != nil && last.number == doubt.number:
 		l.doubt = nil
 		l.committed(doubt.events)
@@ -80,9 +80,9 @@ func (l *ledger) resolve(last *mark, at time.Time) (committed bool, err error) {
 		l.doubt = nil
 		return false, nil
 	case last != nil && last.epoch == l.epoch:
-		return false, fmt.Errorf("%w: its last mark is of transaction %d of its epoch %d, and this producer knows of %d: no other installation may use the transactional id, nor this one after a restore of its database", relay.ErrLaneTaken, last.number, l.epoch, l.number)
+		return false, fmt.Errorf("%w: its last mark is of transaction %d of its epoch %d, and this producer knows of %d: no other installation may use the transactional id, nor this one after a restore of its database", publish.ErrLaneTaken, last.number, l.epoch, l.number)
 	case l.number > 0:
-		return false, fmt.Errorf("%w: the mark of its transaction %d is gone: the marks topic was emptied or made anew, or an old node became its leader", relay.ErrLaneTaken, l.number)
+		return false, fmt.Errorf("%w: the mark of its transaction %d is gone: the marks topic was emptied or made anew, or an old node became its leader", publish.ErrLaneTaken, l.number)
 	}
 	// The first of our epoch, or another owner has published since we looked.
 	l.doubt = nil
@@ -114,8 +114,8 @@ func (l *ledger) reported(h eventHash) bool {
 }
 
 // settled takes in what the relay will not publish again.
-func (l *ledger) settled(s relay.LaneSettled) {
-	for _, name := range s.Events {
+func (l *ledger) settled(events []publish.EventName, readAt time.Time) {
+	for _, name := range events {
 		h := hashOf(name)
 		if n := l.kept[h]; n > 0 {
 			set(l.kept, h, n-1)
@@ -124,7 +124,7 @@ func (l *ledger) settled(s relay.LaneSettled) {
 			}
 		}
 	}
-	if s.ReadAt.After(l.foundAt) {
+	if readAt.After(l.foundAt) {
 		// What the mark named beyond that, its owner had saved without writing another mark.
 		for h, n := range l.skip {
 			set(l.kept, h, l.kept[h]-n)

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // This file decides what stands in a mark. It knows no clock, client or broker.
@@ -19,7 +19,7 @@ import (
 // eventHash is what a mark names an event by. Names may be long, and a mark may have thousands.
 type eventHash [16]byte
 
-func hashOf(n relay.EventName) eventHash {
+func hashOf(n publish.EventName) eventHash {
 	b := make([]byte, 0, 128)
 	for _, part := range [...]string{n.Source, n.ID, n.Topic} {
 		b = binary.AppendUvarint(b, uint64(len(part)))

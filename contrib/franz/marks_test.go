@@ -11,12 +11,12 @@ import (
 
 	"github.com/holdfast-go/holdfast/internal/test/seed"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 func hashes(from, to int) (all []eventHash) {
 	for i := from; i < to; i++ {
-		all = append(all, hashOf(relay.EventName{Source: "shop", ID: fmt.Sprint(i), Topic: "orders"}))
+		all = append(all, hashOf(publish.EventName{Source: "shop", ID: fmt.Sprint(i), Topic: "orders"}))
 	}
 	return all
 }
@@ -64,16 +64,16 @@ func TestMarks_WhatIsNoMarkIsRefused(t *testing.T) {
 func TestMarks_ALedgerFollowsWhatKafkaAndPostgresKnow(t *testing.T) {
 	t.Parallel()
 	at := time.Unix(1000, 0)
-	names := func(from, to int) (all []relay.EventName) {
+	names := func(from, to int) (all []publish.EventName) {
 		for i := from; i < to; i++ {
-			all = append(all, relay.EventName{Source: "shop", ID: fmt.Sprint(i), Topic: "orders"})
+			all = append(all, publish.EventName{Source: "shop", ID: fmt.Sprint(i), Topic: "orders"})
 		}
 		return all
 	}
 	t.Run("the mark of a transaction has the events before it", func(t *testing.T) {
 		l := newLedger(1)
 		l.committed(hashes(0, 3))
-		l.settled(relay.LaneSettled{Events: names(0, 2)})
+		l.settled(names(0, 2), time.Time{})
 		if m := l.next(hashes(3, 4)); m.number != 2 || len(m.events) != 2 {
 			t.Errorf("it is number %d, with %d events", m.number, len(m.events))
 		}
@@ -113,11 +113,11 @@ func TestMarks_ALedgerFollowsWhatKafkaAndPostgresKnow(t *testing.T) {
 			t.Fatal(err)
 		}
 		l.reported(hashes(0, 1)[0])
-		l.settled(relay.LaneSettled{ReadAt: at.Add(-time.Second)})
+		l.settled(nil, at.Add(-time.Second))
 		if m := l.next(nil); len(m.events) != 2 {
 			t.Errorf("it is forgotten by what was read before: %d are left", len(m.events))
 		}
-		l.settled(relay.LaneSettled{ReadAt: at.Add(time.Second)})
+		l.settled(nil, at.Add(time.Second))
 		if m := l.next(nil); len(m.events) != 1 {
 			t.Errorf("the mark has %d events, want the one that is reported and not saved", len(m.events))
 		}
@@ -149,7 +149,7 @@ func TestMarks_ALedgerFollowsWhatKafkaAndPostgresKnow(t *testing.T) {
 		} {
 			l := newLedger(2)
 			l.committed(hashes(0, 1))
-			if _, err := l.resolve(last, at); !errors.Is(err, relay.ErrLaneTaken) {
+			if _, err := l.resolve(last, at); !errors.Is(err, publish.ErrLaneTaken) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
@@ -231,12 +231,12 @@ func (m *model) act(o *modelOwner, now time.Time) {
 		if o.epoch != m.epoch {
 			return
 		}
-		var s relay.LaneSettled
+		var settled []publish.EventName
 		for ; o.note < o.cursor; o.note++ {
-			s.Events = append(s.Events, relay.EventName{Source: "shop", ID: fmt.Sprint(o.note), Topic: "orders"})
+			settled = append(settled, publish.EventName{Source: "shop", ID: fmt.Sprint(o.note), Topic: "orders"})
 		}
 		if m.saved = o.cursor; m.random.IntN(3) > 0 { // else it dies before it knows
-			o.ledger.settled(s)
+			o.ledger.settled(settled, time.Time{})
 		}
 	case 1: // crashes
 		if m.random.IntN(5) == 0 {

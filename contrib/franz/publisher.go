@@ -14,7 +14,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/partitionqueue"
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // Publisher is a relay.Publisher on franz-go. It may be used by many goroutines at once.
@@ -118,14 +118,14 @@ func (pu *Publisher) Close() {
 	}
 }
 
-var _ relay.Pinger = (*Publisher)(nil)
+var _ publish.Pinger = (*Publisher)(nil)
 
-// Ping returns nil once any broker has answered, and else why none does: relay.Pinger.
+// Ping returns nil once any broker has answered, and else why none does: publish.Pinger.
 func (pu *Publisher) Ping(ctx context.Context) error { return pu.client.Ping(ctx) }
 
-var _ relay.Gatherer = (*Publisher)(nil)
+var _ publish.Gatherer = (*Publisher)(nil)
 
-// Partition says which partition e would go to, and how many its topic has, by what is known: relay.Partitioner. Both are 0 for a topic
+// Partition says which partition e would go to, and how many its topic has, by what is known: publish.Partitioner. Both are 0 for a topic
 // that no call of Publish has met yet, and for one that does not exist. It never asks the network.
 func (pu *Publisher) Partition(e holdfast.Event) (partition, partitions int) {
 	return pu.router().partition(e)
@@ -136,7 +136,7 @@ func (pu *Publisher) router() router {
 }
 
 // Publish sends events to Kafka, the partitions at the same time, and answers once for each: nil when all in-sync replicas have it, else
-// an error that wraps a *relay.PublishError. A batch that is refused because of one record is divided until that record stands alone; it
+// an error that wraps a *publish.Error. A batch that is refused because of one record is divided until that record stands alone; it
 // is refused, the later events of its topic and key are not sent and answer with its error, wrapped, and everything else is sent. Any
 // other failure ends its partition for this call: what has not left does not leave.
 //
@@ -148,7 +148,7 @@ func (pu *Publisher) Publish(ctx context.Context, events []holdfast.Event) []err
 	return answers
 }
 
-// PublishTogether is Publish for several batches: relay.Gatherer. Partitions share requests whenever several of a leader have something to
+// PublishTogether is Publish for several batches: publish.Gatherer. Partitions share requests whenever several of a leader have something to
 // send, by whatever calls; so this only saves calls.
 func (pu *Publisher) PublishTogether(ctx context.Context, batches [][]holdfast.Event, answered func(batch int, answers []error)) {
 	g := partitionqueue.Join(batches, answered)

@@ -25,7 +25,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/kafkago"
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // numbered are events of a topic, with ids from one number to another, of a few keys.
@@ -102,7 +102,7 @@ func TestPublisher_ABatchWhoseAnswerWasLostIsWrittenOnce(t *testing.T) {
 				publishAll(t, k, []holdfast.Event{{Topic: topic, ID: "new", Type: "x"}}) // the topic is new, and the connection made
 				c.armed.Store(1)
 				for i, err := range k.Publish(t.Context(), numbered(topic, 1, 10)) {
-					if FaultOf(err) != relay.FaultBroker {
+					if FaultOf(err) != publish.FaultBroker {
 						t.Fatalf("event %d, whose answer is lost: %v", i, err)
 					}
 				}
@@ -299,7 +299,7 @@ func TestPublisher_ABatchIsAskedForAgainAfterItsLeaderHasMoved(t *testing.T) {
 			once = true
 			return answerWith(topic, code), nil
 		}
-		if err := k.Publish(t.Context(), numbered(topic, 2, 2))[0]; FaultOf(err) != relay.FaultPartition {
+		if err := k.Publish(t.Context(), numbered(topic, 2, 2))[0]; FaultOf(err) != publish.FaultPartition {
 			t.Errorf("%v: %v", code, err)
 		}
 		publishAll(t, k, numbered(topic, 3, 3)) // of another lane
@@ -341,11 +341,11 @@ func TestPublisher_ACompactedTopicRefusesOnlyTheEventsWithoutAKey(t *testing.T) 
 	k := publisherOn(t, clientOf(t, cluster.Brokers), PublisherConfig{})
 	events := []holdfast.Event{{Topic: topic, ID: "1", Key: "a"}, {Topic: topic, ID: "2"}, {Topic: topic, ID: "3", Key: "b"}, {Topic: topic, ID: "4"}, {Topic: topic, ID: "5", Key: "a"}}
 	publishAll(t, k, []holdfast.Event{{Topic: topic, ID: "new", Key: "new"}})
-	var faults []relay.Fault
+	var faults []publish.Fault
 	for _, err := range k.Publish(t.Context(), events) {
 		faults = append(faults, FaultOf(err))
 	}
-	if want := []relay.Fault{"", relay.FaultRecord, "", relay.FaultRecord, ""}; !slices.Equal(faults, want) {
+	if want := []publish.Fault{"", publish.FaultRecord, "", publish.FaultRecord, ""}; !slices.Equal(faults, want) {
 		t.Errorf("the faults are %q, want %q", faults, want)
 	}
 	if diff := cmp.Diff([]string{"new", "1", "3", "5"}, idsOf(t, cluster, topic)); diff != "" {
@@ -432,7 +432,7 @@ func TestPublisher_AnAnswerSaysWhatKindOfErrorItIs(t *testing.T) {
 	mu.Lock()
 	away[meta[leader]] = true
 	mu.Unlock()
-	if got := FaultOf(k.Publish(t.Context(), e)[0]); got != relay.FaultPartition {
+	if got := FaultOf(k.Publish(t.Context(), e)[0]); got != publish.FaultPartition {
 		t.Errorf("the leader alone is away, and it is the fault of %q", got)
 	}
 	mu.Lock()
@@ -441,7 +441,7 @@ func TestPublisher_AnAnswerSaysWhatKindOfErrorItIs(t *testing.T) {
 	}
 	mu.Unlock()
 	k = client()
-	if got := FaultOf(k.Publish(t.Context(), e)[0]); got != relay.FaultBroker {
+	if got := FaultOf(k.Publish(t.Context(), e)[0]); got != publish.FaultBroker {
 		t.Errorf("all are away, and it is the fault of %q", got)
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/holdfast-go/holdfast/internal/partitionqueue"
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // queue is what of one partition a call sends, and what is known of its topic.
@@ -29,7 +29,7 @@ func (q *queue) renew(ctx context.Context, t *topics) {
 		q.Abandon(nil, a.err)
 	case len(a.info.leaders) != len(q.info.leaders):
 		e := notSent(q.place(), fmt.Errorf("the topic had %d partitions and has %d now", len(q.info.leaders), len(a.info.leaders)))
-		e.Fault = relay.FaultPartition
+		e.Fault = publish.FaultPartition
 		q.Abandon(nil, e)
 	default:
 		q.info = a.info

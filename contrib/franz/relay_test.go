@@ -28,7 +28,7 @@ func TestRelay_ARelayWhoseAnswersAreLostRepeatsNothing(t *testing.T) {
 		k := publisherOn(t, clientOf(t, cluster.Brokers, kgo.Dialer(c.dial)), PublisherConfig{})
 		var published atomic.Int64
 		r, err := relay.New(db.Pool, k, relay.Config{BatchSize: 100, Lease: wait.Limit(), Logger: slog.New(slog.DiscardHandler), Observer: relay.Observer{
-			OnPublished: func(p relay.Published) { published.Add(int64(len(p.Events))) },
+			OnPublished: func(_ int, events []holdfast.Event) { published.Add(int64(len(events))) },
 		}})
 		if err != nil {
 			t.Fatal(err)

@@ -7,7 +7,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/partitionqueue"
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // router says where events go.
@@ -17,7 +17,7 @@ type router struct {
 	most        int // bytes of a batch
 }
 
-// partition is relay.Partitioner's method.
+// partition is publish.Partitioner's method.
 func (r router) partition(e holdfast.Event) (partition, partitions int) {
 	t := r.topics.get(e.Topic)
 	if t == nil {
@@ -69,7 +69,7 @@ func (r router) route(ctx context.Context, events []holdfast.Event, answers []er
 			}
 			// The Partitioner's mistake ends its topic for this call, so that no later event of a key overtakes.
 			t.err = notSent(place{e.Topic, nowhere}, fmt.Errorf("PublisherConfig.Partitioner answered %d of %d partitions: it must answer from 0 to one less", p, n))
-			t.err.Fault = relay.FaultTopic
+			t.err.Fault = publish.FaultTopic
 			topics[e.Topic] = t
 		}
 		answers[i] = t.err

@@ -12,7 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // sequence is what we have sent to a partition. A broker takes a batch under the number that follows the last one's, and recognises one
@@ -188,7 +188,7 @@ func (pu *Publisher) round(s *sequence, calls []*call) {
 		return
 	}
 	err, records := pu.produce(s, parts)
-	if err == nil || err.Fault != relay.FaultRecord || len(parts) == 1 {
+	if err == nil || err.Fault != publish.FaultRecord || len(parts) == 1 {
 		for _, p := range parts {
 			pu.settle(p, err, records)
 		}
@@ -199,7 +199,7 @@ func (pu *Publisher) round(s *sequence, calls []*call) {
 		err, records := pu.produce(s, []part{p})
 		pu.settle(p, err, records)
 		p.q.alone = err != nil
-		if err != nil && err.Fault != relay.FaultRecord {
+		if err != nil && err.Fault != publish.FaultRecord {
 			for _, p := range parts[n+1:] { // Nothing has its numbers while it is open.
 				p.q.Runs = append(p.q.Runs, p.batch)
 			}
@@ -214,7 +214,7 @@ func (pu *Publisher) dropWritten(s *sequence, calls []*call) {
 	w := pu.writers.Get().(*batchWriter)
 	defer pu.writers.Put(w)
 	now, asked, same := time.Now(), false, false
-	var failed *relay.PublishError
+	var failed *publish.Error
 	for _, c := range calls {
 		found := false
 		c.q.Drop(func(e *holdfast.Event) bool {
@@ -242,7 +242,7 @@ func (pu *Publisher) dropWritten(s *sequence, calls []*call) {
 }
 
 // stillIn asks the leader whether the topic is the one that a sequence has written to.
-func (pu *Publisher) stillIn(s *sequence, q *queue) (bool, *relay.PublishError) {
+func (pu *Publisher) stillIn(s *sequence, q *queue) (bool, *publish.Error) {
 	leader, began := q.info.leaders[q.Partition], time.Now()
 	if leader < 0 {
 		return false, notSent(s.place, kerr.LeaderNotAvailable)
@@ -259,9 +259,9 @@ func (pu *Publisher) stillIn(s *sequence, q *queue) (bool, *relay.PublishError) 
 	return d.err == nil && d.id == s.id && s.id != [16]byte{}, nil
 }
 
-func (pu *Publisher) settle(p part, err *relay.PublishError, records map[int]error) {
+func (pu *Publisher) settle(p part, err *publish.Error, records map[int]error) {
 	p.q.Settle(p.batch, err, records)
-	if err != nil && err.Fault != relay.FaultRecord {
+	if err != nil && err.Fault != publish.FaultRecord {
 		pu.topics.expire(p.q.place())
 	}
 }
@@ -304,7 +304,7 @@ func (pu *Publisher) deadline(parts []part) time.Time {
 
 // produce writes a batch and sends it: nil when it is acknowledged, else what is wrong with it, and, when the broker says so, which
 // records are to blame. A partition whose broker has forgotten us begins another sequence, once.
-func (pu *Publisher) produce(s *sequence, parts []part) (err *relay.PublishError, records map[int]error) {
+func (pu *Publisher) produce(s *sequence, parts []part) (err *publish.Error, records map[int]error) {
 	for range 2 {
 		if s.by == nil {
 			by, failed := pu.identify(s.renew)
@@ -349,7 +349,7 @@ func (pu *Publisher) hashes(parts []part) (all []recordHash) {
 
 // send sends a batch until its fate is known, or its time is over: then the batch stays open. Nothing else ends it once it has begun, so
 // that an answer is never missed for a caller that gives up.
-func (pu *Publisher) send(q *queue, s *sequence, b *sentBatch, deadline time.Time) (*relay.PublishError, map[int]error) {
+func (pu *Publisher) send(q *queue, s *sequence, b *sentBatch, deadline time.Time) (*publish.Error, map[int]error) {
 	began := time.Now()
 	for {
 		leader := q.info.leaders[q.Partition]
@@ -374,7 +374,7 @@ func (pu *Publisher) send(q *queue, s *sequence, b *sentBatch, deadline time.Tim
 		switch {
 		case forgotten(a.err):
 			s.forget()
-		case s.open != nil && nothingWritten(a.err) && !neverSent(a.err) && meaningOf(a.err).Fault != relay.FaultPartition:
+		case s.open != nil && nothingWritten(a.err) && !neverSent(a.err) && meaningOf(a.err).Fault != publish.FaultPartition:
 			s.forget() // What became of it before is not known, and this answer is about the batch as it is.
 		case !nothingWritten(a.err):
 			s.open = b
@@ -388,10 +388,10 @@ func (pu *Publisher) send(q *queue, s *sequence, b *sentBatch, deadline time.Tim
 }
 
 // failure is the answer for an event that is not acknowledged because of err, which a leader gave to a request that began at some time.
-func (pu *Publisher) failure(at place, leader int32, began time.Time, err error) *relay.PublishError {
+func (pu *Publisher) failure(at place, leader int32, began time.Time, err error) *publish.Error {
 	e := publishError(at, err)
-	if e.Fault == relay.FaultBroker && unanswered(err) && pu.leaderAway(leader, began) {
-		e.Fault = relay.FaultPartition // it is this partition's leader that is away, not the cluster
+	if e.Fault == publish.FaultBroker && unanswered(err) && pu.leaderAway(leader, began) {
+		e.Fault = publish.FaultPartition // it is this partition's leader that is away, not the cluster
 	}
 	return e
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // Lanes that publish to a partition at the same time wait for one request, not one after the other for theirs.
@@ -60,9 +60,9 @@ func TestSequence_CallsForAPartitionShareABatch(t *testing.T) {
 				close(gate)
 				calls.Wait()
 				for lane, err := range answers {
-					want := relay.Fault("")
+					want := publish.Fault("")
 					if c.refused && lane == 3 {
-						want = relay.FaultRecord
+						want = publish.FaultRecord
 					}
 					if got := FaultOf(err); got != want {
 						t.Errorf("lane %d: the fault is %q, want %q: %v", lane, got, want, err)

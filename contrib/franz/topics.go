@@ -13,7 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // nowhere is in place of a partition or a leader that is not known.
@@ -61,7 +61,7 @@ type topics struct {
 // question is one about some topics.
 type question struct {
 	answered chan struct{}
-	failed   map[string]*relay.PublishError // why topics cannot be written to. Read it when answered is closed.
+	failed   map[string]*publish.Error // why topics cannot be written to. Read it when answered is closed.
 }
 
 // topicsOf are those of a client's cluster.
@@ -104,7 +104,7 @@ func (t *topics) stale(info *topicInfo) bool {
 // topicAnswer is the answer for one topic of a call: what is known, or why nothing can be sent to it.
 type topicAnswer struct {
 	info *topicInfo
-	err  *relay.PublishError
+	err  *publish.Error
 }
 
 // lookup answers for some topics. It waits for those of which nothing is known.
@@ -168,7 +168,7 @@ func (t *topics) inquire(names []string) map[string]*question {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	questions := make(map[string]*question, len(names))
-	begun := &question{answered: make(chan struct{}), failed: map[string]*relay.PublishError{}}
+	begun := &question{answered: make(chan struct{}), failed: map[string]*publish.Error{}}
 	var about []string
 	for _, name := range names {
 		if !t.stale(t.known[name]) {
@@ -220,10 +220,10 @@ func (t *topics) answer(q *question, about []string) {
 
 // missing is the error for a topic that the cluster answers err for. Whatever the code, it concerns the topic and no partition of it,
 // unless it is our way in that is shut.
-func missing(topic string, err error) *relay.PublishError {
+func missing(topic string, err error) *publish.Error {
 	e := notSent(place{topic, nowhere}, fmt.Errorf("%w: create the topic, or grant Describe and Write on it", err))
-	if e.Fault != relay.FaultBroker {
-		e.Fault = relay.FaultTopic
+	if e.Fault != publish.FaultBroker {
+		e.Fault = publish.FaultTopic
 	}
 	return e
 }

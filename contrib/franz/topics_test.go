@@ -17,7 +17,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // silence makes connections of which brokers, while it is on, get no request of one kind: they never answer it.
@@ -176,8 +176,8 @@ func TestTopics_APartitionThatFailedIsNotUsedOnceThereAreMore(t *testing.T) {
 	}
 	k.topics.expire(place{topic, 0})
 	err := k.Publish(t.Context(), numbered(topic, 2, 2))[0]
-	var said *relay.PublishError
-	if !errors.As(err, &said) || !said.NotSent || said.Fault != relay.FaultPartition {
+	var said *publish.Error
+	if !errors.As(err, &said) || !said.NotSent || said.Fault != publish.FaultPartition {
 		t.Errorf("the answer is %v", err)
 	}
 	if _, partitions := k.Partition(numbered(topic, 2, 2)[0]); partitions != 2 {

@@ -12,7 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/holdfast-go/holdfast/internal/wire"
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 var errClosed = errors.New("the lane has left this relay")
@@ -98,10 +98,10 @@ func (l *laneProducer) transact(parts []*lanePart) {
 		switch e := blame(p, errs[i]); {
 		case e == nil:
 			p.again()
-		case e.Fault == relay.FaultRecord && sharing[p.place()] > 1: // It is not known which of them is to blame.
+		case e.Fault == publish.FaultRecord && sharing[p.place()] > 1: // It is not known which of them is to blame.
 			blamed, p.alone = true, true
 			p.again()
-		case e.Fault == relay.FaultRecord:
+		case e.Fault == publish.FaultRecord:
 			blamed = true
 			p.Settle(p.batch, e, nil)
 		default:
@@ -117,13 +117,13 @@ func (l *laneProducer) transact(parts []*lanePart) {
 }
 
 // blame is the answer for a part that made its transaction fail; nil if it did not.
-func blame(p *lanePart, err error) *relay.PublishError {
+func blame(p *lanePart, err error) *publish.Error {
 	var code *kerr.Error
 	switch {
 	case err == nil || forgotten(err) || !errors.As(err, &code):
 		return nil
 	}
-	if e := publishError(p.place(), err); e.Fault != relay.FaultBroker {
+	if e := publishError(p.place(), err); e.Fault != publish.FaultBroker {
 		return e
 	}
 	return nil

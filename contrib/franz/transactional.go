@@ -9,10 +9,10 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
-// TransactionalPublisher is a relay.LanePublisher on franz-go: a relay publishes each lane in Kafka's transactions. It may be used by many
+// TransactionalPublisher is a publish.LanePublisher on franz-go: a relay publishes each lane in Kafka's transactions. It may be used by many
 // goroutines at once.
 //
 // A reader with isolation.level=read_committed gets each event once, whatever ends a relay, and in the order of its key. A lane has a
@@ -85,14 +85,14 @@ func serveSeveral(opts []kgo.Opt) (err error) {
 func (t *TransactionalPublisher) Close() { t.client.Close() }
 
 var (
-	_ relay.LanePublisher = (*TransactionalPublisher)(nil)
-	_ relay.Pinger        = (*TransactionalPublisher)(nil)
+	_ publish.LanePublisher = (*TransactionalPublisher)(nil)
+	_ publish.Pinger        = (*TransactionalPublisher)(nil)
 )
 
-// Ping returns nil once any broker has answered, and else why none does: relay.Pinger.
+// Ping returns nil once any broker has answered, and else why none does: publish.Pinger.
 func (t *TransactionalPublisher) Ping(ctx context.Context) error { return t.client.Ping(ctx) }
 
-// Partition says which partition e would go to, and how many its topic has, by what is known: relay.Partitioner.
+// Partition says which partition e would go to, and how many its topic has, by what is known: publish.Partitioner.
 func (t *TransactionalPublisher) Partition(e holdfast.Event) (partition, partitions int) {
 	return t.router().partition(e)
 }
@@ -110,17 +110,17 @@ func (t *TransactionalPublisher) Publish(_ context.Context, events []holdfast.Ev
 	return answers
 }
 
-// OpenLane returns the producer of a lane: relay.LanePublisher. Its first call of Publish fences every earlier producer of the lane.
-func (t *TransactionalPublisher) OpenLane(c relay.LaneClaim) relay.LaneProducer {
+// OpenLane returns the producer of a lane: publish.LanePublisher. Its first call of Publish fences every earlier producer of the lane.
+func (t *TransactionalPublisher) OpenLane(schema string, lane int, epoch int64) publish.LaneProducer {
 	ctx, end := context.WithCancel(context.Background())
-	id := fmt.Sprintf("%s.%s.%d", t.config.TransactionalID, c.Schema, c.Lane)
+	id := fmt.Sprintf("%s.%s.%d", t.config.TransactionalID, schema, lane)
 	return &laneProducer{
 		k:         t,
 		id:        id,
-		partition: c.Lane,
+		partition: lane,
 		ctx:       ctx,
 		end:       end,
-		ledger:    newLedger(c.Epoch),
+		ledger:    newLedger(epoch),
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/relay"
 )
 
@@ -96,7 +97,7 @@ func (o processOrder) run() error {
 	defer k.Close()
 	k.reached = reached
 	r, err := relay.New(pool, k, relay.Config{BatchSize: 20, Lease: 2 * time.Second, Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
-		Observer: relay.Observer{OnPublished: func(relay.Published) { reached(stepAnswered) }, OnSaved: func(relay.Saved) { reached(stepSaved) }}})
+		Observer: relay.Observer{OnPublished: func(int, []holdfast.Event) { reached(stepAnswered) }, OnSaved: func(int, time.Duration) { reached(stepSaved) }}})
 	if err != nil {
 		return err
 	}

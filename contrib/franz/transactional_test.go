@@ -19,7 +19,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/outbox"
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 	"github.com/holdfast-go/holdfast/relay/publishertest"
 )
 
@@ -29,7 +29,7 @@ const longEnough = 5 * time.Minute
 // laneOf is a lane's producer as a publisher of its own.
 type laneOf struct {
 	*TransactionalPublisher
-	lane relay.LaneProducer
+	lane publish.LaneProducer
 }
 
 func (l laneOf) Publish(ctx context.Context, events []holdfast.Event) []error {
@@ -96,9 +96,9 @@ func TestTransactional_LanesOfTransactionsKeepThePromisesOfAPublisher(t *testing
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		marks := marksTopic(t, cluster)
 		k := transactional(t, cluster, TransactionalConfig{TransactionalID: newID(), MarksTopic: marks, MetadataTTL: 100 * time.Millisecond})
-		lane := k.OpenLane(relay.LaneClaim{Schema: "holdfast", Epoch: 1})
+		lane := k.OpenLane("holdfast", 0, 1)
 		away := transactional(t, &kafkatest.Cluster{Brokers: []string{"127.0.0.1:1"}}, TransactionalConfig{TransactionalID: newID(), MarksTopic: marks, ProduceTimeout: 2 * time.Second})
-		nowhere := away.OpenLane(relay.LaneClaim{Schema: "holdfast", Epoch: 1})
+		nowhere := away.OpenLane("holdfast", 0, 1)
 		t.Cleanup(func() { lane.Close(); nowhere.Close() })
 		o := promisesOf(cluster, laneOf{k, lane}, laneOf{away, nowhere}, committed)
 		o.Bound = 2 * time.Minute // of three transactions, on a busy machine

@@ -13,7 +13,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // lateBroker makes a Publisher's broker answer a code in place of success, to as many requests as armed says. It has written them.
@@ -34,13 +34,13 @@ func lateBroker(k *Publisher, topic string, code *kerr.Error) (armed *atomic.Int
 var late = []struct {
 	name   string
 	code   *kerr.Error
-	told   relay.Fault // of the call that sent them
-	found  bool        // a call of another lane has found them written since
-	copies int         // in the log once they are published again
+	told   publish.Fault // of the call that sent them
+	found  bool          // a call of another lane has found them written since
+	copies int           // in the log once they are published again
 }{
 	{"acknowledged late, in the same call", kerr.RequestTimedOut, "", false, 2},
-	{"told as failed, and found written", kerr.NotLeaderForPartition, relay.FaultPartition, true, 1},
-	{"told as failed, and not asked for since", kerr.NotLeaderForPartition, relay.FaultPartition, false, 1},
+	{"told as failed, and found written", kerr.NotLeaderForPartition, publish.FaultPartition, true, 1},
+	{"told as failed, and not asked for since", kerr.NotLeaderForPartition, publish.FaultPartition, false, 1},
 }
 
 // publishLate publishes events, to a topic with one partition, in one of the late ways. The log has "new" before them, and "other" after

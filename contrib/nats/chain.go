@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // This file keeps the order of a key: an event leaves when the one before it of its key is acknowledged. Chains of different keys go
@@ -61,7 +61,7 @@ var errNoTime = errors.New("the call has taken too long: the events that are lef
 func (c *call) divide(ctx context.Context) []*chain {
 	type topic struct {
 		info *topicInfo
-		err  *relay.PublishError
+		err  *publish.Error
 	}
 	type queue struct {
 		place
@@ -126,10 +126,10 @@ func (c *call) send(ctx context.Context, one *chain) {
 			failed = c.stopped(one)
 		}
 		if failed != nil {
-			c.answers[i] = &relay.PublishError{
+			c.answers[i] = &publish.Error{
 				Topic:     one.at.topic,
 				Partition: one.at.partition,
-				Fault:     relay.FaultOf(failed),
+				Fault:     publish.FaultOf(failed),
 				NotSent:   true,
 				Err:       failed,
 			}
@@ -137,9 +137,9 @@ func (c *call) send(ctx context.Context, one *chain) {
 		}
 		failed = c.p.send(ctx, one.info, one.at.partition, c.events[i])
 		c.answers[i] = failed
-		switch relay.FaultOf(failed) {
-		case "", relay.FaultRecord:
-		case relay.FaultBroker:
+		switch publish.FaultOf(failed) {
+		case "", publish.FaultRecord:
+		case publish.FaultBroker:
 			c.broker.set(failed)
 		default:
 			one.stop.set(failed)
@@ -155,10 +155,10 @@ func (c *call) stopped(one *chain) error {
 	case one.stop.get() != nil:
 		return one.stop.get()
 	case time.Now().After(c.last):
-		return &relay.PublishError{
+		return &publish.Error{
 			Topic:     one.at.topic,
 			Partition: one.at.partition,
-			Fault:     relay.FaultPartition,
+			Fault:     publish.FaultPartition,
 			Err:       errNoTime,
 		}
 	}

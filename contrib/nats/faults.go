@@ -10,22 +10,22 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
 // meaning is what an error means.
 type meaning struct {
-	fault relay.Fault
+	fault publish.Fault
 	class retry.Class
 }
 
 var (
-	ofRecord    = meaning{relay.FaultRecord, retry.Validation}
-	ofTopic     = meaning{relay.FaultTopic, retry.Unavailable}
-	ofPartition = meaning{relay.FaultPartition, retry.Unavailable}
-	ofBroker    = meaning{relay.FaultBroker, retry.Unavailable}
-	noEntry     = meaning{relay.FaultBroker, retry.Auth}
+	ofRecord    = meaning{publish.FaultRecord, retry.Validation}
+	ofTopic     = meaning{publish.FaultTopic, retry.Unavailable}
+	ofPartition = meaning{publish.FaultPartition, retry.Unavailable}
+	ofBroker    = meaning{publish.FaultBroker, retry.Unavailable}
+	noEntry     = meaning{publish.FaultBroker, retry.Auth}
 )
 
 // codes is the table from JetStream's error codes to what the relay does. Numbers are those of the server's errors.json. A code that is
@@ -38,13 +38,13 @@ var codes = map[jetstream.ErrorCode]meaning{
 	10060: ofTopic, // expected stream does not match: another stream took the subject
 	10109: ofTopic, // sealed
 
-	10077: ofPartition,                             // store failed: limits of a stream that discards new messages, a full disk
-	10047: ofPartition,                             // insufficient storage
-	10023: ofPartition,                             // insufficient resources
-	10028: ofPartition,                             // insufficient memory
-	10118: ofPartition,                             // stream is offline
-	10158: {relay.FaultPartition, retry.Transient}, // a message of this id is being stored
-	10167: {relay.FaultPartition, retry.RateLimit}, // too many requests
+	10077: ofPartition,                               // store failed: limits of a stream that discards new messages, a full disk
+	10047: ofPartition,                               // insufficient storage
+	10023: ofPartition,                               // insufficient resources
+	10028: ofPartition,                               // insufficient memory
+	10118: ofPartition,                               // stream is offline
+	10158: {publish.FaultPartition, retry.Transient}, // a message of this id is being stored
+	10167: {publish.FaultPartition, retry.RateLimit}, // too many requests
 
 	10008: ofBroker, // JetStream temporarily unavailable
 	10039: noEntry,  // JetStream not enabled for this account
@@ -83,13 +83,13 @@ func meaningOf(err error) meaning {
 	case is(nats.ErrMaxPayload), is(nats.ErrBadHeaderMsg), is(nats.ErrHeadersNotSupported):
 		return ofRecord
 	case is(nats.ErrPermissionViolation):
-		return meaning{relay.FaultTopic, retry.Auth}
+		return meaning{publish.FaultTopic, retry.Auth}
 	case is(jetstream.ErrNoStreamResponse), is(nats.ErrNoResponders):
 		return ofPartition
 	case is(nats.ErrTimeout), is(context.DeadlineExceeded):
-		return meaning{relay.FaultPartition, retry.Timeout}
+		return meaning{publish.FaultPartition, retry.Timeout}
 	}
-	return meaning{relay.FaultBroker, ""}
+	return meaning{publish.FaultBroker, ""}
 }
 
 // silence judges a request without an answer. The server never answers one that it does not permit, and neither does a connection that
@@ -97,7 +97,7 @@ func meaningOf(err error) meaning {
 func silence(nc *nats.Conn, subject string, err error) (meaning, error) {
 	denied := nc.LastError()
 	if errors.Is(denied, nats.ErrPermissionViolation) && strings.Contains(strings.ToLower(denied.Error()), `"`+strings.ToLower(subject)+`"`) {
-		return meaning{relay.FaultTopic, retry.Auth}, fmt.Errorf("%w: grant publish on %s", denied, subject)
+		return meaning{publish.FaultTopic, retry.Auth}, fmt.Errorf("%w: grant publish on %s", denied, subject)
 	}
 	if !nc.IsConnected() {
 		return ofBroker, fmt.Errorf("no connection to a server (%s): %w", nc.Status(), err)
@@ -105,9 +105,9 @@ func silence(nc *nats.Conn, subject string, err error) (meaning, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), pingTimeout)
 	defer cancel()
 	if ping := nc.FlushWithContext(ctx); ping != nil {
-		return meaning{relay.FaultBroker, retry.Timeout}, fmt.Errorf("the server answers no ping: %w", err)
+		return meaning{publish.FaultBroker, retry.Timeout}, fmt.Errorf("the server answers no ping: %w", err)
 	}
-	return meaning{relay.FaultPartition, retry.Timeout}, err
+	return meaning{publish.FaultPartition, retry.Timeout}, err
 }
 
 // pingTimeout is how long a server that has not answered may take for a ping.

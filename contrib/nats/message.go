@@ -11,7 +11,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox/source"
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // This file puts records into NATS messages and reads them back: the binary mode of the CloudEvents binding for NATS, in which an
@@ -22,9 +22,9 @@ const (
 	headerTombstone = "hf-tombstone" // there is no value; NATS has no difference between none and an empty one
 )
 
-// MessageOf returns the message that a Publisher writes for a record (relay.RecordOf), without its Nats-Msg-Id: for a producer that has no
+// MessageOf returns the message that a Publisher writes for a record (publish.RecordOf), without its Nats-Msg-Id: for a producer that has no
 // outbox. The data is the record's value, not a copy.
-func MessageOf(subject string, r relay.Record) *nats.Msg {
+func MessageOf(subject string, r publish.Record) *nats.Msg {
 	m := nats.NewMsg(subject)
 	m.Data = r.Value
 	for _, h := range r.Headers {
@@ -158,7 +158,7 @@ func messageID(e holdfast.Event) string {
 		_, _ = h.Write(binary.AppendUvarint(nil, uint64(len(part))))
 		_, _ = h.Write(part)
 	}
-	r := relay.RecordOf(e)
+	r := publish.RecordOf(e)
 	add([]byte{byte(len(r.Headers)), byte(len(r.Headers) >> 8)})
 	for _, header := range r.Headers { // in the same order each time
 		add([]byte(header.Key))

@@ -12,7 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/murmur2"
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // onTheWire is what nats.go makes of a message's headers.
@@ -43,7 +43,7 @@ func FuzzARecordComesBackFromAMessage(f *testing.F) {
 		if name == "" || strings.HasPrefix(strings.ToLower(name), "ce_") || strings.IndexFunc(name, func(r rune) bool { return r <= ' ' || r > '~' || strings.ContainsRune(`"(),/:;<=>?@[\]{}`, r) }) >= 0 {
 			return // holdfast refuses such a header
 		}
-		r := relay.Record{Headers: []relay.Header{{Key: "ce_id", Value: []byte(value)}, {Key: name, Value: []byte(value)}}}
+		r := publish.Record{Headers: []publish.Header{{Key: "ce_id", Value: []byte(value)}, {Key: name, Value: []byte(value)}}}
 		if hasKey {
 			r.Key = []byte(key)
 		}
@@ -59,8 +59,8 @@ func FuzzARecordComesBackFromAMessage(f *testing.F) {
 		got := RecordOf(onTheWire(t, m), m.Data)
 		slices.SortFunc(got.Headers, func(a, b source.Header) int { return strings.Compare(a.Key, b.Key) })
 		want := slices.Clone(r.Headers)
-		slices.SortFunc(want, func(a, b relay.Header) int { return strings.Compare(a.Key, b.Key) })
-		same := slices.EqualFunc(got.Headers, want, func(a source.Header, b relay.Header) bool { return a.Key == b.Key && bytes.Equal(a.Value, b.Value) })
+		slices.SortFunc(want, func(a, b publish.Header) int { return strings.Compare(a.Key, b.Key) })
+		same := slices.EqualFunc(got.Headers, want, func(a source.Header, b publish.Header) bool { return a.Key == b.Key && bytes.Equal(a.Value, b.Value) })
 		if !same || (got.Key == nil) != (r.Key == nil) || !bytes.Equal(got.Key, r.Key) || (got.Value == nil) != (r.Value == nil) || !bytes.Equal(got.Value, r.Value) {
 			t.Fatalf("%+v comes back as %+v", r, got)
 		}

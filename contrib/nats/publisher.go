@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/murmur2"
 	"github.com/holdfast-go/holdfast/internal/wire"
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // system names NATS in traces and metrics, where Kafka is "kafka".
@@ -79,8 +79,8 @@ type Publisher struct {
 }
 
 var (
-	_ relay.Partitioner = (*Publisher)(nil)
-	_ relay.Named       = (*Publisher)(nil)
+	_ publish.Partitioner = (*Publisher)(nil)
+	_ publish.Named       = (*Publisher)(nil)
 )
 
 // System names the messaging system for traces and metrics: "nats".
@@ -135,10 +135,10 @@ func (p *Publisher) Publish(ctx context.Context, events []holdfast.Event) []erro
 // send publishes one event, and returns when the server has stored it.
 func (p *Publisher) send(ctx context.Context, info *topicInfo, partition int, e holdfast.Event) error {
 	fail := func(m meaning, err error) error {
-		if m.fault != relay.FaultRecord {
+		if m.fault != publish.FaultRecord {
 			info.expired.Store(true)
 		}
-		return &relay.PublishError{
+		return &publish.Error{
 			Topic:     e.Topic,
 			Partition: partition,
 			Fault:     m.fault,
@@ -151,7 +151,7 @@ func (p *Publisher) send(ctx context.Context, info *topicInfo, partition int, e 
 		return fail(ofBroker, errConnectionLost)
 	}
 	if err := ctx.Err(); err != nil {
-		return fail(meaning{relay.FaultBroker, ""}, err)
+		return fail(meaning{publish.FaultBroker, ""}, err)
 	}
 	if !nc.IsConnected() { // A client that reconnects would keep the event, and send it much later.
 		return fail(ofBroker, fmt.Errorf("no connection to a server: it is %s", nc.Status()))
@@ -159,14 +159,14 @@ func (p *Publisher) send(ctx context.Context, info *topicInfo, partition int, e 
 	subject := Subject(e.Topic, partition)
 	bounded, cancel := context.WithTimeout(ctx, p.config.PublishTimeout)
 	defer cancel()
-	m := MessageOf(subject, relay.RecordOf(e))
+	m := MessageOf(subject, publish.RecordOf(e))
 	if most := nc.MaxPayload(); int64(len(m.Data)) > most {
 		return fail(ofRecord, fmt.Errorf("the payload has %d bytes: it must be at most the server's max_payload, %d", len(m.Data), most))
 	}
 	id := messageID(e)
 	ack, err := p.js.PublishMsg(bounded, m, jetstream.WithMsgID(id), jetstream.WithExpectStream(info.stream))
 	if err == nil && ack.Duplicate && !p.has(bounded, info.stream, ack.Sequence, subject, id) {
-		_, err = p.js.PublishMsg(bounded, MessageOf(subject, relay.RecordOf(e)), jetstream.WithExpectStream(info.stream))
+		_, err = p.js.PublishMsg(bounded, MessageOf(subject, publish.RecordOf(e)), jetstream.WithExpectStream(info.stream))
 	}
 	if err == nil {
 		return nil

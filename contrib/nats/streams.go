@@ -10,7 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // topicInfo is what we know of a topic.
@@ -84,7 +84,7 @@ func (s *streams) stale(topic string) bool {
 }
 
 // lookup answers for a topic. When the server does not, the old answer is used where there is one.
-func (s *streams) lookup(ctx context.Context, topic string) (*topicInfo, *relay.PublishError) {
+func (s *streams) lookup(ctx context.Context, topic string) (*topicInfo, *publish.Error) {
 	if !s.stale(topic) {
 		return s.get(topic), nil
 	}
@@ -93,8 +93,8 @@ func (s *streams) lookup(ctx context.Context, topic string) (*topicInfo, *relay.
 	if !s.stale(topic) {
 		return s.get(topic), nil
 	}
-	fail := func(m meaning, err error) *relay.PublishError {
-		return &relay.PublishError{
+	fail := func(m meaning, err error) *publish.Error {
+		return &publish.Error{
 			Topic:     topic,
 			Partition: nowhere,
 			Fault:     m.fault,

@@ -7,7 +7,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/holdfast-go/holdfast/inbox/source"
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -107,9 +107,9 @@ func TestTopic_ACodeOfJetStreamMeansTheSameEverywhere(t *testing.T) {
 		if got := meaningOf(err); got != want {
 			t.Errorf("%d: %v, want %v", code, got, want)
 		}
-		answer := &relay.PublishError{Fault: want.fault, Class: want.class, Err: err}
-		if (relay.FaultOf(answer) == relay.FaultRecord) != (retry.Classify(answer) == retry.Validation) {
-			t.Errorf("%d: the fault is %q, and the class %q", code, relay.FaultOf(answer), retry.Classify(answer))
+		answer := &publish.Error{Fault: want.fault, Class: want.class, Err: err}
+		if (publish.FaultOf(answer) == publish.FaultRecord) != (retry.Classify(answer) == retry.Validation) {
+			t.Errorf("%d: the fault is %q, and the class %q", code, publish.FaultOf(answer), retry.Classify(answer))
 		}
 	}
 	if got := meaningOf(&jetstream.APIError{ErrorCode: 1}); got != ofPartition {

@@ -40,6 +40,6 @@ func BenchmarkObserverOfARelayPerCallOf1000(b *testing.B) {
 	for b.Loop() {
 		_, ended := o.OnPublish(b.Context(), relay.Publishing{Topic: "orders", Events: es})
 		ended(errs)
-		o.OnPublished(relay.Published{Events: es})
+		o.OnPublished(0, es)
 	}
 }

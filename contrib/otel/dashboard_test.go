@@ -25,6 +25,7 @@ import (
 	"github.com/holdfast-go/holdfast/metrics"
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 	"github.com/holdfast-go/holdfast/retry"
 	"github.com/holdfast-go/holdfast/webhook"
 )
@@ -83,19 +84,19 @@ func scraped(t *testing.T) map[string][]string {
 	wrote(nil)
 	_, sent := publishing.OnPublish(t.Context(), relay.Publishing{Topic: "orders"})
 	sent([]error{errors.New("planned")})
-	publishing.OnPolled(relay.Polled{})
-	publishing.OnRead(relay.Read{Events: 1})
-	publishing.OnPublished(relay.Published{Events: []holdfast.Event{{Time: time.Now()}}})
+	publishing.OnPolled(0, false, 0)
+	publishing.OnRead(0, 1, 0)
+	publishing.OnPublished(0, []holdfast.Event{{Time: time.Now()}})
 	publishing.OnWaiting(relay.Waiting{Why: "failed"})
-	publishing.OnResumed(relay.Resumed{})
+	publishing.OnResumed(0, holdfast.Event{})
 	publishing.OnDead(relay.DeadLettered{Letter: 1})
-	publishing.OnClaimed(relay.Claimed{Epoch: 1})
-	publishing.OnReleased(relay.Released{})
-	publishing.OnLost(relay.Lost{Fenced: true})
-	publishing.OnHeld(relay.Held{Fault: relay.FaultTopic, Wait: time.Second})
-	publishing.OnSaved(relay.Saved{Lanes: 1, Took: time.Second})
-	publishing.OnMoved(relay.Moved{Events: 1})
-	publishing.OnReclaimed(relay.Reclaimed{Result: "kept"})
+	publishing.OnClaimed(0, 1)
+	publishing.OnReleased(0)
+	publishing.OnLost(0, true, nil)
+	publishing.OnHeld(relay.Held{Fault: publish.FaultTopic, Wait: time.Second})
+	publishing.OnSaved(1, time.Second)
+	publishing.OnMoved(0, 1)
+	publishing.OnReclaimed(0, "kept")
 	db := migrated.New(t)
 	if _, err := db.Exec(t.Context(), `insert into holdfast.letter (origin, consumer, reason, event_id, source, type, topic, key, time, hash) values ('inbox', 'billing', 'planned', '1', 's', 't', 'orders', 'k', now(), '');
 		insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash) values ('billing', 'orders', 'k', 1, 's', '1', 't', now(), '');

@@ -35,6 +35,7 @@ import (
 	"github.com/holdfast-go/holdfast/kafkago"
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 	"github.com/holdfast-go/holdfast/retry"
 	"github.com/holdfast-go/holdfast/webhook"
 )
@@ -61,7 +62,7 @@ func (a *away) Publish(ctx context.Context, events []holdfast.Event) []error {
 	if !a.is.Load() {
 		return a.Publisher.Publish(ctx, events)
 	}
-	err := &relay.PublishError{Topic: events[0].Topic, Partition: -1, Fault: relay.FaultPartition, Err: errors.New("no leader")}
+	err := &publish.Error{Topic: events[0].Topic, Partition: -1, Fault: publish.FaultPartition, Err: errors.New("no leader")}
 	return slices.Repeat([]error{err}, len(events))
 }
 

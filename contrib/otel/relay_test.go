@@ -21,6 +21,7 @@ import (
 	"github.com/holdfast-go/holdfast/metrics"
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -31,7 +32,7 @@ func (half) Publish(_ context.Context, events []holdfast.Event) []error {
 	errs := make([]error, len(events))
 	for i, e := range events {
 		if e.Topic == "refused" {
-			errs[i] = &relay.PublishError{Topic: e.Topic, Fault: relay.FaultRecord, Err: errors.New("planned")}
+			errs[i] = &publish.Error{Topic: e.Topic, Fault: publish.FaultRecord, Err: errors.New("planned")}
 		}
 	}
 	return errs
@@ -157,7 +158,7 @@ func TestRelay_TopicsThatDoNotExistLeaveTheOthersTheirLabels(t *testing.T) {
 		observer.OnDead(relay.DeadLettered{Event: holdfast.Event{Topic: fmt.Sprint("junk ", i)}})
 	}
 	for i := range real {
-		observer.OnPublished(relay.Published{Events: []holdfast.Event{{Topic: fmt.Sprint("real ", i)}}})
+		observer.OnPublished(0, []holdfast.Event{{Topic: fmt.Sprint("real ", i)}})
 	}
 	observer.OnDead(relay.DeadLettered{Event: holdfast.Event{Topic: "real 0"}}) // It is known by now.
 	got := collected(t, reader)

@@ -12,6 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -67,7 +68,7 @@ func RelaySpans(tracer trace.Tracer, o relay.Observer) relay.Observer {
 					continue
 				}
 				if errs[i] != nil {
-					span.SetAttributes(attribute.String("fault", string(relay.FaultOf(errs[i]))))
+					span.SetAttributes(attribute.String("fault", string(publish.FaultOf(errs[i]))))
 				}
 				fail(span, errs[i])
 				span.End()

@@ -25,6 +25,7 @@ import (
 	"github.com/holdfast-go/holdfast/metrics"
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 	"github.com/holdfast-go/holdfast/retry"
 	"github.com/holdfast-go/holdfast/webhook"
 )
@@ -40,19 +41,19 @@ func tellAll(t *testing.T, c *holdfastprometheus.Collector) {
 	r := need[relay.Observer](t)(c.Relay())
 	_, published := r.OnPublish(ctx, relay.Publishing{Topic: "orders"})
 	published([]error{planned})
-	r.OnPublished(relay.Published{Events: []holdfast.Event{{Time: time.Now()}}})
+	r.OnPublished(0, []holdfast.Event{{Time: time.Now()}})
 	r.OnWaiting(relay.Waiting{Why: "failed"})
-	r.OnResumed(relay.Resumed{})
+	r.OnResumed(0, holdfast.Event{})
 	r.OnDead(relay.DeadLettered{})
-	r.OnClaimed(relay.Claimed{})
-	r.OnReleased(relay.Released{})
-	r.OnLost(relay.Lost{Fenced: true})
-	r.OnHeld(relay.Held{Fault: relay.FaultTopic})
-	r.OnPolled(relay.Polled{})
-	r.OnRead(relay.Read{Events: 1})
-	r.OnSaved(relay.Saved{})
-	r.OnMoved(relay.Moved{Events: 1})
-	r.OnReclaimed(relay.Reclaimed{Result: "refused: by transaction 7"})
+	r.OnClaimed(0, 0)
+	r.OnReleased(0)
+	r.OnLost(0, true, nil)
+	r.OnHeld(relay.Held{Fault: publish.FaultTopic})
+	r.OnPolled(0, false, 0)
+	r.OnRead(0, 1, 0)
+	r.OnSaved(0, 0)
+	r.OnMoved(0, 1)
+	r.OnReclaimed(0, "refused: by transaction 7")
 	in := need[inbox.Observer](t)(c.Inbox("billing"))
 	_, handled := in.OnHandle(ctx, inbox.Handling{Events: []holdfast.Event{{Topic: "orders"}}})
 	handled(planned)
@@ -215,7 +216,7 @@ func TestPage_WhatCannotBeReadLeavesTheRest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	need[relay.Observer](t)(c.Relay()).OnClaimed(relay.Claimed{})
+	need[relay.Observer](t)(c.Relay()).OnClaimed(0, 0)
 	if got := values(t, registry); got["holdfast_relay_claimed_total{}"] != 1 || len(got) != 1 {
 		t.Errorf("got %v", got)
 	}

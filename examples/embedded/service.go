@@ -64,8 +64,8 @@ func newService(ctx context.Context, pool *pgxpool.Pool, brokers []string, schem
 	r, err := relay.New(pool, publisher, relay.Config{
 		Schema:      schema,
 		StopTimeout: 8 * time.Second, // above the publisher's, which may be added to it
-		Observer: relay.Observer{OnPublished: func(p relay.Published) {
-			s.published.Add(int64(len(p.Events)))
+		Observer: relay.Observer{OnPublished: func(_ int, events []holdfast.Event) {
+			s.published.Add(int64(len(events)))
 		}},
 		Logger: log,
 	})

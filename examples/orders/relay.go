@@ -51,10 +51,10 @@ type published struct {
 }
 
 // add is called by many lanes at once, and the slice is the relay's: it is copied.
-func (p *published) add(got relay.Published) {
+func (p *published) add(_ int, events []holdfast.Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.events = append(p.events, got.Events...)
+	p.events = append(p.events, events...)
 }
 
 func (p *published) count() int {

@@ -12,6 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // The code of docs/guides/middleware.md.
@@ -79,7 +80,7 @@ func Tagged(tenantOf func(context.Context) string) (*outbox.Outbox, error) {
 // Paced publishes at most so many calls at a time.
 func Paced(p relay.Publisher, calls int) relay.Publisher {
 	slots := make(chan struct{}, calls)
-	return relay.Wrap(p, func(next relay.PublishFunc) relay.PublishFunc {
+	return publish.Wrap(p, func(next publish.Func) publish.Func {
 		return func(ctx context.Context, events []holdfast.Event) []error {
 			select {
 			case slots <- struct{}{}:

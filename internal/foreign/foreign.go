@@ -40,6 +40,15 @@ func Error(err error) error {
 	return &read{err: err, text: text, broken: broken}
 }
 
+// Errors is Error of each, in a slice of its own: who gave errs may keep it.
+func Errors(errs []error) []error {
+	read := make([]error, len(errs))
+	for i, err := range errs {
+		read[i] = Error(err)
+	}
+	return read
+}
+
 // Text is the text of an error, of a string, or of a panic value; of any other value only its type, because it may be an event's data.
 func Text(v any) string {
 	switch v := v.(type) {

@@ -4,7 +4,7 @@ package partitionqueue
 import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/wire"
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // Queue has the events of one partition in a call of Publish. Next gives a batch, the caller sends it, Settle receives how it went.
@@ -38,7 +38,7 @@ type Queue struct {
 // refusal is a bad event: where it stands, and the answer for those behind it.
 type refusal struct {
 	at     int32
-	behind *relay.PublishError
+	behind *publish.Error
 }
 
 // Next takes the next batch off the queue; nil when nothing is left. Followers of a refused event leave here, before the batch is cut. A
@@ -90,10 +90,10 @@ func RecordSize(e *holdfast.Event) int {
 
 // Settle takes in how the batch went: err nil when it was acknowledged, and records, by their place in the batch, when the broker named
 // those to blame. An error of a record, if it has one, is its answer in place of the batch's. A refused batch has written nothing.
-func (q *Queue) Settle(batch []int32, err *relay.PublishError, records map[int]error) {
+func (q *Queue) Settle(batch []int32, err *publish.Error, records map[int]error) {
 	switch {
 	case err == nil:
-	case err.Fault != relay.FaultRecord:
+	case err.Fault != publish.FaultRecord:
 		q.Abandon(batch, err)
 	case len(batch) == 1:
 		q.refuse(batch[0], err)
@@ -109,7 +109,7 @@ func (q *Queue) Settle(batch []int32, err *relay.PublishError, records map[int]e
 }
 
 // Abandon ends the queue: the batch, which may be nil, failed for no record's fault, and what is behind it stays behind it.
-func (q *Queue) Abandon(batch []int32, err *relay.PublishError) {
+func (q *Queue) Abandon(batch []int32, err *publish.Error) {
 	for _, i := range batch {
 		q.Answers[i] = err
 	}
@@ -139,7 +139,7 @@ func (q *Queue) withoutFollowers(run []int32) []int32 {
 }
 
 // follows returns the answer for event i when it is behind a refused event of its key, else nil.
-func (q *Queue) follows(i int32) *relay.PublishError {
+func (q *Queue) follows(i int32) *publish.Error {
 	if r, ok := q.refused[q.Events[i].Key]; ok && i > r.at {
 		return r.behind
 	}
@@ -169,7 +169,7 @@ func named(batch []int32, records map[int]error) bool {
 }
 
 // refuseNamed refuses the records that the broker named. The others of the batch are sent next.
-func (q *Queue) refuseNamed(batch []int32, err *relay.PublishError, records map[int]error) {
+func (q *Queue) refuseNamed(batch []int32, err *publish.Error, records map[int]error) {
 	rest := make([]int32, 0, len(batch))
 	for place, i := range batch {
 		why, bad := records[place]
@@ -190,7 +190,7 @@ func (q *Queue) refuseNamed(batch []int32, err *relay.PublishError, records map[
 }
 
 // refuse answers for a bad event and remembers its key. An event without a key has no followers.
-func (q *Queue) refuse(i int32, err *relay.PublishError) {
+func (q *Queue) refuse(i int32, err *publish.Error) {
 	q.Answers[i] = err
 	key := q.Events[i].Key
 	if key == "" {
@@ -203,8 +203,8 @@ func (q *Queue) refuse(i int32, err *relay.PublishError) {
 }
 
 // behind is the answer for an event that was not sent because of err.
-func (q *Queue) behind(err *relay.PublishError) *relay.PublishError {
-	return &relay.PublishError{
+func (q *Queue) behind(err *publish.Error) *publish.Error {
+	return &publish.Error{
 		Topic:     q.Topic,
 		Partition: q.Partition,
 		Fault:     err.Fault,

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 func (s *suite) eventsArriveAsGiven() {
@@ -107,8 +107,8 @@ func (s *suite) refusalHoldsItsKey() {
 	if answers[0] != nil {
 		s.Errorf("the event before the refused one: %v", answers[0])
 	}
-	if got := relay.FaultOf(answers[1]); got != relay.FaultRecord {
-		s.Errorf("an event that the broker never takes is the fault of %q, want %q: %v", got, relay.FaultRecord, answers[1])
+	if got := publish.FaultOf(answers[1]); got != publish.FaultRecord {
+		s.Errorf("an event that the broker never takes is the fault of %q, want %q: %v", got, publish.FaultRecord, answers[1])
 	}
 	for _, i := range []int{2, 4} {
 		if !wrapsAnother(answers[i], answers[1]) {
@@ -163,15 +163,15 @@ func (s *suite) missingTopic() {
 	if answers[0] != nil || answers[2] != nil {
 		s.Errorf("the events of another topic: %v, %v", answers[0], answers[2])
 	}
-	if got := relay.FaultOf(answers[1]); got != relay.FaultTopic {
-		s.Errorf("it is the fault of %q, want %q: %v", got, relay.FaultTopic, answers[1])
+	if got := publish.FaultOf(answers[1]); got != publish.FaultTopic {
+		s.Errorf("it is the fault of %q, want %q: %v", got, publish.FaultTopic, answers[1])
 	}
 }
 
 func (s *suite) unreachable() {
 	for i, err := range s.publish(context.Background(), s.o.Unreachable, []holdfast.Event{event("orders", "1", "a"), event("orders", "2", "b")}) {
-		if got := relay.FaultOf(err); got != relay.FaultBroker {
-			s.Errorf("event %d: it is the fault of %q, want %q: attempts of events are not spent on outages: %v", i, got, relay.FaultBroker, err)
+		if got := publish.FaultOf(err); got != publish.FaultBroker {
+			s.Errorf("event %d: it is the fault of %q, want %q: attempts of events are not spent on outages: %v", i, got, publish.FaultBroker, err)
 		}
 	}
 }
@@ -190,7 +190,7 @@ func (s *suite) cancelled() {
 		switch arrived := slices.Contains(got[events[i].Key], events[i].ID); {
 		case err == nil && !arrived:
 			s.Errorf("event %s is acknowledged and not in the log", events[i].ID)
-		case relay.FaultOf(err) == relay.FaultRecord:
+		case publish.FaultOf(err) == publish.FaultRecord:
 			s.Errorf("event %s is refused because the call was cancelled: that spends its attempts: %v", events[i].ID, err)
 		}
 	}

@@ -10,10 +10,10 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/lane"
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
-// Memory is a relay.Publisher with a broker in memory, for tests that need neither, and to see what a Publisher has to do.
+// Memory is a publish.Publisher with a broker in memory, for tests that need neither, and to see what a Publisher has to do.
 // Many goroutines may use it at once.
 type Memory struct {
 	// Refuse says which events the broker never takes. Nil means none. Set it before use.
@@ -59,10 +59,10 @@ func (m *Memory) Publish(ctx context.Context, events []holdfast.Event) []error {
 	for i, e := range events {
 		q := queue{e.Topic, e.Key}
 		if first := refused[q]; first != nil {
-			answers[i] = &relay.PublishError{
+			answers[i] = &publish.Error{
 				Topic:     e.Topic,
 				Partition: -1,
-				Fault:     relay.FaultOf(first),
+				Fault:     publish.FaultOf(first),
 				NotSent:   true,
 				Err:       first,
 			}
@@ -78,24 +78,24 @@ func (m *Memory) Publish(ctx context.Context, events []holdfast.Event) []error {
 
 // append writes one event.
 func (m *Memory) append(ctx context.Context, e holdfast.Event) error {
-	fail := func(fault relay.Fault, err error) error {
-		return &relay.PublishError{Topic: e.Topic, Partition: -1, Fault: fault, Err: err}
+	fail := func(fault publish.Fault, err error) error {
+		return &publish.Error{Topic: e.Topic, Partition: -1, Fault: fault, Err: err}
 	}
 	if err := ctx.Err(); err != nil {
-		return fail(relay.FaultBroker, err)
+		return fail(publish.FaultBroker, err)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	t := m.topics[e.Topic]
 	switch {
 	case m.Down:
-		return fail(relay.FaultBroker, errors.New("no broker answers"))
+		return fail(publish.FaultBroker, errors.New("no broker answers"))
 	case t == nil:
-		return fail(relay.FaultTopic, fmt.Errorf("topic %s does not exist: create it", e.Topic))
+		return fail(publish.FaultTopic, fmt.Errorf("topic %s does not exist: create it", e.Topic))
 	case m.Refuse != nil && m.Refuse(e):
-		return fail(relay.FaultRecord, errors.New("the broker does not take this event"))
+		return fail(publish.FaultRecord, errors.New("the broker does not take this event"))
 	}
-	r := relay.RecordOf(e)
+	r := publish.RecordOf(e)
 	r.Value = bytes.Clone(r.Value) // it is the caller's
 	t.log = append(t.log, Stored{Partition: lane.PartitionOf(e.Key, e.ID, t.partitions), Record: r})
 	return nil

@@ -1,4 +1,4 @@
-// Package publishertest checks that a relay.Publisher keeps its promises. Memory is one, and shows how little is needed.
+// Package publishertest checks that a publish.Publisher keeps its promises. Memory is one, and shows how little is needed.
 //
 //	func TestPublisher(t *testing.T) {
 //		publishertest.Run(t, publishertest.Options{Publisher: mine, Topic: createTopic, Read: readTopic})
@@ -16,13 +16,13 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/wire"
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // Options are the Publisher under test and the broker behind it.
 type Options struct {
 	// Publisher is what is tested. Required.
-	Publisher relay.Publisher
+	Publisher publish.Publisher
 
 	// Topic makes an empty topic and returns its name. Required.
 	Topic func(t testing.TB, partitions int) string
@@ -38,7 +38,7 @@ type Options struct {
 	Missing string
 
 	// Unreachable is a Publisher whose brokers give no answer. Nil leaves that check out.
-	Unreachable relay.Publisher
+	Unreachable publish.Publisher
 
 	// Bound is how long a call of Publish may take at most, whatever the brokers do. Defaults to 30 s.
 	Bound time.Duration
@@ -47,10 +47,10 @@ type Options struct {
 // Stored is a record in a topic's log.
 type Stored struct {
 	Partition int
-	relay.Record
+	publish.Record
 }
 
-// Run checks everything, each promise in a subtest. Of a relay.Gatherer it checks the same of batches that are published
+// Run checks everything, each promise in a subtest. Of a publish.Gatherer it checks the same of batches that are published
 // together.
 func Run(t *testing.T, o Options) {
 	if o.Publisher == nil || o.Topic == nil || o.Read == nil {
@@ -65,7 +65,7 @@ func Run(t *testing.T, o Options) {
 			c.run(&suite{TB: t, o: o})
 		})
 	}
-	if _, ok := o.Publisher.(relay.Gatherer); !ok {
+	if _, ok := o.Publisher.(publish.Gatherer); !ok {
 		return
 	}
 	for _, c := range checks {
@@ -83,7 +83,7 @@ func (o Options) together(t testing.TB) Options {
 	return o
 }
 
-// checks are the promises of relay.Publisher.
+// checks are the promises of publish.Publisher.
 var checks = []struct {
 	name  string
 	run   func(s *suite)
@@ -125,7 +125,7 @@ func (s *suite) topic(partitions int) string {
 }
 
 // publish calls Publish and wants it to keep to Options.Bound.
-func (s *suite) publish(ctx context.Context, p relay.Publisher, events []holdfast.Event) []error {
+func (s *suite) publish(ctx context.Context, p publish.Publisher, events []holdfast.Event) []error {
 	s.Helper()
 	bound := s.o.Bound
 	if bound == 0 {
@@ -157,8 +157,8 @@ func (s *suite) undisturbed(try func() []error) (answers []error) {
 	for range tries {
 		answers = try()
 		if !slices.ContainsFunc(answers, func(err error) bool {
-			fault := relay.FaultOf(err)
-			return err != nil && (fault == relay.FaultBroker || fault == relay.FaultPartition)
+			fault := publish.FaultOf(err)
+			return err != nil && (fault == publish.FaultBroker || fault == publish.FaultPartition)
 		}) {
 			break
 		}
@@ -178,7 +178,7 @@ func (s *suite) publishAll(events []holdfast.Event) {
 		for i, err := range s.publish(s.Context(), s.o.Publisher, events) {
 			switch {
 			case err == nil:
-			case relay.FaultOf(err) == relay.FaultRecord:
+			case publish.FaultOf(err) == publish.FaultRecord:
 				s.Fatalf("a good event is refused: %v", err)
 			default:
 				left, last = append(left, events[i]), err

@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/lane"
 	"github.com/holdfast-go/holdfast/internal/test/ending"
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -54,7 +54,7 @@ func TestPublisherTest_ABrokerThatIsBusyNowAndThenBreaksNoPromise(t *testing.T) 
 		if len(events) < 2 || calls.Add(1)%2 == 0 {
 			return m.Publish(ctx, events)
 		}
-		err := &relay.PublishError{Topic: "orders", Partition: -1, Fault: relay.FaultBroker, Err: errors.New("no answer in time")}
+		err := &publish.Error{Topic: "orders", Partition: -1, Fault: publish.FaultBroker, Err: errors.New("no answer in time")}
 		return slices.Repeat([]error{err}, len(events))
 	})
 	Run(t, o)
@@ -79,7 +79,7 @@ func (f publishFunc) Publish(ctx context.Context, events []holdfast.Event) []err
 }
 
 // alone publishes each event in a call of its own.
-func alone(ctx context.Context, p relay.Publisher, events []holdfast.Event) []error {
+func alone(ctx context.Context, p publish.Publisher, events []holdfast.Event) []error {
 	var errs []error
 	for i := range events {
 		errs = append(errs, p.Publish(ctx, events[i:i+1])...)
@@ -88,8 +88,8 @@ func alone(ctx context.Context, p relay.Publisher, events []holdfast.Event) []er
 }
 
 // changed publishes events that were changed.
-func changed(change func(e *holdfast.Event)) func(m *Memory) relay.Publisher {
-	return func(m *Memory) relay.Publisher {
+func changed(change func(e *holdfast.Event)) func(m *Memory) publish.Publisher {
+	return func(m *Memory) publish.Publisher {
 		return publishFunc(func(ctx context.Context, events []holdfast.Event) []error {
 			events = slices.Clone(events)
 			for i := range events {
@@ -101,8 +101,8 @@ func changed(change func(e *holdfast.Event)) func(m *Memory) relay.Publisher {
 }
 
 // answered changes the answers.
-func answered(change func(events []holdfast.Event, errs []error) []error) func(m *Memory) relay.Publisher {
-	return func(m *Memory) relay.Publisher {
+func answered(change func(events []holdfast.Event, errs []error) []error) func(m *Memory) publish.Publisher {
+	return func(m *Memory) publish.Publisher {
 		return publishFunc(func(ctx context.Context, events []holdfast.Event) []error {
 			return change(events, m.Publish(ctx, events))
 		})
@@ -114,7 +114,7 @@ func TestPublisherTest_EveryInjectedBugIsReported(t *testing.T) {
 	turn := 0
 	for _, bug := range []struct {
 		name   string
-		inject func(m *Memory) relay.Publisher
+		inject func(m *Memory) publish.Publisher
 		check  string // that reports it, at least
 	}{
 		{"a tombstone becomes an empty payload", changed(func(e *holdfast.Event) {
@@ -125,7 +125,7 @@ func TestPublisherTest_EveryInjectedBugIsReported(t *testing.T) {
 		{"headers are lost", changed(func(e *holdfast.Event) { e.Headers = nil }), "events arrive as they were given"},
 		{"the source is lost", changed(func(e *holdfast.Event) { e.Source = "" }), "events arrive as they were given"},
 		{"the time is the publisher's", changed(func(e *holdfast.Event) { e.Time = time.Now() }), "events arrive as they were given"},
-		{"an event is acknowledged and not written", func(m *Memory) relay.Publisher {
+		{"an event is acknowledged and not written", func(m *Memory) publish.Publisher {
 			return publishFunc(func(ctx context.Context, events []holdfast.Event) []error {
 				return append(m.Publish(ctx, events[:max(0, len(events)-1)]), make([]error, min(1, len(events)))...)
 			})
@@ -137,7 +137,7 @@ func TestPublisherTest_EveryInjectedBugIsReported(t *testing.T) {
 			}
 			return errs
 		}), "each event gets one answer"},
-		{"events are sent backwards", func(m *Memory) relay.Publisher {
+		{"events are sent backwards", func(m *Memory) publish.Publisher {
 			return publishFunc(func(ctx context.Context, events []holdfast.Event) []error {
 				back := slices.Clone(events)
 				slices.Reverse(back)
@@ -146,7 +146,7 @@ func TestPublisherTest_EveryInjectedBugIsReported(t *testing.T) {
 				return errs
 			})
 		}, "the events of a key stay in order"},
-		{"events take turns at the partitions", func(m *Memory) relay.Publisher {
+		{"events take turns at the partitions", func(m *Memory) publish.Publisher {
 			return publishFunc(func(ctx context.Context, events []holdfast.Event) []error {
 				errs := m.Publish(ctx, events)
 				m.mu.Lock()
@@ -159,12 +159,12 @@ func TestPublisherTest_EveryInjectedBugIsReported(t *testing.T) {
 				return errs
 			})
 		}, "a key stays in one partition"},
-		{"what follows a refused event is sent", func(m *Memory) relay.Publisher {
+		{"what follows a refused event is sent", func(m *Memory) publish.Publisher {
 			return publishFunc(func(ctx context.Context, events []holdfast.Event) []error { return alone(ctx, m, events) })
 		}, "a refused event holds back its key"},
 		{"what follows a refused event has an answer of its own", answered(func(_ []holdfast.Event, errs []error) []error {
 			for i, err := range errs {
-				var e *relay.PublishError
+				var e *publish.Error
 				if errors.As(err, &e) && e.NotSent {
 					errs[i] = errors.New("not sent")
 				}
@@ -179,7 +179,7 @@ func TestPublisherTest_EveryInjectedBugIsReported(t *testing.T) {
 			}
 			return errs
 		}), "a refused event holds back its key"},
-		{"a refusal ends the call", func(m *Memory) relay.Publisher {
+		{"a refusal ends the call", func(m *Memory) publish.Publisher {
 			return publishFunc(func(ctx context.Context, events []holdfast.Event) []error {
 				errs := alone(ctx, m, events)
 				for i := 1; i < len(errs); i++ {
@@ -190,7 +190,7 @@ func TestPublisherTest_EveryInjectedBugIsReported(t *testing.T) {
 				return errs
 			})
 		}, "a refused event holds back nothing else"},
-		{"events without a key wait for each other", func(m *Memory) relay.Publisher {
+		{"events without a key wait for each other", func(m *Memory) publish.Publisher {
 			return publishFunc(func(ctx context.Context, events []holdfast.Event) []error {
 				errs := m.Publish(ctx, events)
 				var first error
@@ -204,7 +204,7 @@ func TestPublisherTest_EveryInjectedBugIsReported(t *testing.T) {
 				return errs
 			})
 		}, "a refused event holds back nothing else"},
-		{"a key is one in all topics", func(m *Memory) relay.Publisher {
+		{"a key is one in all topics", func(m *Memory) publish.Publisher {
 			return publishFunc(func(ctx context.Context, events []holdfast.Event) []error {
 				errs := m.Publish(ctx, events)
 				first := map[string]error{}
@@ -225,7 +225,7 @@ func TestPublisherTest_EveryInjectedBugIsReported(t *testing.T) {
 				}
 				if err, ok := remembered.Load(e.Topic + e.Key); ok {
 					errs[i] = err.(error)
-				} else if relay.FaultOf(errs[i]) == relay.FaultRecord {
+				} else if publish.FaultOf(errs[i]) == publish.FaultRecord {
 					remembered.Store(e.Topic+e.Key, errs[i])
 				}
 			}
@@ -233,15 +233,15 @@ func TestPublisherTest_EveryInjectedBugIsReported(t *testing.T) {
 		}), "a refusal is forgotten after the call"},
 		{"a missing topic is called the event's fault", answered(func(_ []holdfast.Event, errs []error) []error {
 			for i, err := range errs {
-				if relay.FaultOf(err) == relay.FaultTopic {
-					errs[i] = &relay.PublishError{Fault: relay.FaultRecord, Err: err}
+				if publish.FaultOf(err) == publish.FaultTopic {
+					errs[i] = &publish.Error{Fault: publish.FaultRecord, Err: err}
 				}
 			}
 			return errs
 		}), "a missing topic is the topic's fault"},
 		{"a missing topic stops the call", answered(func(_ []holdfast.Event, errs []error) []error {
 			for i, err := range errs {
-				if relay.FaultOf(err) == relay.FaultTopic {
+				if publish.FaultOf(err) == publish.FaultTopic {
 					for j := range errs {
 						errs[j] = errs[i]
 					}
@@ -252,7 +252,7 @@ func TestPublisherTest_EveryInjectedBugIsReported(t *testing.T) {
 		{"a cancelled call is called a refusal", answered(func(_ []holdfast.Event, errs []error) []error {
 			for i, err := range errs {
 				if errors.Is(err, context.Canceled) {
-					errs[i] = &relay.PublishError{Fault: relay.FaultRecord, Err: err}
+					errs[i] = &publish.Error{Fault: publish.FaultRecord, Err: err}
 				}
 			}
 			return errs
@@ -265,7 +265,7 @@ func TestPublisherTest_EveryInjectedBugIsReported(t *testing.T) {
 			}
 			return errs
 		}), "a cancelled call says what arrived"},
-		{"a cancelled call hangs", func(m *Memory) relay.Publisher {
+		{"a cancelled call hangs", func(m *Memory) publish.Publisher {
 			return publishFunc(func(ctx context.Context, events []holdfast.Event) []error {
 				if ctx.Err() != nil {
 					<-t.Context().Done()
@@ -273,7 +273,7 @@ func TestPublisherTest_EveryInjectedBugIsReported(t *testing.T) {
 				return m.Publish(ctx, events)
 			})
 		}, "a cancelled call says what arrived"},
-		{"calls at the same time mix up", func(m *Memory) relay.Publisher {
+		{"calls at the same time mix up", func(m *Memory) publish.Publisher {
 			var mu sync.Mutex
 			var kept []holdfast.Event
 			return publishFunc(func(ctx context.Context, events []holdfast.Event) []error {
@@ -287,13 +287,13 @@ func TestPublisherTest_EveryInjectedBugIsReported(t *testing.T) {
 				return m.Publish(ctx, events)
 			})
 		}, "many goroutines publish at once"},
-		{"the caller's events are sorted", func(m *Memory) relay.Publisher {
+		{"the caller's events are sorted", func(m *Memory) publish.Publisher {
 			return publishFunc(func(ctx context.Context, events []holdfast.Event) []error {
 				slices.SortStableFunc(events, func(a, b holdfast.Event) int { return strings.Compare(a.Key, b.Key) })
 				return m.Publish(ctx, events)
 			})
 		}, "the caller's events are not changed"},
-		{"the caller's headers are written to", func(m *Memory) relay.Publisher {
+		{"the caller's headers are written to", func(m *Memory) publish.Publisher {
 			return publishFunc(func(ctx context.Context, events []holdfast.Event) []error {
 				for _, e := range events {
 					if e.Headers != nil {
@@ -318,7 +318,7 @@ func TestPublisherTest_EveryInjectedBugIsReported(t *testing.T) {
 
 func TestPublisherTest_AnOutageThatSpendsAttemptsIsReported(t *testing.T) {
 	_, o := inMemory()
-	for name, p := range map[string]relay.Publisher{
+	for name, p := range map[string]publish.Publisher{
 		"it is called the event's fault": publishFunc(func(_ context.Context, events []holdfast.Event) []error {
 			return slices.Repeat([]error{retry.Permanent(errors.New("down"))}, len(events))
 		}),
@@ -344,7 +344,7 @@ func TestPublisherTest_WhatTheOptionsLackIsLeftOut(t *testing.T) {
 // gathering is a Memory with one method more.
 type gathering struct {
 	*Memory
-	together func(batches [][]holdfast.Event, publish func(batch int) []error, answered func(batch int, errs []error))
+	together func(batches [][]holdfast.Event, send func(batch int) []error, answered func(batch int, errs []error))
 }
 
 func (g gathering) Partition(e holdfast.Event) (partition, partitions int) {
@@ -357,42 +357,42 @@ func (g gathering) Partition(e holdfast.Event) (partition, partitions int) {
 }
 
 func (g gathering) PublishTogether(ctx context.Context, batches [][]holdfast.Event, answered func(batch int, errs []error)) {
-	publish := func(batch int) []error { return g.Publish(ctx, batches[batch]) }
+	send := func(batch int) []error { return g.Publish(ctx, batches[batch]) }
 	if g.together != nil {
-		g.together(batches, publish, answered)
+		g.together(batches, send, answered)
 		return
 	}
 	for i := range batches {
-		answered(i, publish(i))
+		answered(i, send(i))
 	}
 }
 
 func TestPublisherTest_WhatIsPublishedTogetherIsChecked(t *testing.T) {
-	for name, together := range map[string]func(batches [][]holdfast.Event, publish func(batch int) []error, answered func(batch int, errs []error)){
-		"a batch is answered twice": func(batches [][]holdfast.Event, publish func(int) []error, answered func(int, []error)) {
+	for name, together := range map[string]func(batches [][]holdfast.Event, send func(batch int) []error, answered func(batch int, errs []error)){
+		"a batch is answered twice": func(batches [][]holdfast.Event, send func(int) []error, answered func(int, []error)) {
 			for i := range batches {
-				errs := publish(i)
+				errs := send(i)
 				answered(i, errs)
 				answered(i, errs)
 			}
 		},
-		"the last batch is not answered": func(batches [][]holdfast.Event, publish func(int) []error, answered func(int, []error)) {
+		"the last batch is not answered": func(batches [][]holdfast.Event, send func(int) []error, answered func(int, []error)) {
 			for i := range max(0, len(batches)-1) {
-				answered(i, publish(i))
+				answered(i, send(i))
 			}
 		},
-		"an answer is missing": func(batches [][]holdfast.Event, publish func(int) []error, answered func(int, []error)) {
+		"an answer is missing": func(batches [][]holdfast.Event, send func(int) []error, answered func(int, []error)) {
 			for i := range batches {
-				answered(i, publish(i)[1:])
+				answered(i, send(i)[1:])
 			}
 		},
-		"a batch that fails takes the others along": func(batches [][]holdfast.Event, publish func(int) []error, answered func(int, []error)) {
+		"a batch that fails takes the others along": func(batches [][]holdfast.Event, send func(int) []error, answered func(int, []error)) {
 			var failed error
 			all := make([][]error, len(batches))
 			for i := range batches {
-				all[i] = publish(i)
+				all[i] = send(i)
 				for _, err := range all[i] {
-					if relay.FaultOf(err) == relay.FaultTopic {
+					if publish.FaultOf(err) == publish.FaultTopic {
 						failed = err
 					}
 				}
@@ -406,10 +406,10 @@ func TestPublisherTest_WhatIsPublishedTogetherIsChecked(t *testing.T) {
 				answered(i, errs)
 			}
 		},
-		"a batch is sent from its end": func(batches [][]holdfast.Event, publish func(int) []error, answered func(int, []error)) {
+		"a batch is sent from its end": func(batches [][]holdfast.Event, send func(int) []error, answered func(int, []error)) {
 			for i := range batches {
 				slices.Reverse(batches[i])
-				errs := publish(i)
+				errs := send(i)
 				slices.Reverse(errs)
 				answered(i, errs)
 			}

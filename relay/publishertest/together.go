@@ -6,19 +6,19 @@ import (
 	"testing"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // together publishes by PublishTogether what Publish is given: a batch for each partition. So all that Publish promises is checked
 // of batches, with others beside them.
 type together struct {
 	testing.TB
-	relay.Gatherer
+	publish.Gatherer
 }
 
 // byTogether is p, if it is a Gatherer, by its other method.
-func byTogether(t testing.TB, p relay.Publisher) (relay.Publisher, bool) {
-	g, ok := p.(relay.Gatherer)
+func byTogether(t testing.TB, p publish.Publisher) (publish.Publisher, bool) {
+	g, ok := p.(publish.Gatherer)
 	if !ok {
 		return p, false
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/relay"
 )
@@ -59,7 +60,7 @@ func runChild(o childOptions) error {
 	case o.bare > 0:
 		work = func(ctx context.Context) error { return sendNothing(ctx, pool, o.bare) }
 	case o.topic == "":
-		r, closeIdle, err := newRelay(pool, brokers, relay.Observer{OnPublished: func(p relay.Published) { published.Add(int64(len(p.Events))) }})
+		r, closeIdle, err := newRelay(pool, brokers, relay.Observer{OnPublished: func(_ int, events []holdfast.Event) { published.Add(int64(len(events))) }})
 		if err != nil {
 			return err
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/kafkago"
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
@@ -187,8 +188,7 @@ func (l *latencies) measure(ctx context.Context, e *env, database, topic string)
 			return newRelayOn(pool, l.connection, o)
 		}
 	}
-	rel, closeIdle, err := newRelay(pool, e.kafka.Brokers, relay.Observer{OnPublished: func(p relay.Published) {
-		events := p.Events
+	rel, closeIdle, err := newRelay(pool, e.kafka.Brokers, relay.Observer{OnPublished: func(_ int, events []holdfast.Event) {
 		now := int64(time.Since(l.began))
 		for i := range events {
 			if number, err := strconv.Atoi(events[i].ID); err == nil {

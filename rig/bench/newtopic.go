@@ -40,7 +40,7 @@ func measureNewTopics(ctx context.Context, e *env, r *report) error {
 	}
 	defer pool.Close()
 	acknowledged := make(chan time.Time, 1)
-	rel, closeIdle, err := newRelay(pool, e.kafka.Brokers, relay.Observer{OnPublished: func(relay.Published) { acknowledged <- time.Now() }})
+	rel, closeIdle, err := newRelay(pool, e.kafka.Brokers, relay.Observer{OnPublished: func(int, []holdfast.Event) { acknowledged <- time.Now() }})
 	if err != nil {
 		return err
 	}

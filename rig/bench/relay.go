@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/segmentio/kafka-go"
 
+	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/kafkago"
 	"github.com/holdfast-go/holdfast/relay"
 )
@@ -69,8 +70,8 @@ func (e *env) drainWith(ctx context.Context, newRelay newRelayFunc, database str
 			return 0, err
 		}
 		defer pool.Close()
-		r, closeIdle, err := newRelay(pool, e.kafka.Brokers, relay.Observer{OnPublished: func(p relay.Published) {
-			got := int64(len(p.Events))
+		r, closeIdle, err := newRelay(pool, e.kafka.Brokers, relay.Observer{OnPublished: func(_ int, acknowledged []holdfast.Event) {
+			got := int64(len(acknowledged))
 			before := published.Add(got) - got
 			if now := before + got; before < int64(events) && now >= int64(events) {
 				done <- time.Now()

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/internal/test/endtoend"
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
@@ -36,8 +37,8 @@ func (r *recovery) saw(when *time.Time) {
 
 func (r *recovery) relay(c *relay.Config) {
 	c.Lease = 3 * time.Second
-	c.Observer.OnPublished = func(relay.Published) { r.saw(&r.published) }
-	c.Observer.OnLost = func(relay.Lost) { r.lost.Add(1) }
+	c.Observer.OnPublished = func(int, []holdfast.Event) { r.saw(&r.published) }
+	c.Observer.OnLost = func(int, bool, error) { r.lost.Add(1) }
 }
 
 func (r *recovery) inbox(c *inbox.Config) {

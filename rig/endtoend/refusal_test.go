@@ -22,6 +22,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/kafkago"
 	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -91,7 +92,7 @@ func TestRefusal_AnEventOneByteTooLargeBecomesALetterAndHoldsBackNobody(t *testi
 		e.Topic, e.Time = scratch, time.Now()
 		if err := publisher.Publish(t.Context(), []holdfast.Event{e})[0]; err == nil {
 			fits = n
-		} else if relay.FaultOf(err) == relay.FaultRecord {
+		} else if publish.FaultOf(err) == publish.FaultRecord {
 			refused = n
 		} else {
 			t.Logf("asked again: %v", err)

@@ -32,7 +32,7 @@ func BenchmarkPath(b *testing.B) {
 
 		var published, handled atomic.Int64
 		r, err := relay.New(producer.Pool, publisherOn(b, n.connect(), natsjs.PublisherConfig{}), relay.Config{Logger: quiet, Observer: relay.Observer{
-			OnPublished: func(p relay.Published) { published.Add(int64(len(p.Events))) },
+			OnPublished: func(_ int, events []holdfast.Event) { published.Add(int64(len(events))) },
 		}})
 		if err != nil {
 			b.Fatal(err)

@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/inbox/sourcetest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 	"github.com/holdfast-go/holdfast/relay/publishertest"
 )
 
@@ -30,11 +30,11 @@ func TestConformance_ThePublisherKeepsThePromises(t *testing.T) {
 		Read: func(t testing.TB, topic string) (all []publishertest.Stored) {
 			for _, m := range messages(t, js, topic) {
 				r := natsjs.RecordOf(m.header, m.data)
-				headers := make([]relay.Header, len(r.Headers))
+				headers := make([]publish.Header, len(r.Headers))
 				for i, h := range r.Headers {
-					headers[i] = relay.Header(h)
+					headers[i] = publish.Header(h)
 				}
-				all = append(all, publishertest.Stored{Partition: m.partition, Record: relay.Record{Key: r.Key, Value: r.Value, Headers: headers}})
+				all = append(all, publishertest.Stored{Partition: m.partition, Record: publish.Record{Key: r.Key, Value: r.Value, Headers: headers}})
 			}
 			return all
 		},
@@ -59,12 +59,12 @@ func TestConformance_TheGroupKeepsThePromises(t *testing.T) {
 		Topic: func(t testing.TB, partitions int) string { return n.topic(js, partitions) },
 		Produce: func(t testing.TB, topic string, partition int, records ...source.Record) {
 			for _, r := range records {
-				headers := make([]relay.Header, len(r.Headers))
+				headers := make([]publish.Header, len(r.Headers))
 				for i, h := range r.Headers {
-					headers[i] = relay.Header(h)
+					headers[i] = publish.Header(h)
 				}
-				m := natsjs.MessageOf(natsjs.Subject(topic, partition), relay.Record{Key: r.Key, Value: r.Value, Headers: headers})
-				publish(t, js, m)
+				m := natsjs.MessageOf(natsjs.Subject(topic, partition), publish.Record{Key: r.Key, Value: r.Value, Headers: headers})
+				send(t, js, m)
 			}
 		},
 		Delete: func(t testing.TB, topic string, _ int, before int64) {
@@ -80,7 +80,7 @@ func TestConformance_TheGroupKeepsThePromises(t *testing.T) {
 	})
 }
 
-func publish(t testing.TB, js jetstream.JetStream, m *nats.Msg) {
+func send(t testing.TB, js jetstream.JetStream, m *nats.Msg) {
 	t.Helper()
 	if _, err := js.PublishMsg(t.Context(), m); err != nil {
 		t.Fatal(err)

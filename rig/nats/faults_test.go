@@ -23,6 +23,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -83,7 +84,7 @@ func publishAll(t testing.TB, p relay.Publisher, events []holdfast.Event) {
 	for end := time.Now().Add(3 * wait.Limit()); len(events) > 0; {
 		var left []holdfast.Event
 		for i, err := range p.Publish(t.Context(), events) {
-			if relay.FaultOf(err) == relay.FaultRecord {
+			if publish.FaultOf(err) == publish.FaultRecord {
 				t.Fatal(err)
 			}
 			if err != nil {
@@ -110,7 +111,7 @@ func TestFaults_AnEventWhoseAcknowledgementWasLostIsStoredOnce(t *testing.T) {
 	events := []holdfast.Event{eventOf(topic, "1", "k"), eventOf(topic, "2", "k"), eventOf(topic, "3", "other")}
 	answers := p.Publish(t.Context(), events)
 	for i, err := range answers {
-		if f := relay.FaultOf(err); err == nil || f == relay.FaultRecord {
+		if f := publish.FaultOf(err); err == nil || f == publish.FaultRecord {
 			t.Errorf("event %s without an acknowledgement: %v", events[i].ID, err)
 		}
 	}
@@ -236,7 +237,7 @@ func TestFaults_AStreamThatCannotBeUsedHoldsItsTopic(t *testing.T) {
 		topic := topicOf(name)
 		row.make(topic)
 		answers := p.Publish(t.Context(), []holdfast.Event{eventOf(topic, "1", "k"), eventOf(good, name, "k")})
-		if answers[0] == nil || relay.FaultOf(answers[0]) != relay.FaultTopic || !strings.Contains(answers[0].Error(), row.says) || answers[1] != nil {
+		if answers[0] == nil || publish.FaultOf(answers[0]) != publish.FaultTopic || !strings.Contains(answers[0].Error(), row.says) || answers[1] != nil {
 			t.Errorf("%s: %v, %v, want the first to be the topic's fault and to say %q", name, answers[0], answers[1], row.says)
 		}
 	}
@@ -257,7 +258,7 @@ func TestFaults_AStreamThatIsDeletedHoldsItsTopicUntilItIsBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if err := p.Publish(t.Context(), []holdfast.Event{eventOf(topic, "2", "k")})[0]; relay.FaultOf(err) != relay.FaultTopic {
+		if err := p.Publish(t.Context(), []holdfast.Event{eventOf(topic, "2", "k")})[0]; publish.FaultOf(err) != publish.FaultTopic {
 			t.Errorf("an event for a stream that was deleted: %v", err)
 		}
 	}
@@ -278,13 +279,13 @@ func TestFaults_TheSizeOfAnEventIsItsOwnFault(t *testing.T) {
 		e := eventOf(topic, fmt.Sprint(size), "k")
 		e.Payload = make([]byte, size)
 		err := p.Publish(t.Context(), []holdfast.Event{e})[0]
-		if relay.FaultOf(err) != relay.FaultRecord || retry.Classify(err) != retry.Validation || !strings.Contains(err.Error(), says) {
+		if publish.FaultOf(err) != publish.FaultRecord || retry.Classify(err) != retry.Validation || !strings.Contains(err.Error(), says) {
 			t.Errorf("%d bytes: %v, want the record's fault that says %q", size, err, says)
 		}
 	}
 	headers := eventOf(topic, "headers", "k")
 	headers.Headers = map[string]string{"long": strings.Repeat("x", 45_000)}
-	if err := p.Publish(t.Context(), []holdfast.Event{headers})[0]; relay.FaultOf(err) != relay.FaultRecord {
+	if err := p.Publish(t.Context(), []holdfast.Event{headers})[0]; publish.FaultOf(err) != publish.FaultRecord {
 		t.Errorf("long headers: %v", err)
 	}
 }
@@ -296,7 +297,7 @@ func TestFaults_AStreamThatIsFullHoldsItsPartition(t *testing.T) {
 	topic := n.topic(js, 1, func(c *jetstream.StreamConfig) { c.MaxMsgs, c.Discard = 1, jetstream.DiscardNew })
 	p := publisherOn(t, js, natsjs.PublisherConfig{})
 	answers := p.Publish(t.Context(), []holdfast.Event{eventOf(topic, "1", "k"), eventOf(topic, "2", "k"), eventOf(topic, "3", "k")})
-	if answers[0] != nil || relay.FaultOf(answers[1]) != relay.FaultPartition || !errors.Is(answers[2], answers[1]) {
+	if answers[0] != nil || publish.FaultOf(answers[1]) != publish.FaultPartition || !errors.Is(answers[2], answers[1]) {
 		t.Errorf("got %v", answers)
 	}
 }
@@ -313,7 +314,7 @@ func TestFaults_AMissingRightHoldsItsTopic(t *testing.T) {
 	var err error
 	if !wait.For(wait.Limit(), func() bool { // On a busy machine the server's word may come later than that.
 		err = p.Publish(t.Context(), []holdfast.Event{eventOf("secret", "1", "k")})[0]
-		return relay.FaultOf(err) == relay.FaultTopic && retry.Classify(err) == retry.Auth && strings.Contains(err.Error(), "grant publish on secret.p0")
+		return publish.FaultOf(err) == publish.FaultTopic && retry.Classify(err) == retry.Auth && strings.Contains(err.Error(), "grant publish on secret.p0")
 	}) {
 		t.Errorf("got %v", err)
 	}
@@ -579,7 +580,7 @@ func TestFaults_RetentionThatOvertakesAReaderIsSeen(t *testing.T) {
 	js := n.connect()
 	topic := n.topic(js, 2)
 	put := func(partition int, what string) {
-		publish(t, js, natsjs.MessageOf(natsjs.Subject(topic, partition), relay.Record{Value: []byte(what)}))
+		send(t, js, natsjs.MessageOf(natsjs.Subject(topic, partition), publish.Record{Value: []byte(what)}))
 	}
 	m := join(t, groupOn(t, n.connect(), natsjs.GroupConfig{GroupID: "billing", Topics: []string{topic}}))
 	m.next()

@@ -48,7 +48,7 @@ func TestPath_TheWholeWayFromOutboxToTheEffectsOfTwoConsumers(t *testing.T) {
 			}
 		}
 	}
-	watch := func(c *relay.Config) { c.Observer.OnLost = func(relay.Lost) { lost.Add(1) } }
+	watch := func(c *relay.Config) { c.Observer.OnLost = func(int, bool, error) { lost.Add(1) } }
 	relays := []func(){p.Relay(watch), p.Relay(watch)}
 	consumers := []func(){p.Consume("billing", billing, observe), p.Consume("mail", endtoend.EffectOf("mail"), observe)}
 

@@ -37,6 +37,7 @@ import (
 	"github.com/holdfast-go/holdfast/kafkago"
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 	"github.com/holdfast-go/holdfast/retry"
 	"github.com/holdfast-go/holdfast/waiting"
 )
@@ -53,7 +54,7 @@ func (refuse refusing) Publish(_ context.Context, events []holdfast.Event) []err
 	errs := make([]error, len(events))
 	for i, e := range events {
 		if refuse(e) {
-			errs[i] = &relay.PublishError{Topic: e.Topic, Partition: -1, Fault: relay.FaultRecord, Err: errors.New("record refused")}
+			errs[i] = &publish.Error{Topic: e.Topic, Partition: -1, Fault: publish.FaultRecord, Err: errors.New("record refused")}
 		}
 	}
 	return errs

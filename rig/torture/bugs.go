@@ -20,6 +20,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/history"
 	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
 // Injected bugs, one for everything that an oracle must find. They are in the parts, where a user's code or ours could have
@@ -112,10 +113,10 @@ func (p part) buggyPublisher(pub relay.Publisher, pool *pgxpool.Pool) (relay.Pub
 					others, places = append(others, e), append(places, i)
 					continue
 				}
-				errs[i] = &relay.PublishError{
+				errs[i] = &publish.Error{
 					Topic:     e.Topic,
 					Partition: -1,
-					Fault:     relay.FaultPartition,
+					Fault:     publish.FaultPartition,
 					Err:       errors.New("injected"),
 				}
 			}
@@ -169,10 +170,10 @@ func (p part) buggyPublisher(pub relay.Publisher, pool *pgxpool.Pool) (relay.Pub
 				}
 			}
 			if slices.ContainsFunc(events, func(e holdfast.Event) bool { _, ok := unsent.Load(e.ID); return ok }) {
-				return slices.Repeat([]error{&relay.PublishError{
+				return slices.Repeat([]error{&publish.Error{
 					Topic:     events[0].Topic,
 					Partition: -1,
-					Fault:     relay.FaultBroker,
+					Fault:     publish.FaultBroker,
 					Err:       errors.New("injected"),
 				}}, len(events))
 			}
@@ -206,10 +207,10 @@ func (p part) remembering(pub relay.Publisher, pool *pgxpool.Pool) relay.Publish
 	return publisherFunc(func(ctx context.Context, events []holdfast.Event) []error {
 		mu.Lock()
 		defer mu.Unlock()
-		refused := slices.Repeat([]error{&relay.PublishError{
+		refused := slices.Repeat([]error{&publish.Error{
 			Topic:     events[0].Topic,
 			Partition: -1,
-			Fault:     relay.FaultBroker,
+			Fault:     publish.FaultBroker,
 			Err:       errors.New("injected"),
 		}}, len(events))
 		var now int64

@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/history"
 	"github.com/holdfast-go/holdfast/kafkago"
 	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -43,22 +44,22 @@ func (p part) relay(ctx context.Context, pool *pgxpool.Pool, rec *history.Record
 		SegmentBytes: 1 << 20, // so that segments are reclaimed under faults
 		Logger:       logger,
 		Observer: relay.Observer{
-			OnClaimed: func(c relay.Claimed) {
-				rec.Add(history.Entry{Op: history.Claim, Lane: c.Lane, Epoch: c.Epoch})
+			OnClaimed: func(lane int, epoch int64) {
+				rec.Add(history.Entry{Op: history.Claim, Lane: lane, Epoch: epoch})
 			},
-			OnReleased: func(l relay.Released) {
+			OnReleased: func(lane int) {
 				rec.Add(history.Entry{
 					Op:   history.Lose,
-					Lane: l.Lane,
+					Lane: lane,
 					How:  history.OK,
 				})
 			},
-			OnLost: func(l relay.Lost) {
+			OnLost: func(lane int, _ bool, err error) {
 				rec.Add(history.Entry{
 					Op:   history.Lose,
-					Lane: l.Lane,
+					Lane: lane,
 					How:  history.Failed,
-					Text: l.Err.Error(),
+					Text: err.Error(),
 				})
 			},
 			OnDead: func(d relay.DeadLettered) {
@@ -79,7 +80,7 @@ func (p part) relay(ctx context.Context, pool *pgxpool.Pool, rec *history.Record
 // recording is pub, which records what it does, and says where events go if pub does.
 func recording(pub relay.Publisher, rec *history.Recorder) relay.Publisher {
 	recorded := &recordingPublisher{Publisher: pub, rec: rec}
-	if knows, ok := pub.(relay.Partitioner); ok {
+	if knows, ok := pub.(publish.Partitioner); ok {
 		return struct {
 			*recordingPublisher
 			partitioner
@@ -88,7 +89,7 @@ func recording(pub relay.Publisher, rec *history.Recorder) relay.Publisher {
 	return recorded
 }
 
-// partitioner is what a relay.Partitioner has beside Publish.
+// partitioner is what a publish.Partitioner has beside Publish.
 type partitioner interface {
 	Partition(e holdfast.Event) (partition, partitions int)
 }
@@ -128,8 +129,8 @@ func answerOf(err error) (how history.Result, text string) {
 	if err == nil {
 		return history.OK, ""
 	}
-	switch relay.FaultOf(err) {
-	case relay.FaultRecord, relay.FaultTopic:
+	switch publish.FaultOf(err) {
+	case publish.FaultRecord, publish.FaultTopic:
 		return history.Failed, err.Error()
 	default:
 		return history.Unknown, err.Error()

@@ -69,8 +69,8 @@ func (s *servers) relay(ctx context.Context, pool *pgxpool.Pool, events int) (fl
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	var finished time.Time
-	r, err := relay.New(pool, publisher, relay.Config{Logger: silent, Observer: relay.Observer{OnPublished: func(p relay.Published) {
-		if count.Add(int64(len(p.Events))) == int64(events) {
+	r, err := relay.New(pool, publisher, relay.Config{Logger: silent, Observer: relay.Observer{OnPublished: func(_ int, got []holdfast.Event) {
+		if count.Add(int64(len(got))) == int64(events) {
 			finished = time.Now()
 			stop()
 		}

@@ -84,9 +84,9 @@ func publish(ctx context.Context, pool *pgxpool.Pool, o Order, name string, logg
 			Cap:      100 * time.Millisecond,
 		},
 		Observer: relay.Observer{
-			OnPublished: func(p relay.Published) { report("published", len(p.Events), p.Lane) },
-			OnSaved:     func(s relay.Saved) { report("saved", s.Lanes) },
-			OnLost:      func(l relay.Lost) { report("lost", l.Lane) },
+			OnPublished: func(lane int, events []holdfast.Event) { report("published", len(events), lane) },
+			OnSaved:     func(lanes int, _ time.Duration) { report("saved", lanes) },
+			OnLost:      func(lane int, _ bool, _ error) { report("lost", lane) },
 		},
 	})
 	if err != nil {

@@ -109,13 +109,13 @@ func (s *Sidecar) observe(d Database, pool *pgxpool.Pool, logger *slog.Logger) (
 		return observer, err
 	}
 	claimed, released := observer.OnClaimed, observer.OnReleased
-	observer.OnClaimed = func(c relay.Claimed) {
-		claimed(c)
-		logger.Info("lane claimed", "lane", c.Lane, "epoch", c.Epoch)
+	observer.OnClaimed = func(lane int, epoch int64) {
+		claimed(lane, epoch)
+		logger.Info("lane claimed", "lane", lane, "epoch", epoch)
 	}
-	observer.OnReleased = func(r relay.Released) {
-		released(r)
-		logger.Info("lane released", "lane", r.Lane)
+	observer.OnReleased = func(lane int) {
+		released(lane)
+		logger.Info("lane released", "lane", lane)
 	}
 	sampler, err := metrics.NewDatabase(pool, metrics.DatabaseConfig{Schema: d.Config.Schema, Timeout: 3 * time.Second})
 	if err != nil {

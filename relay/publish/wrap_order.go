@@ -1,4 +1,4 @@
-package relay
+package publish
 
 import (
 	"errors"
@@ -21,7 +21,7 @@ func followers(events []holdfast.Event, answers []error) {
 		case !after:
 			failed[[2]string{e.Topic, e.Key}] = answers[i]
 		case errors.Is(answers[i], errTooEarly):
-			answers[i] = &PublishError{
+			answers[i] = &Error{
 				Topic:     e.Topic,
 				Partition: -1,
 				Fault:     FaultOf(first),

@@ -1,4 +1,4 @@
-package relay
+package publish
 
 import (
 	"context"
@@ -11,8 +11,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/foreign"
 )
 
-// PublishFunc is Publisher.Publish as a function.
-type PublishFunc func(ctx context.Context, events []holdfast.Event) []error
+// Func is Publisher.Publish as a function.
+type Func func(ctx context.Context, events []holdfast.Event) []error
 
 // Wrap puts middleware around a publisher. The first is outermost. Use it in place of a type of your own around a Publisher: that would
 // hide the methods of Partitioner, Gatherer, LanePublisher and Pinger, and the relay would publish more slowly and hold more when a
@@ -32,7 +32,7 @@ type PublishFunc func(ctx context.Context, events []holdfast.Event) []error
 // Nothing is lost by a mistake. An event counts as published only if p has acknowledged it: nil for any other is an error, which holds
 // what the event's partition has, without attempts spent. So are another number of answers, a panic, and a
 // call of next with an event before an earlier one of its topic and key is published.
-func Wrap(p Publisher, around ...func(next PublishFunc) PublishFunc) Publisher {
+func Wrap(p Publisher, around ...func(next Func) Func) Publisher {
 	w := &wrapper{publisher: p}
 	w.outer = func(ctx context.Context, events []holdfast.Event) []error {
 		call, ok := ctx.Value(publishKey{}).(*wrappedCall)
@@ -82,11 +82,16 @@ func Wrap(p Publisher, around ...func(next PublishFunc) PublishFunc) Publisher {
 // wrapper is a publisher with middleware.
 type wrapper struct {
 	publisher Publisher
-	outer     PublishFunc
+	outer     Func
 }
 
 // System is that of the publisher.
-func (w *wrapper) System() string { return systemOf(w.publisher) }
+func (w *wrapper) System() string {
+	if named, ok := w.publisher.(Named); ok {
+		return named.System()
+	}
+	return ""
+}
 
 func (w *wrapper) Publish(ctx context.Context, events []holdfast.Event) []error {
 	return w.call(ctx, events, w.publisher.Publish)
@@ -103,8 +108,8 @@ type wrappedLanes struct {
 	lanes LanePublisher
 }
 
-func (w wrappedLanes) OpenLane(c LaneClaim) LaneProducer {
-	return wrappedLane{w.lanes.OpenLane(c), w.wrapper}
+func (w wrappedLanes) OpenLane(schema string, lane int, epoch int64) LaneProducer {
+	return wrappedLane{w.lanes.OpenLane(schema, lane, epoch), w.wrapper}
 }
 
 type wrappedLane struct {
@@ -129,7 +134,7 @@ func (w wrappedPartitioner) Partition(e holdfast.Event) (partition, partitions i
 func refuseAll(events []holdfast.Event, err error) []error {
 	answers := make([]error, len(events))
 	for i, e := range events {
-		answers[i] = &PublishError{Topic: e.Topic, Partition: -1, Fault: FaultPartition, Err: err}
+		answers[i] = &Error{Topic: e.Topic, Partition: -1, Fault: FaultPartition, Err: err}
 	}
 	return answers
 }
@@ -138,7 +143,7 @@ type publishKey struct{}
 
 // wrappedCall is one call through the middleware: what the publisher acknowledged, and what must be before what.
 type wrappedCall struct {
-	send PublishFunc
+	send Func
 
 	mu     sync.Mutex
 	order  *wrappedOrder
@@ -146,7 +151,7 @@ type wrappedCall struct {
 	over   bool             // the middleware has returned
 }
 
-func newWrappedCall(events []holdfast.Event, send PublishFunc) *wrappedCall {
+func newWrappedCall(events []holdfast.Event, send Func) *wrappedCall {
 	return &wrappedCall{send: send, events: events, order: newWrappedOrder(events)}
 }
 
@@ -163,7 +168,7 @@ func (c *wrappedCall) publish(ctx context.Context, events []holdfast.Event) []er
 			err = errors.New("a publish middleware called next after it had returned")
 		}
 		if err != nil {
-			answers[i] = &PublishError{
+			answers[i] = &Error{
 				Topic:     e.Topic,
 				Partition: -1,
 				Fault:     FaultPartition,
@@ -182,7 +187,7 @@ func (c *wrappedCall) publish(ctx context.Context, events []holdfast.Event) []er
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i, e := range may {
-		err := error(&PublishError{
+		err := error(&Error{
 			Topic:     e.Topic,
 			Partition: -1,
 			Fault:     FaultPartition,
@@ -199,7 +204,7 @@ func (c *wrappedCall) publish(ctx context.Context, events []holdfast.Event) []er
 }
 
 // call runs the middleware, and believes no answer that the publisher did not give.
-func (w *wrapper) call(ctx context.Context, events []holdfast.Event, send PublishFunc) (answers []error) {
+func (w *wrapper) call(ctx context.Context, events []holdfast.Event, send Func) (answers []error) {
 	c := newWrappedCall(events, send)
 	defer func() {
 		switch v := recover().(type) {
@@ -222,10 +227,10 @@ func (c *wrappedCall) verdict(answers []error) []error {
 	if len(answers) != len(c.events) {
 		return refuseAll(c.events, fmt.Errorf("a publish middleware gave %d answers for %d events", len(answers), len(c.events)))
 	}
-	answers = readAll(answers)
+	answers = foreign.Errors(answers)
 	for i, e := range c.events {
 		if answers[i] == nil && !c.order.acked[identify(e)] {
-			answers[i] = &PublishError{Topic: e.Topic, Partition: -1, Fault: FaultPartition,
+			answers[i] = &Error{Topic: e.Topic, Partition: -1, Fault: FaultPartition,
 				Err: errors.New("a publish middleware answered nil for an event that the broker did not acknowledge")}
 		}
 	}

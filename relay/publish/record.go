@@ -1,4 +1,4 @@
-package relay
+package publish
 
 import (
 	"github.com/holdfast-go/holdfast"

@@ -1,4 +1,4 @@
-package relay
+package publish
 
 import (
 	"context"
@@ -82,7 +82,7 @@ func TestWrapOrder_TheOrderOfKeysIsThatOfALookAtAllBefore(t *testing.T) {
 // BenchmarkWrap is a call through middleware with 2,000 events of one key.
 func BenchmarkWrap(b *testing.B) {
 	events := ofAKey(2000)
-	p := Wrap(acknowledging{}, func(next PublishFunc) PublishFunc { return next })
+	p := Wrap(acknowledging{}, func(next Func) Func { return next })
 	for b.Loop() {
 		p.Publish(context.Background(), events)
 	}

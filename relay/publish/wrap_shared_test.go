@@ -1,4 +1,4 @@
-package relay_test
+package publish_test
 
 import (
 	"context"
@@ -14,14 +14,14 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/relay/publish"
 	"github.com/holdfast-go/holdfast/relay/publishertest"
 )
 
 // paced is a middleware that publishes so many calls at a time.
-func paced(calls int) func(relay.PublishFunc) relay.PublishFunc {
+func paced(calls int) func(publish.Func) publish.Func {
 	slots := make(chan struct{}, calls)
-	return func(next relay.PublishFunc) relay.PublishFunc {
+	return func(next publish.Func) publish.Func {
 		return func(ctx context.Context, events []holdfast.Event) []error {
 			slots <- struct{}{}
 			defer func() { <-slots }()
@@ -41,10 +41,10 @@ func oneEach(n int) [][]holdfast.Event {
 }
 
 // publishTogether calls PublishTogether and returns the answers of each batch.
-func publishTogether(ctx context.Context, p relay.Publisher, batches [][]holdfast.Event) [][]error {
+func publishTogether(ctx context.Context, p publish.Publisher, batches [][]holdfast.Event) [][]error {
 	var mu sync.Mutex
 	answers := make([][]error, len(batches))
-	p.(relay.Gatherer).PublishTogether(ctx, batches, func(i int, errs []error) {
+	p.(publish.Gatherer).PublishTogether(ctx, batches, func(i int, errs []error) {
 		mu.Lock()
 		defer mu.Unlock()
 		answers[i] = append(answers[i], errs...)
@@ -57,7 +57,7 @@ func TestWrapShared_APublishMiddlewareMayHoldASlotAcrossNext(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) { // A middleware that waits for ever ends it with an error.
 			b := &togetherBroker{Memory: memory()}
 			began := time.Now()
-			answers := publishTogether(t.Context(), relay.Wrap(b, paced(slots)), oneEach(50))
+			answers := publishTogether(t.Context(), publish.Wrap(b, paced(slots)), oneEach(50))
 			took := time.Since(began)
 			for i, errs := range answers {
 				if !slices.Equal(errs, []error{nil}) {
@@ -81,7 +81,7 @@ func TestWrapShared_APublishMiddlewareMayHoldASlotAcrossNext(t *testing.T) {
 func TestWrapShared_APublishMiddlewareMayHoldAMutexAcrossNext(t *testing.T) {
 	var mu sync.Mutex
 	b := &togetherBroker{Memory: memory()}
-	p := relay.Wrap(b, func(next relay.PublishFunc) relay.PublishFunc {
+	p := publish.Wrap(b, func(next publish.Func) publish.Func {
 		return func(ctx context.Context, events []holdfast.Event) []error {
 			mu.Lock()
 			defer mu.Unlock()
@@ -116,7 +116,7 @@ func TestWrapShared_WhatIsSentTogetherHeedsItsContextUntilThen(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			b := &togetherBroker{Memory: memory()}
-			p := relay.Wrap(b, func(next relay.PublishFunc) relay.PublishFunc {
+			p := publish.Wrap(b, func(next publish.Func) publish.Func {
 				return func(ctx context.Context, events []holdfast.Event) []error {
 					if events[0].ID == "0" {
 						ctx, cancel := context.WithTimeout(ctx, c.ends)
@@ -143,7 +143,7 @@ func TestWrapShared_NothingWaitsForOthersWhenTheCallHasEnded(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
 		defer cancel()
 		began := time.Now()
-		answers := publishTogether(ctx, relay.Wrap(&togetherBroker{Memory: memory()}, paced(1)), oneEach(3))
+		answers := publishTogether(ctx, publish.Wrap(&togetherBroker{Memory: memory()}, paced(1)), oneEach(3))
 		for i, errs := range answers {
 			if len(errs) != 1 || !errors.Is(errs[0], context.DeadlineExceeded) {
 				t.Errorf("batch %d: answers %v", i, errs)
@@ -165,7 +165,7 @@ func (f forgetful) PublishTogether(ctx context.Context, batches [][]holdfast.Eve
 func TestWrapShared_ABatchThatThePublisherForgetsIsAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		published, forgotten := 0, 0
-		for i, errs := range publishTogether(t.Context(), relay.Wrap(forgetful{&togetherBroker{Memory: memory()}}), oneEach(3)) {
+		for i, errs := range publishTogether(t.Context(), publish.Wrap(forgetful{&togetherBroker{Memory: memory()}}), oneEach(3)) {
 			switch {
 			case slices.Equal(errs, []error{nil}):
 				published++
@@ -197,7 +197,7 @@ func (r repetitive) PublishTogether(ctx context.Context, batches [][]holdfast.Ev
 // It may not, but then it must not wait for ever for somebody to take the others.
 func TestWrapShared_ABatchThatIsAnsweredAgainKeepsItsFirstAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		for i, errs := range publishTogether(t.Context(), relay.Wrap(repetitive{&togetherBroker{Memory: memory()}}), oneEach(3)) {
+		for i, errs := range publishTogether(t.Context(), publish.Wrap(repetitive{&togetherBroker{Memory: memory()}}), oneEach(3)) {
 			if !slices.Equal(errs, []error{nil}) {
 				t.Errorf("batch %d: answers %v", i, errs)
 			}
@@ -208,7 +208,7 @@ func TestWrapShared_ABatchThatIsAnsweredAgainKeepsItsFirstAnswer(t *testing.T) {
 // A middleware that ends its goroutine, as a failing test does in its own fake, sends nothing: the others do not wait for it.
 func TestWrapShared_AMiddlewareThatEndsItsGoroutineHoldsNobodyUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := relay.Wrap(&togetherBroker{Memory: memory()}, func(next relay.PublishFunc) relay.PublishFunc {
+		p := publish.Wrap(&togetherBroker{Memory: memory()}, func(next publish.Func) publish.Func {
 			return func(ctx context.Context, events []holdfast.Event) []error {
 				runtime.Goexit()
 				return nil
@@ -247,7 +247,7 @@ func (b *spreadBroker) Partition(e holdfast.Event) (partition, partitions int) {
 func TestWrapShared_APacedPublisherKeepsThePromises(t *testing.T) {
 	b := &spreadBroker{togetherBroker: &togetherBroker{Memory: memory()}, partitions: map[string]int{}}
 	publishertest.Run(t, publishertest.Options{
-		Publisher: relay.Wrap(b, paced(1)),
+		Publisher: publish.Wrap(b, paced(1)),
 		Topic: func(_ testing.TB, partitions int) string {
 			b.mu.Lock()
 			defer b.mu.Unlock()
@@ -259,7 +259,7 @@ func TestWrapShared_APacedPublisherKeepsThePromises(t *testing.T) {
 		Read:        func(_ testing.TB, topic string) []publishertest.Stored { return b.Read(topic) },
 		Refuse:      func(e holdfast.Event) holdfast.Event { e.Payload = []byte("refuse me"); return e },
 		Missing:     "missing",
-		Unreachable: relay.Wrap(&togetherBroker{Memory: &publishertest.Memory{Down: true}}, paced(1)),
+		Unreachable: publish.Wrap(&togetherBroker{Memory: &publishertest.Memory{Down: true}}, paced(1)),
 	})
 	if b.together.Load() == 0 || b.alone.Load() == 0 {
 		t.Errorf("%d calls together and %d alone, want some of both", b.together.Load(), b.alone.Load())
