@@ -38,7 +38,7 @@
 //	contrib/nats (a module)   ->  relay/publish, inbox, inbox/source, retry, holdfast, nats.go
 //	contrib/otel (a module)   ->  metrics, idempotency, webhook, inbox, relay, relay/publish, outbox, retry, holdfast, pgx, otel
 //	contrib/prometheus (a module) ->  metrics, idempotency, webhook, inbox, relay, outbox, retry, pgx, client_golang
-//	contrib/redis (a module)  ->  idempotency, go-redis
+//	contrib/redis (a module)  ->  idempotency/store, go-redis
 //	contrib/schemaregistry (a module) ->  retry, holdfast, avro, franz-go, protobuf
 //	contrib/sql (a module)    ->  outbox, holdfast
 //	contrib/sql/sqltx         ->  retry, holdfast, pgx
@@ -53,7 +53,7 @@
 //	webhook                   ->  inbox, retry, holdfast, pgx
 //	inbox                     ->  inbox/source, retry, holdfast, pgx, puddle, uuid, x/sync
 //	relay                     ->  relay/publish, retry, holdfast, pgx, puddle, x/sync
-//	idempotency               ->  retry, pgx, puddle, uuid, jcs, httpsfv
+//	idempotency               ->  idempotency/store, retry, pgx, puddle, uuid, jcs, httpsfv
 //	tenant                    ->  dlq, pgx
 //	waiting                   ->  dlq, holdfast, pgx
 //	dlq                       ->  holdfast, pgx
@@ -61,6 +61,7 @@
 //	outbox                    ->  holdfast, pgx, uuid
 //	relay/publish             ->  retry, holdfast
 //	inbox/source              ->  nothing
+//	idempotency/store         ->  nothing
 //	retry                     ->  pgx, backoff, uuid
 //	holdfast (this package)   ->  pgx
 //

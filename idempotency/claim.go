@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/idempotency/internal/kept"
+	"github.com/holdfast-go/holdfast/idempotency/store"
 	"github.com/holdfast-go/holdfast/internal/handlertx"
 	"github.com/holdfast-go/holdfast/internal/plain"
 )
@@ -43,7 +44,7 @@ type querier interface {
 }
 
 // lookup reads a key's row. It returns nil if there is none.
-func (g *Guard) lookup(ctx context.Context, db querier, k StoreKey) (*stored, error) {
+func (g *Guard) lookup(ctx context.Context, db querier, k store.Key) (*stored, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, g.c.AcquireTimeout, errPoolExhausted)
 	defer cancel()
 	rows, err := db.Query(ctx, g.sql.lookup, k.Scope, k.Operation, k.Key)

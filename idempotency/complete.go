@@ -15,6 +15,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/idempotency/internal/kept"
 	"github.com/holdfast-go/holdfast/idempotency/internal/pause"
+	"github.com/holdfast-go/holdfast/idempotency/store"
 	"github.com/holdfast-go/holdfast/internal/foreign"
 	"github.com/holdfast-go/holdfast/internal/plain"
 	"github.com/holdfast-go/holdfast/internal/private"
@@ -26,7 +27,7 @@ import (
 type abandonedRequest struct {
 	kept.Request
 	run         int64
-	key         StoreKey
+	key         store.Key
 	fingerprint []byte
 	attempt     int   // number of the last attempt
 	unreadable  error // set if the stored request cannot be read
@@ -109,7 +110,7 @@ func (g *Guard) abandon(ctx context.Context, routes []string) error {
 		return fmt.Errorf("give up abandoned requests: %w", err)
 	}
 	given, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (a Abandoned, err error) {
-		var k StoreKey
+		var k store.Key
 		err = row.Scan(&k.Scope, &k.Operation, &k.Key, &a.Operation, &a.Attempts, (*plain.Micros)(&a.CreatedAt), &a.Steps)
 		a.KeyHash = hashName(lockNumber(g.c.Schema, k.Scope, k.Operation, k.Key))
 		return a, err
@@ -165,7 +166,7 @@ func (rt *route) resume(ctx context.Context, a abandonedRequest) (begin func(), 
 		return nil, nil
 	}
 	begun := time.Now()
-	c, tries := Claimed{Mine: true}, 0
+	c, tries := store.Claimed{Mine: true}, 0
 	err = g.pg().once(ctx, func(ctx context.Context) error {
 		return g.pool.QueryRow(ctx, g.sql.resume, a.run, uuid.NewString(), rt.o.Lease.Microseconds(), rt.o.TTL.Microseconds(), delay.Microseconds()).
 			Scan(&c.Fence, &c.Attempt, &tries)

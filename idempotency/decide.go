@@ -11,6 +11,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/holdfast-go/holdfast/idempotency/store"
 )
 
 // This file holds every decision about a request, without clock, database or context.
@@ -20,7 +22,7 @@ type stored struct {
 	Fingerprint []byte
 	Version     int16 // of the fingerprint
 	State       string
-	Answer      StoredAnswer
+	Answer      store.Answer
 	Owner       [16]byte
 	Fence       int64 // 0 in transaction mode
 	Attempt     int
@@ -111,7 +113,7 @@ type answerFacts struct {
 }
 
 // decide says what is kept of an answer and of what its handler wrote.
-func decide(c answerFacts, store func(status int) bool) disposition {
+func decide(c answerFacts, stores func(status int) bool) disposition {
 	switch {
 	case c.status == 0, c.status >= 500:
 		return keepNone
@@ -121,7 +123,7 @@ func decide(c answerFacts, store func(status int) bool) disposition {
 		return keepNone
 	case c.commitOnError:
 		return keepAll
-	case !store(c.status):
+	case !stores(c.status):
 		return keepNone
 	default:
 		return keepAnswer

@@ -30,8 +30,8 @@
 // while the handler runs (lease.go, package internal/lease). The handler does its database work in Steps (step.go). Each step commits by itself
 // and is never repeated; a call to another system goes between two steps, with DownstreamKey. After a crash the finished
 // steps remain. The next request continues after the last of them, whether the client sends it or Run does (complete.go,
-// Route.Complete). docs/guides/lease-mode.md is the full guide. NewEphemeral works in lease mode on a Store, without
-// Postgres (store.go), and has no steps.
+// Route.Complete). docs/guides/lease-mode.md is the full guide. NewEphemeral works in lease mode without Postgres, on a
+// Store (package store), and has no steps.
 //
 // # What the handler must do
 //

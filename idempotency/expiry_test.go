@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-go/holdfast/idempotency/store"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
@@ -66,12 +67,12 @@ func (b *bundle) expiry() (at time.Time) {
 // R23. A key that is in use cannot expire: another request would begin beside it.
 func TestExpiry_AKeyDoesNotExpireWhileItsLeaseIsRenewed(t *testing.T) {
 	b := setup(t)
-	store, k := b.guard().pg(), StoreKey{Scope: "s", Operation: "o", Key: "k"}
-	c, err := store.Claim(t.Context(), k, []byte{1, 2}, time.Second, time.Second)
+	keys, k := b.guard().pg(), store.Key{Scope: "s", Operation: "o", Key: "k"}
+	c, err := keys.Claim(t.Context(), k, []byte{1, 2}, time.Second, time.Second)
 	if err != nil || !c.Mine {
 		t.Fatalf("it was claimed: %t, %v", c.Mine, err)
 	}
-	if mine, err := store.Renew(t.Context(), k, c.Fence, time.Hour); err != nil || !mine {
+	if mine, err := keys.Renew(t.Context(), k, c.Fence, time.Hour); err != nil || !mine {
 		t.Fatalf("it is ours: %t, %v", mine, err)
 	}
 	if n := pgtest.Count(t, b.db, "select count(*) from holdfast.idempotency where lease_until > clock_timestamp() + interval '30 minutes' and expires_at >= lease_until"); n != 1 {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/holdfast-go/holdfast/idempotency/store"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
@@ -304,7 +305,7 @@ func TestFaults_APanicOfAnyFunctionOfTheRouteKeepsNothing(t *testing.T) {
 	g := b.guard()
 	for name, o := range map[string]Route{
 		"store":  {Store: func(int) bool { panic("planned") }},
-		"redact": {Redact: func(*StoredAnswer) { panic("planned") }},
+		"redact": {Redact: func(*store.Answer) { panic("planned") }},
 	} {
 		h := b.service(g, func(w http.ResponseWriter, r *http.Request) {
 			b.charge(w, r)

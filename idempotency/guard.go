@@ -16,13 +16,14 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/holdfast-go/holdfast/idempotency/store"
 	"github.com/holdfast-go/holdfast/internal/quiet"
 )
 
 // Guard makes routes idempotent. Many goroutines and many processes may use it at once.
 type Guard struct {
 	pool    *pgxpool.Pool // nil after NewEphemeral
-	store   Store         // for routes in lease mode
+	store   store.Store   // for routes in lease mode
 	c       Config
 	sql     statements
 	random  func() float64

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/holdfast-go/holdfast/idempotency/store"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
@@ -65,7 +66,7 @@ func TestHostileAnswer_WritesAfterTheHandlerReturnedAreNoPartOfTheAnswer(t *test
 
 // writesLate has a goroutine of the handler write when the answer has been taken and has not left.
 func (b *bundle) writesLate(late *http.ResponseWriter, o *Route) {
-	o.Redact = func(*StoredAnswer) {
+	o.Redact = func(*store.Answer) {
 		_, _ = (*late).Write([]byte(", and late"))
 		(*late).Header().Set("Location", "/late")
 		(*late).WriteHeader(500)

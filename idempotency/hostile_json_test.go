@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-go/holdfast/idempotency/store"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
@@ -53,7 +54,7 @@ func cpuTime(t *testing.T) time.Duration {
 func TestHostileJSON_HostileDocumentsTakeLittleMemoryAndTime(t *testing.T) {
 	skip.InShort(t, "it judges how long something takes")
 	const atOnce = 32
-	g, err := NewEphemeral(&memory{rows: map[StoreKey]*memoryRow{}}, Config{Principal: func(*http.Request) (string, error) { return "a", nil }})
+	g, err := NewEphemeral(&memory{rows: map[store.Key]*memoryRow{}}, Config{Principal: func(*http.Request) (string, error) { return "a", nil }})
 	if err != nil {
 		t.Fatal(err)
 	}

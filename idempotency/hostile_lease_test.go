@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/holdfast-go/holdfast/idempotency/store"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
@@ -60,11 +61,11 @@ func TestHostileLease_UnderALeaseTheValidityShownFirstIsTheDatabases(t *testing.
 
 // renewing answers renewals without the database, and counts them.
 type renewing struct {
-	Store
+	store.Store
 	times atomic.Int32
 }
 
-func (r *renewing) Renew(context.Context, StoreKey, int64, time.Duration) (bool, error) {
+func (r *renewing) Renew(context.Context, store.Key, int64, time.Duration) (bool, error) {
 	r.times.Add(1)
 	return true, nil
 }
@@ -74,8 +75,8 @@ func TestHostileLease_AClaimIsRenewedWhileAStepWaitsForAConnection(t *testing.T)
 	b := setup(t)
 	pool := b.pool(1)
 	g := b.guardOn(pool, func(c *Config) { c.AcquireTimeout = 2 * time.Minute })
-	store := &renewing{Store: g.pg()}
-	g.store = store
+	keys := &renewing{Store: g.pg()}
+	g.store = keys
 	h := b.stepping(g, Route{Lease: time.Second, Timeout: 2 * time.Minute}, func(ctx context.Context) error {
 		held, err := pool.Acquire(ctx)
 		if err != nil {
@@ -87,8 +88,8 @@ func TestHostileLease_AClaimIsRenewedWhileAStepWaitsForAConnection(t *testing.T)
 			done <- err
 		}()
 		wait.Until(b, "the step waits for the connection", func() bool { return pool.Stat().EmptyAcquireCount() >= 1 && len(handlingOf(ctx).turn) == 1 })
-		before := store.times.Load()
-		wait.Until(b, "the claim is renewed meanwhile", func() bool { return store.times.Load() >= before+3 })
+		before := keys.times.Load()
+		wait.Until(b, "the claim is renewed meanwhile", func() bool { return keys.times.Load() >= before+3 })
 		held.Release()
 		return <-done
 	})

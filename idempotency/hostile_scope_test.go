@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-go/holdfast/idempotency/store"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
@@ -16,10 +17,10 @@ func TestHostileScope_TheKeyForAnotherServiceIsNeverThatOfSomebodyElse(t *testin
 		for _, scope := range []Scope{ScopePrincipal, ScopeOperation, ScopeGlobal} {
 			t.Run(mode+", "+string(scope), func(t *testing.T) {
 				b := setup(t)
-				g, store := b.guard(), &memory{}
+				g, forgetful := b.guard(), &memory{}
 				if mode == "without Postgres" {
 					var err error
-					if g, err = NewEphemeral(store, b.config()); err != nil {
+					if g, err = NewEphemeral(forgetful, b.config()); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -29,7 +30,7 @@ func TestHostileScope_TheKeyForAnotherServiceIsNeverThatOfSomebodyElse(t *testin
 					w.WriteHeader(http.StatusUnauthorized) // Nothing is kept, and the key is free.
 				}, Route{Operation: "charge", Scope: scope, Lease: lease})
 				for _, account := range []string{"a", "b", "a"} {
-					store.rows = map[StoreKey]*memoryRow{} // It forgets, as stores do.
+					forgetful.rows = map[store.Key]*memoryRow{} // It forgets, as stores do.
 					b.is(b.send(h, sent{key: "order-17", account: account}), 401, "")
 				}
 				if keys[0] != keys[2] {

@@ -10,24 +10,29 @@ import (
 	"github.com/holdfast-go/holdfast/idempotency/internal/kept"
 	"github.com/holdfast-go/holdfast/idempotency/internal/lease"
 	"github.com/holdfast-go/holdfast/idempotency/internal/pause"
+	"github.com/holdfast-go/holdfast/idempotency/store"
 	"github.com/holdfast-go/holdfast/internal/foreign"
 	"github.com/holdfast-go/holdfast/internal/private"
 )
 
 // This file runs a handler under a lease (Route.Lease) and ends the lease.
 
+// ErrLeaseLost says that another request has the key now. It is the cause with which a handler's context ends, and the
+// error that Step returns. Nothing is written after it.
+var ErrLeaseLost = errors.New("the lease of the idempotency key was lost")
+
 // claimedKey is a request's claim on its key, which is renewed.
 type claimedKey struct {
 	*lease.Lease
 	rt    *route
-	key   StoreKey
+	key   store.Key
 	fence int64
 	tries int // runs by the completer, this one included; 0 for a client's request
 	lose  context.CancelCauseFunc
 }
 
 // claimed renews a claim that began at begun, until its Stop. If it is lost, lose ends the handler's context.
-func (rt *route) claimed(req *request, c Claimed, begun time.Time, tries int, lose context.CancelCauseFunc) *claimedKey {
+func (rt *route) claimed(req *request, c store.Claimed, begun time.Time, tries int, lose context.CancelCauseFunc) *claimedKey {
 	ck := &claimedKey{rt: rt, key: req.key(), fence: c.Fence, tries: tries, lose: lose}
 	ck.Lease = lease.Keep(req.Context(), lease.Claim{
 		Length: rt.o.Lease,
@@ -56,11 +61,11 @@ func (rt *route) underLease(w http.ResponseWriter, req *request) (answered bool)
 		return true
 	}
 	c, err := rt.claimLease(req)
-	if err == nil && !c.Mine && req.adopt(c.stored()) {
+	if err == nil && !c.Mine && req.adopt(storedOf(c)) {
 		c, err = rt.claimLease(req) // as the earlier build would have
 	}
 	switch {
-	case errors.Is(err, ErrUnusable):
+	case errors.Is(err, store.ErrUnusable):
 		rt.unusable(w, req, err)
 		return true
 	case errors.Is(err, errClaimInDoubt):
@@ -71,14 +76,14 @@ func (rt *route) underLease(w http.ResponseWriter, req *request) (answered bool)
 		rt.unavailable(w, req, err)
 		return true
 	case !c.Mine:
-		return rt.answerBy(w, req, c.stored()) != foundPending
+		return rt.answerBy(w, req, storedOf(c)) != foundPending
 	}
 	req.expired = c.Expired
 	rt.lead(w, req, c, begun, 0)
 	return true
 }
 
-func (rt *route) claimLease(req *request) (Claimed, error) {
+func (rt *route) claimLease(req *request) (store.Claimed, error) {
 	if rt.o.Complete != nil {
 		return rt.g.pg().claim(req.Context(), req.key(), req.fingerprint, rt.o.Lease, rt.o.TTL, rt.keep(req), rt.g.c.Completion.Base)
 	}
@@ -98,7 +103,7 @@ func (rt *route) keep(req *request) *kept.Request {
 }
 
 // lead runs the handler under a claim that began at begun, and answers.
-func (rt *route) lead(w http.ResponseWriter, req *request, c Claimed, begun time.Time, tries int) {
+func (rt *route) lead(w http.ResponseWriter, req *request, c store.Claimed, begun time.Time, tries int) {
 	req.info.Attempt = c.Attempt
 	ctx, cancel := context.WithTimeoutCause(req.Context(), rt.o.Timeout, errTimeout)
 	defer cancel()
@@ -197,12 +202,12 @@ func (rt *route) settleLease(ctx context.Context, ck *claimedKey, hd *handling, 
 }
 
 // finish stores the answer, even if the client is gone. An error means that it is unknown whether the answer is stored.
-func (ck *claimedKey) finish(req *request, a StoredAnswer) (expires time.Time, mine bool, err error) {
-	store, ttl := ck.rt.g.store, ck.rt.o.TTL
+func (ck *claimedKey) finish(req *request, a store.Answer) (expires time.Time, mine bool, err error) {
+	keys, ttl := ck.rt.g.store, ck.rt.o.TTL
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(req.Context()), databaseTimeout)
 	defer cancel()
 	for try := 1; ; try++ {
-		expires, mine, err = store.Finish(ctx, ck.key, ck.fence, a, ttl)
+		expires, mine, err = keys.Finish(ctx, ck.key, ck.fence, a, ttl)
 		if err == nil || !pause.For(ctx, spread(try, ck.rt.g.random())) {
 			return expires, mine, foreign.Error(err)
 		}
@@ -236,18 +241,18 @@ func (g *Guard) pg() postgres { return postgres{g} }
 // defaultLease is the default of Route.Lease for a Guard made by NewEphemeral.
 const defaultLease = 30 * time.Second
 
-// NewEphemeral makes a Guard whose keys are in store, without Postgres. Every route is in lease mode, for 30 s unless
-// Route.Lease says otherwise. Tx returns nil, Step returns an error, and Route.Complete is refused. It promises less
+// NewEphemeral makes a Guard whose keys are in s, without Postgres. Every route is in lease mode, for 30 s unless
+// Route.Lease says otherwise. Calls of Tx return an error, as Step does, and Route.Complete is refused. It promises less
 // than New: the handler's effect and the stored answer are two writes. After a crash between them the handler runs
 // again, with the same DownstreamKey. If the store forgets a key, so does the Guard.
-func NewEphemeral(store Store, c Config) (*Guard, error) {
-	if store == nil {
+func NewEphemeral(s store.Store, c Config) (*Guard, error) {
+	if s == nil {
 		return nil, errors.New("idempotency config: store is nil: it must be one that keeps the keys, or make the guard with New")
 	}
 	g, err := newGuard(c)
 	if err != nil {
 		return nil, fmt.Errorf("idempotency config: %w", err)
 	}
-	g.store = store
+	g.store = s
 	return g, nil
 }

@@ -7,16 +7,18 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/holdfast-go/holdfast/idempotency/store"
 )
 
 // silent is a store that answers the first few renewals and no other.
 type silent struct {
-	Store
+	store.Store
 	answers int
 	asked   int
 }
 
-func (s *silent) Renew(ctx context.Context, k StoreKey, fence int64, lease time.Duration) (bool, error) {
+func (s *silent) Renew(ctx context.Context, k store.Key, fence int64, lease time.Duration) (bool, error) {
 	if s.asked++; s.asked > s.answers {
 		<-ctx.Done()
 		return false, ctx.Err()
@@ -31,8 +33,8 @@ func TestLeaseSilent_AHandlerEndsWithItsLeaseHoweverLongARenewalIsNotAnswered(t 
 	for _, answers := range []int{0, 1, 2} {
 		synctest.Test(t, func(t *testing.T) {
 			b := &bundle{T: t}
-			store := &silent{Store: &memory{rows: map[StoreKey]*memoryRow{}}, answers: answers}
-			g, err := NewEphemeral(store, b.config())
+			keys := &silent{Store: &memory{rows: map[store.Key]*memoryRow{}}, answers: answers}
+			g, err := NewEphemeral(keys, b.config())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -50,8 +52,8 @@ func TestLeaseSilent_AHandlerEndsWithItsLeaseHoweverLongARenewalIsNotAnswered(t 
 			if want := time.Duration(answers)*lease/3 + lease; ended != want {
 				t.Errorf("%d renewals are answered: the handler ended after %s, its lease after %s", answers, ended, want)
 			}
-			if store.asked < answers+2 {
-				t.Errorf("%d renewals were asked for: one that failed was not tried again", store.asked)
+			if keys.asked < answers+2 {
+				t.Errorf("%d renewals were asked for: one that failed was not tried again", keys.asked)
 			}
 		})
 	}

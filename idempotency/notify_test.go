@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/holdfast-go/holdfast/idempotency/store"
 	"github.com/holdfast-go/holdfast/internal/test/logtest"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
@@ -132,7 +133,7 @@ func TestNotify_WhatFailsInAFunctionOfTheRouteIsReportedToo(t *testing.T) {
 	g := b.guard()
 	for name, o := range map[string]Route{
 		"store":     {Store: func(int) bool { panic("planned") }},
-		"redact":    {Redact: func(*StoredAnswer) { panic("planned") }},
+		"redact":    {Redact: func(*store.Answer) { panic("planned") }},
 		"key func":  {KeyFunc: func(*http.Request, []byte) (string, error) { panic("planned") }},
 		"principal": {Anonymous: true, Fingerprint: func(*http.Request, []byte) ([]byte, error) { panic("planned") }},
 	} {

@@ -12,13 +12,14 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-go/holdfast/idempotency/internal/kept"
+	"github.com/holdfast-go/holdfast/idempotency/store"
 	"github.com/holdfast-go/holdfast/internal/plain"
 )
 
 // postgres is the Store of a Guard that has a pool. Each call is one statement that commits by itself.
 type postgres struct{ g *Guard }
 
-var _ Store = postgres{}
+var _ store.Store = postgres{}
 
 // errClaimInDoubt says that nobody knows whether a key was claimed. If it was, holdfast may also run the request
 // itself.
@@ -27,14 +28,14 @@ var errClaimInDoubt = errors.New("the answer to the claim was lost, and the requ
 // maxLooks is how often a claim looks at a row that keeps changing.
 const maxLooks = 3
 
-func (p postgres) Claim(ctx context.Context, k StoreKey, fingerprint []byte, lease, ttl time.Duration) (Claimed, error) {
+func (p postgres) Claim(ctx context.Context, k store.Key, fingerprint []byte, lease, ttl time.Duration) (store.Claimed, error) {
 	return p.claim(ctx, k, fingerprint, lease, ttl, nil, 0)
 }
 
 // claim is Claim that also stores the request, unless that is nil. It is due some time after the lease.
-func (p postgres) claim(ctx context.Context, k StoreKey, fingerprint []byte, lease, ttl time.Duration, request *kept.Request, due time.Duration) (Claimed, error) {
+func (p postgres) claim(ctx context.Context, k store.Key, fingerprint []byte, lease, ttl time.Duration, request *kept.Request, due time.Duration) (store.Claimed, error) {
 	if len(fingerprint) == 0 {
-		return Claimed{}, errors.New("claim key: the fingerprint is empty")
+		return store.Claimed{}, errors.New("claim key: the fingerprint is empty")
 	}
 	owner := uuid.New() // If the answer to a claim is lost, it shows whose row it is.
 	args := []any{k.Scope, k.Operation, k.Key, lockNumber(p.g.c.Schema, k.Scope, k.Operation, k.Key), fingerprint[1:], int16(fingerprint[0]), owner.String(),
@@ -54,17 +55,17 @@ func (p postgres) claim(ctx context.Context, k StoreKey, fingerprint []byte, lea
 		s, err := p.g.lookup(ctx, p.g.pool, k) // A repeat ends here and writes nothing.
 		switch {
 		case err != nil:
-			return Claimed{}, doubted(errors.Join(failed, err))
+			return store.Claimed{}, doubted(errors.Join(failed, err))
 		case s != nil && s.State == statePending && s.Owner == owner && s.Live:
-			return Claimed{Mine: true, Fence: s.Fence, Attempt: s.Attempt}, nil
+			return store.Claimed{Mine: true, Fence: s.Fence, Attempt: s.Attempt}, nil
 		case !claimable(s, fingerprint):
 			return p.taken(s)
 		case look == maxLooks && failed != nil:
-			return Claimed{}, doubted(failed)
+			return store.Claimed{}, doubted(failed)
 		case look == maxLooks:
-			return Claimed{Fingerprint: fingerprint}, nil // The row keeps changing, so the key is in use.
+			return store.Claimed{Fingerprint: fingerprint}, nil // The row keeps changing, so the key is in use.
 		}
-		c := Claimed{Mine: true}
+		c := store.Claimed{Mine: true}
 		failed = p.once(ctx, func(ctx context.Context) error {
 			return p.g.pool.QueryRow(ctx, p.g.sql.claim, args...).Scan(&c.Fence, &c.Attempt, &c.Expired)
 		})
@@ -75,14 +76,14 @@ func (p postgres) claim(ctx context.Context, k StoreKey, fingerprint []byte, lea
 		case errors.Is(failed, pgx.ErrNoRows), errors.As(failed, &pg) && pg.Code == "40001":
 			failed = nil // Another claim was faster.
 		case errors.As(failed, &pg):
-			return Claimed{}, fmt.Errorf("claim key: %w", failed)
+			return store.Claimed{}, fmt.Errorf("claim key: %w", failed)
 		}
 	}
 }
 
 // taken reports who has a key that cannot be claimed.
-func (p postgres) taken(s *stored) (Claimed, error) {
-	c := Claimed{Fingerprint: append([]byte{byte(s.Version)}, s.Fingerprint...), ExpiresAt: s.ExpiresAt}
+func (p postgres) taken(s *stored) (store.Claimed, error) {
+	c := store.Claimed{Fingerprint: append([]byte{byte(s.Version)}, s.Fingerprint...), ExpiresAt: s.ExpiresAt}
 	switch s.State {
 	case statePending:
 		return c, nil
@@ -92,11 +93,11 @@ func (p postgres) taken(s *stored) (Claimed, error) {
 		c.Answer = &a
 		return c, nil
 	}
-	return Claimed{}, fmt.Errorf("%w: its state is %q", ErrUnusable, s.State)
+	return store.Claimed{}, fmt.Errorf("%w: its state is %q", store.ErrUnusable, s.State)
 }
 
-// stored returns what foundOf needs to know of a key that the caller does not have.
-func (c Claimed) stored() *stored {
+// storedOf returns what foundOf needs to know of a key that the caller does not have.
+func storedOf(c store.Claimed) *stored {
 	s := &stored{State: statePending, ExpiresAt: c.ExpiresAt}
 	if len(c.Fingerprint) > 0 {
 		s.Version, s.Fingerprint = int16(c.Fingerprint[0]), c.Fingerprint[1:]
@@ -120,7 +121,7 @@ func (p postgres) once(ctx context.Context, do func(ctx context.Context) error) 
 	return do(ctx)
 }
 
-func (p postgres) Renew(ctx context.Context, k StoreKey, fence int64, lease time.Duration) (bool, error) {
+func (p postgres) Renew(ctx context.Context, k store.Key, fence int64, lease time.Duration) (bool, error) {
 	tag, err := p.g.pool.Exec(ctx, p.g.sql.renew, k.Scope, k.Operation, k.Key, fence, lease.Microseconds())
 	if err != nil {
 		return false, fmt.Errorf("renew lease: %w", err)
@@ -128,7 +129,7 @@ func (p postgres) Renew(ctx context.Context, k StoreKey, fence int64, lease time
 	return tag.RowsAffected() == 1, nil
 }
 
-func (p postgres) Finish(ctx context.Context, k StoreKey, fence int64, a StoredAnswer, ttl time.Duration) (expiresAt time.Time, mine bool, err error) {
+func (p postgres) Finish(ctx context.Context, k store.Key, fence int64, a store.Answer, ttl time.Duration) (expiresAt time.Time, mine bool, err error) {
 	headers, err := kept.HeadersText(a.Header)
 	if err != nil {
 		return expiresAt, false, fmt.Errorf("store answer: %w", err)
@@ -155,13 +156,13 @@ func (p postgres) Finish(ctx context.Context, k StoreKey, fence int64, a StoredA
 	return s.ExpiresAt, true, nil
 }
 
-func (p postgres) Release(ctx context.Context, k StoreKey, fence int64) error {
+func (p postgres) Release(ctx context.Context, k store.Key, fence int64) error {
 	return p.release(ctx, k, fence, false, 0)
 }
 
 // release is Release. forget means that nothing was done under the key: if it has no steps, another request may have
 // it. due is when holdfast may run a stored request again.
-func (p postgres) release(ctx context.Context, k StoreKey, fence int64, forget bool, due time.Duration) error {
+func (p postgres) release(ctx context.Context, k store.Key, fence int64, forget bool, due time.Duration) error {
 	err := pgx.BeginTxFunc(ctx, p.g.pool, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
 		b := &pgx.Batch{}
 		b.Queue(p.g.sql.releaseLock, k.Scope, k.Operation, k.Key, fence)

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"unicode/utf8"
+
+	"github.com/holdfast-go/holdfast/idempotency/store"
 )
 
 // recorder collects a handler's answer. Nothing of it is sent before the transaction has committed. It has neither
@@ -128,8 +130,8 @@ func (rec *recorder) leave() {
 
 // answer returns what is stored of the answer. Headers that code before the guard set, and the handler did not change,
 // are left out: each replay gets its own. A compressor's Content-Encoding is true of one answer only.
-func (rec *recorder) answer(more []string) StoredAnswer {
-	a := StoredAnswer{
+func (rec *recorder) answer(more []string) store.Answer {
+	a := store.Answer{
 		Status: rec.status,
 		Header: http.Header{},
 		Body:   bytes.Clone(rec.body.Bytes()),

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-go/holdfast/idempotency/store"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
@@ -13,7 +14,7 @@ import (
 func TestRelease_AReleaseSeesTheStepThatItHadToWaitFor(t *testing.T) {
 	b := setup(t)
 	g := b.guard()
-	k := StoreKey{Scope: "s", Operation: "o", Key: "k"}
+	k := store.Key{Scope: "s", Operation: "o", Key: "k"}
 	c, err := g.pg().Claim(t.Context(), k, versioned(versionForm, make([]byte, 32)), time.Hour, time.Hour)
 	if err != nil || !c.Mine {
 		t.Fatalf("%+v, %v", c, err)
@@ -40,7 +41,7 @@ func TestRelease_AReleaseSeesTheStepThatItHadToWaitFor(t *testing.T) {
 	}
 
 	// Without a step it goes.
-	other := StoreKey{Scope: "s", Operation: "o", Key: "other"}
+	other := store.Key{Scope: "s", Operation: "o", Key: "other"}
 	if c, err = g.pg().Claim(t.Context(), other, versioned(versionForm, make([]byte, 32)), time.Hour, time.Hour); err != nil {
 		t.Fatal(err)
 	}

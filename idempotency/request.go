@@ -18,6 +18,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/holdfast-go/holdfast/idempotency/store"
 	"github.com/holdfast-go/holdfast/internal/foreign"
 	"github.com/holdfast-go/holdfast/retry"
 )
@@ -117,8 +118,8 @@ type request struct {
 }
 
 // key returns the key as a Store has it.
-func (req *request) key() StoreKey {
-	return StoreKey{Scope: req.scope, Operation: req.operation, Key: req.info.Key}
+func (req *request) key() store.Key {
+	return store.Key{Scope: req.scope, Operation: req.operation, Key: req.info.Key}
 }
 
 // whole returns a copy of the request with its body rewound, for code that reads or changes it.

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/idempotency/internal/kept"
+	"github.com/holdfast-go/holdfast/idempotency/store"
 )
 
 // Route holds the settings of one route. A zero field takes the setting of Config.
@@ -91,7 +92,7 @@ type Route struct {
 
 	// Redact changes the Status, Header or Body of an answer before it is stored. The answer that is sent stays as it
 	// is, so a replay then differs from it. The other fields are filled in afterwards.
-	Redact func(a *StoredAnswer)
+	Redact func(a *store.Answer)
 
 	// StatusURL returns an address for requests whose key is in use: the answer is 202 with this Location instead of
 	// 409.

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-go/holdfast/idempotency/store"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
@@ -235,7 +236,7 @@ func TestRows_OnlyHeadersThatMeanTheSameLaterAreReplayed(t *testing.T) {
 			w.Header().Set(name, "first")
 		}
 		w.WriteHeader(201)
-	}, Route{ReplayHeaders: []string{"x-trace"}, Redact: func(a *StoredAnswer) { a.Body = append(a.Body, "****"...) }})
+	}, Route{ReplayHeaders: []string{"x-trace"}, Redact: func(a *store.Answer) { a.Body = append(a.Body, "****"...) }})
 	first, second := b.send(h, sent{key: "k"}), b.send(h, sent{key: "k"})
 	if first.Header().Get("Set-Cookie") != "first" || first.Body.Len() != 0 {
 		t.Errorf("the first answer was changed: %v %s", first.Header(), first.Body)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/idempotency/internal/kept"
 	"github.com/holdfast-go/holdfast/idempotency/internal/pause"
+	"github.com/holdfast-go/holdfast/idempotency/store"
 	"github.com/holdfast-go/holdfast/internal/handlertx"
 	"github.com/holdfast-go/holdfast/internal/plain"
 )
@@ -245,7 +246,7 @@ func (rt *route) commit(ctx context.Context, kt *keyTx, f disposition, hd *handl
 }
 
 // kept returns what is stored of an answer.
-func (rt *route) kept(rec *recorder, hd *handling) StoredAnswer {
+func (rt *route) kept(rec *recorder, hd *handling) store.Answer {
 	a := rec.answer(rt.o.ReplayHeaders)
 	if rt.o.Redact != nil {
 		rt.o.Redact(&a)

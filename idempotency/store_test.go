@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/holdfast-go/holdfast/idempotency/store"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
@@ -20,35 +21,35 @@ import (
 type memory struct {
 	mu   sync.Mutex
 	last int64
-	rows map[StoreKey]*memoryRow
+	rows map[store.Key]*memoryRow
 }
 
 type memoryRow struct {
 	fence       int64
 	attempt     int
 	fingerprint []byte
-	answer      *StoredAnswer
+	answer      *store.Answer
 	leased      time.Time
 	expires     time.Time
 }
 
-func (m *memory) Claim(_ context.Context, k StoreKey, fingerprint []byte, lease, ttl time.Duration) (Claimed, error) {
+func (m *memory) Claim(_ context.Context, k store.Key, fingerprint []byte, lease, ttl time.Duration) (store.Claimed, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	row, now := m.rows[k], time.Now()
 	expired := row != nil && !now.Before(row.expires)
 	if row != nil && !expired && (row.answer != nil || now.Before(row.leased) || !bytes.Equal(row.fingerprint, fingerprint)) {
-		return Claimed{Fingerprint: row.fingerprint, Answer: row.answer, ExpiresAt: row.expires}, nil
+		return store.Claimed{Fingerprint: row.fingerprint, Answer: row.answer, ExpiresAt: row.expires}, nil
 	}
 	if m.last++; row == nil || expired {
 		row = &memoryRow{fingerprint: fingerprint}
 		m.rows[k] = row
 	}
 	row.fence, row.attempt, row.leased, row.expires = m.last, row.attempt+1, now.Add(lease), now.Add(max(lease, ttl))
-	return Claimed{Mine: true, Fence: row.fence, Attempt: row.attempt, Expired: expired}, nil
+	return store.Claimed{Mine: true, Fence: row.fence, Attempt: row.attempt, Expired: expired}, nil
 }
 
-func (m *memory) Renew(_ context.Context, k StoreKey, fence int64, lease time.Duration) (bool, error) {
+func (m *memory) Renew(_ context.Context, k store.Key, fence int64, lease time.Duration) (bool, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	row := m.rows[k]
@@ -59,7 +60,7 @@ func (m *memory) Renew(_ context.Context, k StoreKey, fence int64, lease time.Du
 	return true, nil
 }
 
-func (m *memory) Finish(_ context.Context, k StoreKey, fence int64, a StoredAnswer, ttl time.Duration) (time.Time, bool, error) {
+func (m *memory) Finish(_ context.Context, k store.Key, fence int64, a store.Answer, ttl time.Duration) (time.Time, bool, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	row := m.rows[k]
@@ -72,7 +73,7 @@ func (m *memory) Finish(_ context.Context, k StoreKey, fence int64, a StoredAnsw
 	return row.expires, true, nil
 }
 
-func (m *memory) Release(_ context.Context, k StoreKey, fence int64) error {
+func (m *memory) Release(_ context.Context, k store.Key, fence int64) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if row := m.rows[k]; row != nil && row.fence == fence && row.answer == nil {
@@ -84,10 +85,10 @@ func (m *memory) Release(_ context.Context, k StoreKey, fence int64) error {
 func TestStore_AStoreKeepsWhatItPromises(t *testing.T) {
 	skip.InShort(t, "it takes 2 s beside the others")
 	b := setup(t)
-	for name, s := range map[string]Store{"memory": &memory{rows: map[StoreKey]*memoryRow{}}, "postgres": b.guard().store} {
-		ctx, k := t.Context(), StoreKey{Scope: "principal:a", Operation: "op", Key: "k"}
+	for name, s := range map[string]store.Store{"memory": &memory{rows: map[store.Key]*memoryRow{}}, "postgres": b.guard().store} {
+		ctx, k := t.Context(), store.Key{Scope: "principal:a", Operation: "op", Key: "k"}
 		mine, other := append([]byte{versionForm}, bytes.Repeat([]byte{1}, 32)...), append([]byte{versionForm}, bytes.Repeat([]byte{2}, 32)...)
-		claim := func(fingerprint []byte, lease time.Duration) Claimed {
+		claim := func(fingerprint []byte, lease time.Duration) store.Claimed {
 			t.Helper()
 			c, err := s.Claim(ctx, k, fingerprint, lease, time.Hour)
 			if err != nil {
@@ -119,9 +120,9 @@ func TestStore_AStoreKeepsWhatItPromises(t *testing.T) {
 		renewed, err = s.Renew(ctx, k, first.Fence, time.Hour)
 		is("a renewal under an old fence", renewed, err, false)
 		is("a release under an old fence", true, s.Release(ctx, k, first.Fence), true)
-		var fourth Claimed
+		var fourth store.Claimed
 		wait.Until(b, "the lease runs out", func() bool { fourth = claim(mine, time.Hour); return fourth.Mine })
-		a := StoredAnswer{Status: 201, Header: http.Header{"Etag": {"\xff"}}, Body: []byte{0, 0xff}, BodyHash: hashOf([]byte{0, 0xff}), ResultRef: "r"}
+		a := store.Answer{Status: 201, Header: http.Header{"Etag": {"\xff"}}, Body: []byte{0, 0xff}, BodyHash: hashOf([]byte{0, 0xff}), ResultRef: "r"}
 		_, finished, err := s.Finish(ctx, k, third.Fence, a, time.Hour)
 		is("an answer under an old fence", finished, err, false)
 		until, finished, err := s.Finish(ctx, k, fourth.Fence, a, time.Hour)
@@ -141,8 +142,8 @@ func TestStore_AStoreKeepsWhatItPromises(t *testing.T) {
 
 func TestStore_AGuardWithoutPostgres(t *testing.T) {
 	b := &bundle{T: t}
-	store := &memory{rows: map[StoreKey]*memoryRow{}}
-	g, err := NewEphemeral(store, b.config())
+	keys := &memory{rows: map[store.Key]*memoryRow{}}
+	g, err := NewEphemeral(keys, b.config())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +166,7 @@ func TestStore_AGuardWithoutPostgres(t *testing.T) {
 	b.is(first, 201, "")
 	b.same(first, b.send(h, sent{key: "k"}))
 	b.is(b.send(h, sent{key: "k", body: "{}"}), 409, CodePayloadMismatch)
-	store.rows[StoreKey{Scope: "principal:a", Operation: "POST /charges", Key: "k"}].answer.Body = []byte("spoilt")
+	keys.rows[store.Key{Scope: "principal:a", Operation: "POST /charges", Key: "k"}].answer.Body = []byte("spoilt")
 	b.is(b.send(h, sent{key: "k"}), 503, CodeAnswerUnusable)
 	if n := b.runs.Load(); n != 2 {
 		t.Errorf("the handler ran %d times", n)
@@ -192,25 +193,25 @@ func TestStore_AGuardWithoutPostgres(t *testing.T) {
 	if _, err := NewEphemeral(nil, b.config()); err == nil {
 		t.Error("no store is no problem")
 	}
-	if _, err := NewEphemeral(store, Config{}); err == nil {
+	if _, err := NewEphemeral(keys, Config{}); err == nil {
 		t.Error("no principal is no problem")
 	}
 }
 
 // brokenStore fails, or has what nobody can read.
 type brokenStore struct {
-	Store
+	store.Store
 	err error
 }
 
-func (s brokenStore) Claim(context.Context, StoreKey, []byte, time.Duration, time.Duration) (Claimed, error) {
-	return Claimed{}, s.err
+func (s brokenStore) Claim(context.Context, store.Key, []byte, time.Duration, time.Duration) (store.Claimed, error) {
+	return store.Claimed{}, s.err
 }
 
 // R27.
 func TestStore_WithoutAStoreNobodyIsLetThrough(t *testing.T) {
 	b := &bundle{T: t}
-	for code, err := range map[string]error{CodeStoreUnavailable: errors.New("planned"), CodeAnswerUnusable: errors.Join(ErrUnusable, errors.New("planned"))} {
+	for code, err := range map[string]error{CodeStoreUnavailable: errors.New("planned"), CodeAnswerUnusable: errors.Join(store.ErrUnusable, errors.New("planned"))} {
 		g, failed := NewEphemeral(brokenStore{err: err}, b.config())
 		if failed != nil {
 			t.Fatal(failed)

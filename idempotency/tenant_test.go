@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/holdfast-go/holdfast/idempotency/store"
 )
 
 // The door that a request comes through says whose it is where one account has several tenants.
@@ -18,7 +20,7 @@ func inEveryMode(t *testing.T, test func(t *testing.T, b *bundle, guard func(cha
 			guard := b.guard
 			if mode == "without Postgres" {
 				guard = func(change ...func(*Config)) *Guard {
-					g, err := NewEphemeral(&memory{rows: map[StoreKey]*memoryRow{}}, b.config(change...))
+					g, err := NewEphemeral(&memory{rows: map[store.Key]*memoryRow{}}, b.config(change...))
 					if err != nil {
 						b.Fatal(err)
 					}

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/idempotency/store"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/outbox"
 )
@@ -191,9 +192,9 @@ func (ti *till) abandon(g *Guard, place string, s sent, route ...Route) {
 }
 
 // frozen is a store whose leases are not renewed, as when the process is frozen.
-type frozen struct{ Store }
+type frozen struct{ store.Store }
 
-func (frozen) Renew(context.Context, StoreKey, int64, time.Duration) (bool, error) { return true, nil }
+func (frozen) Renew(context.Context, store.Key, int64, time.Duration) (bool, error) { return true, nil }
 
 // atOnce sends so many requests with the key k.
 func (b *bundle) atOnce(h http.Handler, requests int) []*httptest.ResponseRecorder {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-go/holdfast/idempotency/store"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
@@ -35,7 +36,7 @@ func TestUnknown_AnUnknownOutcomeWithoutAKeyIsNotToBeSentAgain(t *testing.T) {
 // failing is a Store that stores no answer.
 type failing struct{ *memory }
 
-func (failing) Finish(context.Context, StoreKey, int64, StoredAnswer, time.Duration) (time.Time, bool, error) {
+func (failing) Finish(context.Context, store.Key, int64, store.Answer, time.Duration) (time.Time, bool, error) {
 	return time.Time{}, false, errors.New("planned")
 }
 
@@ -43,7 +44,7 @@ func (failing) Finish(context.Context, StoreKey, int64, StoredAnswer, time.Durat
 func TestUnknown_WithoutPostgresAnUnknownOutcomeIsNotPromisedOnce(t *testing.T) {
 	skip.InShort(t, "it takes 5 s beside the others")
 	b := setup(t)
-	g, err := NewEphemeral(failing{&memory{rows: map[StoreKey]*memoryRow{}}}, b.config())
+	g, err := NewEphemeral(failing{&memory{rows: map[store.Key]*memoryRow{}}}, b.config())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/holdfast-go/holdfast/idempotency/store"
 	"github.com/holdfast-go/holdfast/internal/test/badly"
 	"github.com/holdfast-go/holdfast/internal/test/logtest"
 )
@@ -59,16 +60,16 @@ func TestUserErrors_AnErrorOfAFunctionOfTheGuardMayPanic(t *testing.T) {
 // badStore answers every call with an error.
 type badStore struct{ err error }
 
-func (s badStore) Claim(context.Context, StoreKey, []byte, time.Duration, time.Duration) (Claimed, error) {
-	return Claimed{}, s.err
+func (s badStore) Claim(context.Context, store.Key, []byte, time.Duration, time.Duration) (store.Claimed, error) {
+	return store.Claimed{}, s.err
 }
-func (s badStore) Renew(context.Context, StoreKey, int64, time.Duration) (bool, error) {
+func (s badStore) Renew(context.Context, store.Key, int64, time.Duration) (bool, error) {
 	return false, s.err
 }
-func (s badStore) Finish(context.Context, StoreKey, int64, StoredAnswer, time.Duration) (time.Time, bool, error) {
+func (s badStore) Finish(context.Context, store.Key, int64, store.Answer, time.Duration) (time.Time, bool, error) {
 	return time.Time{}, false, s.err
 }
-func (s badStore) Release(context.Context, StoreKey, int64) error { return s.err }
+func (s badStore) Release(context.Context, store.Key, int64) error { return s.err }
 
 func TestUserErrors_AnErrorOfAStoreMayPanic(t *testing.T) {
 	b := setup(t)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/idempotency/internal/pause"
+	"github.com/holdfast-go/holdfast/idempotency/store"
 )
 
 // This file is about requests that wait for another one with their key (Config.Wait). However many of one process wait
@@ -18,7 +19,7 @@ import (
 // waiters has a group for each key that requests of this process wait for.
 type waiters struct {
 	mu      sync.Mutex
-	of      map[StoreKey]*waiterGroup
+	of      map[store.Key]*waiterGroup
 	waiting atomic.Int64 // requests
 }
 
@@ -34,7 +35,7 @@ type waiterGroup struct {
 	next  time.Time // when to look again
 }
 
-func (ws *waiters) enter(k StoreKey) *waiterGroup {
+func (ws *waiters) enter(k store.Key) *waiterGroup {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	group := ws.of[k]
@@ -42,7 +43,7 @@ func (ws *waiters) enter(k StoreKey) *waiterGroup {
 		group = &waiterGroup{poller: make(chan struct{}, 1), settled: make(chan struct{})}
 		group.poller <- struct{}{}
 		if ws.of == nil {
-			ws.of = map[StoreKey]*waiterGroup{}
+			ws.of = map[store.Key]*waiterGroup{}
 		}
 		ws.of[k] = group
 	}
@@ -50,7 +51,7 @@ func (ws *waiters) enter(k StoreKey) *waiterGroup {
 	return group
 }
 
-func (ws *waiters) leave(k StoreKey, group *waiterGroup) {
+func (ws *waiters) leave(k store.Key, group *waiterGroup) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	group.count--
@@ -60,7 +61,7 @@ func (ws *waiters) leave(k StoreKey, group *waiterGroup) {
 }
 
 // settle tells all who wait what became of their key. Requests that come later ask again.
-func (ws *waiters) settle(k StoreKey, group *waiterGroup, row *stored) {
+func (ws *waiters) settle(k store.Key, group *waiterGroup, row *stored) {
 	ws.mu.Lock()
 	defer ws.mu.Unlock()
 	if ws.of[k] == group {

@@ -13,7 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/holdfast-go/holdfast/contrib/redis/internal/redistest"
-	"github.com/holdfast-go/holdfast/idempotency"
+	"github.com/holdfast-go/holdfast/idempotency/store"
 )
 
 func TestMain(m *testing.M) {
@@ -46,11 +46,11 @@ func setup(t *testing.T, options ...string) *bundle {
 
 func storeOn(t testing.TB, client redis.UniversalClient) *Store {
 	t.Helper()
-	store, err := New(client, Config{})
+	s, err := New(client, Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return store
+	return s
 }
 
 // Spans of the tests: a lease that does not run out by itself, and how long answers are kept.
@@ -60,18 +60,18 @@ const (
 )
 
 var (
-	one   = idempotency.StoreKey{Scope: "principal:a", Operation: "POST /charges", Key: "k1"}
+	one   = store.Key{Scope: "principal:a", Operation: "POST /charges", Key: "k1"}
 	asked = []byte("fingerprint\x00of this request")
 	other = []byte("fingerprint\x00of another one")
 )
 
-func answerOf(body string) idempotency.StoredAnswer {
+func answerOf(body string) store.Answer {
 	hash := sha256.Sum256([]byte(body))
-	return idempotency.StoredAnswer{Status: 201, Header: http.Header{"Location": {"/charges/1"}}, Body: []byte(body), BodyHash: hash[:], ResultRef: "ch_1"}
+	return store.Answer{Status: 201, Header: http.Header{"Location": {"/charges/1"}}, Body: []byte(body), BodyHash: hash[:], ResultRef: "ch_1"}
 }
 
 // claim claims for a minute.
-func (b *bundle) claim(k idempotency.StoreKey, fingerprint []byte) idempotency.Claimed {
+func (b *bundle) claim(k store.Key, fingerprint []byte) store.Claimed {
 	b.Helper()
 	c, err := b.store.Claim(b.Context(), k, fingerprint, long, day)
 	if err != nil {
@@ -81,7 +81,7 @@ func (b *bundle) claim(k idempotency.StoreKey, fingerprint []byte) idempotency.C
 }
 
 // mine claims what must be free.
-func (b *bundle) mine(k idempotency.StoreKey, fingerprint []byte) idempotency.Claimed {
+func (b *bundle) mine(k store.Key, fingerprint []byte) store.Claimed {
 	b.Helper()
 	c := b.claim(k, fingerprint)
 	if !c.Mine || c.Fence <= 0 || c.Answer != nil {
@@ -91,15 +91,15 @@ func (b *bundle) mine(k idempotency.StoreKey, fingerprint []byte) idempotency.Cl
 }
 
 // busy claims what must be in use under a fingerprint.
-func (b *bundle) busy(k idempotency.StoreKey, fingerprint, holder []byte) {
+func (b *bundle) busy(k store.Key, fingerprint, holder []byte) {
 	b.Helper()
-	if diff := cmp.Diff(idempotency.Claimed{Fingerprint: holder}, b.claim(k, fingerprint)); diff != "" {
+	if diff := cmp.Diff(store.Claimed{Fingerprint: holder}, b.claim(k, fingerprint)); diff != "" {
 		b.Fatalf("claimed what is in use (-want +got):\n%s", diff)
 	}
 }
 
 // answered claims what must be answered.
-func (b *bundle) answered(k idempotency.StoreKey, want idempotency.StoredAnswer) idempotency.Claimed {
+func (b *bundle) answered(k store.Key, want store.Answer) store.Claimed {
 	b.Helper()
 	c := b.claim(k, asked)
 	if c.Mine || !reflect.DeepEqual(&want, c.Answer) { // cmp takes a second for a mebibyte
@@ -117,28 +117,28 @@ func (b *bundle) is(want bool) func(bool, error) {
 	}
 }
 
-func (b *bundle) finish(k idempotency.StoreKey, fence int64, a idempotency.StoredAnswer) (bool, error) {
+func (b *bundle) finish(k store.Key, fence int64, a store.Answer) (bool, error) {
 	_, mine, err := b.store.Finish(b.Context(), k, fence, a, day)
 	return mine, err
 }
 
 // runOut lets a lease run out now.
-func (b *bundle) runOut(k idempotency.StoreKey) {
+func (b *bundle) runOut(k store.Key) {
 	b.Helper()
 	b.set(k, "leased_until", "1")
 }
 
-func (b *bundle) set(k idempotency.StoreKey, field, value string) {
+func (b *bundle) set(k store.Key, field, value string) {
 	b.Helper()
-	if err := b.client.HSet(b.Context(), nameOf(DefaultPrefix, k), field, value).Err(); err != nil {
+	if err := b.client.HSet(b.Context(), nameOf(defaultPrefix, k), field, value).Err(); err != nil {
 		b.Fatal(err)
 	}
 }
 
 // kept is all that Redis has of a key.
-func (b *bundle) kept(k idempotency.StoreKey) map[string]string {
+func (b *bundle) kept(k store.Key) map[string]string {
 	b.Helper()
-	fields, err := b.client.HGetAll(b.Context(), nameOf(DefaultPrefix, k)).Result()
+	fields, err := b.client.HGetAll(b.Context(), nameOf(defaultPrefix, k)).Result()
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -146,14 +146,14 @@ func (b *bundle) kept(k idempotency.StoreKey) map[string]string {
 }
 
 // unchanged checks that f changes nothing of a key.
-func (b *bundle) unchanged(k idempotency.StoreKey, f func()) {
+func (b *bundle) unchanged(k store.Key, f func()) {
 	b.Helper()
-	before, ends := b.kept(k), b.client.PExpireTime(b.Context(), nameOf(DefaultPrefix, k)).Val()
+	before, ends := b.kept(k), b.client.PExpireTime(b.Context(), nameOf(defaultPrefix, k)).Val()
 	f()
 	if diff := cmp.Diff(before, b.kept(k)); diff != "" {
 		b.Fatalf("the key was changed (-before +after):\n%s", diff)
 	}
-	if now := b.client.PExpireTime(b.Context(), nameOf(DefaultPrefix, k)).Val(); now != ends {
+	if now := b.client.PExpireTime(b.Context(), nameOf(defaultPrefix, k)).Val(); now != ends {
 		b.Fatalf("the key ended at %s, and now at %s", ends, now)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/holdfast-go/holdfast/contrib/redis/internal/redistest"
-	"github.com/holdfast-go/holdfast/idempotency"
+	"github.com/holdfast-go/holdfast/idempotency/store"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
@@ -27,7 +27,7 @@ func TestFaults_AClaimWhoseAnswerIsLostIsSentAgainAndIsStillMine(t *testing.T) {
 	b := setup(t)
 	proxy := redistest.NewProxy(t, b.server.Addr)
 	b.store = storeOn(t, b.server.Client(func(o *redis.Options) { o.Addr = proxy.Addr }))
-	b.mine(idempotency.StoreKey{Key: "warm"}, asked) // the connection and the script are there
+	b.mine(store.Key{Key: "warm"}, asked) // the connection and the script are there
 	proxy.LoseNext()
 	c := b.mine(one, asked)
 	if !proxy.Lost() || c.Attempt != 1 {
@@ -37,7 +37,7 @@ func TestFaults_AClaimWhoseAnswerIsLostIsSentAgainAndIsStillMine(t *testing.T) {
 
 	proxy.LoseNext()
 	b.is(true)(b.store.Renew(t.Context(), one, c.Fence, long))
-	finishing := idempotency.StoreKey{Key: "warm too"}
+	finishing := store.Key{Key: "warm too"}
 	b.is(true)(b.finish(finishing, b.mine(finishing, asked).Fence, answerOf("x"))) // the script is there
 	proxy.LoseNext()
 	b.is(true)(b.finish(one, c.Fence, answerOf("x")))
@@ -55,11 +55,11 @@ func TestFaults_AClaimThatEndsInAnErrorIsFreeAgainWhenItsLeaseRunsOut(t *testing
 	proxy := redistest.NewProxy(t, b.server.Addr)
 	lossy := storeOn(t, b.server.Client(impatient, func(o *redis.Options) { o.Addr = proxy.Addr }))
 	wait.Until(t, "the connection and the script are there", func() bool {
-		_, err := lossy.Claim(t.Context(), idempotency.StoreKey{Key: "warm"}, asked, long, day)
+		_, err := lossy.Claim(t.Context(), store.Key{Key: "warm"}, asked, long, day)
 		return err == nil
 	})
 	proxy.LoseNext()
-	if c, err := lossy.Claim(t.Context(), one, asked, long, day); err == nil || c.Mine || errors.Is(err, idempotency.ErrUnusable) {
+	if c, err := lossy.Claim(t.Context(), one, asked, long, day); err == nil || c.Mine || errors.Is(err, store.ErrUnusable) {
 		t.Fatalf("claimed %+v, %v: want only an error", c, err)
 	}
 	wait.Until(t, "Redis has answered", proxy.Lost)
@@ -82,7 +82,7 @@ func TestFaults_AClaimThatArrivesAgainHasItsWholeLease(t *testing.T) {
 		t.Errorf("got %v, %v, want %v", reply, err, want)
 	}
 	b.busy(one, asked, asked)
-	if left := b.client.PTTL(t.Context(), nameOf(DefaultPrefix, one)).Val(); left < 59*time.Minute {
+	if left := b.client.PTTL(t.Context(), nameOf(defaultPrefix, one)).Val(); left < 59*time.Minute {
 		t.Errorf("the key ends in %s, before its lease", left)
 	}
 }
@@ -110,9 +110,9 @@ func TestFaults_ConnectionsThatAreKilledCostNoClaimTwiceAndNoneAtAll(t *testing.
 	var all sync.WaitGroup
 	const keys = 200
 	for i := range keys {
-		for _, store := range stores {
+		for _, s := range stores {
 			all.Go(func() {
-				c, err := store.Claim(t.Context(), idempotency.StoreKey{Key: strconv.Itoa(i)}, asked, long, day)
+				c, err := s.Claim(t.Context(), store.Key{Key: strconv.Itoa(i)}, asked, long, day)
 				switch {
 				case err != nil:
 					unknown.Add(1)
@@ -161,17 +161,17 @@ func TestFaults_ARedisSlowerThanItsClientGivesAKeyToNobodyTwice(t *testing.T) {
 			}
 		}},
 	} {
-		store := storeOn(t, b.server.Client(impatient))
+		s := storeOn(t, b.server.Client(impatient))
 		wait.Until(t, "the connection and the script are there", func() bool {
-			_, err := store.Claim(t.Context(), idempotency.StoreKey{Key: "warm"}, asked, long, day)
+			_, err := s.Claim(t.Context(), store.Key{Key: "warm"}, asked, long, day)
 			return err == nil
 		})
 		// On a busy machine it may be awake again, or not yet asleep, when it is asked: then that shows nothing.
-		var k idempotency.StoreKey
+		var k store.Key
 		for try := 1; ; try++ {
-			k = idempotency.StoreKey{Key: fmt.Sprint(row.name, try)}
+			k = store.Key{Key: fmt.Sprint(row.name, try)}
 			row.stop()
-			c, err := store.Claim(t.Context(), k, asked, 200*time.Millisecond, day)
+			c, err := s.Claim(t.Context(), k, asked, 200*time.Millisecond, day)
 			row.start()
 			if err != nil && !c.Mine {
 				break
@@ -182,7 +182,7 @@ func TestFaults_ARedisSlowerThanItsClientGivesAKeyToNobodyTwice(t *testing.T) {
 		}
 		// The claim may have been carried out or not. Another gets the key when its lease has run out: a patient one, whose own
 		// claim is not carried out without its hearing of it.
-		var got idempotency.Claimed
+		var got store.Claimed
 		wait.Until(t, "the key is free", func() bool {
 			got = b.claim(k, asked)
 			return got.Mine
@@ -195,7 +195,7 @@ func TestFaults_ARedisSlowerThanItsClientGivesAKeyToNobodyTwice(t *testing.T) {
 func TestFaults_ARedisWithAnAppendOnlyFileRemembersAClaimOverACrash(t *testing.T) {
 	b := setup(t, "--appendonly", "yes", "--appendfsync", "always")
 	c := b.mine(one, asked)
-	answered := idempotency.StoreKey{Key: "answered"}
+	answered := store.Key{Key: "answered"}
 	b.is(true)(b.finish(answered, b.mine(answered, asked).Fence, answerOf("y")))
 	b.server.Restart()
 	b.busy(one, asked, asked)
@@ -208,7 +208,7 @@ func TestFaults_ARedisWithAnAppendOnlyFileRemembersAClaimOverACrash(t *testing.T
 func TestFaults_ARedisWithoutAnAppendOnlyFileForgetsKeysInACrash(t *testing.T) {
 	b := setup(t)
 	c := b.mine(one, asked)
-	answered := idempotency.StoreKey{Key: "answered"}
+	answered := store.Key{Key: "answered"}
 	b.is(true)(b.finish(answered, b.mine(answered, asked).Fence, answerOf("y")))
 	b.server.Restart()
 	b.is(false)(b.store.Renew(t.Context(), one, c.Fence, long))
@@ -227,7 +227,7 @@ func TestFaults_ARedisThatIsAwayIsAnErrorAndNoClaim(t *testing.T) {
 	_, renewing := b.store.Renew(t.Context(), one, fence, long)
 	_, finishing := b.finish(one, fence, answerOf("x"))
 	for _, err := range []error{claiming, renewing, finishing, b.store.Release(t.Context(), one, fence)} {
-		if err == nil || errors.Is(err, idempotency.ErrUnusable) {
+		if err == nil || errors.Is(err, store.ErrUnusable) {
 			t.Errorf("err = %v", err)
 		}
 	}
@@ -241,17 +241,17 @@ func TestFaults_ARedisThatIsAwayIsAnErrorAndNoClaim(t *testing.T) {
 func TestFaults_APoolWithoutAFreeConnectionIsAnErrorInTime(t *testing.T) {
 	b := setup(t)
 	client := b.server.Client(func(o *redis.Options) { o.PoolSize, o.PoolTimeout = 1, 20*time.Millisecond })
-	store, held := storeOn(t, client), client.Conn()
+	s, held := storeOn(t, client), client.Conn()
 	if err := held.Ping(t.Context()).Err(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := store.Claim(t.Context(), one, asked, long, day); !errors.Is(err, redis.ErrPoolTimeout) {
+	if _, err := s.Claim(t.Context(), one, asked, long, day); !errors.Is(err, redis.ErrPoolTimeout) {
 		t.Errorf("err = %v", err)
 	}
 	if err := held.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if c, err := store.Claim(t.Context(), one, asked, long, day); err != nil || !c.Mine {
+	if c, err := s.Claim(t.Context(), one, asked, long, day); err != nil || !c.Mine {
 		t.Errorf("claimed %+v, %v", c, err)
 	}
 }
@@ -284,7 +284,7 @@ func TestFaults_AClaimThatEndsGivesItsRoomBack(t *testing.T) {
 	b := setup(t)
 	b.store = storeOn(t, b.server.Client(func(o *redis.Options) { o.PoolSize, o.PoolTimeout = 2, time.Minute }))
 	for i := range 10 {
-		b.mine(idempotency.StoreKey{Key: fmt.Sprint(i)}, asked)
+		b.mine(store.Key{Key: fmt.Sprint(i)}, asked)
 	}
 	b.server.Kill()
 	if _, err := b.store.Claim(t.Context(), one, asked, long, day); err == nil {
@@ -301,8 +301,8 @@ func TestFaults_EveryClientHasRoomForAClaim(t *testing.T) {
 	t.Cleanup(func() { _, _ = single.Close(), cluster.Close() })
 	five := 5 * runtime.GOMAXPROCS(0) // connections of a cluster's client, and of one that does not say
 	for client, room := range map[redis.UniversalClient]int{single: 1, cluster: five / 2, struct{ redis.UniversalClient }{single}: five / 2} {
-		if store := storeOn(t, client); cap(store.claims) != room || store.poolTimeout < time.Second {
-			t.Errorf("%T has room for %d claims, which wait %s; want room for %d", client, cap(store.claims), store.poolTimeout, room)
+		if s := storeOn(t, client); cap(s.claims) != room || s.poolTimeout < time.Second {
+			t.Errorf("%T has room for %d claims, which wait %s; want room for %d", client, cap(s.claims), s.poolTimeout, room)
 		}
 	}
 }
@@ -344,7 +344,7 @@ func TestFaults_ARedisWithoutMemoryRefusesClaimsAndEvictsNone(t *testing.T) {
 	if err := b.client.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
 		t.Fatal(err)
 	}
-	two := idempotency.StoreKey{Key: "k2"}
+	two := store.Key{Key: "k2"}
 	if c, err := b.store.Claim(t.Context(), two, asked, long, day); !redis.IsOOMError(err) || c.Mine {
 		t.Errorf("claimed %+v, %v", c, err)
 	}
@@ -374,7 +374,7 @@ func TestFaults_AReplicaAndAMasterWithoutReplicasRefuseClaims(t *testing.T) {
 		return err == nil && c.Mine
 	})
 	wait.Until(t, "the replica has the claim", func() bool {
-		return replica.Client().Exists(t.Context(), nameOf(DefaultPrefix, one)).Val() == 1
+		return replica.Client().Exists(t.Context(), nameOf(defaultPrefix, one)).Val() == 1
 	})
 	// The replica takes over, and knows what it has been told.
 	if err := replica.Client().ReplicaOf(t.Context(), "NO", "ONE").Err(); err != nil {
@@ -396,12 +396,12 @@ func TestFaults_AClusterNeedsNothingSpecial(t *testing.T) {
 	b.store = storeOn(t, cluster)
 	slots := map[int64]bool{}
 	for i := range 50 {
-		k := idempotency.StoreKey{Operation: "POST /charges/{id}", Key: fmt.Sprint(i)}
+		k := store.Key{Operation: "POST /charges/{id}", Key: fmt.Sprint(i)}
 		c := b.mine(k, asked)
 		b.is(true)(b.store.Renew(t.Context(), k, c.Fence, long))
 		b.is(true)(b.finish(k, c.Fence, answerOf("x")))
 		b.answered(k, answerOf("x"))
-		slots[b.client.ClusterKeySlot(t.Context(), nameOf(DefaultPrefix, k)).Val()] = true
+		slots[b.client.ClusterKeySlot(t.Context(), nameOf(defaultPrefix, k)).Val()] = true
 	}
 	if len(slots) < 40 {
 		t.Errorf("50 keys share %d slots", len(slots))

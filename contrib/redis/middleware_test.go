@@ -91,7 +91,7 @@ func (b *bundle) answers(w *httptest.ResponseRecorder, status int, what string) 
 // name is that of the one key in Redis.
 func (b *bundle) name() string {
 	b.Helper()
-	names, err := b.client.Keys(b.Context(), DefaultPrefix+"*").Result()
+	names, err := b.client.Keys(b.Context(), defaultPrefix+"*").Result()
 	if err != nil || len(names) != 1 {
 		b.Fatalf("the keys are %q, %v, want one", names, err)
 	}

@@ -6,7 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"github.com/holdfast-go/holdfast/idempotency"
+	"github.com/holdfast-go/holdfast/idempotency/store"
 	"github.com/holdfast-go/holdfast/internal/test/seed"
 )
 
@@ -67,7 +67,7 @@ func TestModel_ARedisAgreesWithItsTwinWhateverIsDoneInWhichOrder(t *testing.T) {
 	histories := 0
 	rapid.Check(t, func(r *rapid.T) {
 		histories++
-		ctx, k, w := t.Context(), idempotency.StoreKey{Key: fmt.Sprint(histories)}, &model{}
+		ctx, k, w := t.Context(), store.Key{Key: fmt.Sprint(histories)}, &model{}
 		fences := []int64{0}
 		agree := func(what string, got, want any, err error) {
 			if err != nil || got != want {
@@ -114,7 +114,7 @@ func TestModel_ARedisAgreesWithItsTwinWhateverIsDoneInWhichOrder(t *testing.T) {
 				}
 			case "expire":
 				w.state, w.runOut = "", false
-				b.client.Del(ctx, nameOf(DefaultPrefix, k))
+				b.client.Del(ctx, nameOf(defaultPrefix, k))
 			}
 		}
 	})

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/holdfast-go/holdfast/idempotency"
+	"github.com/holdfast-go/holdfast/idempotency/store"
 )
 
 // This file defines how keys and answers are written in Redis, without client, clock or context.
@@ -20,7 +20,7 @@ import (
 const shownOperation = 64
 
 // nameOf is the name of a key in Redis. It shows the operation for people who look; only the hash distinguishes names.
-func nameOf(prefix string, k idempotency.StoreKey) string {
+func nameOf(prefix string, k store.Key) string {
 	h := sha256.New()
 	for _, part := range []string{k.Scope, k.Operation, k.Key} {
 		var length [8]byte
@@ -74,8 +74,8 @@ func headersOf(text string) (http.Header, error) {
 }
 
 // claimedOf reads the answer of claimScript. An error means that it cannot be read.
-func claimedOf(reply []any) (idempotency.Claimed, error) {
-	var c idempotency.Claimed
+func claimedOf(reply []any) (store.Claimed, error) {
+	var c store.Claimed
 	words := make([]string, len(reply))
 	for i, word := range reply {
 		var ok bool
@@ -93,9 +93,9 @@ func claimedOf(reply []any) (idempotency.Claimed, error) {
 		if err != nil {
 			return c, fmt.Errorf("read attempt: %w", err)
 		}
-		return idempotency.Claimed{Mine: true, Fence: fence, Attempt: attempt}, nil
+		return store.Claimed{Mine: true, Fence: fence, Attempt: attempt}, nil
 	case len(words) == 2 && words[0] == "busy":
-		return idempotency.Claimed{Fingerprint: []byte(words[1])}, nil
+		return store.Claimed{Fingerprint: []byte(words[1])}, nil
 	case len(words) == 9 && words[0] == "done":
 		return doneOf(words[1:])
 	}
@@ -103,13 +103,13 @@ func claimedOf(reply []any) (idempotency.Claimed, error) {
 }
 
 // doneOf reads an answer: fingerprint, expires_at, status, headers, body, body_hash, omitted, result_ref.
-func doneOf(words []string) (idempotency.Claimed, error) {
-	var c idempotency.Claimed
+func doneOf(words []string) (store.Claimed, error) {
+	var c store.Claimed
 	micros, err := strconv.ParseInt(words[1], 10, 64)
 	if err != nil {
 		return c, fmt.Errorf("read expiry: %w", err)
 	}
-	a := &idempotency.StoredAnswer{
+	a := &store.Answer{
 		Body:      []byte(words[4]),
 		BodyHash:  []byte(words[5]),
 		ResultRef: words[7],

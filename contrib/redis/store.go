@@ -13,16 +13,16 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/holdfast-go/holdfast/idempotency"
+	"github.com/holdfast-go/holdfast/idempotency/store"
 )
 
-// DefaultPrefix begins the names of all keys.
-const DefaultPrefix = "idempotency:"
+// defaultPrefix is the default of Config.Prefix.
+const defaultPrefix = "idempotency:"
 
 // Config configures a Store. The zero Config works.
 type Config struct {
 	// Prefix begins the names of all keys. It separates services that share a Redis. At most 64 bytes of visible ASCII
-	// without braces. Defaults to DefaultPrefix.
+	// without braces. Defaults to "idempotency:".
 	Prefix string
 }
 
@@ -35,7 +35,7 @@ type Store struct {
 	poolTimeout time.Duration // how long a Claim waits for room there
 }
 
-var _ idempotency.Store = (*Store)(nil)
+var _ store.Store = (*Store)(nil)
 
 // New makes a Store on a client. The client stays the caller's: its timeouts and its pool decide how long a request
 // waits for Redis. Set ContextTimeoutEnabled, so that a request does not wait longer than its own context. New refuses
@@ -53,7 +53,7 @@ func New(client redis.UniversalClient, c Config) (*Store, error) {
 		problems = append(problems, errors.New("client is a redis.Ring: it must be a Client or a ClusterClient: a Ring looks for the keys of a missing node on another one"))
 	}
 	if c.Prefix == "" {
-		c.Prefix = DefaultPrefix
+		c.Prefix = defaultPrefix
 	}
 	if len(c.Prefix) > 64 || strings.IndexFunc(c.Prefix, func(r rune) bool { return r <= ' ' || r > '~' || r == '{' || r == '}' }) >= 0 {
 		problems = append(problems, fmt.Errorf("prefix is %q: it must be at most 64 bytes of visible ASCII without braces", c.Prefix))
@@ -104,26 +104,26 @@ func (s *Store) enter(ctx context.Context) (leave func(), err error) {
 	}
 }
 
-// Claim implements idempotency.Store. Redis removes expired keys, so Claimed.Expired is never set.
-func (s *Store) Claim(ctx context.Context, k idempotency.StoreKey, fingerprint []byte, lease, ttl time.Duration) (idempotency.Claimed, error) {
+// Claim implements store.Store. Redis removes expired keys, so Claimed.Expired is never set.
+func (s *Store) Claim(ctx context.Context, k store.Key, fingerprint []byte, lease, ttl time.Duration) (store.Claimed, error) {
 	leave, err := s.enter(ctx)
 	if err != nil {
-		return idempotency.Claimed{}, fmt.Errorf("claim key in redis: %w", err)
+		return store.Claimed{}, fmt.Errorf("claim key in redis: %w", err)
 	}
 	defer leave()
 	reply, err := s.run(ctx, claimScript, k, fingerprint, rand.Text(), micros(lease), micros(ttl)).Slice()
 	if err != nil {
-		return idempotency.Claimed{}, fmt.Errorf("claim key in redis: %w", unusable(err))
+		return store.Claimed{}, fmt.Errorf("claim key in redis: %w", unusable(err))
 	}
 	claimed, err := claimedOf(reply)
 	if err != nil {
-		return idempotency.Claimed{}, fmt.Errorf("claim key in redis: %w: %w", idempotency.ErrUnusable, err)
+		return store.Claimed{}, fmt.Errorf("claim key in redis: %w: %w", store.ErrUnusable, err)
 	}
 	return claimed, nil
 }
 
-// Renew implements idempotency.Store. It also returns false if Redis has lost the key.
-func (s *Store) Renew(ctx context.Context, k idempotency.StoreKey, fence int64, lease time.Duration) (bool, error) {
+// Renew implements store.Store. It also returns false if Redis has lost the key.
+func (s *Store) Renew(ctx context.Context, k store.Key, fence int64, lease time.Duration) (bool, error) {
 	renewed, err := s.run(ctx, renewScript, k, fence, micros(lease)).Bool()
 	if err != nil {
 		return false, fmt.Errorf("renew lease in redis: %w", unusable(err))
@@ -131,9 +131,9 @@ func (s *Store) Renew(ctx context.Context, k idempotency.StoreKey, fence int64, 
 	return renewed, nil
 }
 
-// Finish implements idempotency.Store. It also returns false if Redis has lost the key, because the fingerprint is lost
+// Finish implements store.Store. It also returns false if Redis has lost the key, because the fingerprint is lost
 // too.
-func (s *Store) Finish(ctx context.Context, k idempotency.StoreKey, fence int64, a idempotency.StoredAnswer, ttl time.Duration) (expiresAt time.Time, mine bool, err error) {
+func (s *Store) Finish(ctx context.Context, k store.Key, fence int64, a store.Answer, ttl time.Duration) (expiresAt time.Time, mine bool, err error) {
 	headers, err := headersText(a.Header)
 	if err != nil {
 		return expiresAt, false, fmt.Errorf("store answer in redis: %w", err)
@@ -147,13 +147,13 @@ func (s *Store) Finish(ctx context.Context, k idempotency.StoreKey, fence int64,
 	}
 	micros, err := strconv.ParseInt(until, 10, 64)
 	if err != nil {
-		return expiresAt, false, fmt.Errorf("store answer in redis: %w: read expiry: %w", idempotency.ErrUnusable, err)
+		return expiresAt, false, fmt.Errorf("store answer in redis: %w: read expiry: %w", store.ErrUnusable, err)
 	}
 	return time.UnixMicro(micros), true, nil
 }
 
-// Release implements idempotency.Store.
-func (s *Store) Release(ctx context.Context, k idempotency.StoreKey, fence int64) error {
+// Release implements store.Store.
+func (s *Store) Release(ctx context.Context, k store.Key, fence int64) error {
 	if err := s.run(ctx, releaseScript, k, fence).Err(); err != nil {
 		return fmt.Errorf("release key in redis: %w", unusable(err))
 	}
@@ -161,7 +161,7 @@ func (s *Store) Release(ctx context.Context, k idempotency.StoreKey, fence int64
 }
 
 // run runs a script on a key: by its hash, or in full if Redis does not have it.
-func (s *Store) run(ctx context.Context, script *redis.Script, k idempotency.StoreKey, args ...any) *redis.Cmd {
+func (s *Store) run(ctx context.Context, script *redis.Script, k store.Key, args ...any) *redis.Cmd {
 	return script.Run(ctx, s.client, []string{nameOf(s.prefix, k)}, args...)
 }
 
@@ -169,7 +169,7 @@ func (s *Store) run(ctx context.Context, script *redis.Script, k idempotency.Sto
 // word is in the middle of the message.
 func unusable(err error) error {
 	if strings.Contains(err.Error(), "WRONGTYPE") {
-		return fmt.Errorf("%w: %w", idempotency.ErrUnusable, err)
+		return fmt.Errorf("%w: %w", store.ErrUnusable, err)
 	}
 	return err
 }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/holdfast-go/holdfast/idempotency"
+	"github.com/holdfast-go/holdfast/idempotency/store"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
@@ -51,7 +51,7 @@ func TestStore_AClaimFinishedIsAnsweredByteForByte(t *testing.T) {
 		every[i] = byte(i)
 	}
 	b := setup(t)
-	for name, a := range map[string]idempotency.StoredAnswer{
+	for name, a := range map[string]store.Answer{
 		"an ordinary one":        answerOf("{\"id\": 1}\n"),
 		"every byte":             answerOf(string(every)),
 		"a mebibyte":             answerOf(strings.Repeat(string(every), 4096)),
@@ -59,14 +59,14 @@ func TestStore_AClaimFinishedIsAnsweredByteForByte(t *testing.T) {
 		"an omitted body":        {Status: 200, Header: http.Header{}, Omitted: true, BodyHash: []byte("x"), ResultRef: "r\x00\xff"},
 		"every byte in a header": {Status: 200, Header: http.Header{"Link": {string(every), "", "b"}, "Content-Type": {}}, Body: []byte("x"), BodyHash: []byte{0}},
 	} {
-		k := idempotency.StoreKey{Operation: "POST /charges", Key: name}
+		k := store.Key{Operation: "POST /charges", Key: name}
 		c := b.mine(k, asked)
 		if c.Attempt != 1 || c.Expired {
 			t.Errorf("claimed %+v, want the first attempt", c)
 		}
 		b.is(true)(b.finish(k, c.Fence, a))
 		got := b.answered(k, a)
-		if ends := b.client.PExpireTime(t.Context(), nameOf(DefaultPrefix, k)).Val(); (time.Duration(got.ExpiresAt.UnixMicro())*time.Microsecond - ends).Abs() > time.Millisecond {
+		if ends := b.client.PExpireTime(t.Context(), nameOf(defaultPrefix, k)).Val(); (time.Duration(got.ExpiresAt.UnixMicro())*time.Microsecond - ends).Abs() > time.Millisecond {
 			t.Errorf("%s expires at %s, and the key at %s", name, got.ExpiresAt, ends)
 		}
 		if left := time.Until(got.ExpiresAt); left > day+time.Minute || left < day-time.Minute {
@@ -98,7 +98,7 @@ func TestStore_ALeaseThatRanOutIsTakenOverUnderAHigherFence(t *testing.T) {
 	if err != nil || !first.Mine {
 		t.Fatalf("claimed %+v, %v", first, err)
 	}
-	var second idempotency.Claimed
+	var second store.Claimed
 	wait.Until(t, "the lease runs out", func() bool {
 		second = b.claim(one, asked)
 		return second.Mine
@@ -117,7 +117,7 @@ func TestStore_ALeaseThatRanOutIsTakenOverUnderAHigherFence(t *testing.T) {
 }
 
 // late does under a fence all that its owner might: it has come too late, and nothing changes.
-func (b *bundle) late(k idempotency.StoreKey, fence int64) {
+func (b *bundle) late(k store.Key, fence int64) {
 	b.Helper()
 	b.unchanged(k, func() {
 		b.is(false)(b.store.Renew(b.Context(), k, fence, long))
@@ -173,17 +173,17 @@ func TestStore_ARenewedLeaseKeepsAKeyThatWouldHaveExpired(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.is(true)(b.store.Renew(t.Context(), one, c.Fence, time.Hour))
-	if left := b.client.PTTL(t.Context(), nameOf(DefaultPrefix, one)).Val(); left < 59*time.Minute {
+	if left := b.client.PTTL(t.Context(), nameOf(defaultPrefix, one)).Val(); left < 59*time.Minute {
 		t.Errorf("the key ends in %s, before its lease", left)
 	}
 	b.unchangedExpiry(one, func() { b.is(true)(b.store.Renew(t.Context(), one, c.Fence, time.Second)) })
 }
 
 // unchangedExpiry checks that f leaves alone when a key ends.
-func (b *bundle) unchangedExpiry(k idempotency.StoreKey, f func()) {
+func (b *bundle) unchangedExpiry(k store.Key, f func()) {
 	b.Helper()
-	before := b.client.PExpireTime(b.Context(), nameOf(DefaultPrefix, k)).Val()
-	if f(); b.client.PExpireTime(b.Context(), nameOf(DefaultPrefix, k)).Val() != before {
+	before := b.client.PExpireTime(b.Context(), nameOf(defaultPrefix, k)).Val()
+	if f(); b.client.PExpireTime(b.Context(), nameOf(defaultPrefix, k)).Val() != before {
 		b.Fatal("the key ends at another time")
 	}
 }
@@ -193,7 +193,7 @@ func TestStore_ALeaseLongerThanTheTTLKeepsItsKey(t *testing.T) {
 	if _, err := b.store.Claim(t.Context(), one, asked, time.Hour, time.Second); err != nil {
 		t.Fatal(err)
 	}
-	if left := b.client.PTTL(t.Context(), nameOf(DefaultPrefix, one)).Val(); left < 59*time.Minute {
+	if left := b.client.PTTL(t.Context(), nameOf(defaultPrefix, one)).Val(); left < 59*time.Minute {
 		t.Errorf("the key ends in %s, before its lease", left)
 	}
 }
@@ -220,7 +220,7 @@ func TestStore_AfterItsTimeAKeyIsNewForAnyRequestAndItsFencesStillRise(t *testin
 	if until, mine, err := b.store.Finish(t.Context(), one, first.Fence, answerOf("x"), time.Millisecond); !mine || err != nil || time.Until(until).Abs() > time.Minute {
 		t.Fatalf("finished until %v: %t, %v", until, mine, err)
 	}
-	var second idempotency.Claimed
+	var second store.Claimed
 	wait.Until(t, "the answer expires", func() bool {
 		second = b.claim(one, other)
 		return second.Mine
@@ -249,8 +249,8 @@ func TestStore_WhatCannotBeReadIsNeitherRunNorReplayed(t *testing.T) {
 	fence := b.mine(one, asked).Fence
 	b.is(true)(b.finish(one, fence, answerOf("x")))
 	done := b.kept(one)
-	k := idempotency.StoreKey{Key: "broken"}
-	name := nameOf(DefaultPrefix, k)
+	k := store.Key{Key: "broken"}
+	name := nameOf(defaultPrefix, k)
 	for what, change := range map[string]func(){
 		"something else than a hash": func() { b.client.Set(t.Context(), name, "x", 0) },
 		"a hash of somebody else's":  func() { b.client.HSet(t.Context(), name, "a", "b") },
@@ -275,7 +275,7 @@ func TestStore_WhatCannotBeReadIsNeitherRunNorReplayed(t *testing.T) {
 		change()
 		before := b.client.Dump(t.Context(), name).Val()
 		c, err := b.store.Claim(t.Context(), k, asked, long, day)
-		if !errors.Is(err, idempotency.ErrUnusable) || c.Mine || c.Answer != nil {
+		if !errors.Is(err, store.ErrUnusable) || c.Mine || c.Answer != nil {
 			t.Errorf("%s: claimed %+v, %v", what, c, err)
 		}
 		if b.client.Dump(t.Context(), name).Val() != before {
@@ -286,7 +286,7 @@ func TestStore_WhatCannotBeReadIsNeitherRunNorReplayed(t *testing.T) {
 	_, renewing := b.store.Renew(t.Context(), k, 1, long)
 	_, finishing := b.finish(k, 1, answerOf("x"))
 	for _, err := range []error{renewing, finishing, b.store.Release(t.Context(), k, 1)} {
-		if !errors.Is(err, idempotency.ErrUnusable) {
+		if !errors.Is(err, store.ErrUnusable) {
 			t.Errorf("err = %v", err)
 		}
 	}
@@ -294,13 +294,13 @@ func TestStore_WhatCannotBeReadIsNeitherRunNorReplayed(t *testing.T) {
 
 func TestStore_KeysOfAnyBytesAreToldApart(t *testing.T) {
 	b := setup(t)
-	var keys []idempotency.StoreKey
+	var keys []store.Key
 	for c := range 256 {
-		keys = append(keys, idempotency.StoreKey{Operation: "POST /charges", Key: string([]byte{byte(c)})},
-			idempotency.StoreKey{Operation: string([]byte{byte(c)}), Key: "k"}, idempotency.StoreKey{Scope: string([]byte{byte(c)}), Key: "k"})
+		keys = append(keys, store.Key{Operation: "POST /charges", Key: string([]byte{byte(c)})},
+			store.Key{Operation: string([]byte{byte(c)}), Key: "k"}, store.Key{Scope: string([]byte{byte(c)}), Key: "k"})
 	}
-	keys = append(keys, idempotency.StoreKey{}, idempotency.StoreKey{Scope: "ab", Operation: "c", Key: "d"}, idempotency.StoreKey{Scope: "a", Operation: "bc", Key: "d"},
-		idempotency.StoreKey{Scope: "a", Operation: "b", Key: "cd"}, idempotency.StoreKey{Operation: strings.Repeat("x", 300)}, idempotency.StoreKey{Operation: strings.Repeat("x", 301)})
+	keys = append(keys, store.Key{}, store.Key{Scope: "ab", Operation: "c", Key: "d"}, store.Key{Scope: "a", Operation: "bc", Key: "d"},
+		store.Key{Scope: "a", Operation: "b", Key: "cd"}, store.Key{Operation: strings.Repeat("x", 300)}, store.Key{Operation: strings.Repeat("x", 301)})
 	for _, k := range keys {
 		b.mine(k, asked)
 	}
@@ -311,19 +311,19 @@ func TestStore_KeysOfAnyBytesAreToldApart(t *testing.T) {
 
 func TestStore_ANameShowsTheOperationAndNothingThatMeansSomething(t *testing.T) {
 	t.Parallel()
-	got := nameOf(DefaultPrefix, idempotency.StoreKey{Scope: "principal:a", Operation: "POST /charges/{id}/refunds:*\n", Key: "k1"})
+	got := nameOf(defaultPrefix, store.Key{Scope: "principal:a", Operation: "POST /charges/{id}/refunds:*\n", Key: "k1"})
 	if head, tail := got[:len(got)-64], got[len(got)-64:]; head != "idempotency:POST_/charges/_id_/refunds___:" || strings.Trim(tail, "0123456789abcdef") != "" {
 		t.Errorf("the name is %q", got)
 	}
 	for _, operation := range []string{"", "{}", "ü\xff", strings.Repeat("/{x}", 500)} {
-		name := nameOf(DefaultPrefix, idempotency.StoreKey{Operation: operation})
-		if strings.ContainsAny(name, "{}*?[]\n\x00") || len(name) > len(DefaultPrefix)+shownOperation+1+64 {
+		name := nameOf(defaultPrefix, store.Key{Operation: operation})
+		if strings.ContainsAny(name, "{}*?[]\n\x00") || len(name) > len(defaultPrefix)+shownOperation+1+64 {
 			t.Errorf("the name of %q is %q", operation, name)
 		}
 	}
 	// What is in Redis was named by an older version: a name never changes.
 	const golden = "idempotency:POST_/charges:c980b6f6c7acd3abca87baa9bc0b5609ca87cf2156148fde7c066b4bb9bf2604"
-	if got := nameOf(DefaultPrefix, one); got != golden {
+	if got := nameOf(defaultPrefix, one); got != golden {
 		t.Errorf("the name is %q, want %q", got, golden)
 	}
 }
