@@ -14,8 +14,8 @@ func TestClaimDoubt_AClaimOfUnknownOutcomeIsNotCalledNothingWhereItIsKept(t *tes
 		route Route
 		code  string
 	}{
-		"kept":     {completed(), CodeOutcomeUnknown},
-		"not kept": {Route{Lease: aLease, Operation: "sell"}, CodeStoreUnavailable},
+		"kept":     {completed(), codeOutcomeUnknown},
+		"not kept": {Route{Lease: aLease, Operation: "sell"}, codeStoreUnavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := setup(t)

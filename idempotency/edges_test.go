@@ -19,7 +19,7 @@ func TestEdges_AMethodInAnotherCaseIsGuardedToo(t *testing.T) {
 	b := setup(t)
 	h := b.service(b.guard(), b.charge)
 	for _, method := range []string{"post", "Post", "patch"} {
-		b.is(b.send(h, sent{method: method}), 400, CodeKeyMissing)
+		b.is(b.send(h, sent{method: method}), 400, codeKeyMissing)
 		b.is(b.send(h, sent{method: method, key: "k-" + method}), 201, "")
 		b.is(b.send(h, sent{method: method, key: "k-" + method}), 201, "")
 	}
@@ -35,7 +35,7 @@ func TestEdges_ALimitInFrontIsReportedAsWhatItIs(t *testing.T) {
 		h.ServeHTTP(w, r)
 	})
 	w := b.send(outer, sent{key: "k", body: strings.Repeat("x", 101)})
-	b.is(w, 413, CodeRequestTooLarge)
+	b.is(w, 413, codeRequestTooLarge)
 	if detail := problemOf(t, w)["detail"]; detail != "Its body must have at most 100 bytes." {
 		t.Errorf("got %q", detail)
 	}

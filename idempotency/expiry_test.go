@@ -37,7 +37,7 @@ func TestExpiry_AnExpiredKeyIsANewRequestWhoeverCleansUp(t *testing.T) {
 		t.Errorf("got %s, %v", second.Body, second.Header())
 	}
 	b.same(second, b.send(h, sent{key: "k", body: `{"amount": 20}`}))
-	b.is(b.send(h, sent{key: "k"}), 409, CodePayloadMismatch)
+	b.is(b.send(h, sent{key: "k"}), 409, codePayloadMismatch)
 	b.kept(2, 2, 1)
 	if !b.observed[1].Expired || b.observed[0].Expired {
 		t.Error("it was not said that the key had expired")

@@ -156,9 +156,9 @@ func TestFaults_AnAnswerNeverLeavesBeforeItsCommit(t *testing.T) {
 		}
 		w.WriteHeader(201)
 	})
-	b.is(b.send(h, sent{key: "k1"}), 500, CodeHandlerFault)
+	b.is(b.send(h, sent{key: "k1"}), 500, codeHandlerFault)
 	swallow = true
-	b.is(b.send(h, sent{key: "k2"}), 500, CodeHandlerFault)
+	b.is(b.send(h, sent{key: "k2"}), 500, codeHandlerFault)
 	b.kept(0, 0, 0)
 	ended := b.service(b.guard(), func(w http.ResponseWriter, r *http.Request) {
 		if err := Tx(r.Context()).Commit(r.Context()); err == nil {
@@ -181,7 +181,7 @@ func TestFaults_WithoutADatabaseNobodyIsLetThrough(t *testing.T) {
 	h := b.service(b.guardOn(pool), b.charge)
 	pool.Close()
 	w := b.send(h, sent{key: "k"})
-	b.is(w, 503, CodeStoreUnavailable)
+	b.is(w, 503, codeStoreUnavailable)
 	if w.Header().Get("Retry-After") == "" || b.runs.Load() != 0 {
 		t.Errorf("got %v, and the handler ran %d times", w.Header(), b.runs.Load())
 	}
@@ -192,7 +192,7 @@ func TestFaults_WithoutADatabaseNobodyIsLetThrough(t *testing.T) {
 	}
 	defer conn.Release()
 	h = b.service(b.guardOn(full, func(c *Config) { c.AcquireTimeout = 50 * time.Millisecond }), b.charge)
-	b.is(b.send(h, sent{key: "k"}), 503, CodeStoreUnavailable)
+	b.is(b.send(h, sent{key: "k"}), 503, codeStoreUnavailable)
 }
 
 // R18.
@@ -240,7 +240,7 @@ func TestFaults_ARowThatCannotBeTrustedStopsTheRequest(t *testing.T) {
 		b.is(b.send(h, sent{key: name}), 201, "")
 		pgtest.Exec(t, b.db, spoil)
 		runs := b.runs.Load()
-		b.is(b.send(h, sent{key: name}), 503, CodeAnswerUnusable)
+		b.is(b.send(h, sent{key: name}), 503, codeAnswerUnusable)
 		if b.runs.Load() != runs {
 			t.Errorf("%s: the handler ran again", name)
 		}

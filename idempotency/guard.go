@@ -204,7 +204,7 @@ func (rt *route) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case p == nil:
-	case p.code == CodeStoreUnavailable:
+	case p.code == codeStoreUnavailable:
 		rt.refuse(w, req, *p, Unavailable)
 		return
 	case p.status >= http.StatusInternalServerError: // The service is at fault, not the client.

@@ -94,7 +94,7 @@ func TestHostileAnswer_HintsThatWereSentAreNoPartOfAnAnswerThatIsNotTheHandlers(
 		return nil
 	}})
 	res, text := b.ask(s, "k", ctx)
-	if res.StatusCode != 500 || !strings.Contains(text, CodeHandlerFault) || len(hints) != 1 || hints[0] != "103</style.css>; rel=preload" {
+	if res.StatusCode != 500 || !strings.Contains(text, codeHandlerFault) || len(hints) != 1 || hints[0] != "103</style.css>; rel=preload" {
 		t.Fatalf("got %d %s, hints %v", res.StatusCode, text, hints)
 	}
 	if res.Header.Get("Set-Cookie") != "" || res.Header.Get("Link") != "" {

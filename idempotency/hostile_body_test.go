@@ -83,7 +83,7 @@ func TestHostileBody_AFormThatWasParsedInFrontIsPartOfTheFingerprint(t *testing.
 			if code, text := b.overTheWire(h, key, form, body("10")); code != 201 || text != "10" {
 				t.Errorf("%s, %s: a repeat got %d %s", name, how, code, text)
 			}
-			if code, text := b.overTheWire(h, key, form, body("9999")); code != 409 || !strings.Contains(text, CodePayloadMismatch) {
+			if code, text := b.overTheWire(h, key, form, body("9999")); code != 409 || !strings.Contains(text, codePayloadMismatch) {
 				t.Errorf("%s, %s: another amount under the same key got %d %s", name, how, code, text)
 			}
 		}
@@ -111,11 +111,11 @@ func TestHostileBody_ABodyThatSomebodyReadInFrontIsRefusedAndNotTakenForEmpty(t 
 			inner.ServeHTTP(w, r)
 		})
 		contentType, body := multi("10")
-		if code, text := b.overTheWire(h, "k", contentType, bytes.NewReader(body)); code != 500 || !strings.Contains(text, CodeHandlerFault) {
+		if code, text := b.overTheWire(h, "k", contentType, bytes.NewReader(body)); code != 500 || !strings.Contains(text, codeHandlerFault) {
 			t.Errorf("%s: got %d %s", name, code, text)
 		}
 		if name == "parsed in parts" {
-			if code, text := b.overTheWire(h, "k", contentType, io.MultiReader(bytes.NewReader(body))); code != 500 || !strings.Contains(text, CodeHandlerFault) {
+			if code, text := b.overTheWire(h, "k", contentType, io.MultiReader(bytes.NewReader(body))); code != 500 || !strings.Contains(text, codeHandlerFault) {
 				t.Errorf("%s, in chunks: got %d %s", name, code, text)
 			}
 		}
@@ -162,7 +162,7 @@ func TestHostileBody_ARequestGuardedTwiceWithOneKeyIsAFaultAndKeepsNothing(t *te
 			h := g.Route(o)(b.service(g, b.charge, o))
 			for range 2 {
 				w := b.send(h, sent{key: "k"})
-				b.is(w, 500, CodeHandlerFault)
+				b.is(w, 500, codeHandlerFault)
 			}
 			b.kept(0, 0, map[bool]int64{true: 1}[o.Lease > 0]) // under a lease its row stays, without an answer
 			// A handler that passes work on under keys of its own is not guarded twice.

@@ -37,10 +37,10 @@ func TestHostileBudget_ABudgetThatEndsDuringALookupIsAnsweredByWhatIsKnown(t *te
 		code int
 		says string
 	}{
-		{"in a transaction, at the first look after the lock was not free", Route{}, 1, 409, CodeInProgress},
-		{"in a transaction, while it waits", Route{}, 2, 409, CodeInProgress},
-		{"under a lease, while it waits", Route{Lease: 30 * time.Second}, 2, 409, CodeInProgress},
-		{"under a lease, before anything is known", Route{Lease: 30 * time.Second}, 1, 503, CodeStoreUnavailable},
+		{"in a transaction, at the first look after the lock was not free", Route{}, 1, 409, codeInProgress},
+		{"in a transaction, while it waits", Route{}, 2, 409, codeInProgress},
+		{"under a lease, while it waits", Route{Lease: 30 * time.Second}, 2, 409, codeInProgress},
+		{"under a lease, before anything is known", Route{Lease: 30 * time.Second}, 1, 503, codeStoreUnavailable},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := setup(t)

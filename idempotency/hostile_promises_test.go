@@ -39,7 +39,7 @@ func TestHostilePromises_AnAnswerThatSomebodyElseStoredIsNotTakenForOnesOwn(t *t
 	if !f.struck.Load() {
 		t.Fatal("the fault did not happen")
 	}
-	b.is(first, 503, CodeStoreUnavailable) // not 201 with a charge that was rolled back
+	b.is(first, 503, codeStoreUnavailable) // not 201 with a charge that was rolled back
 	b.same(between, b.send(h, sent{key: "k"}))
 	b.kept(2, 2, 2)
 }
@@ -60,7 +60,7 @@ func TestHostilePromises_TheStatusOfARequestIsThatOfWhoeverAsks(t *testing.T) {
 	}
 	for _, account := range []string{"a", "b"} {
 		w := b.send(h, sent{key: "k", account: account})
-		if b.is(w, 202, CodeInProgress); w.Header().Get("Location") != "/accounts/"+account+"/charges/k" {
+		if b.is(w, 202, codeInProgress); w.Header().Get("Location") != "/accounts/"+account+"/charges/k" {
 			t.Errorf("%s is sent to %s", account, w.Header().Get("Location"))
 		}
 	}

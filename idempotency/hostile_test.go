@@ -67,7 +67,7 @@ func TestHostile_ARequestWithoutWhatAFingerprintNeedsIsNotRetryable(t *testing.T
 	b := setup(t)
 	h := b.service(b.guard(), b.charge, Route{Fingerprint: func(*http.Request, []byte) ([]byte, error) { return nil, errors.New("there is no amount") }})
 	w := b.send(h, sent{key: "k"})
-	b.is(w, 400, CodeRequestUnread)
+	b.is(w, 400, codeRequestUnread)
 	if problemOf(t, w)["retryable"] != false || problemOf(t, w)["detail"] != "there is no amount" {
 		t.Errorf("got %s", w.Body)
 	}
@@ -79,7 +79,7 @@ func TestHostile_APrincipalThatIsNoTextIsNobody(t *testing.T) {
 	b := setup(t)
 	h := b.service(b.guard(), b.charge)
 	for _, account := range []string{"a\xff", "a\x00", string(make([]byte, 513))} {
-		b.is(b.send(h, sent{key: "k", header: http.Header{"Account": {account}}}), 401, CodePrincipalUnknown)
+		b.is(b.send(h, sent{key: "k", header: http.Header{"Account": {account}}}), 401, codePrincipalUnknown)
 	}
 	b.kept(0, 0, 0)
 }
@@ -100,7 +100,7 @@ func TestHostile_AClientWhoseWaitIsOverLearnsThatItsRequestRuns(t *testing.T) {
 		if w.Code == 503 && try < 10 { // Its time was over while the database was asked.
 			continue
 		}
-		b.is(w, 409, CodeInProgress)
+		b.is(w, 409, codeInProgress)
 		break
 	}
 	letGo()

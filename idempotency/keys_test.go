@@ -24,7 +24,7 @@ func TestKeys_APrincipalHasNoMoreKeysThanItMay(t *testing.T) {
 				b.is(b.send(h, sent{key: fmt.Sprint("k", i)}), http.StatusCreated, "")
 			}
 			w := b.send(h, sent{key: "one-more"})
-			b.is(w, http.StatusTooManyRequests, CodeTooManyKeys)
+			b.is(w, http.StatusTooManyRequests, codeTooManyKeys)
 			if got := w.Header().Get("Error-Code"); got != "RATE_LIMIT.idempotency.too_many_keys" || w.Header().Get("Retry-After") != "60" {
 				t.Errorf("it has the headers %v", w.Header())
 			}
@@ -40,11 +40,11 @@ func TestKeys_APrincipalHasNoMoreKeysThanItMay(t *testing.T) {
 			b.is(b.send(h, sent{key: "k1", header: http.Header{"Account": {"another"}}}), http.StatusCreated, "")
 			// Another process counts for itself.
 			other := b.service(b.guard(func(c *Config) { c.MaxKeys = 3 }), charge, o)
-			b.is(b.send(other, sent{key: "one-more"}), http.StatusTooManyRequests, CodeTooManyKeys)
+			b.is(b.send(other, sent{key: "one-more"}), http.StatusTooManyRequests, codeTooManyKeys)
 			pgtest.Exec(t, b.db, "delete from holdfast.idempotency where key = 'k2'")
 			fresh := b.service(b.guard(func(c *Config) { c.MaxKeys = 3 }), charge, o)
 			b.is(b.send(fresh, sent{key: "one-more"}), http.StatusCreated, "")
-			b.is(b.send(fresh, sent{key: "yet-another"}), http.StatusTooManyRequests, CodeTooManyKeys)
+			b.is(b.send(fresh, sent{key: "yet-another"}), http.StatusTooManyRequests, codeTooManyKeys)
 		})
 	}
 }
@@ -69,7 +69,7 @@ func TestKeys_RequestsThatStoreNothingTakeNoRoom(t *testing.T) {
 			for _, key := range []string{"one", "two"} {
 				b.is(b.send(h, sent{key: key}), http.StatusCreated, "")
 			}
-			b.is(b.send(h, sent{key: "three"}), http.StatusTooManyRequests, CodeTooManyKeys)
+			b.is(b.send(h, sent{key: "three"}), http.StatusTooManyRequests, codeTooManyKeys)
 		})
 	}
 }
@@ -128,7 +128,7 @@ func TestKeys_AnAnswerThatIsTooLongIsNotHeldInMemory(t *testing.T) {
 			}
 			rows := pgtest.Count(t, b.db, "select count(*) from charge")
 			length = 2100
-			b.is(b.send(h, sent{key: "longer"}), http.StatusInternalServerError, CodeHandlerFault)
+			b.is(b.send(h, sent{key: "longer"}), http.StatusInternalServerError, codeHandlerFault)
 			if failed == nil || !strings.Contains(failed.Error(), "MaxAnswer") {
 				t.Errorf("the handler's write says %v", failed)
 			}

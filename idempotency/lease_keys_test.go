@@ -95,7 +95,7 @@ func TestLeaseKeys_OnlyAnUnfinishedRequestWithStepsOutlivesItsTTL(t *testing.T) 
 	}
 	h := b.sell(g, o)
 	b.is(b.send(h, sent{key: "bare", body: `{"amount": 20}`}), 201, "") // It is a new request.
-	b.is(b.send(h, sent{key: "stepped", body: `{"amount": 20}`}), 409, CodePayloadMismatch)
+	b.is(b.send(h, sent{key: "stepped", body: `{"amount": 20}`}), 409, codePayloadMismatch)
 	b.is(b.send(h, sent{key: "stepped"}), 201, "")
 	b.sold(2)
 
@@ -148,10 +148,10 @@ func TestLeaseKeys_ARouteThatChangesItsModeNeverRunsARequestTwice(t *testing.T) 
 	// A transaction meets a lease: while it lives, and after it has run out.
 	b.at = func(place string, r *http.Request) error {
 		if place == "after the call" {
-			b.is(b.send(inTx, sent{key: "k"}), 409, CodeInProgress)
+			b.is(b.send(inTx, sent{key: "k"}), 409, codeInProgress)
 			b.lapse()
-			b.is(b.send(inTx, sent{key: "k"}), 409, CodeInProgress)
-			b.is(b.send(inTx, sent{key: "k", body: `{"amount": 20}`}), 409, CodePayloadMismatch)
+			b.is(b.send(inTx, sent{key: "k"}), 409, codeInProgress)
+			b.is(b.send(inTx, sent{key: "k", body: `{"amount": 20}`}), 409, codePayloadMismatch)
 		}
 		return nil
 	}
@@ -165,7 +165,7 @@ func TestLeaseKeys_ARouteThatChangesItsModeNeverRunsARequestTwice(t *testing.T) 
 
 	// A lease meets a transaction that runs: its lock is what it sees.
 	busy := b.service(b.guard(), func(w http.ResponseWriter, r *http.Request) {
-		b.is(b.send(leased, sent{key: "k2"}), 409, CodeInProgress)
+		b.is(b.send(leased, sent{key: "k2"}), 409, codeInProgress)
 		b.charge(w, r)
 	}, Route{Operation: "sell"})
 	second := b.send(busy, sent{key: "k2"})
@@ -180,7 +180,7 @@ func TestLeaseKeys_ARouteThatChangesItsModeNeverRunsARequestTwice(t *testing.T) 
 			from holdfast.idempotency where key = 'k2'`)
 		b.charge(w, r)
 	}, Route{Operation: "sell"})
-	b.is(b.send(beside, sent{key: "k3"}), 409, CodeInProgress)
+	b.is(b.send(beside, sent{key: "k3"}), 409, codeInProgress)
 	b.kept(2, 2, 3)
 }
 

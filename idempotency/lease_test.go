@@ -47,7 +47,7 @@ func TestLease_ALeasedRequestIsAnsweredOnceAndReplayedWithoutAWrite(t *testing.T
 	if before != after {
 		t.Errorf("a repeat wrote: the row was %s and is %s", before, after)
 	}
-	b.is(b.send(h, sent{key: "k", body: `{"amount": 20}`}), 409, CodePayloadMismatch)
+	b.is(b.send(h, sent{key: "k", body: `{"amount": 20}`}), 409, codePayloadMismatch)
 	b.sold(1)
 	if got := b.results(); !slices.Equal(got, []Result{Created, Replayed, Replayed, Replayed, Conflict}) || b.observed[0].Attempt != 1 || b.observed[1].Attempt != 0 {
 		t.Errorf("reported %+v", b.observed)
@@ -102,15 +102,15 @@ func TestLease_AKeyWhoseProcessEndedIsInUseUntilItsLeaseRunsOut(t *testing.T) {
 	b.abandonAt(g, "after the call")
 	other := b.sell(b.guard())
 	w := b.send(other, sent{key: "k"})
-	b.is(w, 409, CodeInProgress)
+	b.is(w, 409, codeInProgress)
 	if w.Header().Get("Retry-After") == "" {
 		t.Error("it is not said when to ask again")
 	}
-	b.is(b.send(b.sell(b.guard(), Route{Lease: aLease, StatusURL: func(r *http.Request, key string) string { return "/status/" + key }}), sent{key: "k"}), 202, CodeInProgress)
-	b.is(b.send(other, sent{key: "k", body: `{"amount": 20}`}), 409, CodePayloadMismatch)
+	b.is(b.send(b.sell(b.guard(), Route{Lease: aLease, StatusURL: func(r *http.Request, key string) string { return "/status/" + key }}), sent{key: "k"}), 202, codeInProgress)
+	b.is(b.send(other, sent{key: "k", body: `{"amount": 20}`}), 409, codePayloadMismatch)
 	b.ending()
 	b.is(b.send(b.sell(b.guard(), Route{Lease: aLease, Wait: time.Minute}), sent{key: "k"}), 201, "") // waits for the lease to end
-	b.is(b.send(other, sent{key: "k", body: `{"amount": 20}`}), 409, CodePayloadMismatch)
+	b.is(b.send(other, sent{key: "k", body: `{"amount": 20}`}), 409, codePayloadMismatch)
 	b.sold(1)
 }
 
@@ -122,7 +122,7 @@ func TestLease_AMismatchIsSaidAlsoAfterALeaseThatRanOut(t *testing.T) {
 	b.abandonAt(g, "before the call")
 	b.lapse()
 	h := b.sell(b.guard())
-	b.is(b.send(h, sent{key: "k", body: `{"amount": 20}`}), 409, CodePayloadMismatch)
+	b.is(b.send(h, sent{key: "k", body: `{"amount": 20}`}), 409, codePayloadMismatch)
 	b.is(b.send(h, sent{key: "k"}), 201, "")
 	b.sold(1)
 }
@@ -230,7 +230,7 @@ func TestLease_Trap30WhoIsThawedAfterItsLeaseWritesNothing(t *testing.T) {
 	b.is(second, 201, "")
 	close(thaw)
 	w := <-answer
-	b.is(w, 409, CodeInProgress)
+	b.is(w, 409, codeInProgress)
 	if w.Header().Get("Retry-After") == "" {
 		t.Error("it is not said when to ask again")
 	}
@@ -260,7 +260,7 @@ func TestLease_Trap30AHandlerHearsThatItsLeaseIsLost(t *testing.T) {
 	go func() { answer <- b.send(h, sent{key: "k"}) }()
 	<-began
 	pgtest.Exec(t, b.db, "update holdfast.idempotency set fence = nextval('holdfast.idempotency_fence')")
-	b.is(<-answer, 409, CodeInProgress)
+	b.is(<-answer, 409, codeInProgress)
 	if !errors.Is(cause, ErrLeaseLost) || !errors.Is(stepped, ErrLeaseLost) {
 		t.Errorf("its context ended by %v, its step by %v", cause, stepped)
 	}
@@ -307,7 +307,7 @@ func TestLease_ALeaseOutlastsAStepThatTakesLonger(t *testing.T) {
 			return pgtest.Count(t, b.db, "select count(*) from holdfast.idempotency where lease_until < clock_timestamp()") == 1
 		})
 		begun := time.Now()
-		b.is(b.send(other, sent{key: "k"}), 409, CodeInProgress) // The row is locked by the step: nobody waits for it, nobody gets it.
+		b.is(b.send(other, sent{key: "k"}), 409, codeInProgress) // The row is locked by the step: nobody waits for it, nobody gets it.
 		if took := time.Since(begun); took > 20*time.Second {
 			t.Errorf("a claim waited %s for a step", took)
 		}
@@ -336,7 +336,7 @@ func TestLease_ARaceForAKeyIsDecidedByItsClaim(t *testing.T) {
 	second := b.guard()
 	var once sync.Once
 	second.pool = b.traced(&beforeQuery{match: "idempotency.claim", do: func() { once.Do(func() { b.is(b.send(first, sent{key: "k"}), 500, "") }) }})
-	b.is(b.send(b.sell(second), sent{key: "k", body: `{"amount": 20}`}), 409, CodePayloadMismatch)
+	b.is(b.send(b.sell(second), sent{key: "k", body: `{"amount": 20}`}), 409, codePayloadMismatch)
 	// One comes and is answered.
 	fail = false
 	b.is(b.send(first, sent{key: "k"}), 201, "")

@@ -27,7 +27,7 @@ func TestMount_TwoMountsOfOneGuardAreTwoOperations(t *testing.T) {
 			b.is(first, 201, "")
 			b.same(first, b.send(mux, sent{key: "k", path: "/payments/"}))
 			if o.Operation != "" {
-				b.is(b.send(mux, sent{key: "k", path: "/refunds/"}), 409, CodePayloadMismatch)
+				b.is(b.send(mux, sent{key: "k", path: "/refunds/"}), 409, codePayloadMismatch)
 				return
 			}
 			for _, path := range []string{"/refunds/", "/payments/7/lines", "/v1/charges"} {
@@ -37,7 +37,7 @@ func TestMount_TwoMountsOfOneGuardAreTwoOperations(t *testing.T) {
 				}
 				b.same(w, b.send(mux, sent{key: "k", path: path}))
 			}
-			b.is(b.send(mux, sent{key: "k", path: "/payments/8/lines"}), 409, CodePayloadMismatch)
+			b.is(b.send(mux, sent{key: "k", path: "/payments/8/lines"}), 409, codePayloadMismatch)
 			want := []string{"POST /payments/{$}", "POST /refunds/{$}", "POST /payments/{id}/lines", "POST /v1/charges"}
 			if got := b.operations(); !slices.Equal(got, want) {
 				t.Errorf("got operations %q, want %q", got, want)

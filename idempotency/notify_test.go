@@ -58,7 +58,7 @@ func TestNotify_EachRequestIsOneLineOfTheLogWithoutItsKeyAndItsPayload(t *testin
 		t.Errorf("payload_hash %v does not lead to the row", created["payload_hash"])
 	}
 	conflict := ask(sent{key: key, header: http.Header{"Traceparent": {"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}}})
-	has(conflict, map[string]any{"level": "INFO", "outcome": "conflict", "status": 409.0, "error_code": "CONFLICT." + CodePayloadMismatch, "idempotency_key": created["idempotency_key"],
+	has(conflict, map[string]any{"level": "INFO", "outcome": "conflict", "status": 409.0, "error_code": "CONFLICT." + codePayloadMismatch, "idempotency_key": created["idempotency_key"],
 		"correlation_id": "0af7651916cd43dd8448eb211c80319c", "from_state": "complete", "to_state": "complete"})
 	if conflict["payload_hash"] == created["payload_hash"] {
 		t.Error("two payloads have one hash")
@@ -67,17 +67,17 @@ func TestNotify_EachRequestIsOneLineOfTheLogWithoutItsKeyAndItsPayload(t *testin
 	has(ask(s), map[string]any{"outcome": "created", "from_state": "expired", "to_state": "complete"})
 	answer = 503
 	has(ask(sent{key: "other"}), map[string]any{"level": "DEBUG", "outcome": "forgotten", "status": 503.0, "from_state": "none", "to_state": "none"})
-	has(ask(sent{}), map[string]any{"level": "DEBUG", "outcome": "refused", "error_code": "VALIDATION." + CodeKeyMissing, "from_state": "unknown"})
-	has(ask(sent{key: "other", header: http.Header{"Account": {""}}}), map[string]any{"level": "INFO", "outcome": "refused", "error_code": "AUTH." + CodePrincipalUnknown})
+	has(ask(sent{}), map[string]any{"level": "DEBUG", "outcome": "refused", "error_code": "VALIDATION." + codeKeyMissing, "from_state": "unknown"})
+	has(ask(sent{key: "other", header: http.Header{"Account": {""}}}), map[string]any{"level": "INFO", "outcome": "refused", "error_code": "AUTH." + codePrincipalUnknown})
 	pgtest.Exec(t, b.db, "update holdfast.idempotency set body_hash = ''")
 	unusable := ask(s)
-	has(unusable, map[string]any{"level": "ERROR", "outcome": "unusable", "error_code": "DEPENDENCY.unavailable." + CodeAnswerUnusable})
+	has(unusable, map[string]any{"level": "ERROR", "outcome": "unusable", "error_code": "DEPENDENCY.unavailable." + codeAnswerUnusable})
 	if text, _ := unusable["error"].(string); !strings.Contains(text, "stored answer cannot be used") {
 		t.Errorf("got %v", unusable)
 	}
 	pgtest.Exec(t, b.db, "drop table holdfast.idempotency cascade")
 	unavailable := ask(sent{key: "other"})
-	has(unavailable, map[string]any{"level": "WARN", "outcome": "unavailable", "status": 503.0, "error_code": "DEPENDENCY.unavailable." + CodeStoreUnavailable, "from_state": "unknown", "to_state": "unknown"})
+	has(unavailable, map[string]any{"level": "WARN", "outcome": "unavailable", "status": 503.0, "error_code": "DEPENDENCY.unavailable." + codeStoreUnavailable, "from_state": "unknown", "to_state": "unknown"})
 	if text, _ := unavailable["error"].(string); !strings.Contains(text, "look up key") {
 		t.Errorf("got %v", unavailable)
 	}
@@ -192,7 +192,7 @@ func TestNotify_ACodeShowsWhetherAProblemIsTheMiddlewares(t *testing.T) {
 	replay, mismatch := b.send(h, sent{key: "k"}), b.send(h, sent{key: "k", body: `{"amount": 11}`})
 	b.same(own, replay)
 	ours := problemOf(t, mismatch)
-	if mismatch.Code != own.Code || ours["code"] != CodePayloadMismatch || ours["type"] != "urn:holdfast:"+CodePayloadMismatch || ours["code"] == problemOf(t, own)["code"] {
+	if mismatch.Code != own.Code || ours["code"] != codePayloadMismatch || ours["type"] != "urn:holdfast:"+codePayloadMismatch || ours["code"] == problemOf(t, own)["code"] {
 		t.Errorf("got %s and %s", own.Body, mismatch.Body)
 	}
 	if mismatch.Header().Get("Idempotency-Status") != "" || replay.Header().Get("Idempotency-Status") != "replayed" {

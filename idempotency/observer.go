@@ -39,7 +39,7 @@ type Outcome struct {
 	Route     string // the operation if a route or a router names it, else "": safe as a metric label, and in logs
 	KeyHash   string // hash of key and scope: for logs and spans, not for metric labels
 	Status    int    // status of the answer; 0 if a panic continues
-	Code      string // code of the problem answer; "" for a handler's own answer
+	Code      string // code of the problem answer, one of docs/reference/http.md; "" for a handler's own answer
 	ErrorCode string // its error_code: the class, a dot, and Code
 	Omitted   bool   // the body was too long to be stored
 	Expired   bool   // the key was used before and its answer had expired

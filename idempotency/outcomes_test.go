@@ -75,9 +75,9 @@ func TestOutcomes_TheReplayOutcomesOfTheTableComeOut(t *testing.T) {
 				t.Errorf("row %d, %s: got %s, want %s", n+1, notes, w.Body, result)
 			}
 		case "conflict":
-			b.is(w, 409, CodePayloadMismatch)
+			b.is(w, 409, codePayloadMismatch)
 		case "pending":
-			b.is(w, 409, CodeInProgress)
+			b.is(w, 409, codeInProgress)
 		case "failed":
 			if shown != "" || pgtest.Count(t, b.db, "select count(*) from holdfast.idempotency where key = $1", key) != 0 {
 				t.Errorf("row %d, %s: something is kept, or said to be: %q", n+1, notes, shown)

@@ -8,22 +8,23 @@ import (
 	"github.com/holdfast-go/holdfast/retry"
 )
 
-// Codes of the middleware's own problem answers. They distinguish its 409 from one of your API.
+// Codes of the middleware's own problem answers: a contract with clients, which docs/reference/http.md lists. Their "idempotency."
+// distinguishes them from the codes of the API that is guarded.
 const (
-	CodeKeyMissing       = "idempotency.key_missing"
-	CodeKeyInvalid       = "idempotency.key_invalid"
-	CodePrincipalUnknown = "idempotency.principal_unknown"
-	CodeRequestTooLarge  = "idempotency.request_too_large"
-	CodeRequestUnread    = "idempotency.request_unreadable"
-	CodePayloadMismatch  = "idempotency.payload_mismatch"
-	CodeInProgress       = "idempotency.in_progress"
-	CodeStoreUnavailable = "idempotency.store_unavailable"
-	CodeOutcomeUnknown   = "idempotency.outcome_unknown"
-	CodeAnswerUnusable   = "idempotency.answer_unusable"
-	CodeHandlerFault     = "idempotency.handler_fault"
-	CodeHandlerTimeout   = "idempotency.handler_timeout"
-	CodeNoAnswer         = "idempotency.no_answer"
-	CodeTooManyKeys      = "idempotency.too_many_keys"
+	codeKeyMissing       = "idempotency.key_missing"
+	codeKeyInvalid       = "idempotency.key_invalid"
+	codePrincipalUnknown = "idempotency.principal_unknown"
+	codeRequestTooLarge  = "idempotency.request_too_large"
+	codeRequestUnread    = "idempotency.request_unreadable"
+	codePayloadMismatch  = "idempotency.payload_mismatch"
+	codeInProgress       = "idempotency.in_progress"
+	codeStoreUnavailable = "idempotency.store_unavailable"
+	codeOutcomeUnknown   = "idempotency.outcome_unknown"
+	codeAnswerUnusable   = "idempotency.answer_unusable"
+	codeHandlerFault     = "idempotency.handler_fault"
+	codeHandlerTimeout   = "idempotency.handler_timeout"
+	codeNoAnswer         = "idempotency.no_answer"
+	codeTooManyKeys      = "idempotency.too_many_keys"
 )
 
 // problem is an answer of the middleware itself (RFC 9457). Retryable says whether it is worth sending the same request
@@ -43,7 +44,7 @@ type problem struct {
 var (
 	keyMissing = problem{
 		status: http.StatusBadRequest,
-		code:   CodeKeyMissing,
+		code:   codeKeyMissing,
 		class:  retry.Validation,
 		title:  "Idempotency-Key is missing",
 		link:   true,
@@ -51,27 +52,27 @@ var (
 	}
 	keyInvalid = problem{
 		status: http.StatusBadRequest,
-		code:   CodeKeyInvalid,
+		code:   codeKeyInvalid,
 		class:  retry.Validation,
 		title:  "Idempotency-Key is invalid",
 		link:   true,
 	}
 	principalUnknown = problem{
 		status: http.StatusUnauthorized,
-		code:   CodePrincipalUnknown,
+		code:   codePrincipalUnknown,
 		class:  retry.Auth,
 		title:  "Authentication required",
 		detail: "A key belongs to an account: sign in first.",
 	}
 	requestTooLarge = problem{
 		status: http.StatusRequestEntityTooLarge,
-		code:   CodeRequestTooLarge,
+		code:   codeRequestTooLarge,
 		class:  retry.Validation,
 		title:  "The request is too large",
 	}
 	requestUnread = problem{
 		status:    http.StatusBadRequest,
-		code:      CodeRequestUnread,
+		code:      codeRequestUnread,
 		class:     retry.Validation,
 		title:     "The request's body could not be read",
 		detail:    "It ended early. Nothing was done; send the request again.",
@@ -79,12 +80,12 @@ var (
 	}
 	requestUnfit = problem{
 		status: http.StatusBadRequest,
-		code:   CodeRequestUnread,
+		code:   codeRequestUnread,
 		class:  retry.Validation,
 		title:  "The request's body could not be read",
 	}
 	payloadMismatch = problem{
-		code:   CodePayloadMismatch,
+		code:   codePayloadMismatch,
 		class:  retry.Conflict,
 		title:  "Idempotency-Key is already used",
 		link:   true,
@@ -92,7 +93,7 @@ var (
 	}
 	tooManyKeys = problem{
 		status:    http.StatusTooManyRequests,
-		code:      CodeTooManyKeys,
+		code:      codeTooManyKeys,
 		class:     retry.RateLimit,
 		title:     "Too many keys are kept for this account",
 		detail:    "Nothing was done. A key is kept for a while after its request was answered: send this request again later, with the same key.",
@@ -101,7 +102,7 @@ var (
 	}
 	inProgress = problem{
 		status:    http.StatusConflict,
-		code:      CodeInProgress,
+		code:      codeInProgress,
 		class:     retry.Conflict,
 		title:     "A request with this Idempotency-Key is in progress",
 		link:      true,
@@ -110,7 +111,7 @@ var (
 	}
 	accepted = problem{
 		status:    http.StatusAccepted,
-		code:      CodeInProgress,
+		code:      codeInProgress,
 		class:     retry.Conflict,
 		title:     "A request with this Idempotency-Key is in progress",
 		detail:    "Its status is at the Location of this answer.",
@@ -118,7 +119,7 @@ var (
 	}
 	storeUnavailable = problem{
 		status:    http.StatusServiceUnavailable,
-		code:      CodeStoreUnavailable,
+		code:      codeStoreUnavailable,
 		class:     retry.Unavailable,
 		title:     "The service is not available now",
 		detail:    "Nothing was done. Send the request again, with the same key.",
@@ -126,7 +127,7 @@ var (
 	}
 	outcomeUnknown = problem{
 		status:    http.StatusServiceUnavailable,
-		code:      CodeOutcomeUnknown,
+		code:      codeOutcomeUnknown,
 		class:     retry.Timeout,
 		title:     "The request may or may not have been carried out",
 		detail:    "Send it again with the same key: it is carried out once, and you get its answer.",
@@ -134,7 +135,7 @@ var (
 	}
 	answerUnusable = problem{
 		status:    http.StatusServiceUnavailable,
-		code:      CodeAnswerUnusable,
+		code:      codeAnswerUnusable,
 		class:     retry.Unavailable,
 		title:     "The stored answer cannot be used",
 		detail:    "The request was carried out before, but its answer cannot be read. It is not carried out again.",
@@ -142,7 +143,7 @@ var (
 	}
 	handlerFault = problem{
 		status:    http.StatusInternalServerError,
-		code:      CodeHandlerFault,
+		code:      codeHandlerFault,
 		class:     retry.Transient,
 		title:     "The request could not be completed",
 		detail:    "Nothing was done.",
@@ -150,14 +151,14 @@ var (
 	}
 	handlerTimeout = problem{
 		status:    http.StatusServiceUnavailable,
-		code:      CodeHandlerTimeout,
+		code:      codeHandlerTimeout,
 		class:     retry.Timeout,
 		title:     "The request could not be completed in time",
 		retryable: true,
 	}
 	noAnswer = problem{
 		status:    http.StatusServiceUnavailable,
-		code:      CodeNoAnswer,
+		code:      codeNoAnswer,
 		class:     retry.Unavailable,
 		title:     "The request could not be completed",
 		retryable: true,

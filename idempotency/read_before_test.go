@@ -45,7 +45,7 @@ func TestReadBefore_ABodyOfUnknownLengthThatWasReadBeforeIsNotTakenForEmpty(t *t
 			if c.chunks {
 				body = io.MultiReader(body)
 			}
-			if code, answer := b.overTheWire(h, name, "application/json", body); code != want || code == 500 && !strings.Contains(answer, CodeHandlerFault) {
+			if code, answer := b.overTheWire(h, name, "application/json", body); code != want || code == 500 && !strings.Contains(answer, codeHandlerFault) {
 				t.Errorf("%s: request %d got %d %s, want %d", name, i+1, code, answer, want)
 			}
 		}

@@ -56,7 +56,7 @@ func TestRefused_ADatabaseThatRefusesIsAwayAndTheRequestMayComeAgain(t *testing.
 			h := b.service(b.guardOn(pool, func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) }), b.charge, Route{Optional: true})
 			for _, key := range []string{"k", ""} {
 				w := b.send(h, sent{key: key})
-				if b.is(w, 503, CodeStoreUnavailable); w.Header().Get("Retry-After") != "1" {
+				if b.is(w, 503, codeStoreUnavailable); w.Header().Get("Retry-After") != "1" {
 					t.Errorf("got %v", w.Header())
 				}
 			}
@@ -74,7 +74,7 @@ func TestRefused_ADatabaseThatRefusesIsAwayAndTheRequestMayComeAgain(t *testing.
 func TestRefused_ATableThatIsNotThereIsNoFaultOfTheHandler(t *testing.T) {
 	b := setup(t)
 	h := b.service(b.guard(func(c *Config) { c.Schema = "elsewhere" }), func(http.ResponseWriter, *http.Request) { b.runs.Add(1) })
-	b.is(b.send(h, sent{key: "k"}), 503, CodeStoreUnavailable)
+	b.is(b.send(h, sent{key: "k"}), 503, codeStoreUnavailable)
 	if n := b.runs.Load(); n != 0 {
 		t.Errorf("it ran %d times", n)
 	}

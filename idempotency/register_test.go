@@ -56,9 +56,9 @@ var keyModel = porcupine.Model{
 			return s == (keyState{in.body, out.answer}), s
 		case out.status == http.StatusInternalServerError: // the handler failed: the key is free again
 			return s == (keyState{}), s
-		case out.code == CodePayloadMismatch:
+		case out.code == codePayloadMismatch:
 			return s != (keyState{}) && s.body != in.body, s
-		case out.code == CodeInProgress: // another with the key runs
+		case out.code == codeInProgress: // another with the key runs
 			return s == (keyState{}), s
 		}
 		return false, s
@@ -96,7 +96,7 @@ func TestRegister_AKeyIsARegisterThatIsWrittenOnce(t *testing.T) {
 				w := b.send(service, sent{key: in.key, body: in.body})
 				back := time.Since(began)
 				out := keyOutput{status: w.Code, answer: w.Body.String(), replayed: w.Header().Get(headerReplayed) != ""}
-				for _, code := range []string{CodePayloadMismatch, CodeInProgress} {
+				for _, code := range []string{codePayloadMismatch, codeInProgress} {
 					if strings.Contains(out.answer, `"`+code+`"`) {
 						out.code = code
 					}

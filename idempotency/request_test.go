@@ -28,7 +28,7 @@ func TestRequest_AMissingKeyIsRefused(t *testing.T) {
 	b := setup(t)
 	h := b.service(b.guard(func(c *Config) { c.DocsURL = "https://shop.example/docs/keys" }), b.charge)
 	w := b.send(h, sent{})
-	b.is(w, 400, CodeKeyMissing)
+	b.is(w, 400, codeKeyMissing)
 	if got := w.Header().Get("Content-Type"); got != "application/problem+json" {
 		t.Errorf("got content type %q", got)
 	}
@@ -61,7 +61,7 @@ func TestRequest_AnInvalidKeyNeverReachesTheHandler(t *testing.T) {
 		"empty in quotes": {"Idempotency-Key": {`""`}},
 	} {
 		w := b.send(h, sent{header: header})
-		if w.Code != 400 || !strings.Contains(w.Body.String(), CodeKeyInvalid) {
+		if w.Code != 400 || !strings.Contains(w.Body.String(), codeKeyInvalid) {
 			t.Errorf("%s: got %d %s", name, w.Code, w.Body)
 		}
 	}
@@ -163,12 +163,12 @@ func TestRequest_AKeyWithAnotherRequestIsRefusedAndChangesNothing(t *testing.T) 
 	h := b.service(g, b.charge)
 	first := b.send(h, sent{key: "k1", body: `{"amount": 10}`})
 	w := b.send(h, sent{key: "k1", body: `{"amount": 20}`})
-	b.is(w, 409, CodePayloadMismatch)
+	b.is(w, 409, codePayloadMismatch)
 	if w.Header().Get("Retry-After") != "" {
 		t.Error("a mismatch is not worth another try")
 	}
 	b.same(first, b.send(h, sent{key: "k1", body: `{"amount": 10}`}))
-	b.is(b.send(b.service(g, b.charge, Route{MismatchStatus: 422}), sent{key: "k1", body: `{"amount": 20}`}), 422, CodePayloadMismatch)
+	b.is(b.send(b.service(g, b.charge, Route{MismatchStatus: 422}), sent{key: "k1", body: `{"amount": 20}`}), 422, codePayloadMismatch)
 	b.kept(1, 1, 1)
 }
 
@@ -186,7 +186,7 @@ func TestRequest_WhatAFingerprintCovers(t *testing.T) {
 		"a condition":         {path: "/orders/1?a=1&b=2&a=3", header: http.Header{"If-Match": {`"v1"`}}},
 	} {
 		s.key = "k"
-		if w := b.send(h, s); w.Code != 409 || !strings.Contains(w.Body.String(), CodePayloadMismatch) {
+		if w := b.send(h, s); w.Code != 409 || !strings.Contains(w.Body.String(), codePayloadMismatch) {
 			t.Errorf("%s: got %d %s", name, w.Code, w.Body)
 		}
 	}
@@ -209,7 +209,7 @@ func TestRequest_TheOrderOfNamesIsIrrelevantWhatDiffersIsNot(t *testing.T) {
 	b.is(b.send(h, sent{key: "k1", body: `{"a":1,"b":2}`}), 201, "")
 	b.is(b.send(h, sent{key: "k1", body: `{ "b":2.0, "a":1 }`}), 201, "")
 	b.is(b.send(h, sent{key: "k2", body: `{"id":9007199254740993}`}), 201, "")
-	b.is(b.send(h, sent{key: "k2", body: `{"id":9007199254740992}`}), 409, CodePayloadMismatch)
+	b.is(b.send(h, sent{key: "k2", body: `{"id":9007199254740992}`}), 409, codePayloadMismatch)
 	b.kept(2, 2, 2)
 }
 
@@ -220,7 +220,7 @@ func TestRequest_FieldsThatMayDiffer(t *testing.T) {
 	h := b.service(b.guard(), b.charge, Route{IgnoreFields: []string{"/sent_at", "/meta/nonce"}})
 	b.is(b.send(h, sent{key: "k", body: `{"amount":1,"sent_at":"now","meta":{"nonce":1,"x":2}}`}), 201, "")
 	b.is(b.send(h, sent{key: "k", body: `{"amount":1,"sent_at":"then","meta":{"nonce":2,"x":2}}`}), 201, "")
-	b.is(b.send(h, sent{key: "k", body: `{"amount":1,"sent_at":"then","meta":{"nonce":2,"x":3}}`}), 409, CodePayloadMismatch)
+	b.is(b.send(h, sent{key: "k", body: `{"amount":1,"sent_at":"then","meta":{"nonce":2,"x":3}}`}), 409, codePayloadMismatch)
 	selected := b.service(b.guard(), b.charge, Route{Operation: "selected", Fingerprint: func(r *http.Request, body []byte) ([]byte, error) {
 		var v struct{ Amount json.Number }
 		err := json.Unmarshal(body, &v)
@@ -228,7 +228,7 @@ func TestRequest_FieldsThatMayDiffer(t *testing.T) {
 	}})
 	b.is(b.send(selected, sent{key: "s", body: `{"amount":1,"x":1}`}), 201, "")
 	b.is(b.send(selected, sent{key: "s", body: `{"amount":1,"x":2}`}), 201, "")
-	b.is(b.send(selected, sent{key: "s", body: `{"amount":2,"x":2}`}), 409, CodePayloadMismatch)
+	b.is(b.send(selected, sent{key: "s", body: `{"amount":2,"x":2}`}), 409, codePayloadMismatch)
 	b.kept(2, 2, 2)
 }
 
@@ -252,7 +252,7 @@ func TestRequest_AKeyBelongsToOnePrincipalAndOneOperation(t *testing.T) {
 	}
 	b.is(b.send(h, sent{key: "k", path: "/orders/1"}), 201, "")
 	b.kept(3, 3, 3)
-	b.is(b.send(h, sent{key: "k", header: http.Header{"Account": {""}}}), 401, CodePrincipalUnknown)
+	b.is(b.send(h, sent{key: "k", header: http.Header{"Account": {""}}}), 401, codePrincipalUnknown)
 	anonymous := b.service(g, b.charge, Route{Anonymous: true})
 	b.is(b.send(anonymous, sent{key: "k", header: http.Header{"Account": {""}}}), 201, "")
 	b.kept(4, 4, 4)
@@ -267,11 +267,11 @@ func TestRequest_WiderScopesNeverShowAnAnswerToSomebodyElse(t *testing.T) {
 		h := b.service(g, b.charge, o)
 		key := "k-" + string(o.Scope)
 		b.is(b.send(h, sent{key: key, account: "a"}), 201, "")
-		b.is(b.send(h, sent{key: key, account: "b"}), 409, CodePayloadMismatch)
+		b.is(b.send(h, sent{key: key, account: "b"}), 409, codePayloadMismatch)
 		b.is(b.send(h, sent{key: key, account: "a"}), 201, "")
 	}
 	other := b.service(g, b.charge, Route{Operation: "refunds", Scope: ScopeGlobal})
-	b.is(b.send(other, sent{key: "k-global", account: "a"}), 409, CodePayloadMismatch)
+	b.is(b.send(other, sent{key: "k-global", account: "a"}), 409, codePayloadMismatch)
 	b.kept(2, 2, 2)
 }
 
@@ -365,18 +365,18 @@ func TestRequest_KeysOfOtherSourcesAndForms(t *testing.T) {
 	b.is(b.send(derived, sent{body: `{"amount": 11}`}), 201, "")
 	b.kept(2, 2, 2)
 	uuids := b.service(g, b.charge, Route{KeyFormat: UUID})
-	b.is(b.send(uuids, sent{key: "k"}), 400, CodeKeyInvalid)
+	b.is(b.send(uuids, sent{key: "k"}), 400, codeKeyInvalid)
 	b.is(b.send(uuids, sent{key: NewKey()}), 201, "")
 	prefixed := b.service(g, b.charge, Route{KeyFormat: Prefixed("refund")})
 	b.is(b.send(prefixed, sent{key: "refund:ch_9ab:1000:6f6c"}), 201, "")
-	b.is(b.send(prefixed, sent{key: "charge:ch_9ab:1000:6f6c"}), 400, CodeKeyInvalid)
+	b.is(b.send(prefixed, sent{key: "charge:ch_9ab:1000:6f6c"}), 400, codeKeyInvalid)
 }
 
 // R29.
 func TestRequest_ALongRequestIsRefused(t *testing.T) {
 	b := setup(t)
 	h := b.service(b.guard(), b.charge, Route{MaxRequest: 1000})
-	b.is(b.send(h, sent{key: "k", body: strings.Repeat("x", 1001)}), 413, CodeRequestTooLarge)
+	b.is(b.send(h, sent{key: "k", body: strings.Repeat("x", 1001)}), 413, codeRequestTooLarge)
 	b.kept(0, 0, 0)
 	b.is(b.send(h, sent{key: "k", body: strings.Repeat("x", 1000)}), 201, "")
 }
@@ -390,10 +390,10 @@ func TestRequest_APrincipalThatCannotBeFoundOutIsNoRefusal(t *testing.T) {
 		c.Principal = func(*http.Request) (string, error) { return "a", fails }
 	}), b.charge)
 	for _, fails = range []error{context.DeadlineExceeded, &net.OpError{Op: "dial", Err: syscall.ECONNREFUSED}} {
-		b.is(b.send(h, sent{key: "k"}), 503, CodeStoreUnavailable)
+		b.is(b.send(h, sent{key: "k"}), 503, codeStoreUnavailable)
 	}
 	fails = errors.New("the session has ended")
-	b.is(b.send(h, sent{key: "k"}), 401, CodePrincipalUnknown)
+	b.is(b.send(h, sent{key: "k"}), 401, codePrincipalUnknown)
 	fails = nil
 	b.is(b.send(h, sent{key: "k"}), 201, "")
 	if got := b.results(); !slices.Equal(got, []Result{Unavailable, Unavailable, Refused, Created}) {

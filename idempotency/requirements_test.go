@@ -34,7 +34,7 @@ func TestRequirements_TheFourCriticalRoutesReplayUnderTheOlderHeader(t *testing.
 		if first.Header().Get("Idempotency-Status") != "stored" || second.Header().Get("Idempotency-Status") != "replayed" {
 			t.Errorf("%s: got %v and %v", path, first.Header(), second.Header())
 		}
-		b.is(click(path, `{"price": 11}`), http.StatusConflict, CodePayloadMismatch)
+		b.is(click(path, `{"price": 11}`), http.StatusConflict, codePayloadMismatch)
 		b.kept(int64(i+1), int64(i+1), int64(i+1)) // each route has the key for itself
 	}
 }

@@ -121,7 +121,7 @@ func TestRetryingClient_AClientWhoseKeyIsInUseComesAgainForTheAnswer(t *testing.
 	if second == nil || second.StatusCode != 201 || second.Header.Get("Idempotency-Status") != "replayed" {
 		t.Errorf("the second got %v", second)
 	}
-	if diff := cmp.Diff([]string{CodeInProgress, ""}, codes); diff != "" {
+	if diff := cmp.Diff([]string{codeInProgress, ""}, codes); diff != "" {
 		t.Error(diff)
 	}
 	if b.runs.Load() != 1 {

@@ -51,7 +51,7 @@ func TestRouter_ChisPatternsAreOperationsOfMiddlewareAtTheRoute(t *testing.T) {
 	})
 	b.is(b.send(router, sent{key: "k", path: "/charges/1/refunds"}), 201, "")
 	b.is(b.send(router, sent{key: "k", path: "/charges/1/refunds"}), 201, "")
-	b.is(b.send(router, sent{key: "k", path: "/charges/2/refunds"}), 409, CodePayloadMismatch)
+	b.is(b.send(router, sent{key: "k", path: "/charges/2/refunds"}), 409, codePayloadMismatch)
 	b.is(b.send(router, sent{key: "k", path: "/v1/shops/7/charges"}), 201, "")
 	if got, want := b.operations(), []string{"POST /charges/{id}/refunds", "POST /v1/shops/{shop}/charges"}; !slices.Equal(got, want) {
 		t.Errorf("got operations %q, want %q", got, want)
@@ -102,7 +102,7 @@ func TestRouter_AnOperationFuncAsksChiBeforeItRoutes(t *testing.T) {
 	router.Use(g.Middleware)
 	router.Route("/v1", func(r chi.Router) { r.Post("/charges/{id}/refunds", b.charge) })
 	b.is(b.send(router, sent{key: "k", path: "/v1/charges/1/refunds"}), 201, "")
-	b.is(b.send(router, sent{key: "k", path: "/v1/charges/2/refunds"}), 409, CodePayloadMismatch)
+	b.is(b.send(router, sent{key: "k", path: "/v1/charges/2/refunds"}), 409, codePayloadMismatch)
 	if got := b.operations(); !slices.Equal(got, []string{"POST /v1/charges/{id}/refunds"}) {
 		t.Errorf("got operations %q", got)
 	}
@@ -186,7 +186,7 @@ func TestRouter_AnAnswerThatATimeoutHandlerCutOffIsReplayed(t *testing.T) {
 	if w.Code != 503 || w.Body.String() != "too slow" {
 		t.Fatalf("got %d %s", w.Code, w.Body)
 	}
-	b.is(b.send(outer, sent{key: "k"}), 409, CodeInProgress)
+	b.is(b.send(outer, sent{key: "k"}), 409, codeInProgress)
 	close(out)
 	wait.Until(b, "the first is stored", func() bool { return slices.Contains(b.results(), Created) })
 	w = b.send(outer, sent{key: "k"})

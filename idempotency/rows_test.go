@@ -55,7 +55,7 @@ func TestRows_WhatCannotBeFoundOutIsSaidToBeUnknownAndTheRetryFindsOut(t *testin
 	skip.InShort(t, "it takes 5 s beside the others")
 	b := setup(t)
 	w := b.strike(b.charging(), b.db.DSN, points[5], fault{"the network is cut", func(f *faulty) { f.deaf.Store(true); f.cut.Store(true) }})
-	b.is(w, 503, CodeOutcomeUnknown)
+	b.is(w, 503, codeOutcomeUnknown)
 	if w.Header().Get("Retry-After") != "1" {
 		t.Errorf("got %v", w.Header())
 	}
@@ -183,7 +183,7 @@ func TestRows_AReplayIsDecidedBeforeConditionsAre(t *testing.T) {
 	b.is(first, 200, "")
 	b.same(first, b.send(h, put))
 	put.header = http.Header{"If-Match": {`"v2"`}}
-	b.is(b.send(h, put), 409, CodePayloadMismatch)
+	b.is(b.send(h, put), 409, codePayloadMismatch)
 	put.key = "another"
 	put.header = http.Header{"If-Match": {`"v1"`}}
 	b.is(b.send(h, put), 412, "")

@@ -277,7 +277,7 @@ func TestStep_AStepWaitsForTheEndOfOneWhoseCommitIsUnknown(t *testing.T) {
 		}
 		return nil
 	})
-	b.is(b.send(h, sent{key: "k"}), 409, CodeInProgress)
+	b.is(b.send(h, sent{key: "k"}), 409, codeInProgress)
 }
 
 func TestStep_AStepIsNotedWithItsWritesOrNotAtAll(t *testing.T) {

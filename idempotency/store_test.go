@@ -165,9 +165,9 @@ func TestStore_AGuardWithoutPostgres(t *testing.T) {
 	first := b.send(h, sent{key: "k"})
 	b.is(first, 201, "")
 	b.same(first, b.send(h, sent{key: "k"}))
-	b.is(b.send(h, sent{key: "k", body: "{}"}), 409, CodePayloadMismatch)
+	b.is(b.send(h, sent{key: "k", body: "{}"}), 409, codePayloadMismatch)
 	keys.rows[store.Key{Scope: "principal:a", Operation: "POST /charges", Key: "k"}].answer.Body = []byte("spoilt")
-	b.is(b.send(h, sent{key: "k"}), 503, CodeAnswerUnusable)
+	b.is(b.send(h, sent{key: "k"}), 503, codeAnswerUnusable)
 	if n := b.runs.Load(); n != 2 {
 		t.Errorf("the handler ran %d times", n)
 	}
@@ -211,7 +211,7 @@ func (s brokenStore) Claim(context.Context, store.Key, []byte, time.Duration, ti
 // R27.
 func TestStore_WithoutAStoreNobodyIsLetThrough(t *testing.T) {
 	b := &bundle{T: t}
-	for code, err := range map[string]error{CodeStoreUnavailable: errors.New("planned"), CodeAnswerUnusable: errors.Join(store.ErrUnusable, errors.New("planned"))} {
+	for code, err := range map[string]error{codeStoreUnavailable: errors.New("planned"), codeAnswerUnusable: errors.Join(store.ErrUnusable, errors.New("planned"))} {
 		g, failed := NewEphemeral(brokenStore{err: err}, b.config())
 		if failed != nil {
 			t.Fatal(failed)

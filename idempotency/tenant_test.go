@@ -53,8 +53,8 @@ func TestTenant_AnAnswerIsNotReplayedToAnotherHost(t *testing.T) {
 		h := b.service(guard(), b.numbered, Route{Lease: lease})
 		b.asked(h, sent{key: "k", host: "one.example.com"}, 201, "1")
 		b.asked(h, sent{key: "k", host: "ONE.example.com.:8443"}, 201, "1")
-		b.asked(h, sent{key: "k", host: "two.example.com"}, 409, CodePayloadMismatch)
-		b.asked(h, sent{key: "k", host: "10.0.0.1:80"}, 409, CodePayloadMismatch)
+		b.asked(h, sent{key: "k", host: "two.example.com"}, 409, codePayloadMismatch)
+		b.asked(h, sent{key: "k", host: "10.0.0.1:80"}, 409, codePayloadMismatch)
 		// Addresses are machines behind one door.
 		b.asked(h, sent{key: "m", host: "10.0.0.1:80"}, 201, "2")
 		b.asked(h, sent{key: "m", host: "10.0.0.2"}, 201, "2")
@@ -89,7 +89,7 @@ func TestTenant_EachTenantOfAPrincipalHasItsOwnKeys(t *testing.T) {
 			key := "wide-" + string(scope)
 			b.asked(wide, sent{key: key, host: "one.example.com"}, 201, fmt.Sprint(n+1))
 			b.asked(wide, sent{key: key, host: "two.example.com"}, 201, fmt.Sprint(n+2))
-			b.asked(wide, sent{key: key, host: "one.example.com", account: "b"}, 409, CodePayloadMismatch)
+			b.asked(wide, sent{key: key, host: "one.example.com", account: "b"}, 409, codePayloadMismatch)
 		}
 	})
 }
@@ -143,12 +143,12 @@ func TestTenant_RowsOfABuildThatComparedNoHostsAreKnown(t *testing.T) {
 			}
 			asOfBefore("")
 			b.asked(h, sent{key: "k", host: "one.example.com"}, 201, "1")
-			b.asked(h, sent{key: "k", host: "one.example.com", body: `{"amount": 11}`}, 409, CodePayloadMismatch)
+			b.asked(h, sent{key: "k", host: "one.example.com", body: `{"amount": 11}`}, 409, codePayloadMismatch)
 			if lease == 0 {
 				return
 			}
 			asOfBefore(", state = 'pending', status = null, headers = null, body = null, body_hash = null, lease_until = clock_timestamp() - interval '1 second'")
-			b.asked(h, sent{key: "k", host: "one.example.com", body: `{"amount": 11}`}, 409, CodePayloadMismatch)
+			b.asked(h, sent{key: "k", host: "one.example.com", body: `{"amount": 11}`}, 409, codePayloadMismatch)
 			b.asked(h, sent{key: "k", host: "one.example.com"}, 201, "2")
 			b.asked(h, sent{key: "k", host: "one.example.com"}, 201, "2")
 		})

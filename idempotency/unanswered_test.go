@@ -80,7 +80,7 @@ func TestUnanswered_AHandlerWhoseContextEndsAndThatWritesNothingIsNotKept(t *tes
 				route.Timeout = limit.timeout
 				h := b.service(b.guard(), b.half(end), route)
 				first := b.send(h, sent{key: "k", header: limit.header, ctx: ctx})
-				b.is(first, http.StatusServiceUnavailable, CodeHandlerTimeout)
+				b.is(first, http.StatusServiceUnavailable, codeHandlerTimeout)
 				if first.Header().Get("Retry-After") == "" || first.Header().Get("Idempotency-Status") != "" {
 					t.Errorf("headers: %v", first.Header())
 				}
@@ -120,7 +120,7 @@ func TestUnanswered_AnErrorThatIsWrittenOutsideTheGuardIsNotKept(t *testing.T) {
 					http.Error(w, err.Error(), http.StatusPaymentRequired) // too late
 				}
 			})
-			b.is(b.send(service, sent{key: "k"}), http.StatusServiceUnavailable, CodeNoAnswer)
+			b.is(b.send(service, sent{key: "k"}), http.StatusServiceUnavailable, codeNoAnswer)
 			b.kept(0, 0, left(o))
 			if !strings.Contains(log.String(), "level=ERROR") || !strings.Contains(log.String(), "inside the guard") {
 				t.Errorf("nothing says what to do: %s", &log)

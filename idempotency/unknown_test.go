@@ -25,7 +25,7 @@ func TestUnknown_AnUnknownOutcomeWithoutAKeyIsNotToBeSentAgain(t *testing.T) {
 	}, Route{Optional: true})
 	b.is(b.send(h, sent{}), 201, "")
 	w := b.send(h, sent{})
-	b.is(w, 503, CodeOutcomeUnknown)
+	b.is(w, 503, codeOutcomeUnknown)
 	p := problemOf(t, w)
 	if retry := w.Header().Values("Retry-After"); p["retryable"] != false || len(retry) != 0 || strings.Contains(p["detail"].(string), "once") {
 		t.Errorf("the client is told to send it again: %s, %v", w.Body, retry)
@@ -49,7 +49,7 @@ func TestUnknown_WithoutPostgresAnUnknownOutcomeIsNotPromisedOnce(t *testing.T) 
 		t.Fatal(err)
 	}
 	w := b.send(b.service(g, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(200) }), sent{key: "k"})
-	b.is(w, 503, CodeOutcomeUnknown)
+	b.is(w, 503, codeOutcomeUnknown)
 	if p := problemOf(t, w); p["retryable"] != true || w.Header().Get("Retry-After") != "1" || strings.Contains(p["detail"].(string), "once") {
 		t.Errorf("got %s, %v", w.Body, w.Header())
 	}

@@ -41,7 +41,7 @@ func TestUserErrors_AnErrorOfAFunctionOfTheGuardMayPanic(t *testing.T) {
 		logged := func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) }
 		h := b.service(b.guard(logged, func(c *Config) { c.Principal = func(*http.Request) (string, error) { return "", bad.Err } }), ok)
 		w := b.send(h, sent{key: "k"})
-		if b.is(w, 401, CodePrincipalUnknown); !strings.Contains(log.String(), bad.Says) {
+		if b.is(w, 401, codePrincipalUnknown); !strings.Contains(log.String(), bad.Says) {
 			t.Errorf("%s, of Principal: the log says %q, want %q", bad.Name, log.String(), bad.Says)
 		}
 		for name, o := range map[string]Route{

@@ -29,7 +29,7 @@ func TestWait_OfManyAtOnceOneRunsAndAllGetItsAnswer(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			got[w.Code]++
-			if w.Code == 409 && (w.Header().Get("Retry-After") != "1" || !strings.Contains(w.Body.String(), CodeInProgress)) {
+			if w.Code == 409 && (w.Header().Get("Retry-After") != "1" || !strings.Contains(w.Body.String(), codeInProgress)) {
 				t.Errorf("got 409 with %v %s", w.Header(), w.Body)
 			}
 		})
@@ -82,12 +82,12 @@ func TestWait_ARepeatWhileTheFirstRunsWaitsOrIsAConflict(t *testing.T) {
 	go func() { first <- b.send(h, sent{key: "k"}) }()
 	<-entered
 	w := b.send(h, sent{key: "k"})
-	b.is(w, 409, CodeInProgress)
+	b.is(w, 409, codeInProgress)
 	if w.Header().Get("Retry-After") != "1" {
 		t.Errorf("got Retry-After %q", w.Header().Get("Retry-After"))
 	}
 	w = b.send(async, sent{key: "k"})
-	b.is(w, 202, CodeInProgress)
+	b.is(w, 202, codeInProgress)
 	if w.Header().Get("Location") != "/status/k" {
 		t.Errorf("got location %q", w.Header().Get("Location"))
 	}

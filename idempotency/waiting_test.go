@@ -173,7 +173,7 @@ func TestWaiting_WhoStopsWaitingHoldsNobodyUp(t *testing.T) {
 	})
 	<-in
 	ctx, cancel := context.WithCancel(t.Context())
-	wg.Go(func() { b.is(b.send(h, sent{key: "k", ctx: ctx}), 409, CodeInProgress) })
+	wg.Go(func() { b.is(b.send(h, sent{key: "k", ctx: ctx}), 409, codeInProgress) })
 	wait.Until(t, "it waits", func() bool { return g.waiters.waiting.Load() == 1 })
 	cancel()
 	wait.Until(t, "it waits no more", func() bool { return g.waiters.waiting.Load() == 0 })

@@ -25,6 +25,9 @@ var results = map[idempotency.Result]Instrument{
 	idempotency.Unusable:    byOperation("idempotent.unusable", "Requests whose stored answer cannot be read or trusted"),
 }
 
+// codeTooManyKeys is the code of a request that Config.MaxKeys refused (docs/reference/http.md).
+const codeTooManyKeys = "idempotency.too_many_keys"
+
 func byOperation(name, description string) Instrument {
 	return counter(name, "{request}", description, "operation")
 }
@@ -78,7 +81,7 @@ func Idempotency(meter Meter) (idempotency.Observer, error) {
 			if o.Omitted {
 				omitted.with(operation).Record(ctx, 1)
 			}
-			if o.Code == idempotency.CodeTooManyKeys {
+			if o.Code == codeTooManyKeys {
 				limited.with(operation).Record(ctx, 1)
 			}
 			duration.with(operation, result).Record(ctx, o.Took.Seconds())

@@ -45,7 +45,7 @@ func scraped(t *testing.T) map[string][]string {
 	}
 	for _, result := range []idempotency.Result{idempotency.Created, idempotency.Replayed, idempotency.Conflict, idempotency.InProgress, idempotency.Forgotten,
 		idempotency.Lost, idempotency.Bypassed, idempotency.Refused, idempotency.Unavailable, idempotency.Unknown, idempotency.Unusable, "other"} {
-		guard.OnOutcome(t.Context(), idempotency.Outcome{Result: result, Route: "POST /charges", Code: idempotency.CodeTooManyKeys, Omitted: true, Expired: true})
+		guard.OnOutcome(t.Context(), idempotency.Outcome{Result: result, Route: "POST /charges", Code: "idempotency.too_many_keys", Omitted: true, Expired: true})
 	}
 	guard.OnAbandoned(idempotency.Abandoned{Operation: "POST /charges"})
 	guard.OnCleaned(1, time.Second)

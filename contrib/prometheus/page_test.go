@@ -77,7 +77,7 @@ func tellAll(t *testing.T, c *holdfastprometheus.Collector) {
 	guard := need[idempotency.Observer](t)(c.Idempotency())
 	for _, result := range []idempotency.Result{idempotency.Created, idempotency.Replayed, idempotency.Conflict, idempotency.InProgress, idempotency.Forgotten,
 		idempotency.Lost, idempotency.Bypassed, idempotency.Refused, idempotency.Unavailable, idempotency.Unknown, idempotency.Unusable, "of a later version"} {
-		guard.OnOutcome(ctx, idempotency.Outcome{Result: result, Route: "POST /charges", Code: idempotency.CodeTooManyKeys, Omitted: true, Expired: true})
+		guard.OnOutcome(ctx, idempotency.Outcome{Result: result, Route: "POST /charges", Code: "idempotency.too_many_keys", Omitted: true, Expired: true})
 	}
 	guard.OnAbandoned(idempotency.Abandoned{Operation: "POST /charges"})
 	guard.OnCleaned(1, time.Second)

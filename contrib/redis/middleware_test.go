@@ -126,7 +126,7 @@ func TestMiddleware_OnRedisAMismatchRunsNothingAndChangesNothing(t *testing.T) {
 	b := setup(t)
 	h := guardedBy(t, b.store, charging(b.client))
 	b.answers(send(t.Context(), h, "k1", "10"), 201, "stored")
-	b.answers(send(t.Context(), h, "k1", "20"), 409, idempotency.CodePayloadMismatch)
+	b.answers(send(t.Context(), h, "k1", "20"), 409, "idempotency.payload_mismatch")
 	b.answers(send(t.Context(), h, "k1", "10"), 201, "replayed")
 	if n := b.effects(); n != 1 {
 		t.Errorf("%d effects, want 1", n)
@@ -147,7 +147,7 @@ func TestMiddleware_OnRedisARepeatOfARunningRequestIsAConflict(t *testing.T) {
 	go func() { first <- send(context.WithoutCancel(t.Context()), h, "k1", "10") }()
 	<-entered
 	w := send(t.Context(), h, "k1", "10")
-	b.answers(w, 409, idempotency.CodeInProgress)
+	b.answers(w, 409, "idempotency.in_progress")
 	if w.Header().Get("Retry-After") == "" {
 		t.Error("the answer does not say when to come again")
 	}
@@ -185,7 +185,7 @@ func TestMiddleware_OnRedisThatIsAwayNothingRuns(t *testing.T) {
 	b.answers(send(t.Context(), h, "k0", "10"), 201, "stored")
 	b.server.Kill()
 	w := send(t.Context(), h, "k1", "10")
-	b.answers(w, 503, idempotency.CodeStoreUnavailable)
+	b.answers(w, 503, "idempotency.store_unavailable")
 	if runs.Load() != 1 || w.Header().Get("Retry-After") == "" {
 		t.Errorf("%d runs, want 1; %v", runs.Load(), w.Header())
 	}
@@ -203,11 +203,11 @@ func TestMiddleware_ARedisLostWhileAHandlerRunsMakesTheOutcomeUnknown(t *testing
 		b.server.Kill()
 		w.WriteHeader(http.StatusCreated)
 	})
-	b.answers(send(t.Context(), h, "k1", "10"), 503, idempotency.CodeOutcomeUnknown)
+	b.answers(send(t.Context(), h, "k1", "10"), 503, "idempotency.outcome_unknown")
 	b.server.Restart()
 	// Another process, since the pool of this one asks only every second whether Redis is there again.
 	h = guardedBy(t, storeOn(t, b.server.Client()), func(http.ResponseWriter, *http.Request) { runs.Add(1) })
-	b.answers(send(t.Context(), h, "k1", "10"), 409, idempotency.CodeInProgress) // until the lease runs out
+	b.answers(send(t.Context(), h, "k1", "10"), 409, "idempotency.in_progress") // until the lease runs out
 	if runs.Load() != 1 {
 		t.Errorf("%d runs, want 1", runs.Load())
 	}
@@ -222,7 +222,7 @@ func TestMiddleware_OnRedisAnAnswerThatIsNotAsItWasIsNeitherSentNorRunAgain(t *t
 	for field, value := range map[string]string{"body": "charge 2", "version": "9"} {
 		was := b.client.HGet(t.Context(), name, field).Val()
 		b.client.HSet(t.Context(), name, field, value)
-		b.answers(send(t.Context(), h, "k1", "10"), 503, idempotency.CodeAnswerUnusable)
+		b.answers(send(t.Context(), h, "k1", "10"), 503, "idempotency.answer_unusable")
 		b.client.HSet(t.Context(), name, field, was)
 	}
 	b.answers(send(t.Context(), h, "k1", "10"), 201, "replayed")
@@ -321,8 +321,8 @@ func TestMiddleware_OnRedisACrashBeforeTheAnswerRunsAgainAfterTheLease(t *testin
 		t.Fatalf("%d effects of the process that crashed, want 1", n)
 	}
 	h := guardedBy(t, b.store, charging(b.client))
-	b.answers(send(t.Context(), h, "k1", "10"), 409, idempotency.CodeInProgress)
-	b.answers(send(t.Context(), h, "k1", "20"), 409, idempotency.CodePayloadMismatch)
+	b.answers(send(t.Context(), h, "k1", "10"), 409, "idempotency.in_progress")
+	b.answers(send(t.Context(), h, "k1", "20"), 409, "idempotency.payload_mismatch")
 	b.client.HSet(t.Context(), b.name(), "leased_until", "1") // its lease runs out
 	w := send(t.Context(), h, "k1", "10")
 	b.answers(w, 201, "stored")

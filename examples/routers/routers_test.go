@@ -189,9 +189,9 @@ func TestRouters_EveryRouterKeepsWhatIsAnsweredAndNothingElse(t *testing.T) {
 			is("its repeat", send("e", ""), 201, "charged", 2)
 			is("a panic", send("p", "panic"), 500, "", 2)
 			is("its repeat", send("p", ""), 201, "charged", 3)
-			is("no answer", send("s", "silent"), 503, idempotency.CodeNoAnswer, 3)
+			is("no answer", send("s", "silent"), 503, "idempotency.no_answer", 3)
 			is("its repeat", send("s", ""), 201, "charged", 4)
-			is("no answer when the context ends", send("l", "late"), 503, idempotency.CodeHandlerTimeout, 4)
+			is("no answer when the context ends", send("l", "late"), 503, "idempotency.handler_timeout", 4)
 			is("its repeat", send("l", ""), 201, "charged", 5)
 			hijacks := send("h", "hijack")
 			if hijacks.Code < 500 || taken {

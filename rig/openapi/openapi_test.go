@@ -124,8 +124,8 @@ func TestOpenAPI_TheDescriptionHasExactlyTheProblemsThatAreAnswered(t *testing.T
 	all, codes := problems(t)
 	answered := map[string]bool{}
 	for _, p := range all {
-		if p == "0 "+idempotency.CodePayloadMismatch { // by configuration
-			answered["409 "+idempotency.CodePayloadMismatch], answered["422 "+idempotency.CodePayloadMismatch] = true, true
+		if p == "0 idempotency.payload_mismatch" { // by configuration
+			answered["409 idempotency.payload_mismatch"], answered["422 idempotency.payload_mismatch"] = true, true
 			continue
 		}
 		answered[p] = true
@@ -277,7 +277,7 @@ func TestOpenAPI_WhatIsReallyAnsweredIsAsItIsDescribed(t *testing.T) {
 	ask(h, 503, sent{key: "silent", body: `{"charge_id": "silent", "amount": 1}`})
 	ask(serve(idempotency.Route{Timeout: time.Second}), 503, sent{key: "late", body: `{"charge_id": "late", "amount": 1}`})
 	ask(h, 503, sent{key: "lost", body: `{"charge_id": "lost", "amount": 1}`})
-	if !met[idempotency.CodeOutcomeUnknown] {
+	if !met["idempotency.outcome_unknown"] {
 		t.Error("a lost COMMIT is answered otherwise")
 	}
 	cut.Store(false)
