@@ -183,7 +183,7 @@ func (b *bundle) same(first, second *httptest.ResponseRecorder) {
 	if first.Code != second.Code || !bytes.Equal(first.Body.Bytes(), second.Body.Bytes()) {
 		b.Fatalf("got %d %q, then %d %q", first.Code, first.Body, second.Code, second.Body)
 	}
-	for _, name := range DefaultReplayHeaders() {
+	for _, name := range replayHeaders {
 		if fmt.Sprint(first.Header()[name]) != fmt.Sprint(second.Header()[name]) {
 			b.Fatalf("%s was %q, then %q", name, first.Header()[name], second.Header()[name])
 		}

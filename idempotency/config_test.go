@@ -130,12 +130,12 @@ func TestConfig_DecisionsAboutAnswers(t *testing.T) {
 		{answerFacts{status: 401}, keepNone}, {answerFacts{status: 403}, keepNone}, {answerFacts{status: 408}, keepNone}, {answerFacts{status: 425}, keepNone},
 		{answerFacts{status: 500}, keepNone}, {answerFacts{status: 503, commitOnError: true}, keepNone},
 	} {
-		if got := decide(c.c, StoreStatus); got != c.want {
+		if got := decide(c.c, storeStatus); got != c.want {
 			t.Errorf("%+v: got %v, want %v", c.c, got, c.want)
 		}
 	}
 	for status := 400; status < 500; status++ {
-		if got, want := decide(answerFacts{status: status}, StoreStatus) == keepAnswer, status == 402; got != want {
+		if got, want := decide(answerFacts{status: status}, storeStatus) == keepAnswer, status == 402; got != want {
 			t.Errorf("%d: kept is %v", status, got)
 		}
 	}
@@ -151,17 +151,6 @@ func TestConfig_BudgetsOfClients(t *testing.T) {
 	for value, want := range map[string]time.Duration{"2": 2 * time.Second, "0.2": 200 * time.Millisecond, "1500ms": 1500 * time.Millisecond, "": 0, "-1": 0, "0": 0, "soon": 0, "1e99": 0, "NaN": 0, "Inf": 0} {
 		if got, ok := budgetOf(value); got != want || ok != (want > 0) {
 			t.Errorf("%q: got %v, %v", value, got, ok)
-		}
-	}
-}
-
-// A caller that changes what it was given must not get cookies or credentials past Route's checks.
-func TestConfig_TheListsOfHeadersCannotBeChanged(t *testing.T) {
-	for name, list := range map[string]func() []string{"replayed": DefaultReplayHeaders, "kept": DefaultCompleteHeaders} {
-		list()[0] = "Set-Cookie"
-		_ = append(list()[:1], "Authorization")
-		if got := list(); slices.Contains(got, "Set-Cookie") || slices.Contains(got, "Authorization") {
-			t.Errorf("%s headers: %q", name, got)
 		}
 	}
 }

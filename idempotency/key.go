@@ -82,10 +82,7 @@ func checkKey(key string) error {
 	return nil
 }
 
-// KeyFormat returns an error if a key does not have the form that a route requires. The client sees the error.
-type KeyFormat func(key string) error
-
-// UUID is the format of keys that are UUIDs of any version in their usual form.
+// UUID is a Route.KeyFormat for keys that are UUIDs of any version in their usual form.
 func UUID(key string) error {
 	if _, err := uuid.Parse(key); err != nil || len(key) != 36 {
 		return errors.New("it must be a UUID")
@@ -95,7 +92,7 @@ func UUID(key string) error {
 
 var sha256Form = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
-// SHA256 is the format of keys that are SHA-256 hashes: 64 lower-case hexadecimal digits, as Deterministic makes them.
+// SHA256 is a Route.KeyFormat for keys that are SHA-256 hashes: 64 lower-case hexadecimal digits, as Deterministic makes them.
 func SHA256(key string) error {
 	if !sha256Form.MatchString(key) {
 		return errors.New("it must be 64 lower-case hexadecimal digits")
@@ -103,8 +100,8 @@ func SHA256(key string) error {
 	return nil
 }
 
-// Prefixed is the format of keys that consist of a prefix, a hyphen or a colon, and at least eight more characters.
-func Prefixed(prefix string) KeyFormat {
+// Prefixed makes a Route.KeyFormat for keys that consist of a prefix, a hyphen or a colon, and at least eight more characters.
+func Prefixed(prefix string) func(key string) error {
 	return func(key string) error {
 		rest, ok := strings.CutPrefix(key, prefix)
 		if !ok || len(rest) < 9 || (rest[0] != '-' && rest[0] != ':') {

@@ -41,7 +41,7 @@ func TestKey_KeysAsClientsSendThem(t *testing.T) {
 // R3.
 func TestKey_TheFormatsOfKeys(t *testing.T) {
 	for _, c := range []struct {
-		format KeyFormat
+		format func(key string) error
 		key    string
 		ok     bool
 	}{

@@ -21,19 +21,21 @@ type Route struct {
 	// Lease chooses lease mode, for handlers that call other systems, such as a payment provider. Such a call must not
 	// hold a transaction open, and a rollback does not undo it. The claim on the key lasts this long; while the handler
 	// runs it is renewed every third of it. The handler does its database work in Steps: each is committed by itself
-	// and never repeated. Tx is nil. If the process ends, the next request with the key continues after the last step,
+	// and never repeated. Tx has no transaction. If the process ends, the next request with the key continues after the last step,
 	// once the lease has run out. Between 1 s and 1 h; Timeout may be longer. Defaults to 0, transaction mode:
 	// everything is one transaction. That is the simpler promise; choose it if the handler writes only to Postgres.
 	Lease time.Duration
 
 	// Complete lets Guard.Run run requests again that were begun, have no answer, and that no client repeats. It gets
-	// the stored request: method, URL, path values, body, and the headers of DefaultCompleteHeaders and
-	// CompleteHeaders, never credentials. It returns the request for the handler, made from r. Add what your middleware
+	// the stored request: method, URL, path values, body, and the headers that CompleteHeaders
+	// lists, never credentials. It returns the request for the handler, made from r. Add what your middleware
 	// would have put into the context, such as the account. nil leaves the request to the client. It needs Lease and
 	// Operation. Only such routes store requests, until they are answered. Defaults to none: clients have to repeat.
 	Complete func(r *http.Request, info Info) *http.Request
 
-	// CompleteHeaders are headers that are stored in addition to DefaultCompleteHeaders.
+	// CompleteHeaders are headers of a request that are stored for Complete, in addition to Accept, Accept-Language,
+	// Content-Encoding, Content-Language, Content-Type, If-Match, If-None-Match, Traceparent, Tracestate, User-Agent,
+	// X-Correlation-Id, X-Request-Id. Those that carry credentials are refused. Defaults to no others.
 	CompleteHeaders []string
 
 	// CompleteQuery names the parameters of the query that are stored with a request. A request with any other parameter is not
@@ -59,9 +61,10 @@ type Route struct {
 	// Scope says who shares a key. Defaults to ScopePrincipal.
 	Scope Scope
 
-	// KeyFormat checks the form of a key; a key of another form is answered with 400. Defaults to any: 1 to 255 visible
-	// ASCII characters, no comma.
-	KeyFormat KeyFormat
+	// KeyFormat returns an error if a key does not have the form that the route requires: UUID, SHA256, Prefixed, or a function of
+	// yours. The answer is then 400, and shows the error. Many goroutines call it at once. Defaults to any: 1 to 255 visible ASCII
+	// characters, no comma.
+	KeyFormat func(key string) error
 
 	// KeyFunc derives a request's key, for example with Deterministic, for clients that cannot send one. It replaces
 	// the headers. Leave out what differs between two attempts. Defaults to none: with a key made from the whole body,
@@ -78,10 +81,15 @@ type Route struct {
 	IgnoreFields []string
 
 	// Store reports whether an answer with this status, from 400 to 499, is stored. An answer below 400 always is, and one
-	// with CommitOnError. Defaults to StoreStatus.
+	// with CommitOnError. A declined payment, 402, is the result of an operation. The other statuses usually say that nothing was
+	// done, because of the request or of the state of things at that time: then a repeat is judged anew, and clients that make
+	// mistakes fill no table. docs/guides/idempotent-requests.md has a reason for each. Many goroutines call it at once. Defaults
+	// to 402 only.
 	Store func(status int) bool
 
-	// ReplayHeaders are headers that are stored in addition to DefaultReplayHeaders.
+	// ReplayHeaders are headers of an answer that are stored and replayed, in addition to Content-Type, Content-Language,
+	// Content-Encoding, Content-Disposition, Content-Location, Location, ETag, Last-Modified, Link, Cache-Control, Retry-After,
+	// X-Content-Type-Options. Cookies, credentials, dates and headers of one connection are never stored. Defaults to no others.
 	ReplayHeaders []string
 
 	// ReplayStatus changes the status of a replay, for example from 201 to 200. Defaults to the first answer's status.
@@ -109,19 +117,10 @@ type Route struct {
 	MaxRequest, MaxResponse int64
 }
 
-// StoreStatus is the default of Route.Store. Of the answers from 400 on it stores 402 only: a declined payment is the result
-// of an operation. All others say that nothing was done, because of the request or of the state of things at that time, so
-// a repeat is judged anew, and clients that make mistakes fill no table. docs/guides/idempotent-requests.md has a reason for
-// each.
-func StoreStatus(status int) bool { return status < 400 || status == http.StatusPaymentRequired }
+// storeStatus is the default of Route.Store.
+func storeStatus(status int) bool { return status == http.StatusPaymentRequired }
 
-// DefaultCompleteHeaders returns the headers that are stored of a request whose route has Complete. Route.CompleteHeaders adds to them.
-func DefaultCompleteHeaders() []string { return slices.Clone(kept.DefaultHeaders) }
-
-// DefaultReplayHeaders returns the headers that are stored with every answer. Cookies, credentials, dates and headers
-// of one connection are never stored.
-func DefaultReplayHeaders() []string { return slices.Clone(replayHeaders) }
-
+// replayHeaders are the headers that are stored with every answer.
 var replayHeaders = []string{
 	"Content-Type", "Content-Language", "Content-Encoding", "Content-Disposition", "Content-Location", "Location", "ETag",
 	"Last-Modified", "Link", "Cache-Control", "Retry-After", "X-Content-Type-Options",
@@ -140,7 +139,7 @@ func (r Route) of(c Config) Route {
 	}
 	r.Scope = cmp.Or(r.Scope, ScopePrincipal)
 	if r.Store == nil {
-		r.Store = StoreStatus
+		r.Store = storeStatus
 	}
 	r.TTL = cmp.Or(r.TTL, c.TTL)
 	r.Wait = cmp.Or(r.Wait, c.Wait)
