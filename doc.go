@@ -36,8 +36,8 @@
 //	contrib/franz (a module)  ->  relay/publish, inbox, inbox/source, holdfast, franz-go, compress, lz4, x/sync
 //	contrib/mskiam (a module) ->  kafkago/oauthbearer, kafka-go, aws-msk-iam-sasl-signer-go, aws-sdk-go-v2
 //	contrib/nats (a module)   ->  relay/publish, inbox, inbox/source, retry, holdfast, nats.go
-//	contrib/otel (a module)   ->  metrics, idempotency, webhook, inbox, relay, relay/publish, outbox, retry, holdfast, pgx, otel
-//	contrib/prometheus (a module) ->  metrics, idempotency, webhook, inbox, relay, outbox, retry, pgx, client_golang
+//	contrib/otel (a module)   ->  metrics, idempotency, webhook, inbox, relay, relay/publish, outbox, retry, holdfast, otel
+//	contrib/prometheus (a module) ->  metrics, client_golang
 //	contrib/redis (a module)  ->  idempotency/store, go-redis
 //	contrib/schemaregistry (a module) ->  retry, holdfast, avro, franz-go, protobuf
 //	contrib/sql (a module)    ->  outbox, holdfast

@@ -50,6 +50,13 @@ var (
 	retryDelay    = histogram("holdfast.retry.delay", "How long the transport waited before a repeated attempt", ofWork)
 )
 
+// spans is what a Meter may have, too, if its library has spans as contrib/otel's has: what becomes of a request is then said on the span
+// in the request's context.
+type spans interface {
+	Outcome(ctx context.Context, o idempotency.Outcome)
+	Attempt(a retry.Attempt, met string)
+}
+
 // Idempotency makes the Observer of a Guard. By operation, it has a counter for each result and a histogram of durations. It also
 // counts expired keys, answers too long to store, requests beyond Config.MaxKeys, and removed keys. An error means that an instrument
 // could not be made.
@@ -67,6 +74,7 @@ func Idempotency(meter Meter) (idempotency.Observer, error) {
 		return idempotency.Observer{}, m.err
 	}
 	operations := &bounded{most: maxOperations, none: "unnamed", rest: "other"}
+	said, spanned := meter.(spans)
 	return idempotency.Observer{
 		OnOutcome: func(ctx context.Context, o idempotency.Outcome) {
 			operation, result := operations.name(o.Route), string(o.Result)
@@ -85,6 +93,9 @@ func Idempotency(meter Meter) (idempotency.Observer, error) {
 				limited.with(operation).Record(ctx, 1)
 			}
 			duration.with(operation, result).Record(ctx, o.Took.Seconds())
+			if spanned {
+				said.Outcome(ctx, o)
+			}
 		},
 		OnAbandoned: func(a idempotency.Abandoned) {
 			abandoned.with(operations.name(a.Operation)).Record(context.Background(), 1)
@@ -125,17 +136,21 @@ func Retry(meter Meter) (retry.Observer, error) {
 	if m.err != nil {
 		return retry.Observer{}, m.err
 	}
+	said, spanned := meter.(spans)
 	return retry.Observer{OnAttempt: func(a retry.Attempt) {
-		ctx := a.Request.Context()
-		attempts.with(Met(a), strconv.FormatBool(a.Number > 1)).Record(ctx, 1)
+		ctx, met := a.Request.Context(), metOf(a)
+		attempts.with(met, strconv.FormatBool(a.Number > 1)).Record(ctx, 1)
 		if a.Number > 1 {
 			delays.with().Record(ctx, a.Delay.Seconds())
+		}
+		if spanned {
+			said.Attempt(a, met)
 		}
 	}}, nil
 }
 
-// Met is the result of an attempt as the label met has it: "2xx" to "5xx", or "error" if there was no answer.
-func Met(a retry.Attempt) string {
+// metOf is the result of an attempt as the label met has it: "2xx" to "5xx", or "error" if there was no answer.
+func metOf(a retry.Attempt) string {
 	if classes := []string{"1xx", "2xx", "3xx", "4xx", "5xx"}; a.Err == nil && a.Status >= 100 && a.Status <= 599 {
 		return classes[a.Status/100-1]
 	}

@@ -9,12 +9,13 @@ import (
 	"github.com/holdfast-go/holdfast"
 	holdfastotel "github.com/holdfast-go/holdfast/contrib/otel"
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/metrics"
 	"github.com/holdfast-go/holdfast/relay"
 )
 
 // What the observers cost for one event, with nobody who reads the metrics.
 func BenchmarkObserverOfAnInboxPerEvent(b *testing.B) {
-	o, err := holdfastotel.Inbox(metric.NewMeterProvider(metric.WithReader(metric.NewManualReader())).Meter("bench"), "billing")
+	o, err := metrics.Inbox(holdfastotel.Meter(metric.NewMeterProvider(metric.WithReader(metric.NewManualReader())).Meter("bench")), "billing")
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -29,7 +30,7 @@ func BenchmarkObserverOfAnInboxPerEvent(b *testing.B) {
 }
 
 func BenchmarkObserverOfARelayPerCallOf1000(b *testing.B) {
-	o, err := holdfastotel.Relay(metric.NewMeterProvider(metric.WithReader(metric.NewManualReader())).Meter("bench"))
+	o, err := metrics.Relay(holdfastotel.Meter(metric.NewMeterProvider(metric.WithReader(metric.NewManualReader())).Meter("bench")))
 	if err != nil {
 		b.Fatal(err)
 	}

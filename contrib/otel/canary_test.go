@@ -113,8 +113,8 @@ func TestCanary_WhatARelaySaysHasNoCanary(t *testing.T) {
 	skip.InShort(t, "it takes 6 s beside the others")
 	t.Parallel()
 	s, db := listen(), migrated.New(t)
-	meter := s.meters.Meter("test")
-	observer, err := holdfastotel.Relay(meter)
+	meter := holdfastotel.Meter(s.meters.Meter("test"))
+	observer, err := metrics.Relay(meter)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +126,7 @@ func TestCanary_WhatARelaySaysHasNoCanary(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := holdfastotel.Database(meter, sampler); err != nil {
+	if _, err := metrics.ObserveDatabase(meter, sampler); err != nil {
 		t.Fatal(err)
 	}
 	// What is refused before it is written.
@@ -186,8 +186,8 @@ func TestCanary_WhatARelaySaysHasNoCanary(t *testing.T) {
 func TestCanary_WhatAnInboxSaysHasNoCanary(t *testing.T) {
 	t.Parallel()
 	s, db := listen(), migrated.New(t)
-	meter := s.meters.Meter("test")
-	observer, err := holdfastotel.Inbox(meter, "billing")
+	meter := holdfastotel.Meter(s.meters.Meter("test"))
+	observer, err := metrics.Inbox(meter, "billing")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -280,7 +280,7 @@ func exec(tx pgx.Tx, sql string, args ...any) error {
 func TestCanary_WhatAGuardSaysHasNoCanary(t *testing.T) {
 	t.Parallel()
 	s, db := listen(), migrated.New(t)
-	observer, err := holdfastotel.Idempotency(s.meters.Meter("test"))
+	observer, err := metrics.Idempotency(holdfastotel.Meter(s.meters.Meter("test")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -364,8 +364,8 @@ func TestCanary_WhatAGuardSaysHasNoCanary(t *testing.T) {
 func TestCanary_WhatAWebhookSaysHasNoCanary(t *testing.T) {
 	t.Parallel()
 	s, db := listen(), migrated.New(t)
-	meter := s.meters.Meter("test")
-	observer, err := holdfastotel.Webhook(meter)
+	meter := holdfastotel.Meter(s.meters.Meter("test"))
+	observer, err := metrics.Webhook(meter)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -38,8 +38,8 @@ func scraped(t *testing.T) map[string][]string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	meter := metric.NewMeterProvider(metric.WithReader(exporter)).Meter("test")
-	guard, err := holdfastotel.Idempotency(meter)
+	meter := holdfastotel.Meter(metric.NewMeterProvider(metric.WithReader(exporter)).Meter("test"))
+	guard, err := metrics.Idempotency(meter)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +49,7 @@ func scraped(t *testing.T) map[string][]string {
 	}
 	guard.OnAbandoned(idempotency.Abandoned{Operation: "POST /charges"})
 	guard.OnCleaned(1, time.Second)
-	in, err := holdfastotel.Inbox(meter, "billing")
+	in, err := metrics.Inbox(meter, "billing")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,11 +72,11 @@ func scraped(t *testing.T) map[string][]string {
 	in.OnAssigned(inbox.Assignment{}, 0)
 	in.OnReread(inbox.Assignment{}, 1)
 	in.OnError(errors.New("planned"))
-	publishing, err := holdfastotel.Relay(meter)
+	publishing, err := metrics.Relay(meter)
 	if err != nil {
 		t.Fatal(err)
 	}
-	writes, err := holdfastotel.Outbox(meter)
+	writes, err := metrics.Outbox(meter)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,24 +108,24 @@ func scraped(t *testing.T) map[string][]string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := holdfastotel.Database(meter, sampler); err != nil {
+	if _, err := metrics.ObserveDatabase(meter, sampler); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := holdfastotel.Lag(meter, sampler, func(context.Context, []source.TopicPartition) (map[source.TopicPartition]int64, error) {
+	if _, err := metrics.ObserveLag(meter, sampler, func(context.Context, []source.TopicPartition) (map[source.TopicPartition]int64, error) {
 		return map[source.TopicPartition]int64{{Topic: "orders", Partition: 0}: 5}, nil
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := holdfastotel.Pool(meter, "main", db.Pool); err != nil {
+	if _, err := metrics.ObservePool(meter, "main", db.Pool); err != nil {
 		t.Fatal(err)
 	}
-	hooks, err := holdfastotel.Webhook(meter)
+	hooks, err := metrics.Webhook(meter)
 	if err != nil {
 		t.Fatal(err)
 	}
 	hooks.OnRefused(webhook.Refused{})
 	hooks.OnDelivery(webhook.Answered{})
-	client, err := holdfastotel.Retry(meter)
+	client, err := metrics.Retry(meter)
 	if err != nil {
 		t.Fatal(err)
 	}

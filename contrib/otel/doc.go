@@ -1,7 +1,7 @@
-// Package holdfastotel reports to OpenTelemetry what holdfast does. Each function makes the Observer of one part, with
-// instruments of a Meter. It is a module of its own, so that holdfast itself does not link OpenTelemetry.
+// Package holdfastotel reports to OpenTelemetry what holdfast does. Meter is what package metrics makes Observers of, and the functions
+// that end in Spans add spans to an Observer. It is a module of its own, so that holdfast itself does not link OpenTelemetry.
 //
-//	observer, err := holdfastotel.Idempotency(provider.Meter("holdfast"))
+//	observer, err := metrics.Idempotency(holdfastotel.Meter(provider.Meter("holdfast")))
 //	if err != nil {
 //		return err
 //	}

@@ -9,13 +9,14 @@ import (
 
 	holdfastotel "github.com/holdfast-go/holdfast/contrib/otel"
 	"github.com/holdfast-go/holdfast/idempotency"
+	"github.com/holdfast-go/holdfast/metrics"
 	"github.com/holdfast-go/holdfast/outbox"
 )
 
 func Example() {
 	_ = func(provider metric.MeterProvider, pool *pgxpool.Pool, account func(*http.Request) (string, error)) (*idempotency.Guard, error) {
 		// snippet: idempotency
-		observer, err := holdfastotel.Idempotency(provider.Meter("holdfast"))
+		observer, err := metrics.Idempotency(holdfastotel.Meter(provider.Meter("holdfast")))
 		if err != nil {
 			return nil, err
 		}

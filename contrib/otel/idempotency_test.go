@@ -18,6 +18,7 @@ import (
 	"github.com/holdfast-go/holdfast/idempotency"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/metrics"
 )
 
 // R33.
@@ -25,7 +26,7 @@ func TestIdempotency_RequestsAreCountedByResultAndOperation(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
 	reader := metric.NewManualReader()
-	observer, err := holdfastotel.Idempotency(metric.NewMeterProvider(metric.WithReader(reader)).Meter("test"))
+	observer, err := metrics.Idempotency(holdfastotel.Meter(metric.NewMeterProvider(metric.WithReader(reader)).Meter("test")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +101,7 @@ func TestIdempotency_TheSpanOfARequestSaysWhatBecameOfIt(t *testing.T) {
 	t.Parallel()
 	spans := tracetest.NewInMemoryExporter()
 	tracer := sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans)).Tracer("test")
-	observer, err := holdfastotel.Idempotency(noop.NewMeterProvider().Meter("test"))
+	observer, err := metrics.Idempotency(holdfastotel.Meter(noop.NewMeterProvider().Meter("test")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,7 +146,7 @@ func TestIdempotency_TheSpanOfARequestSaysWhatBecameOfIt(t *testing.T) {
 func TestIdempotency_ManyOperationsShareALabelInTheEnd(t *testing.T) {
 	t.Parallel()
 	reader := metric.NewManualReader()
-	observer, err := holdfastotel.Idempotency(metric.NewMeterProvider(metric.WithReader(reader)).Meter("test"))
+	observer, err := metrics.Idempotency(holdfastotel.Meter(metric.NewMeterProvider(metric.WithReader(reader)).Meter("test")))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	holdfastotel "github.com/holdfast-go/holdfast/contrib/otel"
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
+	"github.com/holdfast-go/holdfast/metrics"
 	"github.com/holdfast-go/holdfast/retry"
 	"github.com/holdfast-go/holdfast/webhook"
 )
@@ -21,12 +22,12 @@ import (
 func TestInbox_EventsAndDeliveriesAreCountedByOutcome(t *testing.T) {
 	t.Parallel()
 	reader := metric.NewManualReader()
-	meter := metric.NewMeterProvider(metric.WithReader(reader)).Meter("test")
-	events, err := holdfastotel.Inbox(meter, "billing")
+	meter := holdfastotel.Meter(metric.NewMeterProvider(metric.WithReader(reader)).Meter("test"))
+	events, err := metrics.Inbox(meter, "billing")
 	if err != nil {
 		t.Fatal(err)
 	}
-	hooks, err := holdfastotel.Webhook(meter)
+	hooks, err := metrics.Webhook(meter)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -55,8 +55,8 @@ func TestRelay_WhatARelayDoesAndWhatItHasNotDoneAreMeasured(t *testing.T) {
 	skip.InShort(t, "it takes 7 s beside the others")
 	t.Parallel()
 	reader := metric.NewManualReader()
-	meter := metric.NewMeterProvider(metric.WithReader(reader)).Meter("test")
-	observer, err := holdfastotel.Relay(meter)
+	meter := holdfastotel.Meter(metric.NewMeterProvider(metric.WithReader(reader)).Meter("test"))
+	observer, err := metrics.Relay(meter)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func TestRelay_WhatARelayDoesAndWhatItHasNotDoneAreMeasured(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stop, err := holdfastotel.Database(meter, sampler)
+	stop, err := metrics.ObserveDatabase(meter, sampler)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +114,7 @@ func TestRelay_WhatWaitsForAConsumerIsMeasured(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
 	reader := metric.NewManualReader()
-	meter := metric.NewMeterProvider(metric.WithReader(reader)).Meter("test")
+	meter := holdfastotel.Meter(metric.NewMeterProvider(metric.WithReader(reader)).Meter("test"))
 	db := migrated.New(t)
 	in, err := inbox.New(db.Pool, inbox.Config{Consumer: "billing"})
 	if err != nil {
@@ -124,7 +124,7 @@ func TestRelay_WhatWaitsForAConsumerIsMeasured(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := holdfastotel.Database(meter, sampler); err != nil {
+	if _, err := metrics.ObserveDatabase(meter, sampler); err != nil {
 		t.Fatal(err)
 	}
 	in.Handle("paid", func(context.Context, pgx.Tx, holdfast.Event) error { return nil })
@@ -148,7 +148,7 @@ func TestRelay_WhatWaitsForAConsumerIsMeasured(t *testing.T) {
 func TestRelay_TopicsThatDoNotExistLeaveTheOthersTheirLabels(t *testing.T) {
 	t.Parallel()
 	reader := metric.NewManualReader()
-	observer, err := holdfastotel.Relay(metric.NewMeterProvider(metric.WithReader(reader)).Meter("test"))
+	observer, err := metrics.Relay(holdfastotel.Meter(metric.NewMeterProvider(metric.WithReader(reader)).Meter("test")))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,8 +9,23 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/holdfast-go/holdfast/idempotency"
+	"github.com/holdfast-go/holdfast/retry"
 	"github.com/holdfast-go/holdfast/webhook"
 )
+
+// Outcome sets what became of a guarded request on the span in its context, if there is one. metrics.Idempotency calls it.
+func (otelMeter) Outcome(ctx context.Context, o idempotency.Outcome) {
+	describe(trace.SpanFromContext(ctx), o)
+}
+
+// Attempt adds an event to the span in a request's context, if there is one: the number of the attempt, its delay and its result.
+// metrics.Retry calls it.
+func (otelMeter) Attempt(a retry.Attempt, met string) {
+	if span := trace.SpanFromContext(a.Request.Context()); span.IsRecording() {
+		span.AddEvent("http attempt", trace.WithAttributes(attribute.Int("attempt", a.Number), attribute.Int64("delay_ms", a.Delay.Milliseconds()),
+			attribute.Int("status", a.Status), attribute.String("met", met)))
+	}
+}
 
 // IdempotencySpans adds a span to a guard's Observer for each guarded request: "request" and the operation. The handler's context has
 // it. It is below the span in the request's context; if there is none, it continues the trace of the request's header traceparent.
@@ -122,4 +137,12 @@ func WebhookSpans(tracer trace.Tracer, o webhook.Observer) webhook.Observer {
 		}
 	}
 	return o
+}
+
+// within is the context of a delivery, in which the span is.
+func within(ctx context.Context) context.Context {
+	if ctx == nil {
+		return context.Background()
+	}
+	return ctx
 }

@@ -11,6 +11,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	holdfastotel "github.com/holdfast-go/holdfast/contrib/otel"
+	"github.com/holdfast-go/holdfast/metrics"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -25,7 +26,7 @@ func TestRetry_AttemptsAreCountedByWhatTheyMetAndTheirDelaysRecorded(t *testing.
 	}))
 	defer server.Close()
 	reader, spans := metric.NewManualReader(), tracetest.NewInMemoryExporter()
-	observer, err := holdfastotel.Retry(metric.NewMeterProvider(metric.WithReader(reader)).Meter("test"))
+	observer, err := metrics.Retry(holdfastotel.Meter(metric.NewMeterProvider(metric.WithReader(reader)).Meter("test")))
 	if err != nil {
 		t.Fatal(err)
 	}

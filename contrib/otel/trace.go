@@ -26,6 +26,13 @@ const (
 	attrErrorCode   = attribute.Key("error_code")
 )
 
+// Span attributes of guarded requests. The key is the same hash as in the log.
+const (
+	attrKey     = attribute.Key("idempotency_key")
+	attrAttempt = attribute.Key("attempt")
+	attrOutcome = attribute.Key("outcome")
+)
+
 const (
 	attrSystem        = attribute.Key("messaging.system")
 	attrOperation     = attribute.Key("messaging.operation.name")

@@ -6,20 +6,14 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/holdfast-go/holdfast/idempotency"
-	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/metrics"
-	"github.com/holdfast-go/holdfast/outbox"
-	"github.com/holdfast-go/holdfast/relay"
-	"github.com/holdfast-go/holdfast/retry"
-	"github.com/holdfast-go/holdfast/webhook"
 )
 
-// Collector has the metrics of all parts of holdfast in a process. Register it with one registry. Its methods make the Observers of the
-// parts, and may be called several times, for several consumers or pools. Many goroutines may use it at once.
+// Collector has the metrics of all parts of holdfast in a process. It is a metrics.Meter. Register it with one registry, and
+// give it to the functions of package metrics, also several times, for several consumers or pools. With it the error of metrics.Outbox, Relay, Inbox,
+// Idempotency, Webhook and Retry is always nil. Many goroutines may use it at once.
 type Collector struct {
 	mu       sync.Mutex
 	made     map[string]vector
@@ -33,42 +27,6 @@ var (
 	_ prometheus.Collector = (*Collector)(nil)
 	_ metrics.Meter        = (*Collector)(nil)
 )
-
-// Outbox is metrics.Outbox: the Observer of an Outbox. The error of this and the following methods is always nil as long as the
-// instruments are those of package metrics.
-func (c *Collector) Outbox() (outbox.Observer, error) { return metrics.Outbox(c) }
-
-// Relay is metrics.Relay: the Observer of a Relay.
-func (c *Collector) Relay() (relay.Observer, error) { return metrics.Relay(c) }
-
-// Inbox is metrics.Inbox: the Observer of an Inbox. All its metrics say which consumer they are of.
-func (c *Collector) Inbox(consumer string) (inbox.Observer, error) { return metrics.Inbox(c, consumer) }
-
-// Idempotency is metrics.Idempotency: the Observer of a Guard.
-func (c *Collector) Idempotency() (idempotency.Observer, error) { return metrics.Idempotency(c) }
-
-// Webhook is metrics.Webhook: the Observer of webhook endpoints.
-func (c *Collector) Webhook() (webhook.Observer, error) { return metrics.Webhook(c) }
-
-// Retry is metrics.Retry: the Observer of a retry.Transport.
-func (c *Collector) Retry() (retry.Observer, error) { return metrics.Retry(c) }
-
-// Database is metrics.ObserveDatabase: gauges of what is not published, stored, parked, a dead letter, and of the sizes of tables. The
-// database is queried at most once in DatabaseConfig.Interval, however often Prometheus asks. Call stop before you close the pool.
-func (c *Collector) Database(d *metrics.Database) (stop func() error, err error) {
-	return metrics.ObserveDatabase(c, d)
-}
-
-// Lag is metrics.ObserveLag: how far consumers are from the ends of their partitions. kafkago.Offsets has the ends. Call stop before you
-// close the pool.
-func (c *Collector) Lag(d *metrics.Database, ends metrics.Ends) (stop func() error, err error) {
-	return metrics.ObserveLag(c, d, ends)
-}
-
-// Pool is metrics.ObservePool: the connections of a pool, and the waits for them. Call stop before you close the pool.
-func (c *Collector) Pool(name string, pool *pgxpool.Pool) (stop func() error, err error) {
-	return metrics.ObservePool(c, name, pool)
-}
 
 // Describe sends nothing: which metrics there are becomes known as parts are observed. Prometheus then checks them when it collects.
 func (c *Collector) Describe(chan<- *prometheus.Desc) {}

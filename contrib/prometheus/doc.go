@@ -4,7 +4,7 @@
 //
 //	collector := holdfastprometheus.New()
 //	registry.MustRegister(collector)
-//	observer, err := collector.Relay()
+//	observer, err := metrics.Relay(collector)
 //	if err != nil {
 //		return err
 //	}

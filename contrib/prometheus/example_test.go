@@ -14,7 +14,7 @@ func Example() {
 		// snippet: collector
 		collector := holdfastprometheus.New()
 		registry.MustRegister(collector)
-		observer, err := collector.Relay()
+		observer, err := metrics.Relay(collector)
 		if err != nil {
 			return nil, err
 		}
@@ -23,12 +23,12 @@ func Example() {
 	}
 }
 
-func ExampleCollector_Database() {
+func Example_database() {
 	_ = func(collector *holdfastprometheus.Collector, pool *pgxpool.Pool) (stop func() error, err error) {
 		sampler, err := metrics.NewDatabase(pool, metrics.DatabaseConfig{})
 		if err != nil {
 			return nil, err
 		}
-		return collector.Database(sampler)
+		return metrics.ObserveDatabase(collector, sampler)
 	}
 }

@@ -36,9 +36,9 @@ var rewrite = flag.Bool("rewrite", false, "write the list of metrics in docs/ref
 func tellAll(t *testing.T, c *holdfastprometheus.Collector) {
 	t.Helper()
 	ctx, planned := t.Context(), errors.New("planned")
-	_, ended := need[outbox.Observer](t)(c.Outbox()).OnWrite(ctx, outbox.Writing{Events: []holdfast.Event{{Topic: "orders"}}})
+	_, ended := need[outbox.Observer](t)(metrics.Outbox(c)).OnWrite(ctx, outbox.Writing{Events: []holdfast.Event{{Topic: "orders"}}})
 	ended(nil)
-	r := need[relay.Observer](t)(c.Relay())
+	r := need[relay.Observer](t)(metrics.Relay(c))
 	_, published := r.OnPublish(ctx, relay.Publishing{Topic: "orders"})
 	published([]error{planned})
 	r.OnPublished(0, []holdfast.Event{{Time: time.Now()}})
@@ -54,7 +54,7 @@ func tellAll(t *testing.T, c *holdfastprometheus.Collector) {
 	r.OnSaved(0, 0)
 	r.OnMoved(0, 1)
 	r.OnReclaimed(0, "refused: by transaction 7")
-	in := need[inbox.Observer](t)(c.Inbox("billing"))
+	in := need[inbox.Observer](t)(metrics.Inbox(c, "billing"))
 	_, handled := in.OnHandle(ctx, inbox.Handling{Events: []holdfast.Event{{Topic: "orders"}}})
 	handled(planned)
 	in.OnReceive(inbox.Received{Outcome: inbox.Handled, Event: holdfast.Event{Time: time.Now()}})
@@ -74,17 +74,17 @@ func tellAll(t *testing.T, c *holdfastprometheus.Collector) {
 	in.OnPolled(0, time.Second)
 	in.OnError(planned)
 	in.OnCleaned(1, time.Second)
-	guard := need[idempotency.Observer](t)(c.Idempotency())
+	guard := need[idempotency.Observer](t)(metrics.Idempotency(c))
 	for _, result := range []idempotency.Result{idempotency.Created, idempotency.Replayed, idempotency.Conflict, idempotency.InProgress, idempotency.Forgotten,
 		idempotency.Lost, idempotency.Bypassed, idempotency.Refused, idempotency.Unavailable, idempotency.Unknown, idempotency.Unusable, "of a later version"} {
 		guard.OnOutcome(ctx, idempotency.Outcome{Result: result, Route: "POST /charges", Code: "idempotency.too_many_keys", Omitted: true, Expired: true})
 	}
 	guard.OnAbandoned(idempotency.Abandoned{Operation: "POST /charges"})
 	guard.OnCleaned(1, time.Second)
-	hooks := need[webhook.Observer](t)(c.Webhook())
+	hooks := need[webhook.Observer](t)(metrics.Webhook(c))
 	hooks.OnRefused(webhook.Refused{})
 	hooks.OnDelivery(webhook.Answered{})
-	need[retry.Observer](t)(c.Retry()).OnAttempt(retry.Attempt{Request: httptest.NewRequestWithContext(ctx, "GET", "/", nil), Number: 2})
+	need[retry.Observer](t)(metrics.Retry(c)).OnAttempt(retry.Attempt{Request: httptest.NewRequestWithContext(ctx, "GET", "/", nil), Number: 2})
 
 	db := migrated.New(t)
 	if _, err := db.Exec(ctx, `insert into holdfast.letter (origin, consumer, reason, event_id, source, type, topic, key, time, hash) values ('inbox', 'billing', 'planned', '1', 's', 't', 'orders', 'k', now(), '');
@@ -94,11 +94,11 @@ func tellAll(t *testing.T, c *holdfastprometheus.Collector) {
 		t.Fatal(err)
 	}
 	sampler := need[*metrics.Database](t)(metrics.NewDatabase(db.Pool, metrics.DatabaseConfig{}))
-	need[func() error](t)(c.Database(sampler))
-	need[func() error](t)(c.Lag(sampler, func(context.Context, []source.TopicPartition) (map[source.TopicPartition]int64, error) {
+	need[func() error](t)(metrics.ObserveDatabase(c, sampler))
+	need[func() error](t)(metrics.ObserveLag(c, sampler, func(context.Context, []source.TopicPartition) (map[source.TopicPartition]int64, error) {
 		return map[source.TopicPartition]int64{{Topic: "orders", Partition: 0}: 5}, nil
 	}))
-	need[func() error](t)(c.Pool("main", db.Pool))
+	need[func() error](t)(metrics.ObservePool(c, "main", db.Pool))
 }
 
 func TestPage_EveryMetricIsThereWithItsTypeUnitAndLabels(t *testing.T) {
@@ -216,7 +216,7 @@ func TestPage_WhatCannotBeReadLeavesTheRest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	need[relay.Observer](t)(c.Relay()).OnClaimed(0, 0)
+	need[relay.Observer](t)(metrics.Relay(c)).OnClaimed(0, 0)
 	if got := values(t, registry); got["holdfast_relay_claimed_total{}"] != 1 || len(got) != 1 {
 		t.Errorf("got %v", got)
 	}
@@ -225,7 +225,7 @@ func TestPage_WhatCannotBeReadLeavesTheRest(t *testing.T) {
 	}
 	db := migrated.New(t)
 	d := need[*metrics.Database](t)(metrics.NewDatabase(db.Pool, metrics.DatabaseConfig{Schema: "nowhere"}))
-	stop = need[func() error](t)(c.Database(d))
+	stop = need[func() error](t)(metrics.ObserveDatabase(c, d))
 	for range 2 { // The second does not ask the database.
 		if got := values(t, registry); got["holdfast_sample_failures_total{}"] != 1 || len(got) != 2 {
 			t.Errorf("got %v", got)

@@ -51,7 +51,7 @@ func TestWork_WhatIsDoneOnRealServersIsMeasured(t *testing.T) {
 	c, registry := registered(t)
 
 	// 1. The producer: five events, one of them scheduled, and one that its topic does not take.
-	out := need[*outbox.Outbox](t)(outbox.New(outbox.Config{Source: "shop", Observer: need[outbox.Observer](t)(c.Outbox())}))
+	out := need[*outbox.Outbox](t)(outbox.New(outbox.Config{Source: "shop", Observer: need[outbox.Observer](t)(metrics.Outbox(c))}))
 	big := make([]byte, 5000)
 	for i := range big {
 		big[i] = byte(i * i >> 3)
@@ -74,8 +74,8 @@ func TestWork_WhatIsDoneOnRealServersIsMeasured(t *testing.T) {
 
 	// 2. The database before anything is published.
 	sampler := need[*metrics.Database](t)(metrics.NewDatabase(db.Pool, metrics.DatabaseConfig{Interval: time.Second}))
-	need[func() error](t)(c.Database(sampler))
-	need[func() error](t)(c.Pool("main", db.Pool))
+	need[func() error](t)(metrics.ObserveDatabase(c, sampler))
+	need[func() error](t)(metrics.ObservePool(c, "main", db.Pool))
 	if got := values(t, registry); got["holdfast_backlog_lanes{}"] < 1 || got["holdfast_backlog_age_seconds{}"] <= 0 || got["holdfast_table_size_bytes{table=log}"] <= 0 {
 		t.Errorf("nothing is published: %v", got)
 	}
@@ -83,9 +83,9 @@ func TestWork_WhatIsDoneOnRealServersIsMeasured(t *testing.T) {
 	// 3. Relay and consumer.
 	publisher := need[*kafkago.Publisher](t)(kafkago.NewPublisher(kafkago.Connection{Brokers: cluster.Brokers}, kafkago.PublisherConfig{}))
 	quick := retry.Policy{Attempts: 2, Base: time.Millisecond, Cap: time.Millisecond}
-	r := need[*relay.Relay](t)(relay.New(db.Pool, publisher, relay.Config{Logger: silent, Lease: 30 * time.Second, Retry: quick, Observer: need[relay.Observer](t)(c.Relay())}))
+	r := need[*relay.Relay](t)(relay.New(db.Pool, publisher, relay.Config{Logger: silent, Lease: 30 * time.Second, Retry: quick, Observer: need[relay.Observer](t)(metrics.Relay(c))}))
 	in := need[*inbox.Inbox](t)(inbox.New(db.Pool, inbox.Config{Consumer: "billing", Logger: silent, Retry: quick, ImmediateRetries: -1, PollMin: time.Millisecond, PollMax: 10 * time.Millisecond,
-		Observer: need[inbox.Observer](t)(c.Inbox("billing"))}))
+		Observer: need[inbox.Observer](t)(metrics.Inbox(c, "billing"))}))
 	var failed atomic.Bool
 	in.Handle("told", func(_ context.Context, _ pgx.Tx, e holdfast.Event) error {
 		if e.ID == "bad" || e.ID == "twice" && failed.CompareAndSwap(false, true) {
@@ -113,7 +113,7 @@ func TestWork_WhatIsDoneOnRealServersIsMeasured(t *testing.T) {
 
 	// 4. Requests, webhooks, and a client that repeats.
 	guard := need[*idempotency.Guard](t)(idempotency.New(db.Pool, idempotency.Config{Logger: silent, Principal: func(*http.Request) (string, error) { return "a", nil },
-		Observer: need[idempotency.Observer](t)(c.Idempotency())}))
+		Observer: need[idempotency.Observer](t)(metrics.Idempotency(c))}))
 	mux := http.NewServeMux()
 	mux.Handle("POST /charges", guard.Middleware(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusCreated) })))
 	verifier := webhook.VerifierFunc(func(h http.Header, _ []byte, _ time.Time) (webhook.Delivery, error) {
@@ -122,7 +122,7 @@ func TestWork_WhatIsDoneOnRealServersIsMeasured(t *testing.T) {
 		}
 		return webhook.Delivery{ID: "hook", IDSigned: true, Type: "told", Timestamp: time.Now()}, nil
 	})
-	mux.Handle("/hook", need[http.Handler](t)(webhook.New(in, "bank", verifier, webhook.Config{Logger: silent, Observer: need[webhook.Observer](t)(c.Webhook())})))
+	mux.Handle("/hook", need[http.Handler](t)(webhook.New(in, "bank", verifier, webhook.Config{Logger: silent, Observer: need[webhook.Observer](t)(metrics.Webhook(c))})))
 	for _, ask := range []struct{ path, body, header string }{
 		{"/charges", "{}", "Idempotency-Key"}, {"/charges", "{}", "Idempotency-Key"}, {"/charges", `{"a":1}`, "Idempotency-Key"}, {"/charges", "{}", ""},
 		{"/hook", "{}", ""}, {"/hook", "{}", "Signature"},
@@ -139,7 +139,7 @@ func TestWork_WhatIsDoneOnRealServersIsMeasured(t *testing.T) {
 		answers = answers[1:]
 	}))
 	defer server.Close()
-	client := &http.Client{Transport: &retry.Transport{Policy: retry.Policy{Attempts: 2, Base: time.Millisecond, Cap: time.Millisecond}, Observer: need[retry.Observer](t)(c.Retry())}}
+	client := &http.Client{Transport: &retry.Transport{Policy: retry.Policy{Attempts: 2, Base: time.Millisecond, Cap: time.Millisecond}, Observer: need[retry.Observer](t)(metrics.Retry(c))}}
 	if answer, err := client.Get(server.URL); err != nil {
 		t.Error(err)
 	} else {

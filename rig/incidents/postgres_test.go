@@ -10,6 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/metrics"
 )
 
 // Fifty workers share two connections.
@@ -17,7 +18,7 @@ func poolSmall(s *scene) (over func()) {
 	s.on(nil)
 	topic := s.cluster.Topic(s, 1)
 	pool := s.db.PoolOf(s.T, 2)
-	stop := need[func() error](s)(s.watched.Pool("small", pool))
+	stop := need[func() error](s)(metrics.ObservePool(s.watched, "small", pool))
 	s.Cleanup(func() { _ = stop() })
 	s.relay(nil, nil)
 	in := s.newInbox(pool, func(ctx context.Context, _ pgx.Tx, _ holdfast.Event) error {

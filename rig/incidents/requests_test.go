@@ -9,13 +9,14 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/idempotency"
+	"github.com/holdfast-go/holdfast/metrics"
 	"github.com/holdfast-go/holdfast/webhook"
 )
 
 // guarded is a route that makes each charge once.
 func (s *scene) guarded(pool *pgxpool.Pool) http.Handler {
 	s.Helper()
-	guard := need[*idempotency.Guard](s)(idempotency.New(pool, idempotency.Config{Logger: s.logger, Observer: need[idempotency.Observer](s)(s.watched.Idempotency()),
+	guard := need[*idempotency.Guard](s)(idempotency.New(pool, idempotency.Config{Logger: s.logger, Observer: need[idempotency.Observer](s)(metrics.Idempotency(s.watched)),
 		Principal: func(*http.Request) (string, error) { return "a", nil }}))
 	mux := http.NewServeMux()
 	mux.Handle("POST /charges", guard.Middleware(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -76,7 +77,7 @@ func webhooksRefused(s *scene) (over func()) {
 	verifier := webhook.VerifierFunc(func(http.Header, []byte, time.Time) (webhook.Delivery, error) {
 		return webhook.Delivery{}, &webhook.RefusedError{Reason: webhook.ReasonMissing, Rule: "it must be signed"}
 	})
-	h := need[http.Handler](s)(webhook.New(in, "bank", verifier, webhook.Config{Logger: s.logger, Observer: need[webhook.Observer](s)(s.watched.Webhook())}))
+	h := need[http.Handler](s)(webhook.New(in, "bank", verifier, webhook.Config{Logger: s.logger, Observer: need[webhook.Observer](s)(metrics.Webhook(s.watched))}))
 	s.healthy()
 	for n := range 120 {
 		s.post(h, "/hook", "")

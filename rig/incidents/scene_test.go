@@ -76,7 +76,7 @@ func (s *scene) on(db *pgtest.DB) {
 func (s *scene) watch() {
 	s.Helper()
 	d := need[*metrics.Database](s)(metrics.NewDatabase(s.db.PoolOf(s.T, 2), metrics.DatabaseConfig{Interval: time.Second, Timeout: 20 * time.Second}))
-	stop := need[func() error](s)(s.watched.Database(d))
+	stop := need[func() error](s)(metrics.ObserveDatabase(s.watched, d))
 	s.unwatch = func() { _ = stop() }
 	s.Cleanup(s.unwatch)
 }
@@ -87,7 +87,7 @@ func (s *scene) lag(via *link) {
 	ends := need[*kafkago.Offsets](s)(kafkago.NewOffsets(kafkago.Connection{Brokers: s.cluster.Brokers, Dial: via.dial}))
 	s.Cleanup(ends.Close)
 	d := need[*metrics.Database](s)(metrics.NewDatabase(s.db.PoolOf(s.T, 1), metrics.DatabaseConfig{Interval: time.Second, Timeout: 2 * time.Second}))
-	stop := need[func() error](s)(s.watched.Lag(d, ends.Ends))
+	stop := need[func() error](s)(metrics.ObserveLag(s.watched, d, ends.Ends))
 	s.Cleanup(func() { _ = stop() })
 }
 
@@ -112,7 +112,7 @@ var quick = retry.Policy{Attempts: 2, Base: time.Millisecond, Cap: time.Millisec
 // newRelay makes a relay of the scene's database. dial is nil for the usual way to Kafka.
 func (s *scene) newRelay(dial dialer, change func(*relay.Config)) *relay.Relay {
 	s.Helper()
-	c := relay.Config{Logger: s.logger, Observer: need[relay.Observer](s)(s.watched.Relay()), Retry: quick}
+	c := relay.Config{Logger: s.logger, Observer: need[relay.Observer](s)(metrics.Relay(s.watched)), Retry: quick}
 	if change != nil {
 		change(&c)
 	}
@@ -130,7 +130,7 @@ func (s *scene) relay(dial dialer, change func(*relay.Config)) (stop func()) {
 // newInbox makes the consumer billing, which handles the type told.
 func (s *scene) newInbox(pool *pgxpool.Pool, h inbox.Handler, change func(*inbox.Config)) *inbox.Inbox {
 	s.Helper()
-	c := inbox.Config{Consumer: "billing", Logger: s.logger, Observer: need[inbox.Observer](s)(s.watched.Inbox("billing")), ImmediateRetries: -1, PollMin: time.Millisecond, PollMax: 20 * time.Millisecond,
+	c := inbox.Config{Consumer: "billing", Logger: s.logger, Observer: need[inbox.Observer](s)(metrics.Inbox(s.watched, "billing")), ImmediateRetries: -1, PollMin: time.Millisecond, PollMax: 20 * time.Millisecond,
 		Retry: retry.Policy{Attempts: 100, Base: time.Hour, Cap: time.Hour}}
 	if change != nil {
 		change(&c)

@@ -32,7 +32,7 @@ func spelledOtherwise(text string) (found []string) {
 
 func TestSpelling_MetricsAndAttributesHaveOneSpelling(t *testing.T) {
 	files := texts(t)
-	for _, want := range []string{"docs/dashboards/idempotency.json", "metrics/requests.go", "contrib/otel/observers.go", "examples/refunds/telemetry.go", "docs/reference/metrics.md"} {
+	for _, want := range []string{"docs/dashboards/idempotency.json", "metrics/requests.go", "contrib/otel/trace.go", "examples/refunds/telemetry.go", "docs/reference/metrics.md"} {
 		if !slices.Contains(files, want) {
 			t.Fatalf("%s is not read: the search has gone blind", want)
 		}

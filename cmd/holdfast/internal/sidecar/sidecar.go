@@ -104,7 +104,7 @@ func (s *Sidecar) relayOf(ctx context.Context, d Database, publisher *kafkago.Pu
 // observe makes the metrics of a database, whose name each of them has as a label.
 func (s *Sidecar) observe(d Database, pool *pgxpool.Pool, logger *slog.Logger) (relay.Observer, error) {
 	collector := holdfastprometheus.New()
-	observer, err := collector.Relay()
+	observer, err := metrics.Relay(collector)
 	if err != nil {
 		return observer, err
 	}
@@ -121,10 +121,10 @@ func (s *Sidecar) observe(d Database, pool *pgxpool.Pool, logger *slog.Logger) (
 	if err != nil {
 		return observer, err
 	}
-	if _, err := collector.Database(sampler); err != nil {
+	if _, err := metrics.ObserveDatabase(collector, sampler); err != nil {
 		return observer, err
 	}
-	if _, err := collector.Pool("relay", pool); err != nil {
+	if _, err := metrics.ObservePool(collector, "relay", pool); err != nil {
 		return observer, err
 	}
 	return observer, prometheus.WrapRegistererWith(prometheus.Labels{"database": d.Name}, s.registry).Register(collector)
