@@ -45,7 +45,7 @@
 //	kafkago                   ->  inbox, inbox/source, relay/publish, retry, holdfast, kafka-go, compress, x/sync
 //	kafkago/oauthbearer       ->  kafka-go
 //	direct                    ->  relay/publish, inbox, retry, holdfast
-//	console                   ->  metrics, find, waiting, dlq, pgx
+//	console                   ->  find, waiting, dlq, inbox/source, pgx
 //	metrics                   ->  idempotency, webhook, inbox, inbox/source, relay, relay/publish, outbox, retry, holdfast, pgx
 //	holdfasttest (for tests)  ->  inbox/sourcetest, relay/publish, inbox, inbox/source, holdfast, pgx
 //	inbox/sourcetest          ->  inbox, inbox/source

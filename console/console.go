@@ -2,6 +2,7 @@ package console
 
 import (
 	"bytes"
+	"context"
 	"crypto/rand"
 	"embed"
 	"errors"
@@ -16,8 +17,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/dlq"
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
-	"github.com/holdfast-go/holdfast/metrics"
 	"github.com/holdfast-go/holdfast/waiting"
 )
 
@@ -50,9 +51,9 @@ type Config struct {
 	// Defaults to a new one: then a form goes to the process that showed it only.
 	Secret []byte
 
-	// Ends says where partitions end, for the lag of consumers; kafkago.Offsets has one. It is called for each look at the overview.
-	// Defaults to none: then the overview shows no lag.
-	Ends metrics.Ends
+	// EndsFunc says where partitions end, for the lag of consumers: the offset that the next event gets. kafkago.Offsets has one: Ends. It
+	// is called for each look at the overview. Defaults to none: then the overview shows no lag.
+	EndsFunc func(ctx context.Context, of []source.TopicPartition) (map[source.TopicPartition]int64, error)
 
 	// Logger gets a line for each change and each refusal. Defaults to slog.Default().
 	Logger *slog.Logger

@@ -181,7 +181,7 @@ func TestConsole_TheOverviewSaysWhatWaits(t *testing.T) {
 	t.Parallel()
 	var failure error
 	b := setup(t, func(c *console.Config) {
-		c.Ends = func(context.Context, []source.TopicPartition) (map[source.TopicPartition]int64, error) {
+		c.EndsFunc = func(context.Context, []source.TopicPartition) (map[source.TopicPartition]int64, error) {
 			return map[source.TopicPartition]int64{{Topic: "orders", Partition: 0}: 110, {Topic: "orders", Partition: 1}: 20, {Topic: "bills", Partition: 0}: 7}, failure
 		}
 	})

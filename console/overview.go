@@ -71,7 +71,7 @@ func (l *looks) overview(ctx context.Context, c *Console) (overviewPage, error) 
 	// The caller's end does not end it: others may wait for the same look.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
-	o := state.Options{Schema: c.c.Schema, Limits: state.DefaultLimits, Ends: state.Ends(c.c.Ends)}
+	o := state.Options{Schema: c.c.Schema, Limits: state.DefaultLimits, Ends: c.c.EndsFunc}
 	if age < lookedBefore {
 		o.Before = l.last.After
 	}
@@ -80,7 +80,7 @@ func (l *looks) overview(ctx context.Context, c *Console) (overviewPage, error) 
 		c.c.Logger.Warn("lag not read", "error", s.NoEnds)
 	}
 	withoutBroker(&s)
-	l.last, l.err, l.at = overviewOf(s, c.c.Ends != nil), err, time.Now()
+	l.last, l.err, l.at = overviewOf(s, c.c.EndsFunc != nil), err, time.Now()
 	return l.last, l.err
 }
 

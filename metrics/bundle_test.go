@@ -2,6 +2,8 @@ package metrics_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"sync"
@@ -50,4 +52,40 @@ func (i inLedger) Record(_ context.Context, value float64) {
 	i.l.mu.Lock()
 	defer i.l.mu.Unlock()
 	i.l.values[i.name] += value
+}
+
+// gauges is a Meter that keeps what is observed, until it is stopped.
+type gauges struct {
+	*ledger
+	sets   map[string]func(context.Context) ([]metrics.Reading, error) // by the name of the first instrument
+	refuse string                                                      // the name of one that it does not make
+}
+
+func newGauges() *gauges {
+	return &gauges{ledger: newLedger(), sets: map[string]func(context.Context) ([]metrics.Reading, error){}}
+}
+
+var errRefused = errors.New("planned")
+
+func (g *gauges) Observe(is []metrics.Instrument, read func(context.Context) ([]metrics.Reading, error)) (func() error, error) {
+	name := is[0].Name
+	if name == g.refuse {
+		return nil, errRefused
+	}
+	g.sets[name] = read
+	return func() error { delete(g.sets, name); return nil }, nil
+}
+
+// readings are what is read of the set that begins with an instrument, by index and labels.
+func (g *gauges) readings(t *testing.T, first string) map[string]float64 {
+	t.Helper()
+	all, err := g.sets[first](t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, r := range all {
+		got[fmt.Sprintf("%d%v", r.Index, r.Labels)] = r.Value
+	}
+	return got
 }

@@ -13,11 +13,12 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 	"github.com/holdfast-go/holdfast/internal/state"
 )
 
-// DatabaseConfig configures a Database. The zero DatabaseConfig works.
+// DatabaseConfig configures Observe. The zero DatabaseConfig works.
 type DatabaseConfig struct {
 	// Schema is the Postgres schema that holdfast.Migrate created. Defaults to "holdfast".
 	Schema string
@@ -26,8 +27,13 @@ type DatabaseConfig struct {
 	// 1 s. Defaults to 15 s.
 	Interval time.Duration
 
-	// Timeout bounds the queries of a sample, together. Defaults to 5 s.
+	// Timeout bounds the queries of a sample, together, and those of the lag with EndsFunc. Defaults to 5 s.
 	Timeout time.Duration
+
+	// EndsFunc says where partitions end: the offset that the next event gets. It leaves out what the broker does not know, and returns
+	// soon after its context is done. It is called once in Interval, and never twice at once. kafkago.Offsets has one: Ends. Defaults to
+	// none: then there are no gauges of the lag of consumers.
+	EndsFunc func(ctx context.Context, of []source.TopicPartition) (map[source.TopicPartition]int64, error)
 }
 
 // Bounds of a sample.
@@ -37,10 +43,8 @@ const (
 	maxPositions = 20_000  // partitions of consumers whose lag is asked for
 )
 
-// Database samples what only the database knows: what is not published, what waits or is a dead letter, and how large the
-// tables are. One sample is ten short queries. Counts end at 100,000 rows, at 50 consumers, and at 1,000 topics and partitions. Every process sees the same figures, so one
-// of them is enough. Many goroutines may use it at once.
-type Database struct {
+// database samples what only the database knows, for whoever asks, from many goroutines.
+type database struct {
 	pool *pgxpool.Pool
 	c    DatabaseConfig
 
@@ -51,9 +55,8 @@ type Database struct {
 	until    time.Time // last and err count until then
 }
 
-// NewDatabase returns a Database. The error lists every problem of the configuration. The role of the pool needs what
-// holdfast.RolesSQL grants to holdfast_reader.
-func NewDatabase(pool *pgxpool.Pool, c DatabaseConfig) (*Database, error) {
+// newDatabase checks the configuration. The error lists every problem of it.
+func newDatabase(pool *pgxpool.Pool, c DatabaseConfig) (*database, error) {
 	var problems []error
 	if pool == nil {
 		problems = append(problems, errors.New("pool is nil: it must be connected to the primary"))
@@ -79,7 +82,7 @@ func NewDatabase(pool *pgxpool.Pool, c DatabaseConfig) (*Database, error) {
 	if err := errors.Join(problems...); err != nil {
 		return nil, fmt.Errorf("database metrics config: %w", err)
 	}
-	return &Database{pool: pool, c: c}, nil
+	return &database{pool: pool, c: c}, nil
 }
 
 // sample is what the database holds at a moment.
@@ -124,7 +127,7 @@ type backfillOf struct {
 
 // sample returns the last sample if that is younger than Interval, and else queries the database. Callers that come together wait for
 // one sample. An error is kept as long as a sample, so that a database in trouble is not asked more often.
-func (d *Database) sample(ctx context.Context) (sample, error) {
+func (d *database) sample(ctx context.Context) (sample, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if time.Now().Before(d.until) {
@@ -141,14 +144,14 @@ func (d *Database) sample(ctx context.Context) (sample, error) {
 }
 
 // failed is how many samples have failed.
-func (d *Database) failed() int {
+func (d *database) failed() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.failures
 }
 
 // read queries the database.
-func (d *Database) read(ctx context.Context) (s sample, err error) {
+func (d *database) read(ctx context.Context) (s sample, err error) {
 	// The caller's deadline does not end it: others may wait for the same sample.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.c.Timeout)
 	defer cancel()
@@ -165,7 +168,7 @@ func (d *Database) read(ctx context.Context) (s sample, err error) {
 	return s, nil
 }
 
-func (d *Database) readIn(ctx context.Context, tx pgx.Tx) (s sample, err error) {
+func (d *database) readIn(ctx context.Context, tx pgx.Tx) (s sample, err error) {
 	r := state.Reader{DB: tx, Schema: d.c.Schema}
 	in := func(part string, err error) error { return fmt.Errorf("sample %s: %w", part, err) }
 	log, err := r.Backlog(ctx)

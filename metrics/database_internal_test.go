@@ -48,7 +48,7 @@ func TestDatabase_ASampleIsWhatTheDatabaseHolds(t *testing.T) {
 
 	// A role that monitors and may see no payload can sample.
 	monitor, _ := roletest.Login(t, db, "", roletest.Make(t, db)+"_reader")
-	d, err := NewDatabase(monitor, DatabaseConfig{Interval: time.Hour})
+	d, err := newDatabase(monitor, DatabaseConfig{Interval: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}

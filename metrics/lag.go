@@ -2,7 +2,6 @@ package metrics
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -11,36 +10,16 @@ import (
 	"github.com/holdfast-go/holdfast/internal/state"
 )
 
-// Ends returns where partitions end: the offset that the next event gets. It leaves out what the broker does not know.
-// kafkago.Offsets has one. It must return soon after ctx is done.
-type Ends func(ctx context.Context, of []source.TopicPartition) (map[source.TopicPartition]int64, error)
-
-// ofLag are the instruments of ObserveLag.
+// ofLag are the instruments of Observe that need DatabaseConfig.EndsFunc.
 var ofLag = []Instrument{
 	gauge("holdfast.consumer.lag", "{offset}", "Offsets between a consumer's positions and the ends of its partitions, added up", "consumer", "topic"),
 	total("holdfast.consumer.lag.failures", "{sample}", "Samples of the lag that failed: the broker or the database did not answer"),
 }
 
-// ObserveLag makes gauges of how far consumers are from the ends of their partitions, in offsets. It asks the database that d samples
-// for positions, and ends for where the log is: once in DatabaseConfig.Interval, within DatabaseConfig.Timeout. A partition counts from
-// the first time that a node of the consumer has had it. What was stored for later counts as read: holdfast.waiting.events has it.
-// Every process reports the same values, so one of them is enough. End it with stop before you close the pool.
-func ObserveLag(m Meter, d *Database, ends Ends) (stop func() error, err error) {
-	if d == nil || ends == nil {
-		return nil, errors.New("observe lag: database and ends must not be nil")
-	}
-	l := &lagging{
-		d:      d,
-		ends:   ends,
-		topics: &bounded{most: maxTopics, none: "unnamed", rest: "other"},
-	}
-	return m.Observe(ofLag, func(ctx context.Context) ([]Reading, error) { return l.readings(ctx), nil })
-}
-
 // lagging keeps the last sample of the lag.
 type lagging struct {
-	d      *Database
-	ends   Ends
+	d      *database
+	ends   state.Ends
 	topics *bounded
 
 	mu       sync.Mutex
@@ -49,7 +28,8 @@ type lagging struct {
 	until    time.Time // last counts until then
 }
 
-func (l *lagging) readings(ctx context.Context) []Reading {
+// readings are a sample, and how many have failed, as values of ofLag.
+func (l *lagging) readings(ctx context.Context) ([]Reading, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if now := time.Now(); !now.Before(l.until) {
@@ -60,7 +40,7 @@ func (l *lagging) readings(ctx context.Context) []Reading {
 		}
 		l.until = now.Add(l.d.c.Interval)
 	}
-	return append(l.last[:len(l.last):len(l.last)], Reading{Index: 1, Value: float64(l.failures)})
+	return append(l.last[:len(l.last):len(l.last)], Reading{Index: 1, Value: float64(l.failures)}), nil
 }
 
 // read adds up the lag of topics that have no name of their own.
@@ -88,7 +68,7 @@ type lagOf struct {
 
 // lag asks the database for positions and ends for where the log is, within DatabaseConfig.Timeout, each time it is called. It is sorted
 // by consumer and topic, and has at most 50 consumers. A topic whose partitions ends does not know is left out.
-func (d *Database) lag(ctx context.Context, ends Ends) ([]lagOf, error) {
+func (d *database) lag(ctx context.Context, ends state.Ends) ([]lagOf, error) {
 	// The caller's deadline does not end it: others may wait for the same sample.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.c.Timeout)
 	defer cancel()

@@ -81,16 +81,3 @@ func TestMetrics_NoTwoInstrumentsHaveOneName(t *testing.T) {
 		}
 	}
 }
-
-func TestMetrics_WhatASamplerIsConfiguredWithIsChecked(t *testing.T) {
-	t.Parallel()
-	_, err := metrics.NewDatabase(nil, metrics.DatabaseConfig{Schema: "a b", Interval: time.Millisecond, Timeout: -1})
-	if err == nil {
-		t.Fatal("it was taken")
-	}
-	for _, want := range []string{"pool is nil", "a b", "interval is 1ms", "timeout is -1ns"} {
-		if !strings.Contains(err.Error(), want) {
-			t.Errorf("%v does not say %q", err, want)
-		}
-	}
-}

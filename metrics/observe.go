@@ -2,13 +2,15 @@ package metrics
 
 import (
 	"context"
+	"errors"
+	"fmt"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
-// ofDatabase are the instruments of ObserveDatabase.
+// ofDatabase are the instruments of Observe.
 var ofDatabase = []Instrument{
 	gauge("holdfast.backlog.lanes", "{lane}", "Lanes with events that no relay has published"),
 	gauge("holdfast.backlog.age", "s", "Age of the oldest event that no relay has published"),
@@ -36,17 +38,51 @@ var ofDatabase = []Instrument{
 	total("holdfast.sample.failures", "{sample}", "Samples of the database that failed: their figures are missing"),
 }
 
-// ObserveDatabase makes gauges of what a Database samples. They need a process with a role that may read it; every process reports the
-// same values. End it with stop before you close the pool.
-func ObserveDatabase(m Meter, d *Database) (stop func() error, err error) {
-	return m.Observe(ofDatabase, func(ctx context.Context) ([]Reading, error) {
-		s, err := d.sample(ctx)
-		failed := Reading{Index: len(ofDatabase) - 1, Value: float64(d.failed())}
-		if err != nil {
-			return []Reading{failed}, nil // It is what failures is for: the other metrics of the process are still wanted.
-		}
-		return append(s.readings(), failed), nil
-	})
+// Observe makes gauges of what only the database knows: what is not published, what waits or is a dead letter, and how large the tables
+// are. With DatabaseConfig.EndsFunc it also makes gauges of how far consumers are from the ends of their partitions, in offsets. It returns
+// an error if the configuration is wrong, which lists every problem of it, or if a gauge could not be made. Then nothing is observed.
+//
+// A sample is ten short queries, once in DatabaseConfig.Interval, within DatabaseConfig.Timeout, however often the Meter asks. Counts
+// end at 100,000 rows, at 50 consumers, and at 1,000 topics and partitions. A sample that fails is counted, and its gauges are missing.
+// The role of the pool needs what holdfast.RolesSQL grants to holdfast_reader. Every process reports the same values, so one of them is
+// enough.
+//
+// A partition counts in the lag from the first time that a node of the consumer has had it. What was stored for later counts as read:
+// holdfast.waiting.events has it.
+//
+// Call stop before you close the pool. It may be called from any goroutine.
+func Observe(m Meter, pool *pgxpool.Pool, c DatabaseConfig) (stop func() error, err error) {
+	d, err := newDatabase(pool, c)
+	if err != nil {
+		return nil, err
+	}
+	stopDatabase, err := m.Observe(ofDatabase, d.readings)
+	if err != nil {
+		return nil, fmt.Errorf("observe the database: %w", err)
+	}
+	if c.EndsFunc == nil {
+		return stopDatabase, nil
+	}
+	l := &lagging{
+		d:      d,
+		ends:   c.EndsFunc,
+		topics: &bounded{most: maxTopics, none: "unnamed", rest: "other"},
+	}
+	stopLag, err := m.Observe(ofLag, l.readings)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("observe the lag of consumers: %w", err), stopDatabase())
+	}
+	return func() error { return errors.Join(stopLag(), stopDatabase()) }, nil
+}
+
+// readings are a sample, and how many have failed, as values of ofDatabase.
+func (d *database) readings(ctx context.Context) ([]Reading, error) {
+	s, err := d.sample(ctx)
+	failed := Reading{Index: len(ofDatabase) - 1, Value: float64(d.failed())}
+	if err != nil {
+		return []Reading{failed}, nil // It is what failures is for: the other metrics of the process are still wanted.
+	}
+	return append(s.readings(), failed), nil
 }
 
 // readings are a sample as values of ofDatabase.

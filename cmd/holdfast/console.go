@@ -55,7 +55,7 @@ func (c *consoleCmd) Run(p *program.Program) error {
 	defer pool.Close()
 	h, err := console.New(pool, console.Config{
 		Schema:   p.Database.Schema,
-		Ends:     ends,
+		EndsFunc: ends,
 		Logger:   slog.New(slog.NewTextHandler(p.ErrOut, nil)),
 		UserFunc: func(r *http.Request) (console.User, error) { return who, asked(r) },
 	})

@@ -2,12 +2,12 @@ package main
 
 import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/program"
+	"github.com/holdfast-go/holdfast/internal/state"
 	"github.com/holdfast-go/holdfast/kafkago"
-	"github.com/holdfast-go/holdfast/metrics"
 )
 
 // endsOf asks brokers where partitions end, until done is called. It is nil without brokers.
-func endsOf(brokers []string, flags *kafkaFlags, env func(string) string) (ends metrics.Ends, done func(), err error) {
+func endsOf(brokers []string, flags *kafkaFlags, env func(string) string) (ends state.Ends, done func(), err error) {
 	if len(brokers) == 0 {
 		return nil, func() {}, nil
 	}

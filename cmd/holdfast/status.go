@@ -19,7 +19,6 @@ import (
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/program"
 	"github.com/holdfast-go/holdfast/internal/state"
 	"github.com/holdfast-go/holdfast/internal/terminal"
-	"github.com/holdfast-go/holdfast/metrics"
 	"github.com/holdfast-go/holdfast/waiting"
 )
 
@@ -70,7 +69,7 @@ func (c *statusCmd) Run(p *program.Program) error {
 }
 
 // look reads everything once and returns what to print. needy says that something needs a person. ends is nil without brokers.
-func (c *statusCmd) look(ctx context.Context, pool *pgxpool.Pool, schema holdfast.SchemaConfig, ends metrics.Ends) (text []byte, needy bool, err error) {
+func (c *statusCmd) look(ctx context.Context, pool *pgxpool.Pool, schema holdfast.SchemaConfig, ends state.Ends) (text []byte, needy bool, err error) {
 	wrong := holdfast.Check(ctx, pool, schema)
 	if errors.Is(wrong, holdfast.ErrSchemaMissing) || errors.Is(wrong, holdfast.ErrSchemaVersion) {
 		return nil, false, wrong
@@ -79,7 +78,7 @@ func (c *statusCmd) look(ctx context.Context, pool *pgxpool.Pool, schema holdfas
 	s, err := state.Read(ctx, pool, state.Options{
 		Schema: schema.Schema,
 		Limits: l,
-		Ends:   state.Ends(ends),
+		Ends:   ends,
 		Before: c.before,
 		Pause:  c.Pause,
 		Drift:  wrong,

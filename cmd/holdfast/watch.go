@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/program"
+	"github.com/holdfast-go/holdfast/internal/state"
 	"github.com/holdfast-go/holdfast/internal/terminal"
-	"github.com/holdfast-go/holdfast/metrics"
 )
 
 // watch shows what look returns again and again until ctx ends, and then returns what the last look said: nil, or that something
@@ -78,7 +78,7 @@ func onTerminal(out io.Writer) bool {
 }
 
 // watching is watch for status.
-func (c *statusCmd) watching(p *program.Program, ends metrics.Ends) error {
+func (c *statusCmd) watching(p *program.Program, ends state.Ends) error {
 	if c.Every <= 0 {
 		return program.UsageError{Err: fmt.Errorf("every is %s: it must be positive", c.Every)}
 	}

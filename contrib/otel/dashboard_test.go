@@ -104,16 +104,10 @@ func scraped(t *testing.T) map[string][]string {
 		insert into holdfast.consumer_backfill (consumer, node, began_at, partitions, partitions_left, done, remaining, per_second) values ('billing', 'n', now(), 1, 1, 1, 1, 1)`); err != nil {
 		t.Fatal(err)
 	}
-	sampler, err := metrics.NewDatabase(db.Pool, metrics.DatabaseConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := metrics.ObserveDatabase(meter, sampler); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := metrics.ObserveLag(meter, sampler, func(context.Context, []source.TopicPartition) (map[source.TopicPartition]int64, error) {
+	ends := func(context.Context, []source.TopicPartition) (map[source.TopicPartition]int64, error) {
 		return map[source.TopicPartition]int64{{Topic: "orders", Partition: 0}: 5}, nil
-	}); err != nil {
+	}
+	if _, err := metrics.Observe(meter, db.Pool, metrics.DatabaseConfig{EndsFunc: ends}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := metrics.ObservePool(meter, "main", db.Pool); err != nil {

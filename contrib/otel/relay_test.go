@@ -62,11 +62,7 @@ func TestRelay_WhatARelayDoesAndWhatItHasNotDoneAreMeasured(t *testing.T) {
 	}
 	db := migrated.New(t)
 	r := relayOf(t, db, observer)
-	sampler, err := metrics.NewDatabase(db.Pool, metrics.DatabaseConfig{Interval: time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	stop, err := metrics.ObserveDatabase(meter, sampler)
+	stop, err := metrics.Observe(meter, db.Pool, metrics.DatabaseConfig{Interval: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,11 +116,7 @@ func TestRelay_WhatWaitsForAConsumerIsMeasured(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sampler, err := metrics.NewDatabase(db.Pool, metrics.DatabaseConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := metrics.ObserveDatabase(meter, sampler); err != nil {
+	if _, err := metrics.Observe(meter, db.Pool, metrics.DatabaseConfig{}); err != nil {
 		t.Fatal(err)
 	}
 	in.Handle("paid", func(context.Context, pgx.Tx, holdfast.Event) error { return nil })

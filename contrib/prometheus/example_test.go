@@ -5,6 +5,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	holdfastprometheus "github.com/holdfast-go/holdfast/contrib/prometheus"
+	"github.com/holdfast-go/holdfast/kafkago"
 	"github.com/holdfast-go/holdfast/metrics"
 	"github.com/holdfast-go/holdfast/relay"
 )
@@ -24,11 +25,7 @@ func Example() {
 }
 
 func Example_database() {
-	_ = func(collector *holdfastprometheus.Collector, pool *pgxpool.Pool) (stop func() error, err error) {
-		sampler, err := metrics.NewDatabase(pool, metrics.DatabaseConfig{})
-		if err != nil {
-			return nil, err
-		}
-		return metrics.ObserveDatabase(collector, sampler)
+	_ = func(collector *holdfastprometheus.Collector, pool *pgxpool.Pool, offsets *kafkago.Offsets) (stop func() error, err error) {
+		return metrics.Observe(collector, pool, metrics.DatabaseConfig{EndsFunc: offsets.Ends})
 	}
 }

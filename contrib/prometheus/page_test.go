@@ -93,11 +93,10 @@ func tellAll(t *testing.T, c *holdfastprometheus.Collector) {
 		insert into holdfast.consumer_backfill (consumer, node, began_at, partitions, partitions_left, done, remaining, per_second) values ('billing', 'n', now(), 1, 1, 1, 1, 1)`); err != nil {
 		t.Fatal(err)
 	}
-	sampler := need[*metrics.Database](t)(metrics.NewDatabase(db.Pool, metrics.DatabaseConfig{}))
-	need[func() error](t)(metrics.ObserveDatabase(c, sampler))
-	need[func() error](t)(metrics.ObserveLag(c, sampler, func(context.Context, []source.TopicPartition) (map[source.TopicPartition]int64, error) {
+	ends := func(context.Context, []source.TopicPartition) (map[source.TopicPartition]int64, error) {
 		return map[source.TopicPartition]int64{{Topic: "orders", Partition: 0}: 5}, nil
-	}))
+	}
+	need[func() error](t)(metrics.Observe(c, db.Pool, metrics.DatabaseConfig{EndsFunc: ends}))
 	need[func() error](t)(metrics.ObservePool(c, "main", db.Pool))
 }
 
@@ -224,8 +223,7 @@ func TestPage_WhatCannotBeReadLeavesTheRest(t *testing.T) {
 		t.Fatal(err)
 	}
 	db := migrated.New(t)
-	d := need[*metrics.Database](t)(metrics.NewDatabase(db.Pool, metrics.DatabaseConfig{Schema: "nowhere"}))
-	stop = need[func() error](t)(metrics.ObserveDatabase(c, d))
+	stop = need[func() error](t)(metrics.Observe(c, db.Pool, metrics.DatabaseConfig{Schema: "nowhere"}))
 	for range 2 { // The second does not ask the database.
 		if got := values(t, registry); got["holdfast_sample_failures_total{}"] != 1 || len(got) != 2 {
 			t.Errorf("got %v", got)

@@ -299,7 +299,7 @@ type Owner struct {
 // Owners are the owners of the lanes at a moment.
 type Owners map[int]Owner
 
-// Ends says where partitions end, as metrics.Ends does.
+// Ends says where partitions end, as kafkago.Offsets does: metrics.DatabaseConfig and console.Config have one.
 type Ends func(ctx context.Context, of []source.TopicPartition) (map[source.TopicPartition]int64, error)
 
 // Queries is what a Reader uses of a pool or a transaction.

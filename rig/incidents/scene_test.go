@@ -20,6 +20,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	holdfastprometheus "github.com/holdfast-go/holdfast/contrib/prometheus"
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/test/logtest"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
@@ -45,6 +46,9 @@ type scene struct {
 	prom    *scraper
 	begun   bool   // the incident
 	unwatch func() // ends the gauges of the database
+
+	// ends is where partitions end; nil without gauges of the lag.
+	ends func(context.Context, []source.TopicPartition) (map[source.TopicPartition]int64, error)
 }
 
 // setup is a scene whose database has the gauges. db is nil for one of the server that tests share.
@@ -72,23 +76,26 @@ func (s *scene) on(db *pgtest.DB) {
 	s.watch()
 }
 
-// watch begins the gauges of the database.
+// watch begins the gauges of the database, and of the lag if it is known where partitions end.
 func (s *scene) watch() {
 	s.Helper()
-	d := need[*metrics.Database](s)(metrics.NewDatabase(s.db.PoolOf(s.T, 2), metrics.DatabaseConfig{Interval: time.Second, Timeout: 20 * time.Second}))
-	stop := need[func() error](s)(metrics.ObserveDatabase(s.watched, d))
+	stop := need[func() error](s)(metrics.Observe(s.watched, s.db.PoolOf(s.T, 2), metrics.DatabaseConfig{Interval: time.Second, Timeout: 20 * time.Second, EndsFunc: s.ends}))
 	s.unwatch = func() { _ = stop() }
 	s.Cleanup(s.unwatch)
 }
 
-// lag watches how far consumers are from the ends of their partitions.
+// lag watches how far consumers are from the ends of their partitions, too.
 func (s *scene) lag(via *link) {
 	s.Helper()
-	ends := need[*kafkago.Offsets](s)(kafkago.NewOffsets(kafkago.Connection{Brokers: s.cluster.Brokers, Dial: via.dial}))
-	s.Cleanup(ends.Close)
-	d := need[*metrics.Database](s)(metrics.NewDatabase(s.db.PoolOf(s.T, 1), metrics.DatabaseConfig{Interval: time.Second, Timeout: 2 * time.Second}))
-	stop := need[func() error](s)(metrics.ObserveLag(s.watched, d, ends.Ends))
-	s.Cleanup(func() { _ = stop() })
+	offsets := need[*kafkago.Offsets](s)(kafkago.NewOffsets(kafkago.Connection{Brokers: s.cluster.Brokers, Dial: via.dial}))
+	s.Cleanup(offsets.Close)
+	s.ends = func(ctx context.Context, of []source.TopicPartition) (map[source.TopicPartition]int64, error) {
+		ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+		defer cancel()
+		return offsets.Ends(ctx, of)
+	}
+	s.unwatch()
+	s.watch()
 }
 
 // running runs f until the returned function is called, or the test ends.
