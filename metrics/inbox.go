@@ -39,12 +39,12 @@ var (
 // an instrument could not be made.
 func Inbox(meter Meter, consumer string) (inbox.Observer, error) {
 	m := maker{meter: meter}
+	consumed, handling := m.of(consumedMessages), m.of(processDuration)
 	events, took, lag, delays := m.of(inboxEvents), m.of(inboxDuration), m.of(inboxLag), m.of(inboxDelay)
 	dead, conflicts, full, held := m.of(inboxDead), m.of(inboxConflicts), m.of(inboxFull), m.of(inboxHeld)
 	erased, unknown, cleaned, cleaning := m.of(inboxErased), m.of(inboxUnknown), m.of(inboxCleaned), m.of(inboxCleaning)
 	hung, leases, fenced, revoked := m.of(inboxHung), m.of(inboxLeases), m.of(inboxFenced), m.of(inboxRevoked)
 	assigned, reread, poll, errors := m.of(inboxAssigned), m.of(inboxReread), m.of(inboxPoll), m.of(inboxErrors)
-	consumed, handling := m.of(consumedMessages), m.of(processDuration)
 	if m.err != nil {
 		return inbox.Observer{}, m.err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -89,7 +90,7 @@ func (d *database) readings(ctx context.Context) ([]Reading, error) {
 func (s sample) readings() []Reading {
 	all := []Reading{
 		{0, float64(s.Lanes), nil}, {1, s.Oldest.Seconds(), nil}, {2, float64(s.Waiting), nil}, {3, s.OldestWaiting.Seconds(), nil}, {4, float64(s.Scheduled), nil},
-		{11, since(s.At), nil}, {12, s.Took.Seconds(), nil},
+		{11, max(time.Since(s.At).Seconds(), 0), nil}, {12, s.Took.Seconds(), nil},
 		{13, float64(s.Unowned), nil}, {14, float64(s.Relays), nil}, {15, float64(s.Troubled), nil}, {16, float64(s.Empty), nil},
 		{17, float64(s.HeldTopics), []string{string(publish.FaultTopic)}}, {17, float64(s.HeldPartitions), []string{string(publish.FaultPartition)}},
 	}

@@ -77,12 +77,12 @@ func errorType(err error) string {
 // could not be made.
 func Relay(meter Meter) (relay.Observer, error) {
 	m := maker{meter: meter}
+	sent, took := m.of(sentMessages), m.of(operationDuration)
 	published, waits, resumed, dead := m.of(relayPublished), m.of(relayWaits), m.of(relayResumed), m.of(relayDead)
 	claimed, released, lost, fenced := m.of(relayClaimed), m.of(relayReleased), m.of(relayLost), m.of(relayFenced)
 	held, delay, lag, saving := m.of(relayHeld), m.of(relayDelay), m.of(relayLag), m.of(relaySaving)
 	poll, page, read := m.of(relayPoll), m.of(relayPage), m.of(relayRead)
 	moved, reclaimed := m.of(relayMoved), m.of(relayReclaimed)
-	sent, took := m.of(sentMessages), m.of(operationDuration)
 	if m.err != nil {
 		return relay.Observer{}, m.err
 	}

@@ -2,6 +2,8 @@ package metrics
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"strconv"
 	"time"
 
@@ -65,11 +67,11 @@ type spans interface {
 func Idempotency(meter Meter) (idempotency.Observer, error) {
 	m := maker{meter: meter}
 	counts := map[idempotency.Result]*series{}
-	for result, i := range results {
-		counts[result] = m.of(i)
+	for _, result := range slices.Sorted(maps.Keys(results)) { // in the order of the page
+		counts[result] = m.of(results[result])
 	}
 	other, expired, omitted, limited := m.of(idempotentOther), m.of(idempotentExpired), m.of(idempotentOmitted), m.of(idempotentLimited)
-	duration, abandoned, cleaned, cleaning := m.of(idempotentDuration), m.of(idempotentAbandoned), m.of(idempotentCleaned), m.of(idempotentCleaning)
+	abandoned, duration, cleaned, cleaning := m.of(idempotentAbandoned), m.of(idempotentDuration), m.of(idempotentCleaned), m.of(idempotentCleaning)
 	if m.err != nil {
 		return idempotency.Observer{}, m.err
 	}

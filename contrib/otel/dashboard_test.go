@@ -21,6 +21,7 @@ import (
 	"github.com/holdfast-go/holdfast/idempotency"
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/inbox/source"
+	"github.com/holdfast-go/holdfast/internal/test/instruments"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/metrics"
 	"github.com/holdfast-go/holdfast/outbox"
@@ -254,8 +255,8 @@ func TestDashboard_EveryMetricOfThePageIsThereUnderItsName(t *testing.T) {
 			t.Errorf("%s, a %s, is there: %v", name, kind, there)
 		}
 	}
-	if len(listed) != len(metrics.All()) {
-		t.Errorf("the page has %d metrics, want %d", len(listed), len(metrics.All()))
+	if len(listed) != len(instruments.All()) {
+		t.Errorf("the page has %d metrics, want %d", len(listed), len(instruments.All()))
 	}
 	for name := range found {
 		for _, end := range []string{"_bucket", "_sum", "_count"} {

@@ -20,6 +20,7 @@ import (
 	"github.com/holdfast-go/holdfast/idempotency"
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/inbox/source"
+	"github.com/holdfast-go/holdfast/internal/test/instruments"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/metrics"
@@ -107,7 +108,7 @@ func TestPage_EveryMetricIsThereWithItsTypeUnitAndLabels(t *testing.T) {
 	tellAll(t, c)
 	found := families(t, registry)
 	types := map[metrics.Kind]dto.MetricType{metrics.Counter: dto.MetricType_COUNTER, metrics.Total: dto.MetricType_COUNTER, metrics.Gauge: dto.MetricType_GAUGE, metrics.Histogram: dto.MetricType_HISTOGRAM}
-	for _, i := range metrics.All() {
+	for _, i := range instruments.All() {
 		name := holdfastprometheus.Name(i)
 		f := found[name]
 		if f == nil {
@@ -141,7 +142,7 @@ func TestPage_EveryMetricIsThereWithItsTypeUnitAndLabels(t *testing.T) {
 		}
 	}
 	for name := range found {
-		t.Errorf("%s is not in metrics.All", name)
+		t.Errorf("%s is not among the instruments", name)
 	}
 }
 
@@ -171,7 +172,7 @@ func TestPage_ThePageListsEveryMetric(t *testing.T) {
 func listed() string {
 	var b strings.Builder
 	b.WriteString("\n| Prometheus | OpenTelemetry | kind, unit | labels | what it says |\n|---|---|---|---|---|\n")
-	for _, i := range metrics.All() {
+	for _, i := range instruments.All() {
 		labels := make([]string, len(i.Labels))
 		for n, label := range i.Labels {
 			labels[n] = "`" + label + "`"
@@ -185,7 +186,7 @@ func listed() string {
 	b.WriteString("\nThe histograms have these buckets, in seconds:\n\n| buckets | histograms |\n|---|---|\n")
 	var order []string
 	of := map[string][]string{}
-	for _, i := range metrics.All() {
+	for _, i := range instruments.All() {
 		if i.Kind != metrics.Histogram {
 			continue
 		}

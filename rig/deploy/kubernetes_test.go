@@ -20,8 +20,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	holdfastprometheus "github.com/holdfast-go/holdfast/contrib/prometheus"
+	"github.com/holdfast-go/holdfast/internal/test/instruments"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
-	"github.com/holdfast-go/holdfast/metrics"
 )
 
 // serviceMonitor and scaledObject are the parts of these resources that ours have: their own modules are large.
@@ -267,7 +267,7 @@ func TestKubernetes_TheRelayTakesTheSettingsOfTheManifests(t *testing.T) {
 
 func TestKubernetes_ScalersAskForAMetricThatThereIs(t *testing.T) {
 	known := map[string]bool{}
-	for _, i := range metrics.All() {
+	for _, i := range instruments.All() {
 		known[holdfastprometheus.Name(i)] = true
 	}
 	for _, file := range []string{"keda/scaledobject.yaml", "hpa/horizontalpodautoscaler.yaml"} {

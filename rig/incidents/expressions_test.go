@@ -13,6 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	holdfastprometheus "github.com/holdfast-go/holdfast/contrib/prometheus"
+	"github.com/holdfast-go/holdfast/internal/test/instruments"
 	"github.com/holdfast-go/holdfast/metrics"
 )
 
@@ -48,7 +49,7 @@ type series struct {
 // known are the series of all metrics.
 func known() map[string]series {
 	all := map[string]series{}
-	for _, i := range metrics.All() {
+	for _, i := range instruments.All() {
 		labels := slices.Clone(ofTarget)
 		for _, l := range i.Labels {
 			labels = append(labels, strings.ReplaceAll(l, ".", "_"))
@@ -233,7 +234,7 @@ func TestExpressions_EveryDashboardAsksForWhatIsMeasured(t *testing.T) {
 		}
 	}
 	// What has no panel: those of HTTP clients, which have no dashboard, and others that only alerts need.
-	for _, i := range metrics.All() {
+	for _, i := range instruments.All() {
 		name := holdfastprometheus.Name(i)
 		shown := used[name] || used[name+"_bucket"] || used[name+"_count"]
 		if expected := !slices.Contains(unshown, name); shown != expected {
@@ -265,7 +266,7 @@ var metricName = regexp.MustCompile("`((?:holdfast|idempotent|messaging_client|m
 func TestExpressions_EveryPageNamesWhatIsMeasured(t *testing.T) {
 	t.Parallel()
 	all, names := known(), map[string]bool{}
-	for _, i := range metrics.All() {
+	for _, i := range instruments.All() {
 		names[holdfastprometheus.Name(i)] = true
 	}
 	roles := []string{"holdfast_reader", "holdfast_operator", "holdfast_owner", "holdfast_relay", "holdfast_consumer", "holdfast_producer", "holdfast_web"}
