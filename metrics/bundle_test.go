@@ -24,34 +24,21 @@ type ledger struct {
 func newLedger() *ledger { return &ledger{values: map[string]float64{}} }
 
 func (l *ledger) Recorder(i metrics.Instrument) (metrics.Recorder, error) {
-	return ofLedger{l, i}, nil
+	return func(labels ...string) func(context.Context, float64) {
+		if len(labels) != len(i.Labels) {
+			panic(i.Name + " has other labels than " + strings.Join(labels, ", "))
+		}
+		name := i.Name + " " + strings.Join(labels, ",")
+		return func(_ context.Context, value float64) {
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			l.values[name] += value
+		}
+	}, nil
 }
 
 func (l *ledger) Observe([]metrics.Instrument, func(context.Context) ([]metrics.Reading, error)) (func() error, error) {
 	return func() error { return nil }, nil
-}
-
-type ofLedger struct {
-	l *ledger
-	i metrics.Instrument
-}
-
-func (o ofLedger) With(values ...string) metrics.Series {
-	if len(values) != len(o.i.Labels) {
-		panic(o.i.Name + " has other labels than " + strings.Join(values, ", "))
-	}
-	return inLedger{o.l, o.i.Name + " " + strings.Join(values, ",")}
-}
-
-type inLedger struct {
-	l    *ledger
-	name string
-}
-
-func (i inLedger) Record(_ context.Context, value float64) {
-	i.l.mu.Lock()
-	defer i.l.mu.Unlock()
-	i.l.values[i.name] += value
 }
 
 // gauges is a Meter that keeps what is observed, until it is stopped.

@@ -50,7 +50,7 @@ func Inbox(meter Meter, consumer string) (inbox.Observer, error) {
 	}
 	ctx := context.Background()
 	topics := &bounded{most: maxTopics, none: "unnamed", rest: "other"}
-	one := func(ctx context.Context, s *series) { s.with(consumer).Record(ctx, 1) }
+	one := func(ctx context.Context, s *series) { s.record(ctx, 1, consumer) }
 	lags := lag.with(consumer)
 	return inbox.Observer{
 		OnHandle: func(ctx context.Context, h inbox.Handling) (context.Context, func(error)) {
@@ -61,19 +61,19 @@ func Inbox(meter Meter, consumer string) (inbox.Observer, error) {
 					operation = "retry"
 				}
 				topic, failure := topics.name(h.Events[0].Topic), errorType(err)
-				consumed.with(system, operation, topic, consumer, failure).Record(ctx, float64(len(h.Events)))
-				handling.with(system, operation, topic, consumer, failure).Record(ctx, time.Since(begun).Seconds())
+				consumed.record(ctx, float64(len(h.Events)), system, operation, topic, consumer, failure)
+				handling.record(ctx, time.Since(begun).Seconds(), system, operation, topic, consumer, failure)
 			}
 		},
 		OnReceive: func(r inbox.Received) {
 			ctx, outcome := within(r.Context), string(r.Outcome)
-			events.with(consumer, outcome).Record(ctx, 1)
-			took.with(consumer, outcome).Record(ctx, r.Took.Seconds())
+			events.record(ctx, 1, consumer, outcome)
+			took.record(ctx, r.Took.Seconds(), consumer, outcome)
 			if r.Outcome == inbox.Handled && !r.Event.Time.IsZero() {
-				lags.Record(ctx, max(time.Since(r.Event.Time).Seconds(), 0))
+				lags(ctx, max(time.Since(r.Event.Time).Seconds(), 0))
 			}
 		},
-		OnRetry:       func(r inbox.Retried) { delays.with(consumer).Record(within(r.Context), r.Delay.Seconds()) },
+		OnRetry:       func(r inbox.Retried) { delays.record(within(r.Context), r.Delay.Seconds(), consumer) },
 		OnDead:        func(d inbox.DeadLettered) { one(within(d.Context), dead) },
 		OnConflict:    func(holdfast.Event) { one(ctx, conflicts) },
 		OnFull:        func(holdfast.Event, error) { one(ctx, full) },
@@ -84,17 +84,17 @@ func Inbox(meter Meter, consumer string) (inbox.Observer, error) {
 		OnLeaseLost:   func(holdfast.Event) { one(ctx, leases) },
 		OnFenced:      func(inbox.Assignment) { one(ctx, fenced) },
 		OnRevoked: func(_ inbox.Assignment, clean bool) {
-			revoked.with(consumer, strconv.FormatBool(clean)).Record(ctx, 1)
+			revoked.record(ctx, 1, consumer, strconv.FormatBool(clean))
 		},
 		OnAssigned: func(inbox.Assignment, int64) { one(ctx, assigned) },
-		OnReread:   func(_ inbox.Assignment, offsets int64) { reread.with(consumer).Record(ctx, float64(offsets)) },
+		OnReread:   func(_ inbox.Assignment, offsets int64) { reread.record(ctx, float64(offsets), consumer) },
 		OnPolled: func(n int, d time.Duration) {
-			poll.with(consumer, strconv.FormatBool(n > 0)).Record(ctx, d.Seconds())
+			poll.record(ctx, d.Seconds(), consumer, strconv.FormatBool(n > 0))
 		},
 		OnError: func(error) { one(ctx, errors) },
 		OnCleaned: func(rows int, d time.Duration) {
-			cleaned.with(consumer).Record(ctx, float64(rows))
-			cleaning.with(consumer).Record(ctx, d.Seconds())
+			cleaned.record(ctx, float64(rows), consumer)
+			cleaning.record(ctx, d.Seconds(), consumer)
 		},
 	}, nil
 }

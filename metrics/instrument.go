@@ -39,18 +39,11 @@ type Meter interface {
 	Observe(is []Instrument, read func(ctx context.Context) ([]Reading, error)) (stop func() error, err error)
 }
 
-// Recorder is a Counter or a Histogram. Many goroutines may use it at once.
-type Recorder interface {
-	// With returns the series with these values of Instrument.Labels, in their order. An empty value means that the series does
-	// not have the label.
-	With(values ...string) Series
-}
-
-// Series takes values: what a Counter counts up by, or what a Histogram sorts in. The context may have a span. Many goroutines may
-// use it at once.
-type Series interface {
-	Record(ctx context.Context, value float64)
-}
+// Recorder is a Counter or a Histogram. It returns the series with these values of Instrument.Labels, in their order; an empty value
+// means that the series does not have the label. The series takes values: what a Counter counts up by, or what a Histogram sorts in.
+// Its context may have a span. A series is asked for once and kept, so whatever costs belongs there. Many goroutines may call both at
+// once.
+type Recorder func(labels ...string) (record func(ctx context.Context, value float64))
 
 // Reading is a value of a Gauge or a Total: Index says which of the instruments of Observe it is of.
 type Reading struct {
@@ -80,21 +73,25 @@ func (m *maker) of(i Instrument) *series {
 // series finds the series of an instrument by their labels. Label values are bounded, and so is what it keeps.
 type series struct {
 	recorder Recorder
-	known    sync.Map // of Series, by the values
+	known    sync.Map // of what recorder returned, by the labels
 }
 
-func (s *series) with(values ...string) Series {
+func (s *series) record(ctx context.Context, value float64, labels ...string) {
+	s.with(labels...)(ctx, value)
+}
+
+func (s *series) with(labels ...string) (record func(ctx context.Context, value float64)) {
 	key := ""
-	switch len(values) {
+	switch len(labels) {
 	case 0:
 	case 1:
-		key = values[0]
+		key = labels[0]
 	default:
-		key = strings.Join(values, "\x00")
+		key = strings.Join(labels, "\x00")
 	}
-	if known, ok := s.known.Load(key); ok {
-		return known.(Series)
+	known, ok := s.known.Load(key)
+	if !ok {
+		known, _ = s.known.LoadOrStore(key, s.recorder(append([]string(nil), labels...)...))
 	}
-	known, _ := s.known.LoadOrStore(key, s.recorder.With(append([]string(nil), values...)...))
-	return known.(Series)
+	return known.(func(ctx context.Context, value float64))
 }

@@ -46,7 +46,7 @@ func Outbox(meter Meter) (outbox.Observer, error) {
 	return outbox.Observer{OnWrite: func(ctx context.Context, w outbox.Writing) (map[string]string, func(error)) {
 		begun := time.Now()
 		return nil, func(err error) {
-			took.with(systemHoldfast, "create", "", errorType(err)).Record(ctx, time.Since(begun).Seconds())
+			took.record(ctx, time.Since(begun).Seconds(), systemHoldfast, "create", "", errorType(err))
 			if err != nil {
 				return
 			}
@@ -55,7 +55,7 @@ func Outbox(meter Meter) (outbox.Observer, error) {
 				for to < len(w.Events) && w.Events[to].Topic == topic {
 					to++
 				}
-				written.with(topics.name(topic)).Record(ctx, float64(to-from))
+				written.record(ctx, float64(to-from), topics.name(topic))
 				from = to
 			}
 		}
@@ -88,7 +88,7 @@ func Relay(meter Meter) (relay.Observer, error) {
 	}
 	ctx := context.Background()
 	topics := newTopicNames()
-	one := func(s *series, values ...string) { s.with(values...).Record(ctx, 1) }
+	one := func(s *series, values ...string) { s.record(ctx, 1, values...) }
 	return relay.Observer{
 		OnPublish: func(ctx context.Context, p relay.Publishing) (context.Context, func([]error)) {
 			begun := time.Now()
@@ -106,12 +106,12 @@ func Relay(meter Meter) (relay.Observer, error) {
 					}
 				}
 				if acknowledged > 0 {
-					sent.with(p.System, "publish", topic, "").Record(ctx, float64(acknowledged))
+					sent.record(ctx, float64(acknowledged), p.System, "publish", topic, "")
 				}
 				for fault, n := range faults {
-					sent.with(p.System, "publish", topic, fault).Record(ctx, float64(n))
+					sent.record(ctx, float64(n), p.System, "publish", topic, fault)
 				}
-				took.with(p.System, "publish", topic, first).Record(ctx, time.Since(begun).Seconds())
+				took.record(ctx, time.Since(begun).Seconds(), p.System, "publish", topic, first)
 			}
 		},
 		OnPublished: func(_ int, events []holdfast.Event) {
@@ -129,12 +129,12 @@ func Relay(meter Meter) (relay.Observer, error) {
 					counts[e.Topic]++
 				}
 			}
-			published.with(topics.published.name(topic)).Record(ctx, float64(n))
+			published.record(ctx, float64(n), topics.published.name(topic))
 			for topic, n := range counts {
-				published.with(topics.published.name(topic)).Record(ctx, float64(n))
+				published.record(ctx, float64(n), topics.published.name(topic))
 			}
 			if !oldest.IsZero() {
-				lag.with().Record(ctx, max(time.Since(oldest).Seconds(), 0))
+				lag.record(ctx, max(time.Since(oldest).Seconds(), 0))
 			}
 		},
 		OnWaiting:  func(p relay.Waiting) { one(waits, topics.inTrouble(p.Event.Topic), p.Why) },
@@ -150,19 +150,19 @@ func Relay(meter Meter) (relay.Observer, error) {
 		},
 		OnHeld: func(h relay.Held) {
 			one(held, string(h.Fault))
-			delay.with(string(h.Fault)).Record(ctx, h.Wait.Seconds())
+			delay.record(ctx, h.Wait.Seconds(), string(h.Fault))
 		},
 		OnPolled: func(_ int, found bool, took time.Duration) {
-			poll.with(strconv.FormatBool(found)).Record(ctx, took.Seconds())
+			poll.record(ctx, took.Seconds(), strconv.FormatBool(found))
 		},
 		OnRead: func(_, events int, took time.Duration) {
-			page.with().Record(ctx, took.Seconds())
+			page.record(ctx, took.Seconds())
 			if events > 0 {
-				read.with().Record(ctx, float64(events))
+				read.record(ctx, float64(events))
 			}
 		},
-		OnSaved:     func(_ int, took time.Duration) { saving.with().Record(ctx, took.Seconds()) },
-		OnMoved:     func(_, events int) { moved.with().Record(ctx, float64(events)) },
+		OnSaved:     func(_ int, took time.Duration) { saving.record(ctx, took.Seconds()) },
+		OnMoved:     func(_, events int) { moved.record(ctx, float64(events)) },
 		OnReclaimed: func(_ int, result string) { one(reclaimed, resultOf(result)) },
 	}, nil
 }

@@ -84,27 +84,27 @@ func Idempotency(meter Meter) (idempotency.Observer, error) {
 			if !known {
 				count, result = other, "other"
 			}
-			count.with(operation).Record(ctx, 1)
+			count.record(ctx, 1, operation)
 			if o.Expired {
-				expired.with(operation).Record(ctx, 1)
+				expired.record(ctx, 1, operation)
 			}
 			if o.Omitted {
-				omitted.with(operation).Record(ctx, 1)
+				omitted.record(ctx, 1, operation)
 			}
 			if o.Code == codeTooManyKeys {
-				limited.with(operation).Record(ctx, 1)
+				limited.record(ctx, 1, operation)
 			}
-			duration.with(operation, result).Record(ctx, o.Took.Seconds())
+			duration.record(ctx, o.Took.Seconds(), operation, result)
 			if spanned {
 				said.Outcome(ctx, o)
 			}
 		},
 		OnAbandoned: func(a idempotency.Abandoned) {
-			abandoned.with(operations.name(a.Operation)).Record(context.Background(), 1)
+			abandoned.record(context.Background(), 1, operations.name(a.Operation))
 		},
 		OnCleaned: func(keys int, took time.Duration) {
-			cleaned.with().Record(context.Background(), float64(keys))
-			cleaning.with().Record(context.Background(), took.Seconds())
+			cleaned.record(context.Background(), float64(keys))
+			cleaning.record(context.Background(), took.Seconds())
 		},
 	}, nil
 }
@@ -120,12 +120,12 @@ func Webhook(meter Meter) (webhook.Observer, error) {
 	}
 	return webhook.Observer{
 		OnRefused: func(r webhook.Refused) {
-			refused.with(r.Source, string(r.Reason)).Record(within(r.Context), 1)
+			refused.record(within(r.Context), 1, r.Source, string(r.Reason))
 		},
 		OnDelivery: func(a webhook.Answered) {
 			ctx := within(a.Context)
-			deliveries.with(a.Source, string(a.Outcome), strconv.Itoa(a.Status), strconv.Itoa(a.Delivery.Secret)).Record(ctx, 1)
-			took.with(a.Source).Record(ctx, a.Took.Seconds())
+			deliveries.record(ctx, 1, a.Source, string(a.Outcome), strconv.Itoa(a.Status), strconv.Itoa(a.Delivery.Secret))
+			took.record(ctx, a.Took.Seconds(), a.Source)
 		},
 	}, nil
 }
@@ -141,9 +141,9 @@ func Retry(meter Meter) (retry.Observer, error) {
 	said, spanned := meter.(spans)
 	return retry.Observer{OnAttempt: func(a retry.Attempt) {
 		ctx, met := a.Request.Context(), metOf(a)
-		attempts.with(met, strconv.FormatBool(a.Number > 1)).Record(ctx, 1)
+		attempts.record(ctx, 1, met, strconv.FormatBool(a.Number > 1))
 		if a.Number > 1 {
-			delays.with().Record(ctx, a.Delay.Seconds())
+			delays.record(ctx, a.Delay.Seconds())
 		}
 		if spanned {
 			said.Attempt(a, met)

@@ -18,22 +18,24 @@ type otelMeter struct{ meter metric.Meter }
 
 // Recorder makes a counter, of whole numbers, or a histogram.
 func (m otelMeter) Recorder(i metrics.Instrument) (metrics.Recorder, error) {
+	unit, description := metric.WithUnit(i.Unit), metric.WithDescription(i.Description)
 	if i.Kind == metrics.Histogram {
-		h, err := m.meter.Float64Histogram(i.Name, metric.WithUnit(i.Unit), metric.WithDescription(i.Description), metric.WithExplicitBucketBoundaries(i.Buckets...))
-		return recorder{labels: i.Labels, record: func(by []metric.MeasurementOption) metrics.Series { return histogramSeries{h, recordOptions(by)} }}, err
+		h, err := m.meter.Float64Histogram(i.Name, unit, description, metric.WithExplicitBucketBoundaries(i.Buckets...))
+		return func(labels ...string) func(context.Context, float64) {
+			by := []metric.RecordOption{setBy(i.Labels, labels)}
+			return func(ctx context.Context, value float64) { h.Record(ctx, value, by...) }
+		}, err
 	}
-	c, err := m.meter.Int64Counter(i.Name, metric.WithUnit(i.Unit), metric.WithDescription(i.Description))
-	return recorder{labels: i.Labels, record: func(by []metric.MeasurementOption) metrics.Series { return counterSeries{c, addOptions(by)} }}, err
+	c, err := m.meter.Int64Counter(i.Name, unit, description)
+	return func(labels ...string) func(context.Context, float64) {
+		by := []metric.AddOption{setBy(i.Labels, labels)}
+		return func(ctx context.Context, value float64) { c.Add(ctx, int64(value), by...) }
+	}, err
 }
 
-// recorder makes the series of an instrument.
-type recorder struct {
-	labels []string
-	record func(by []metric.MeasurementOption) metrics.Series
-}
-
-func (r recorder) With(values ...string) metrics.Series {
-	return r.record([]metric.MeasurementOption{metric.WithAttributeSet(attribute.NewSet(attributesBy(r.labels, values)...))})
+// setBy is attributesBy as an option that is made once: each call with attributes would sort them again.
+func setBy(labels, values []string) metric.MeasurementOption {
+	return metric.WithAttributeSet(attribute.NewSet(attributesBy(labels, values)...))
 }
 
 // attributesBy are the labels that have a value.
@@ -45,38 +47,6 @@ func attributesBy(labels, values []string) []attribute.KeyValue {
 		}
 	}
 	return set
-}
-
-func recordOptions(by []metric.MeasurementOption) (options []metric.RecordOption) {
-	for _, o := range by {
-		options = append(options, o)
-	}
-	return options
-}
-
-func addOptions(by []metric.MeasurementOption) (options []metric.AddOption) {
-	for _, o := range by {
-		options = append(options, o)
-	}
-	return options
-}
-
-type counterSeries struct {
-	counter metric.Int64Counter
-	by      []metric.AddOption
-}
-
-func (s counterSeries) Record(ctx context.Context, value float64) {
-	s.counter.Add(ctx, int64(value), s.by...)
-}
-
-type histogramSeries struct {
-	histogram metric.Float64Histogram
-	by        []metric.RecordOption
-}
-
-func (s histogramSeries) Record(ctx context.Context, value float64) {
-	s.histogram.Record(ctx, value, s.by...)
 }
 
 // Observe makes gauges and counters: of whole numbers, except for times.

@@ -11,9 +11,9 @@ import (
 	"github.com/holdfast-go/holdfast/metrics"
 )
 
-// Collector has the metrics of all parts of holdfast in a process. It is a metrics.Meter. Register it with one registry, and
-// give it to the functions of package metrics, also several times, for several consumers or pools. With it the error of metrics.Outbox, Relay, Inbox,
-// Idempotency, Webhook and Retry is always nil. Many goroutines may use it at once.
+// Collector has the metrics of all parts of holdfast in a process. It is a metrics.Meter: register it with one registry, and give it to
+// the functions of package metrics, also several times, for several consumers or pools. With it, the error of metrics.Outbox, Relay,
+// Inbox, Idempotency, Webhook and Retry is always nil. Many goroutines may use it at once.
 type Collector struct {
 	mu       sync.Mutex
 	made     map[string]vector
@@ -48,53 +48,43 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 }
 
 // vector is an instrument that records.
-type vector interface {
+type vector struct {
 	prometheus.Collector
-	metrics.Recorder
+	recorder metrics.Recorder
 }
 
-// Recorder makes a Counter or a Histogram, for package metrics. Making one twice gives the same one.
+// Recorder makes a Counter or a Histogram, for package metrics. Making one twice gives the same one. An instrument of another kind is an
+// error.
 func (c *Collector) Recorder(i metrics.Instrument) (metrics.Recorder, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if known := c.made[i.Name]; known != nil {
-		return known, nil
+	if known, there := c.made[i.Name]; there {
+		return known.recorder, nil
 	}
-	name, labels := Name(i), labelsOf(i.Labels)
+	var made vector
 	switch i.Kind {
 	case metrics.Counter:
-		c.made[i.Name] = counters{prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: i.Description}, labels)}
+		v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: Name(i), Help: i.Description}, labelsOf(i.Labels))
+		made = vector{v, func(labels ...string) func(context.Context, float64) {
+			one := v.WithLabelValues(labels...)
+			return func(_ context.Context, value float64) { one.Add(value) }
+		}}
 	case metrics.Histogram:
-		c.made[i.Name] = histograms{prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    name,
+		v := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    Name(i),
 			Help:    i.Description,
 			Buckets: i.Buckets,
-		}, labels)}
+		}, labelsOf(i.Labels))
+		made = vector{v, func(labels ...string) func(context.Context, float64) {
+			one := v.WithLabelValues(labels...)
+			return func(_ context.Context, value float64) { one.Observe(value) }
+		}}
 	default:
 		return nil, fmt.Errorf("%s is a %s: it must be a counter or a histogram", i.Name, i.Kind)
 	}
-	return c.made[i.Name], nil
+	c.made[i.Name] = made
+	return made.recorder, nil
 }
-
-type counters struct{ *prometheus.CounterVec }
-
-func (c counters) With(values ...string) metrics.Series {
-	return counterSeries{c.WithLabelValues(values...)}
-}
-
-type counterSeries struct{ prometheus.Counter }
-
-func (s counterSeries) Record(_ context.Context, value float64) { s.Add(value) }
-
-type histograms struct{ *prometheus.HistogramVec }
-
-func (h histograms) With(values ...string) metrics.Series {
-	return histogramSeries{h.WithLabelValues(values...)}
-}
-
-type histogramSeries struct{ prometheus.Observer }
-
-func (s histogramSeries) Record(_ context.Context, value float64) { s.Observe(value) }
 
 // observed are instruments that are read when Prometheus asks.
 type observed struct {
