@@ -52,13 +52,6 @@ var (
 	retryDelay    = histogram("holdfast.retry.delay", "How long the transport waited before a repeated attempt", ofWork)
 )
 
-// spans is what a Meter may have, too, if its library has spans as contrib/otel's has: what becomes of a request is then said on the span
-// in the request's context.
-type spans interface {
-	Outcome(ctx context.Context, o idempotency.Outcome)
-	Attempt(a retry.Attempt, met string)
-}
-
 // Idempotency makes the Observer of a Guard. By operation, it has a counter for each result and a histogram of durations. It also
 // counts expired keys, answers too long to store, requests beyond Config.MaxKeys, and removed keys. An error means that an instrument
 // could not be made.
@@ -76,7 +69,6 @@ func Idempotency(meter Meter) (idempotency.Observer, error) {
 		return idempotency.Observer{}, m.err
 	}
 	operations := &bounded{most: maxOperations, none: "unnamed", rest: "other"}
-	said, spanned := meter.(spans)
 	return idempotency.Observer{
 		OnOutcome: func(ctx context.Context, o idempotency.Outcome) {
 			operation, result := operations.name(o.Route), string(o.Result)
@@ -95,9 +87,6 @@ func Idempotency(meter Meter) (idempotency.Observer, error) {
 				limited.record(ctx, 1, operation)
 			}
 			duration.record(ctx, o.Took.Seconds(), operation, result)
-			if spanned {
-				said.Outcome(ctx, o)
-			}
 		},
 		OnAbandoned: func(a idempotency.Abandoned) {
 			abandoned.record(context.Background(), 1, operations.name(a.Operation))
@@ -138,15 +127,11 @@ func Retry(meter Meter) (retry.Observer, error) {
 	if m.err != nil {
 		return retry.Observer{}, m.err
 	}
-	said, spanned := meter.(spans)
 	return retry.Observer{OnAttempt: func(a retry.Attempt) {
 		ctx, met := a.Request.Context(), metOf(a)
 		attempts.record(ctx, 1, met, strconv.FormatBool(a.Number > 1))
 		if a.Number > 1 {
 			delays.record(ctx, a.Delay.Seconds())
-		}
-		if spanned {
-			said.Attempt(a, met)
 		}
 	}}, nil
 }

@@ -9,9 +9,7 @@ import (
 	"github.com/holdfast-go/holdfast/metrics"
 )
 
-// Meter is a meter of OpenTelemetry as package metrics needs one, for all its functions. An Observer that metrics.Idempotency makes with
-// it also sets attributes on the span in a request's context: outcome, idempotency_key (a hash) and attempt. One of metrics.Retry also
-// adds an event to that span for each attempt: its number, its delay and its result. Many goroutines may use it at once.
+// Meter is a meter of OpenTelemetry as package metrics needs one, for all its functions. Many goroutines may use it at once.
 func Meter(meter metric.Meter) metrics.Meter { return otelMeter{meter} }
 
 type otelMeter struct{ meter metric.Meter }

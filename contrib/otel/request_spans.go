@@ -13,25 +13,22 @@ import (
 	"github.com/holdfast-go/holdfast/webhook"
 )
 
-// Outcome sets what became of a guarded request on the span in its context, if there is one. metrics.Idempotency calls it.
-func (otelMeter) Outcome(ctx context.Context, o idempotency.Outcome) {
-	describe(trace.SpanFromContext(ctx), o)
-}
-
-// Attempt adds an event to the span in a request's context, if there is one: the number of the attempt, its delay and its result.
-// metrics.Retry calls it.
-func (otelMeter) Attempt(a retry.Attempt, met string) {
-	if span := trace.SpanFromContext(a.Request.Context()); span.IsRecording() {
-		span.AddEvent("http attempt", trace.WithAttributes(attribute.Int("attempt", a.Number), attribute.Int64("delay_ms", a.Delay.Milliseconds()),
-			attribute.Int("status", a.Status), attribute.String("met", met)))
-	}
-}
-
 // IdempotencySpans adds a span to a guard's Observer for each guarded request: "request" and the operation. The handler's context has
 // it. It is below the span in the request's context; if there is none, it continues the trace of the request's header traceparent.
 // Its attributes are outcome, idempotency_key (a hash), attempt and the answer's status. Functions that o already has are called too.
+//
+// Without a tracer, nil, it makes no span: it sets outcome, idempotency_key and attempt on the span in the request's context.
 func IdempotencySpans(tracer trace.Tracer, o idempotency.Observer) idempotency.Observer {
 	before, outcome := o.OnRequest, o.OnOutcome
+	if tracer == nil {
+		o.OnOutcome = func(ctx context.Context, out idempotency.Outcome) {
+			describe(trace.SpanFromContext(ctx), out)
+			if outcome != nil {
+				outcome(ctx, out)
+			}
+		}
+		return o
+	}
 	o.OnRequest = func(ctx context.Context, r idempotency.Requested) (context.Context, func()) {
 		ended := func() {}
 		if before != nil {
@@ -91,6 +88,22 @@ func describeAnswer(span trace.Span, o idempotency.Outcome) {
 	if o.Status >= http.StatusInternalServerError || o.Status == 0 {
 		span.SetStatus(codes.Error, string(o.Result))
 	}
+}
+
+// RetryEvents adds to a transport's Observer an event for each attempt, "http attempt", on the span in the request's context: the
+// number of the attempt, its delay, and the status of its answer, 0 if there was none. A function that o already has is called too.
+func RetryEvents(o retry.Observer) retry.Observer {
+	before := o.OnAttempt
+	o.OnAttempt = func(a retry.Attempt) {
+		if span := trace.SpanFromContext(a.Request.Context()); span.IsRecording() {
+			span.AddEvent("http attempt", trace.WithAttributes(attribute.Int("attempt", a.Number),
+				attribute.Int64("delay_ms", a.Delay.Milliseconds()), attribute.Int("status", a.Status)))
+		}
+		if before != nil {
+			before(a)
+		}
+	}
+	return o
 }
 
 // WebhookSpans adds a span to an endpoint's Observer for each request: "webhook" and the source. The inbox's handler has it in its

@@ -35,7 +35,7 @@ func TestRetry_AttemptsAreCountedByWhatTheyMetAndTheirDelaysRecorded(t *testing.
 	if err != nil {
 		t.Fatal(err)
 	}
-	client := &http.Client{Transport: &retry.Transport{Policy: retry.Policy{Attempts: 3, Base: time.Millisecond, Cap: time.Millisecond}, Observer: observer}}
+	client := &http.Client{Transport: &retry.Transport{Policy: retry.Policy{Attempts: 3, Base: time.Millisecond, Cap: time.Millisecond}, Observer: holdfastotel.RetryEvents(observer)}}
 	r.Header.Set("Idempotency-Key", "k")
 	w, err := client.Do(r)
 	if err != nil || w.StatusCode != http.StatusCreated {
@@ -57,7 +57,11 @@ func TestRetry_AttemptsAreCountedByWhatTheyMetAndTheirDelaysRecorded(t *testing.
 			t.Errorf("%s is %d, want %d", name, got[name], want)
 		}
 	}
-	if events := spans.GetSpans()[0].Events; len(events) != 3 || events[1].Name != "http attempt" {
-		t.Errorf("the span has the events %v", events)
+	events := spans.GetSpans()[0].Events
+	if len(events) != 3 || events[1].Name != "http attempt" {
+		t.Fatalf("the span has the events %v", events)
+	}
+	if status := events[1].Attributes[2]; status.Key != "status" || status.Value.AsInt64() == 0 {
+		t.Errorf("the second attempt says %v", events[1].Attributes)
 	}
 }
