@@ -97,7 +97,7 @@ grant select (consumer, topic, key, place, source, event_id, type, time, partiti
 grant select (id, origin, consumer, lane, topic, key, place, state, holds) on holdfast.letter to holdfast_reader;
 grant select on holdfast.lane_hold, holdfast.consumer_hold, holdfast.consumer_binding, holdfast.producer_binding to holdfast_reader;
 
--- metrics.Observe: which types are handled.
+-- metrics.ObserveDatabase: which types are handled.
 grant select on holdfast.consumer_type to holdfast_reader;
 
 -- How old other sessions' transactions are, and who holds the log, which status shows. Without it status says -1.

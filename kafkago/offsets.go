@@ -20,7 +20,7 @@ const (
 	offsetsTimeout = 10 * time.Second
 )
 
-// Offsets asks the brokers where partitions end: for metrics.Observe and package console. A question ends after 10 s. Close it. Many goroutines may use
+// Offsets asks the brokers where partitions end: for metrics.ObserveDatabase and package console. A question ends after 10 s. Close it. Many goroutines may use
 // it at once.
 type Offsets struct {
 	client *kafka.Client

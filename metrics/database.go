@@ -18,7 +18,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/state"
 )
 
-// DatabaseConfig configures Observe. The zero DatabaseConfig works.
+// DatabaseConfig configures ObserveDatabase. The zero DatabaseConfig works.
 type DatabaseConfig struct {
 	// Schema is the Postgres schema that holdfast.Migrate created. Defaults to "holdfast".
 	Schema string

@@ -27,7 +27,7 @@ func TestLag_TheLagIsTheDistanceToTheEndsOfPartitions(t *testing.T) {
 		return map[source.TopicPartition]int64{{Topic: "orders", Partition: 0}: 30, {Topic: "orders", Partition: 1}: 27, {Topic: "bills", Partition: 0}: 5}, failure
 	}
 	g := newGauges()
-	if _, err := metrics.Observe(g, db.Pool, metrics.DatabaseConfig{Interval: time.Second, EndsFunc: ends}); err != nil {
+	if _, err := metrics.ObserveDatabase(g, db.Pool, metrics.DatabaseConfig{Interval: time.Second, EndsFunc: ends}); err != nil {
 		t.Fatal(err)
 	}
 	// mail's position in partition 0 is past the end, as after a topic was made again, and nobody knows the topic gone.

@@ -39,7 +39,7 @@ var ofDatabase = []Instrument{
 	total("holdfast.sample.failures", "{sample}", "Samples of the database that failed: their figures are missing"),
 }
 
-// Observe makes gauges of what only the database knows: what is not published, what waits or is a dead letter, and how large the tables
+// ObserveDatabase makes gauges of what only the database knows: what is not published, what waits or is a dead letter, and how large the tables
 // are. With DatabaseConfig.EndsFunc it also makes gauges of how far consumers are from the ends of their partitions, in offsets. It returns
 // an error if the configuration is wrong, which lists every problem of it, or if a gauge could not be made. Then nothing is observed.
 //
@@ -52,7 +52,7 @@ var ofDatabase = []Instrument{
 // holdfast.waiting.events has it.
 //
 // Call stop before you close the pool. It may be called from any goroutine.
-func Observe(m Meter, pool *pgxpool.Pool, c DatabaseConfig) (stop func() error, err error) {
+func ObserveDatabase(m Meter, pool *pgxpool.Pool, c DatabaseConfig) (stop func() error, err error) {
 	d, err := newDatabase(pool, c)
 	if err != nil {
 		return nil, err

@@ -25,7 +25,7 @@ const ofDatabase, ofLag = "holdfast.backlog.lanes", "holdfast.consumer.lag" // t
 func TestObserve_AWrongConfigurationIsOneErrorThatNamesAll(t *testing.T) {
 	t.Parallel()
 	g := newGauges()
-	_, err := metrics.Observe(g, nil, metrics.DatabaseConfig{Schema: "a b", Interval: time.Millisecond, Timeout: -1, EndsFunc: nowhere})
+	_, err := metrics.ObserveDatabase(g, nil, metrics.DatabaseConfig{Schema: "a b", Interval: time.Millisecond, Timeout: -1, EndsFunc: nowhere})
 	if err == nil || len(g.sets) > 0 {
 		t.Fatalf("it was taken: %v, with %d sets of gauges", err, len(g.sets))
 	}
@@ -46,7 +46,7 @@ func TestObserve_TheLagIsObservedOnlyWithTheEndsOfPartitions(t *testing.T) {
 		"with ends":    {metrics.DatabaseConfig{EndsFunc: nowhere}, []string{ofDatabase, ofLag}},
 	} {
 		g := newGauges()
-		stop, err := metrics.Observe(g, new(pgxpool.Pool), try.c)
+		stop, err := metrics.ObserveDatabase(g, new(pgxpool.Pool), try.c)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -64,7 +64,7 @@ func TestObserve_AGaugeThatCannotBeMadeLeavesNothingObserved(t *testing.T) {
 	for _, refused := range []string{ofDatabase, ofLag} {
 		g := newGauges()
 		g.refuse = refused
-		if _, err := metrics.Observe(g, new(pgxpool.Pool), metrics.DatabaseConfig{EndsFunc: nowhere}); !errors.Is(err, errRefused) || len(g.sets) > 0 {
+		if _, err := metrics.ObserveDatabase(g, new(pgxpool.Pool), metrics.DatabaseConfig{EndsFunc: nowhere}); !errors.Is(err, errRefused) || len(g.sets) > 0 {
 			t.Errorf("%s: got %v, and it observes %d sets of gauges", refused, err, len(g.sets))
 		}
 	}

@@ -122,7 +122,7 @@ func TestCanary_WhatARelaySaysHasNoCanary(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := metrics.Observe(meter, db.Pool, metrics.DatabaseConfig{}); err != nil {
+	if _, err := metrics.ObserveDatabase(meter, db.Pool, metrics.DatabaseConfig{}); err != nil {
 		t.Fatal(err)
 	}
 	// What is refused before it is written.

@@ -108,7 +108,7 @@ func scraped(t *testing.T) map[string][]string {
 	ends := func(context.Context, []source.TopicPartition) (map[source.TopicPartition]int64, error) {
 		return map[source.TopicPartition]int64{{Topic: "orders", Partition: 0}: 5}, nil
 	}
-	if _, err := metrics.Observe(meter, db.Pool, metrics.DatabaseConfig{EndsFunc: ends}); err != nil {
+	if _, err := metrics.ObserveDatabase(meter, db.Pool, metrics.DatabaseConfig{EndsFunc: ends}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := metrics.ObservePool(meter, "main", db.Pool); err != nil {

@@ -62,7 +62,7 @@ func TestRelay_WhatARelayDoesAndWhatItHasNotDoneAreMeasured(t *testing.T) {
 	}
 	db := migrated.New(t)
 	r := relayOf(t, db, observer)
-	stop, err := metrics.Observe(meter, db.Pool, metrics.DatabaseConfig{Interval: time.Second})
+	stop, err := metrics.ObserveDatabase(meter, db.Pool, metrics.DatabaseConfig{Interval: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func TestRelay_WhatWaitsForAConsumerIsMeasured(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := metrics.Observe(meter, db.Pool, metrics.DatabaseConfig{}); err != nil {
+	if _, err := metrics.ObserveDatabase(meter, db.Pool, metrics.DatabaseConfig{}); err != nil {
 		t.Fatal(err)
 	}
 	in.Handle("paid", func(context.Context, pgx.Tx, holdfast.Event) error { return nil })

@@ -26,6 +26,6 @@ func Example() {
 
 func Example_database() {
 	_ = func(collector *holdfastprometheus.Collector, pool *pgxpool.Pool, offsets *kafkago.Offsets) (stop func() error, err error) {
-		return metrics.Observe(collector, pool, metrics.DatabaseConfig{EndsFunc: offsets.Ends})
+		return metrics.ObserveDatabase(collector, pool, metrics.DatabaseConfig{EndsFunc: offsets.Ends})
 	}
 }

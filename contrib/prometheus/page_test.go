@@ -97,7 +97,7 @@ func tellAll(t *testing.T, c *holdfastprometheus.Collector) {
 	ends := func(context.Context, []source.TopicPartition) (map[source.TopicPartition]int64, error) {
 		return map[source.TopicPartition]int64{{Topic: "orders", Partition: 0}: 5}, nil
 	}
-	need[func() error](t)(metrics.Observe(c, db.Pool, metrics.DatabaseConfig{EndsFunc: ends}))
+	need[func() error](t)(metrics.ObserveDatabase(c, db.Pool, metrics.DatabaseConfig{EndsFunc: ends}))
 	need[func() error](t)(metrics.ObservePool(c, "main", db.Pool))
 }
 
@@ -224,7 +224,7 @@ func TestPage_WhatCannotBeReadLeavesTheRest(t *testing.T) {
 		t.Fatal(err)
 	}
 	db := migrated.New(t)
-	stop = need[func() error](t)(metrics.Observe(c, db.Pool, metrics.DatabaseConfig{Schema: "nowhere"}))
+	stop = need[func() error](t)(metrics.ObserveDatabase(c, db.Pool, metrics.DatabaseConfig{Schema: "nowhere"}))
 	for range 2 { // The second does not ask the database.
 		if got := values(t, registry); got["holdfast_sample_failures_total{}"] != 1 || len(got) != 2 {
 			t.Errorf("got %v", got)

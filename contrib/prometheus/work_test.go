@@ -73,7 +73,7 @@ func TestWork_WhatIsDoneOnRealServersIsMeasured(t *testing.T) {
 	pgtest.Exec(t, db, "update holdfast.scheduled set due_at = now()")
 
 	// 2. The database before anything is published.
-	need[func() error](t)(metrics.Observe(c, db.Pool, metrics.DatabaseConfig{Interval: time.Second}))
+	need[func() error](t)(metrics.ObserveDatabase(c, db.Pool, metrics.DatabaseConfig{Interval: time.Second}))
 	need[func() error](t)(metrics.ObservePool(c, "main", db.Pool))
 	if got := values(t, registry); got["holdfast_backlog_lanes{}"] < 1 || got["holdfast_backlog_age_seconds{}"] <= 0 || got["holdfast_table_size_bytes{table=log}"] <= 0 {
 		t.Errorf("nothing is published: %v", got)

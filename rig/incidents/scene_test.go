@@ -79,7 +79,7 @@ func (s *scene) on(db *pgtest.DB) {
 // watch begins the gauges of the database, and of the lag if it is known where partitions end.
 func (s *scene) watch() {
 	s.Helper()
-	stop := need[func() error](s)(metrics.Observe(s.watched, s.db.PoolOf(s.T, 2), metrics.DatabaseConfig{Interval: time.Second, Timeout: 20 * time.Second, EndsFunc: s.ends}))
+	stop := need[func() error](s)(metrics.ObserveDatabase(s.watched, s.db.PoolOf(s.T, 2), metrics.DatabaseConfig{Interval: time.Second, Timeout: 20 * time.Second, EndsFunc: s.ends}))
 	s.unwatch = func() { _ = stop() }
 	s.Cleanup(s.unwatch)
 }

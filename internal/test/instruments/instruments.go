@@ -29,7 +29,7 @@ func All() []metrics.Instrument {
 	note(metrics.Outbox(noted))
 	note(metrics.Relay(noted))
 	note(metrics.Inbox(noted, "a consumer"))
-	note(metrics.Observe(noted, pool, metrics.DatabaseConfig{EndsFunc: ends}))
+	note(metrics.ObserveDatabase(noted, pool, metrics.DatabaseConfig{EndsFunc: ends}))
 	note(metrics.ObservePool(noted, "a pool", pool))
 	note(metrics.Idempotency(noted))
 	note(metrics.Webhook(noted))

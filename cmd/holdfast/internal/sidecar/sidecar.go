@@ -117,7 +117,7 @@ func (s *Sidecar) observe(d Database, pool *pgxpool.Pool, logger *slog.Logger) (
 		released(lane)
 		logger.Info("lane released", "lane", lane)
 	}
-	if _, err := metrics.Observe(collector, pool, metrics.DatabaseConfig{Schema: d.Config.Schema, Timeout: 3 * time.Second}); err != nil {
+	if _, err := metrics.ObserveDatabase(collector, pool, metrics.DatabaseConfig{Schema: d.Config.Schema, Timeout: 3 * time.Second}); err != nil {
 		return observer, err
 	}
 	if _, err := metrics.ObservePool(collector, "relay", pool); err != nil {
