@@ -45,7 +45,7 @@ type Meter interface {
 // once.
 type Recorder func(labels ...string) (record func(ctx context.Context, value float64))
 
-// Reading is a value of a Gauge or a Total: Index says which of the instruments of Observe it is of.
+// Reading is a value of a Gauge or a Total: Index says which of the instruments of Meter.Observe it is of.
 type Reading struct {
 	Index  int
 	Value  float64

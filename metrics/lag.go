@@ -10,7 +10,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/state"
 )
 
-// ofLag are the instruments of Observe that need DatabaseConfig.EndsFunc.
+// ofLag are the instruments of ObserveDatabase that need DatabaseConfig.EndsFunc.
 var ofLag = []Instrument{
 	gauge("holdfast.consumer.lag", "{offset}", "Offsets between a consumer's positions and the ends of its partitions, added up", "consumer", "topic"),
 	total("holdfast.consumer.lag.failures", "{sample}", "Samples of the lag that failed: the broker or the database did not answer"),

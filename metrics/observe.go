@@ -11,7 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
-// ofDatabase are the instruments of Observe.
+// ofDatabase are the instruments of ObserveDatabase.
 var ofDatabase = []Instrument{
 	gauge("holdfast.backlog.lanes", "{lane}", "Lanes with events that no relay has published"),
 	gauge("holdfast.backlog.age", "s", "Age of the oldest event that no relay has published"),
