@@ -33,33 +33,22 @@ type Query struct {
 	Within time.Duration
 }
 
-// Place is where an event is, or was.
-type Place string
-
-// The places, in the order of an event's way.
-const (
-	Scheduled Place = "scheduled" // it waits for Event.NotBefore
-	Log       Place = "log"       // it is committed; State says whether its relay has read it
-	Parked    Place = "parked"    // it waits in a relay
-	Stored    Place = "stored"    // it waits in a consumer
-	Inbox     Place = "inbox"     // what a consumer knows of it
-	Start     Place = "start"     // its handler was started and did not end
-	Letter    Place = "letter"    // it is, or was, a dead letter
-	Action    Place = "action"    // what a person did to it
-)
-
-// places are all of them, with their statements: for any key, and for one.
+// places are all of Sighting.Place, in the order of an event's way, with their statements: for any key, and for one.
 var places = []struct {
-	place      Place
+	place      string
 	any, keyed string
 }{
-	{Scheduled, findScheduled, findScheduledOfKey}, {Log, findLog, findLogOfKey}, {Parked, findParked, findParked}, {Stored, findStored, findStored},
-	{Inbox, findInbox, findInbox}, {Start, findStarts, findStarts}, {Letter, findLetters, findLetters}, {Action, findActions, findActions},
+	{"scheduled", findScheduled, findScheduledOfKey}, {"log", findLog, findLogOfKey}, {"parked", findParked, findParked}, {"stored", findStored, findStored},
+	{"inbox", findInbox, findInbox}, {"start", findStarts, findStarts}, {"letter", findLetters, findLetters}, {"action", findActions, findActions},
 }
 
 // Sighting is an event in one place.
 type Sighting struct {
-	Place Place
+	// Place is where the event is, or was, in the order of an event's way. "scheduled": it waits for Event.NotBefore. "log": it is
+	// committed; State says whether its relay has read it. "parked": it waits in a relay. "stored": it waits in a consumer. "inbox": what
+	// a consumer knows of it. "start": its handler was started and did not end. "letter": it is, or was, a dead letter. "action": what a
+	// person did to it.
+	Place string
 
 	// Event is the event without its payload and its headers. The inbox knows neither type, key nor time.
 	Event holdfast.Event
@@ -87,7 +76,7 @@ type Sighting struct {
 
 // Unsearched is a place that could not be searched to its end.
 type Unsearched struct {
-	Place Place
+	Place string // as Sighting.Place
 	Why   string
 }
 
@@ -159,7 +148,7 @@ func (q Query) validate(pool *pgxpool.Pool) error {
 }
 
 // search searches one place, in a transaction of its own: one that fails must not end the others.
-func search(ctx context.Context, pool *pgxpool.Pool, q Query, place Place, statement string) ([]Sighting, error) {
+func search(ctx context.Context, pool *pgxpool.Pool, q Query, place string, statement string) ([]Sighting, error) {
 	var sightings []Sighting
 	begin := pgx.TxOptions{AccessMode: pgx.ReadOnly}
 	err := pgx.BeginTxFunc(ctx, plain.Of(pool), begin, func(tx pgx.Tx) error {
@@ -176,14 +165,14 @@ func search(ctx context.Context, pool *pgxpool.Pool, q Query, place Place, state
 	return sightings, err
 }
 
-func sighting(row pgx.CollectableRow, place Place, asked string) (Sighting, error) {
+func sighting(row pgx.CollectableRow, place string, asked string) (Sighting, error) {
 	s := Sighting{Place: place}
 	var of, at, next pgtype.Timestamptz
 	err := row.Scan(&s.Event.ID, &s.Event.Source, &s.Event.Type, &s.Event.Topic, &s.Event.Key, &of, &s.Consumer, &s.Lane, &s.Partition, &s.Offset,
 		&s.State, &s.Attempts, &s.Error, &s.Letter, &s.By, &s.Reason, &at, &next)
 	s.Event.Time, s.At, s.NextAt = moment(of), moment(at), moment(next)
 	s.Error, _, _ = strings.Cut(s.Error, "\n")
-	if s.Says = says(s); place == Letter && s.Event.ID != asked {
+	if s.Says = says(s); place == "letter" && s.Event.ID != asked {
 		s.Says += fmt.Sprintf("; an edit has given the event the id %s: what is in the log or was published since has that one", s.Event.ID)
 	}
 	return s, err

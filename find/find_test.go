@@ -42,10 +42,10 @@ func seen(t testing.TB, pool *pgxpool.Pool, q find.Query) (all []string, found f
 		t.Fatal(err)
 	}
 	for _, s := range found.Sightings {
-		all = append(all, strings.TrimSpace(string(s.Place)+" "+s.State+" "+s.Consumer))
+		all = append(all, strings.TrimSpace(s.Place+" "+s.State+" "+s.Consumer))
 	}
 	for _, u := range found.Unsearched {
-		all = append(all, "not "+string(u.Place))
+		all = append(all, "not "+u.Place)
 	}
 	return all, found
 }

@@ -8,22 +8,22 @@ import (
 // says puts a sighting into a sentence.
 func says(s Sighting) string {
 	switch s.Place {
-	case Scheduled:
+	case "scheduled":
 		if s.State == "due" {
 			return fmt.Sprintf("its time has come at %s: the relay of lane %d moves it into the log", at(s.NextAt), s.Lane)
 		}
 		return fmt.Sprintf("it waits for its time, %s, in lane %d", at(s.NextAt), s.Lane)
-	case Log:
+	case "log":
 		return saysLog(s)
-	case Parked:
+	case "parked":
 		return saysParked(s)
-	case Stored:
+	case "stored":
 		return saysStored(s)
-	case Inbox:
+	case "inbox":
 		return saysInbox(s)
-	case Start:
+	case "start":
 		return fmt.Sprintf("consumer %s has started its handler %s without an end, last at %s: it may end the process", s.Consumer, times(s.Attempts), at(s.At))
-	case Letter:
+	case "letter":
 		who := "the relay"
 		if s.Consumer != "" {
 			who = "consumer " + s.Consumer

@@ -134,7 +134,7 @@ func asJSONFound(found find.Found, uses []find.KeyUse) JSONFound {
 	}
 	for _, s := range found.Sightings {
 		j.Sightings = append(j.Sightings, jsonSighting{
-			Place:     string(s.Place),
+			Place:     s.Place,
 			State:     s.State,
 			EventID:   s.Event.ID,
 			Source:    s.Event.Source,
@@ -156,7 +156,7 @@ func asJSONFound(found find.Found, uses []find.KeyUse) JSONFound {
 		})
 	}
 	for _, u := range found.Unsearched {
-		j.Unsearched = append(j.Unsearched, jsonUnsearched{string(u.Place), u.Why})
+		j.Unsearched = append(j.Unsearched, jsonUnsearched{u.Place, u.Why})
 	}
 	return j
 }
