@@ -238,8 +238,8 @@ func (c *Console) fail(w http.ResponseWriter, v *visit, err error) {
 		status, text = http.StatusUnprocessableEntity, err.Error()
 	case errors.Is(err, dlq.ErrNotFound):
 		status, text = http.StatusNotFound, err.Error()
-	case errors.Is(err, dlq.ErrNotOpen), errors.Is(err, dlq.ErrWaiting), errors.Is(err, dlq.ErrHandled), errors.Is(err, dlq.ErrLeftOut), errors.Is(err, dlq.ErrMalformed),
-		errors.Is(err, dlq.ErrEncrypted), errors.Is(err, waiting.ErrBehindLetter), errors.Is(err, waiting.ErrNotFound), errors.Is(err, waiting.ErrPaused), errors.Is(err, waiting.ErrBeingSent):
+	case errors.Is(err, dlq.ErrNotOpen), errors.Is(err, dlq.ErrNotReplayable), errors.Is(err, dlq.ErrEncrypted),
+		errors.Is(err, waiting.ErrBehindLetter), errors.Is(err, waiting.ErrNotFound), errors.Is(err, waiting.ErrPaused), errors.Is(err, waiting.ErrBeingSent):
 		status, text = http.StatusConflict, err.Error()
 	default:
 		c.c.Logger.Error("console request failed", "user", v.User.Name, "path", v.URL.Path, "error", err)

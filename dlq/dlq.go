@@ -35,21 +35,29 @@ var ErrNotFound = errors.New("no such letter")
 // ErrNotOpen says that the letter's state does not allow the change. Errors wrap it.
 var ErrNotOpen = errors.New("the letter is not open")
 
-// ErrWaiting says that the event of a letter already waits in the consumer's queue under the same id. That one must
-// finish first. The error of Replay wraps it.
-var ErrWaiting = errors.New("an event with the same id is already waiting to be handled")
+// ErrNotReplayable says that a letter cannot be replayed as it is. The error of Replay wraps it, and says of each such letter why, and what
+// to do:
+//
+//   - Its event already waits in the consumer's queue under the same id. That one must finish first.
+//   - Its event was handled after all, when it came again, so that its handler must not run once more. Discard the letter.
+//   - Its record was too large to be taken in (inbox.Config.MemoryBudget). Its value is in Kafka only, and a replay would give the handler
+//     none. Edit gives the letter a payload.
+//   - Its event cannot be sent, because somebody wrote its row by SQL, past the functions for writers.
+var ErrNotReplayable = errors.New("the letter cannot be replayed as it is")
 
-// ErrHandled says that the event of a letter was handled after all, when it came again, so that its handler must not run once more. Discard
-// the letter. The error of Replay wraps it.
-var ErrHandled = errors.New("the event was handled when it came again: discard the letter")
+// notReplayable is one reason why a letter cannot be replayed.
+type notReplayable string
 
-// ErrLeftOut says that the letter is of a record that was too large to be taken in (inbox.Config.MemoryBudget): its value is in
-// Kafka only, and a replay would give the handler none. Edit gives the letter a payload. The error of Replay wraps it.
-var ErrLeftOut = errors.New("the record was too large to be taken in, and its value is in the topic only: read it there and edit the letter, or discard it")
+const (
+	errWaiting   notReplayable = "an event with the same id is already waiting to be handled"
+	errHandled   notReplayable = "the event was handled when it came again: discard the letter"
+	errLeftOut   notReplayable = "the record was too large to be taken in, and its value is in the topic only: read it there and edit the letter, or discard it"
+	errMalformed notReplayable = "the event cannot be sent as it is"
+)
 
-// ErrMalformed says that the event of a letter cannot be sent as it is: somebody wrote its row by SQL, past the functions for
-// writers. The error of Replay wraps it, and says what is wrong and what to do.
-var ErrMalformed = errors.New("the event cannot be sent as it is")
+func (why notReplayable) Error() string { return string(why) }
+
+func (notReplayable) Unwrap() error { return ErrNotReplayable }
 
 // Where letters come from: Letter.Origin.
 const (

@@ -25,46 +25,23 @@ var ErrNotHandled = errors.New("the consumer has not handled the event")
 // with the same id, one that was edited as a dead letter, or one that was decrypted since.
 var ErrDiffers = errors.New("the consumer has handled another event under this id")
 
-// ReopenOptions are the options of Reopen.
-type ReopenOptions struct {
-	// Consumer is whose handler is to run again: its inbox.Config.Consumer. Required.
-	Consumer string
-
-	// By is who reopens the event. Required. It is kept with the letter.
-	By string
-
-	// Reason says why, such as the number of the bug. It is kept too, and is the letter's reason. Required.
-	Reason string
-}
-
-func (o ReopenOptions) validate() error {
-	problems := []error{manual.Signature(o.By, o.Reason)}
-	if o.Consumer == "" {
-		problems = append(problems, errors.New("consumer is empty: it must be the inbox.Config.Consumer whose handler is to run again"))
-	}
-	if strings.TrimSpace(o.Reason) == "" {
-		problems = append(problems, errors.New("reason is empty: it must say why a handler runs again; it is kept with the letter"))
-	}
-	return errors.Join(problems...)
-}
-
-// Reopen makes an open letter of an event that a consumer has handled or skipped, as part of tx, and returns the letter's id. Replay then
+// Reopen makes an open letter of an event that a consumer (its inbox.Config.Consumer) has handled or skipped, as part of tx, and returns the letter's id. Replay then
 // runs the handler again, in the order of the letters' ids, never beside another event of that key that waits, and with the consumer's
 // retries. That is the order in which the events were reopened, but an event that was a letter before keeps its old id. What fails again is
 // an open letter again. Until it is replayed, the letter holds nothing back.
 //
 // Effects of the first run stay: the handler must correct them, or be safe to repeat. The event's payload comes from the caller, usually the
-// topic's records (inbox.ConsumeUntil), and must be that which was handled. The action is kept with by and reason, signed by the database
-// (Actions). If an event is reopened by two transactions at once, one does, and the other gets ErrNotHandled; so does every call
+// topic's records (inbox.ConsumeUntil), and must be that which was handled. by is who reopens the event; reason says why, such as the number of the bug,
+// and is the letter's reason. Both are required and kept with the action, signed by the database (Actions). If an event is reopened by two transactions at once, one does, and the other gets ErrNotHandled; so does every call
 // until the letter was replayed.
 //
 // The error wraps ErrNotHandled or ErrDiffers if nothing was changed. tx is usable then. The user of tx needs the rights of an
 // operator (docs/operations.md). Reopen may be called by many goroutines, each with a transaction of its own.
-func (d *DLQ) Reopen(ctx context.Context, tx pgx.Tx, e holdfast.Event, o ReopenOptions) (letter int64, err error) {
+func (d *DLQ) Reopen(ctx context.Context, tx pgx.Tx, consumer string, e holdfast.Event, by, reason string) (letter int64, err error) {
 	if tx == nil {
 		return 0, fmt.Errorf("reopen event %.60q: tx is nil: it must be the transaction that takes back what the event did", e.ID)
 	}
-	if err := o.validate(); err != nil {
+	if err := checkReopen(consumer, by, reason); err != nil {
 		return 0, fmt.Errorf("reopen event %.60q: %w", e.ID, err)
 	}
 	var headers *string
@@ -84,8 +61,8 @@ func (d *DLQ) Reopen(ctx context.Context, tx pgx.Tx, e holdfast.Event, o ReopenO
 	var made *int64
 	var result *string
 	var same *bool
-	err = tx.QueryRow(ctx, d.sql.reopen, o.Consumer, e.Source, e.ID, e.Type, e.Topic, e.Key, at, headers, e.Payload, typed, payload,
-		"reopened: "+strings.Join(strings.Fields(o.Reason), " "), o.By, o.Reason).Scan(&made, &result, &same)
+	err = tx.QueryRow(ctx, d.sql.reopen, consumer, e.Source, e.ID, e.Type, e.Topic, e.Key, at, headers, e.Payload, typed, payload,
+		"reopened: "+strings.Join(strings.Fields(reason), " "), by, reason).Scan(&made, &result, &same)
 	switch {
 	case err != nil:
 		err = manual.Explain(err)
@@ -100,7 +77,18 @@ func (d *DLQ) Reopen(ctx context.Context, tx pgx.Tx, e holdfast.Event, o ReopenO
 	default:
 		err = fmt.Errorf("%w: its inbox says %s", ErrNotHandled, *result)
 	}
-	return 0, fmt.Errorf("reopen event %.60q of %s: %w", e.ID, o.Consumer, err)
+	return 0, fmt.Errorf("reopen event %.60q of %s: %w", e.ID, consumer, err)
+}
+
+func checkReopen(consumer, by, reason string) error {
+	problems := []error{manual.Signature(by, reason)}
+	if consumer == "" {
+		problems = append(problems, errors.New("consumer is empty: it must be the inbox.Config.Consumer whose handler is to run again"))
+	}
+	if strings.TrimSpace(reason) == "" {
+		problems = append(problems, errors.New("reason is empty: it must say why a handler runs again; it is kept with the letter"))
+	}
+	return errors.Join(problems...)
 }
 
 // eventHashes are those that an inbox row may have: of type and payload, or, for what was edited as a letter, of the payload alone.

@@ -22,7 +22,7 @@ import (
 	"github.com/holdfast-go/holdfast/retry"
 )
 
-var bug42 = dlq.ReopenOptions{Consumer: "billing", By: "ann", Reason: "bug 42:\nwrong rate"}
+const bug42 = "bug 42:\nwrong rate"
 
 // repair is the consumer "billing", of which a test repairs the handler.
 type repair struct {
@@ -63,11 +63,11 @@ func (r *repair) receive(t *testing.T, events ...holdfast.Event) {
 	}
 }
 
-func (r *repair) reopen(t *testing.T, o dlq.ReopenOptions, events ...holdfast.Event) (failed []error) {
+func (r *repair) reopen(t *testing.T, consumer string, events ...holdfast.Event) (failed []error) {
 	t.Helper()
 	for _, e := range events {
 		failed = append(failed, pgx.BeginFunc(t.Context(), r.Pool, func(tx pgx.Tx) error {
-			_, err := r.d.Reopen(t.Context(), tx, e, o)
+			_, err := r.d.Reopen(t.Context(), tx, consumer, e, "ann", bug42)
 			return err
 		}))
 	}
@@ -91,10 +91,10 @@ func TestReopen_AReopenedEventIsHandledOnceMoreForEachOrder(t *testing.T) {
 	events := []holdfast.Event{order("1", "k"), order("2", "k"), order("3", "k"), order("4", "")}
 	r.receive(t, events...)
 	for round := range 2 {
-		if err := errors.Join(r.reopen(t, bug42, events...)...); err != nil {
+		if err := errors.Join(r.reopen(t, "billing", events...)...); err != nil {
 			t.Fatal(err)
 		}
-		for _, err := range r.reopen(t, bug42, events...) { // They are open.
+		for _, err := range r.reopen(t, "billing", events...) { // They are open.
 			if !errors.Is(err, dlq.ErrNotHandled) || !strings.Contains(err.Error(), "its inbox says dead") {
 				t.Errorf("reopened twice: %v", err)
 			}
@@ -119,7 +119,7 @@ func TestReopen_AReopenedEventIsHandledOnceMoreForEachOrder(t *testing.T) {
 		t.Errorf("%+v, %v", l, err)
 	}
 	actions, err := r.d.Actions(t.Context(), l[0].ID)
-	if err != nil || len(actions) != 4 || actions[2].Action != "reopen" || actions[2].By != "ann" || actions[2].Reason != bug42.Reason {
+	if err != nil || len(actions) != 4 || actions[2].Action != "reopen" || actions[2].By != "ann" || actions[2].Reason != bug42 {
 		t.Errorf("%+v, %v", actions, err)
 	}
 	if n := pgtest.Count(t, r.Pool, "select count(*) from holdfast.inbox where result = 'handled'"); n != 4 {
@@ -131,7 +131,7 @@ func TestReopen_AHandlerThatFailsAgainLeavesTheLetterOpen(t *testing.T) {
 	t.Parallel()
 	r := repaired(t)
 	r.receive(t, order("1", "k"))
-	if err := errors.Join(r.reopen(t, bug42, order("1", "k"))...); err != nil {
+	if err := errors.Join(r.reopen(t, "billing", order("1", "k"))...); err != nil {
 		t.Fatal(err)
 	}
 	r.broken = true
@@ -147,7 +147,7 @@ func TestReopen_AHandlerThatFailsAgainLeavesTheLetterOpen(t *testing.T) {
 func TestReopen_OnlyWhatWasHandledIsReopened(t *testing.T) {
 	t.Parallel()
 	r := repaired(t)
-	if _, err := r.d.Reopen(t.Context(), nil, order("1", "k"), bug42); err == nil || !strings.Contains(err.Error(), "tx is nil") {
+	if _, err := r.d.Reopen(t.Context(), nil, "billing", order("1", "k"), "ann", bug42); err == nil || !strings.Contains(err.Error(), "tx is nil") {
 		t.Errorf("without a transaction: %v", err)
 	}
 	r.receive(t, order("1", "k"))
@@ -155,24 +155,25 @@ func TestReopen_OnlyWhatWasHandledIsReopened(t *testing.T) {
 	other.Payload = []byte("another")
 	renamed := order("1", "k")
 	renamed.Type = "order.paid"
-	elsewhere := bug42
-	elsewhere.Consumer = "mail"
 	for _, c := range []struct {
-		what    string
-		event   holdfast.Event
-		options dlq.ReopenOptions
-		want    error
+		what     string
+		consumer string
+		event    holdfast.Event
+		want     error
 	}{
-		{"one that never came", order("2", "k"), bug42, dlq.ErrNotHandled},
-		{"that of another consumer", order("1", "k"), elsewhere, dlq.ErrNotHandled},
-		{"another payload", other, bug42, dlq.ErrDiffers},
-		{"another type", renamed, bug42, dlq.ErrDiffers},
+		{"one that never came", "billing", order("2", "k"), dlq.ErrNotHandled},
+		{"that of another consumer", "mail", order("1", "k"), dlq.ErrNotHandled},
+		{"another payload", "billing", other, dlq.ErrDiffers},
+		{"another type", "billing", renamed, dlq.ErrDiffers},
 	} {
-		if err := r.reopen(t, c.options, c.event)[0]; !errors.Is(err, c.want) {
+		if err := r.reopen(t, c.consumer, c.event)[0]; !errors.Is(err, c.want) {
 			t.Errorf("%s: %v", c.what, err)
 		}
 	}
-	err := r.reopen(t, dlq.ReopenOptions{}, order("1", "k"))[0]
+	err := pgx.BeginFunc(t.Context(), r.Pool, func(tx pgx.Tx) error {
+		_, err := r.d.Reopen(t.Context(), tx, "", order("1", "k"), "", "")
+		return err
+	})
 	for _, want := range []string{"by is empty", "reason is empty", "consumer is empty"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is missing in: %v", want, err)
@@ -180,7 +181,7 @@ func TestReopen_OnlyWhatWasHandledIsReopened(t *testing.T) {
 	}
 	failed := errors.New("rolled back")
 	if err := pgx.BeginFunc(t.Context(), r.Pool, func(tx pgx.Tx) error {
-		if letter, err := r.d.Reopen(t.Context(), tx, order("1", "k"), bug42); err != nil || letter == 0 {
+		if letter, err := r.d.Reopen(t.Context(), tx, "billing", order("1", "k"), "ann", bug42); err != nil || letter == 0 {
 			t.Errorf("letter %d, %v", letter, err)
 		}
 		return failed
@@ -201,11 +202,11 @@ func TestReopen_OneOfTwoTransactionsReopensAnEvent(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = first.Rollback(context.WithoutCancel(t.Context())) }()
-	if _, err := r.d.Reopen(t.Context(), first, order("1", "k"), bug42); err != nil {
+	if _, err := r.d.Reopen(t.Context(), first, "billing", order("1", "k"), "ann", bug42); err != nil {
 		t.Fatal(err)
 	}
 	second := make(chan error, 1)
-	go func() { second <- r.reopen(t, bug42, order("1", "k"))[0] }()
+	go func() { second <- r.reopen(t, "billing", order("1", "k"))[0] }()
 	wait.Until(t, "the second waits for the first", func() bool {
 		return pgtest.Count(t, r.Pool, "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock' and query like '%dlq.reopen%'") > 0
 	})

@@ -55,8 +55,8 @@ const maxProblems = 10
 // Each letter is one short transaction, so you may cancel Replay at any letter. It returns how many it moved; those are
 // being delivered. The same call continues with the rest; with a Name, with exactly the rest. If two callers replay a
 // letter at once, one moves it and the other skips it. Letters written while Replay runs are left for the next call. A
-// letter whose event already waits under the same id stays open, and so does one whose payload was left out, or whose event
-// cannot be sent as it is. After the other letters, the error lists them and wraps ErrWaiting, ErrLeftOut or ErrMalformed.
+// letter that cannot be replayed as it is stays open. After the other letters, the error lists those, each with the reason, and wraps
+// ErrNotReplayable.
 func (d *DLQ) Replay(ctx context.Context, f Filter, o ReplayOptions) (int, error) {
 	if err := d.checkReplay(f, o); err != nil {
 		return 0, fmt.Errorf("replay letters: %w", err)
@@ -90,7 +90,7 @@ func (d *DLQ) Replay(ctx context.Context, f Filter, o ReplayOptions) (int, error
 			return fmt.Errorf("stopped before letter %d: %w", v.id, err)
 		}
 		switch ok, err := d.replay(ctx, v, r.id, o); {
-		case errors.Is(err, ErrWaiting), errors.Is(err, ErrHandled), errors.Is(err, ErrLeftOut), errors.Is(err, ErrMalformed):
+		case errors.Is(err, ErrNotReplayable):
 			if problems = append(problems, err); len(problems) > maxProblems {
 				return errTooMany
 			}
@@ -144,25 +144,25 @@ func (d *DLQ) replay(ctx context.Context, v visited, named int64, o ReplayOption
 		steps := []step{{"record the action", d.sql.record, []any{id, "replay", o.By, o.Reason, named}, errMovedBefore}}
 		if v.origin == OriginInbox {
 			steps = append(steps,
-				step{"look for its payload", d.sql.whole, []any{id}, ErrLeftOut},
+				step{"look for its payload", d.sql.whole, []any{id}, errLeftOut},
 				step{"mark it", d.sql.mark, []any{id, StateReplaying}, errGone},
 				step{what: "change the inbox row", sql: d.sql.storeResult, args: []any{id}},
-				step{"look whether its event was handled", d.sql.unhandled, []any{id}, ErrHandled},
-				step{"store its event", d.sql.store, []any{id}, ErrWaiting})
+				step{"look whether its event was handled", d.sql.unhandled, []any{id}, errHandled},
+				step{"store its event", d.sql.store, []any{id}, errWaiting})
 		} else {
 			var unfit *string
 			if err := tx.QueryRow(ctx, d.sql.unfit, id).Scan(&unfit); err != nil {
 				return fmt.Errorf("look whether it can be sent: %w", err)
 			}
 			if unfit != nil {
-				return fmt.Errorf("%w: %s", ErrMalformed, *unfit)
+				return fmt.Errorf("%w: %s", errMalformed, *unfit)
 			}
 			steps = append(steps, step{"mark it, and append its event to the log", d.sql.replay, []any{id}, errGone})
 		}
 		err := run(ctx, tx, steps...)
 		var pgErr *pgconn.PgError
 		if v.origin == OriginRelay && errors.As(err, &pgErr) && pgErr.Code == "22023" { // replay_letter refuses it
-			return fmt.Errorf("%w: %s: set that column of letter by SQL, or discard it", ErrMalformed, pgErr.Message)
+			return fmt.Errorf("%w: %s: set that column of letter by SQL, or discard it", errMalformed, pgErr.Message)
 		}
 		return err
 	})

@@ -121,7 +121,7 @@ func Reopen(ctx context.Context, pool *pgxpool.Pool, group inbox.Source, day tim
 		if e.Time.Before(day) {
 			return nil
 		}
-		_, err := letters.Reopen(ctx, tx, e, dlq.ReopenOptions{Consumer: "billing", By: "ann", Reason: "bug 42"})
+		_, err := letters.Reopen(ctx, tx, "billing", e, "ann", "bug 42")
 		if errors.Is(err, dlq.ErrNotHandled) {
 			return nil // billing has yet to handle it, with the new handler
 		}
