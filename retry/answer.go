@@ -17,7 +17,7 @@ const codeInProgress = "idempotency.in_progress"
 // worthRepeating reports whether another attempt may help after this answer: 429, 5xx, and the one 409 that asks for
 // it. No other 4xx does, and nothing that the service calls done already.
 func worthRepeating(status int, code, errorCode string) bool {
-	if class, _ := ClassOf(errorCode); class == Duplicate {
+	if class, _ := classOf(errorCode); class == Duplicate {
 		return false
 	}
 	return status == http.StatusTooManyRequests || status >= 500 && status <= 599 ||
@@ -38,7 +38,7 @@ func limitOf(attempt, budget, elapsed time.Duration) (limit time.Duration, why s
 	return limit, why
 }
 
-// seconds writes a timeout for TimeoutHeader in whole milliseconds. It rounds down, because the answer has to travel
+// seconds writes a timeout for timeoutHeader in whole milliseconds. It rounds down, because the answer has to travel
 // too.
 func seconds(d time.Duration) string {
 	millis := max(d.Milliseconds(), 1)
@@ -61,7 +61,7 @@ func (e *statusError) Error() string {
 
 // RetryClass tells Classify the class of the error code, else of the status. A 409 that is worth repeating is Unavailable.
 func (e *statusError) RetryClass() Class {
-	class, retryable := ClassOf(e.errorCode)
+	class, retryable := classOf(e.errorCode)
 	switch {
 	case e.code == codeInProgress, class == Conflict && retryable:
 		return Unavailable

@@ -18,7 +18,8 @@ import (
 
 // Class is the kind of a failure. It says whether another attempt can succeed, and what a caller is answered.
 //
-// Each value begins the error codes of its kind: the code CONFLICT.idempotency.payload_mismatch has the class Conflict.
+// Each value is an error_code, or begins those of its kind: CONFLICT.idempotency.payload_mismatch has the class Conflict. A server says
+// RATE_LIMIT.exceeded to a client that it limits. The answers of holdfast say theirs in the header Error-Code.
 // Logs, metrics and dead letters contain the values; changing one is a breaking change.
 type Class string
 
@@ -47,7 +48,8 @@ const (
 //  9. Anything else, including context.Canceled: Transient, so that unknown failures are retried rather than given up.
 //
 // nil has the class "". Classify is pure, and many goroutines may call it at once. It never uses pgconn.SafeToRetry,
-// which from pgx v5.9.0 on answers true for a COMMIT that was carried out (see [Retryable]).
+// which from pgx v5.9.0 on answers true for a COMMIT that was carried out. A class does not say whether the failed attempt had an effect: an error after
+// a COMMIT whose answer was lost looks like any broken connection. Only the database knows (pg_xact_status, the idempotency row).
 func Classify(err error) Class {
 	if err == nil {
 		return ""

@@ -25,7 +25,7 @@ func Client(t Transport) *http.Client {
 		t.Key = newKey
 	}
 	if t.AttemptTimeout == 0 {
-		t.AttemptTimeout = attemptShare(t.Policy.Or(Defaults()).Budget)
+		t.AttemptTimeout = attemptShare(t.Policy.Or(standard()).Budget)
 	}
 	return &http.Client{Transport: &t}
 }

@@ -85,7 +85,7 @@ func TestClient_AClientSendsOneKeyOverAllAttempts(t *testing.T) {
 	if diff := cmp.Diff([]string{"x", "x", "x", "y"}, h.sent); diff != "" {
 		t.Error(diff)
 	}
-	keys := h.headers(KeyHeader)
+	keys := h.headers(keyHeader)
 	if keys[0] != keys[1] || keys[1] != keys[2] || keys[2] == keys[3] {
 		t.Errorf("keys %q: want one for the first three, another for the last", keys)
 	}
@@ -107,8 +107,8 @@ func TestClient_AClientMakesKeysForUnsafeMethodsAndKeepsTheCallersOwn(t *testing
 	}
 	var h heard
 	s, _, _ := realServer(t, h.note(status(503, "")), h.note(status(201, "")))
-	post(t, client(t), s.URL, "x", KeyHeader, "refund:ch_1:1000")
-	if diff := cmp.Diff([]string{"refund:ch_1:1000", "refund:ch_1:1000"}, h.headers(KeyHeader)); diff != "" {
+	post(t, client(t), s.URL, "x", keyHeader, "refund:ch_1:1000")
+	if diff := cmp.Diff([]string{"refund:ch_1:1000", "refund:ch_1:1000"}, h.headers(keyHeader)); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -125,7 +125,7 @@ func TestClient_ARedirectGoesOnUnderTheSameKey(t *testing.T) {
 	if resp := post(t, c, s.URL, "x"); resp.StatusCode != 201 {
 		t.Errorf("status %d, want 201", resp.StatusCode)
 	}
-	keys := h.headers(KeyHeader)
+	keys := h.headers(keyHeader)
 	if diff := cmp.Diff([]string{keys[0], keys[0], keys[0], keys[0], keys[0]}, keys); diff != "" || keys[0] == "" {
 		t.Errorf("keys of a request, its attempts and its redirects:\n%s", diff)
 	}
@@ -135,7 +135,7 @@ func TestClient_ARedirectGoesOnUnderTheSameKey(t *testing.T) {
 	if resp := post(t, c, s.URL, "y"); resp.StatusCode != 200 {
 		t.Errorf("status %d, want 200", resp.StatusCode)
 	}
-	if keys := h.headers(KeyHeader); keys[5] == "" || keys[5] == keys[0] || keys[6] != "" {
+	if keys := h.headers(keyHeader); keys[5] == "" || keys[5] == keys[0] || keys[6] != "" {
 		t.Errorf("keys %q of a POST and the GET it became: want a new one and none", keys[5:])
 	}
 }
@@ -235,7 +235,7 @@ func TestClient_EachAttemptSaysHowLongItWillBeWaitedFor(t *testing.T) {
 				s := serve(answer(503), answer(503), answer(200))
 				row.transport.random = half
 				row.transport.Base = roundTripFunc(func(req *http.Request) (*http.Response, error) {
-					got = append(got, strings.Join(req.Header.Values(TimeoutHeader), ","))
+					got = append(got, strings.Join(req.Header.Values(timeoutHeader), ","))
 					return s.RoundTrip(req)
 				})
 				req := request(t, http.MethodGet, nil)
@@ -245,7 +245,7 @@ func TestClient_EachAttemptSaysHowLongItWillBeWaitedFor(t *testing.T) {
 					req = req.WithContext(ctx)
 				}
 				if row.own != nil {
-					req.Header[TimeoutHeader] = row.own
+					req.Header[timeoutHeader] = row.own
 				}
 				if _, err := row.transport.RoundTrip(req); err != nil {
 					t.Fatal(err)

@@ -61,11 +61,11 @@ func TestCSVLog_ThePlaybooksWaitsAreTheUpperHalfOfFullJitterFrom200ms(t *testing
 			}
 		}
 		// By default the longest wait is the least of those.
-		if got := Defaults().Delay(i+1, 1); got != least {
+		if got := standard().Delay(i+1, 1); got != least {
 			t.Errorf("the longest wait before attempt %d is %s by default, want %s", i+2, got, least)
 		}
 	}
-	if p := Defaults(); !p.Last(5) || p.Last(4) || p.Budget != 10*time.Second || p.Cap != 2*time.Second || p.Base != 100*time.Millisecond {
+	if p := standard(); !p.Last(5) || p.Last(4) || p.Budget != 10*time.Second || p.Cap != 2*time.Second || p.Base != 100*time.Millisecond {
 		t.Errorf("the defaults are %+v", p)
 	}
 }
@@ -129,7 +129,7 @@ func TestCSVLog_AnObserverIsNotifiedOfEveryAttempt(t *testing.T) {
 		w.WriteHeader(409)
 		_, _ = io.WriteString(w, runs)
 	}, status(201, ""))
-	post(t, client(t, func(c *Transport) { c.Observer.OnAttempt = func(a Attempt) { reported = append(reported, a) } }), s.URL, "x", KeyHeader, "k1")
+	post(t, client(t, func(c *Transport) { c.Observer.OnAttempt = func(a Attempt) { reported = append(reported, a) } }), s.URL, "x", keyHeader, "k1")
 	if len(reported) != 4 {
 		t.Fatalf("%d attempts are reported, want 4: %+v", len(reported), reported)
 	}

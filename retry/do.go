@@ -12,10 +12,12 @@ import (
 	"github.com/holdfast-go/holdfast/internal/foreign"
 )
 
-// Do calls fn until it returns nil, and then returns nil. Zero fields of p are taken from [Defaults].
+// Do calls fn until it returns nil, and then returns nil. Zero fields of p default to 5 attempts, 100 ms
+// base, 2 s cap and 10 s in all. The waits have full jitter: between nothing and 100, 200, 400 and 800 ms.
 //
 // After a failure Do waits as long as the error asks for with [After], otherwise for p.Delay, and calls fn again. It
-// gives up if the error isn't [Retryable]. It also gives up if p.Attempts is spent, or if p.Budget or ctx has ended or
+// gives up if the error is marked [Permanent], or neither marked After nor of a class that is worth another attempt ([Classify],
+// [Class.Retryable]). It also gives up if p.Attempts is spent, or if p.Budget or ctx has ended or
 // would end during the wait. It never sleeps past either end. It then returns a [*GaveUpError] that wraps the last
 // error of fn, and ctx's own error if ctx has ended. If ctx has ended before the first call, Do doesn't call fn. Do
 // refuses a p that doesn't pass [Policy.Validate], also without a call.
@@ -24,7 +26,7 @@ import (
 // may hang, let fn derive a deadline for each one. Do calls fn from its own goroutine, one call at a time. A panic in
 // fn passes through. Many goroutines may call Do at once.
 func Do(ctx context.Context, p Policy, fn func(ctx context.Context) error) error {
-	p = p.Or(Defaults())
+	p = p.Or(standard())
 	if err := p.Validate("policy"); err != nil {
 		return fmt.Errorf("retry.Do config: %w", err)
 	}

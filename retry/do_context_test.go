@@ -80,7 +80,7 @@ func TestDoContext_NoAttemptBeginsWhenTheContextEndsAfterTheDecision(t *testing.
 	t.Parallel()
 	for range 100 {
 		ctx, cancel := context.WithCancel(t.Context())
-		r := run{ctx: ctx, policy: Defaults(), random: func() float64 { return 0 }}
+		r := run{ctx: ctx, policy: standard(), random: func() float64 { return 0 }}
 		err := r.do(func() error { return io.EOF }, func(time.Duration) { cancel() })
 		if r.attempt != 1 || !errors.Is(err, context.Canceled) || !errors.Is(err, io.EOF) {
 			t.Fatalf("%d attempts, err = %v", r.attempt, err)

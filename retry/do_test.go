@@ -24,7 +24,7 @@ type history struct {
 func script(ctx context.Context, p Policy, errs ...error) history {
 	var h history
 	start := time.Now()
-	r := run{ctx: ctx, policy: p.Or(Defaults()), random: func() float64 { return 0.5 }}
+	r := run{ctx: ctx, policy: p.Or(standard()), random: func() float64 { return 0.5 }}
 	h.err = r.do(func() error {
 		h.beganAt = append(h.beganAt, time.Since(start))
 		return errs[min(len(h.beganAt), len(errs))-1]
@@ -164,7 +164,7 @@ func TestDo_WhatHappensBeforeAWaitIsPartOfIt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
-		r := run{ctx: t.Context(), policy: Defaults(), random: func() float64 { return 0.5 }}
+		r := run{ctx: t.Context(), policy: standard(), random: func() float64 { return 0.5 }}
 		_ = r.do(func() error {
 			if r.attempt == 2 {
 				return Permanent(io.EOF)

@@ -42,7 +42,7 @@ func (e *exchange) follow() {
 		return
 	}
 	e.startAt = from.startAt
-	if own := e.req.Header.Get(KeyHeader); own == "" && changes(e.req.Method) {
+	if own := e.req.Header.Get(keyHeader); own == "" && changes(e.req.Method) {
 		e.key = from.key
 	}
 }
@@ -140,12 +140,12 @@ func (e *exchange) send(first bool) (code string, failed error) {
 	}
 	resp.Body = withCancel(resp.Body, cancel)
 	e.resp, e.cancel = resp, cancel
-	errorCode := resp.Header.Get(CodeHeader)
+	errorCode := resp.Header.Get(codeHeader)
 	if !worthRepeating(resp.StatusCode, code, errorCode) {
 		return code, nil
 	}
 	failed = &statusError{status: resp.StatusCode, code: code}
-	if class, _ := ClassOf(errorCode); class.Retryable() { // The status says that it is worth it, so its class must, too.
+	if class, _ := classOf(errorCode); class.Retryable() { // The status says that it is worth it, so its class must, too.
 		failed = &statusError{status: resp.StatusCode, code: code, errorCode: errorCode}
 	}
 	if wait, ok := retryAfter(resp.Header, time.Now()); ok {
@@ -166,13 +166,13 @@ func (e *exchange) outgoing(ctx context.Context, first bool, limit time.Duration
 		out.Header = make(http.Header)
 	}
 	if e.key != "" {
-		out.Header.Set(KeyHeader, e.key)
+		out.Header.Set(keyHeader, e.key)
 	}
 	if deadline, ok := ctx.Deadline(); ok {
 		limit = min(limit, time.Until(deadline))
 	}
-	if _, own := out.Header[TimeoutHeader]; !own && limit != forever {
-		out.Header.Set(TimeoutHeader, seconds(limit))
+	if _, own := out.Header[timeoutHeader]; !own && limit != forever {
+		out.Header.Set(timeoutHeader, seconds(limit))
 	}
 	if !first && e.hasBody() {
 		body, err := e.req.GetBody()

@@ -29,13 +29,12 @@ type Policy struct {
 	Budget time.Duration
 }
 
-// Defaults is the policy that [Do] and [Transport] use for zero fields: 5 attempts, 100 ms base, 2 s cap and 10 s in
-// all. The waits have full jitter: between nothing and 100, 200, 400 and 800 ms.
+// standard is the policy that [Do] and [Transport] use for zero fields.
 //
 // A schedule that is often recommended waits 100–200, 200–400, 400–800 and 800–1600 ms, the upper half of full jitter
 // from 200 ms. Full jitter spreads a crowd of clients best; the other schedule only adds waiting time. Policy{Base: 200
 // * time.Millisecond} waits, on average, as long as the lower bounds of that schedule.
-func Defaults() Policy {
+func standard() Policy {
 	return Policy{
 		Attempts: 5,
 		Base:     100 * time.Millisecond,
@@ -101,10 +100,10 @@ const noLimit = -1
 //
 // The result is never negative and never above Cap, for any attempt and any random. An attempt below 1 counts as 1, a
 // random outside its range as the nearest end, and doubling never overflows. Delay is pure: equal arguments give equal
-// delays, so one process may compute a delay and another may wait for it. Zero Base and Cap count as those of
-// [Defaults], so that a forgotten policy doesn't spin.
+// delays, so one process may compute a delay and another may wait for it. Zero Base and Cap count as 100 ms
+// and 2 s, the defaults of [Do], so that a forgotten policy doesn't spin.
 func (p Policy) Delay(attempt int, random float64) time.Duration {
-	p = p.Or(Defaults())
+	p = p.Or(standard())
 	ceiling := p.ceiling(attempt)
 	if !(random > 0) { // true for NaN, too
 		return 0
@@ -131,8 +130,8 @@ func (p Policy) ceiling(attempt int) time.Duration {
 }
 
 // Last reports whether p allows no attempt after attempt number attempt (1 = the first). It uses only Attempts, where
-// zero counts as that of [Defaults]. With -1 no attempt is the last.
+// zero counts as 5, the default of [Do]. With -1 no attempt is the last.
 func (p Policy) Last(attempt int) bool {
-	limit := p.Or(Defaults()).Attempts
+	limit := p.Or(standard()).Attempts
 	return limit >= 0 && attempt >= limit
 }

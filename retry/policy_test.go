@@ -167,7 +167,7 @@ func TestPolicy_APolicyThatPassesStillPassesOnceFilled(t *testing.T) {
 		if err := filled.Validate("filled"); err != nil {
 			t.Fatalf("%+v or %+v: %v", p, defaults, err)
 		}
-		if filled.Or(Defaults()).Or(defaults) != filled.Or(Defaults()) {
+		if filled.Or(standard()).Or(defaults) != filled.Or(standard()) {
 			t.Fatalf("a filled policy changed: %+v", filled)
 		}
 	})
@@ -181,7 +181,7 @@ func TestPolicy_ValidateNamesEveryFieldValueAndRule(t *testing.T) {
 		want   string // "" = passes
 	}{
 		{"the zero policy passes", Policy{}, ""},
-		{"the defaults pass", Defaults(), ""},
+		{"the defaults pass", standard(), ""},
 		{"no limits pass", Policy{Attempts: -1, Budget: -1}, ""},
 		{"attempts below no limit", Policy{Attempts: -2},
 			"retry attempts is -2: it must be 1 or more, 0 for the default, or -1 for no limit"},

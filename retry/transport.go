@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// KeyHeader is the request header that names an operation. The server carries the operation out once, however often it
+// keyHeader is the request header that names an operation. The server carries the operation out once, however often it
 // receives the request.
-const KeyHeader = "Idempotency-Key"
+const keyHeader = "Idempotency-Key"
 
-// TimeoutHeader is the request header that says how many seconds its sender will wait for the answer: "9.25". A server
+// timeoutHeader is the request header that says how many seconds its sender will wait for the answer: "9.25". A server
 // that knows it, as package idempotency does, works no longer than that.
-const TimeoutHeader = "X-Request-Timeout"
+const timeoutHeader = "X-Request-Timeout"
 
 // Transport is an http.RoundTripper that repeats a request under one Idempotency-Key while its answer is worth another
 // attempt. It is the client's counterpart to package idempotency. [Client] makes a complete http.Client of it.
@@ -23,7 +23,7 @@ const TimeoutHeader = "X-Request-Timeout"
 //	client := &http.Client{Transport: &retry.Transport{Key: func(*http.Request) string { return uuid.NewString() }}}
 //
 // Transport repeats a request after the answers 429 and 5xx. It repeats it after a 409 whose problem (RFC 9457) has the
-// code "idempotency.in_progress": the same operation is still running. It also repeats it after [Retryable] errors:
+// code "idempotency.in_progress": the same operation is still running. It also repeats it after the errors after which [Do] does:
 // timeouts, refused and reset connections, unknown errors. It returns other answers at once, in particular other 4xx.
 // One of them is 425, which concerns data sent before the handshake ended (RFC 8470); net/http never does that. Both
 // forms of Retry-After are honoured; Transport
@@ -34,7 +34,8 @@ const TimeoutHeader = "X-Request-Timeout"
 // request that could do harm if it arrived twice: one without a key whose method is not idempotent by RFC 9110 (POST,
 // PATCH, unknown ones).
 //
-// Each attempt says in TimeoutHeader how long its sender will wait. A request that has the header keeps its own. A
+// Each attempt says in the header X-Request-Timeout how many seconds its sender will wait for the answer: "9.25". A server that knows the
+// header, as package idempotency does, works no longer than that. A request that has the header keeps its own. A
 // request that has it with a nil value is sent without it.
 //
 // A redirect that http.Client follows belongs to the same operation. It keeps the key, unless it becomes a GET, and the
@@ -53,7 +54,7 @@ type Transport struct {
 
 	// Policy says how often to try and how long. Its Budget limits the total time from the first attempt until the
 	// headers of an answer arrive, and cuts an attempt short. It doesn't limit reading the body. A policy that doesn't
-	// pass Policy.Validate makes every request fail. Zero fields default to those of Defaults: 5 attempts, 100 ms base,
+	// pass Policy.Validate makes every request fail. Zero fields default to those of Do: 5 attempts, 100 ms base,
 	// 2 s cap, 10 s in all.
 	Policy Policy
 
@@ -74,7 +75,7 @@ type Transport struct {
 
 // RoundTrip implements http.RoundTripper; see [Transport]. It always closes the request's body.
 func (t *Transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	policy := t.Policy.Or(Defaults())
+	policy := t.Policy.Or(standard())
 	if err := t.validate(); err != nil {
 		closeBody(req.Body)
 		return nil, err
@@ -138,7 +139,7 @@ func (t *Transport) base() http.RoundTripper {
 }
 
 func (t *Transport) key(req *http.Request) string {
-	if own := req.Header.Get(KeyHeader); own != "" || t.Key == nil {
+	if own := req.Header.Get(keyHeader); own != "" || t.Key == nil {
 		return own
 	}
 	return t.Key(req)

@@ -120,7 +120,7 @@ func TestTransportLimits_OneTransportServesManyRequestsAtOnce(t *testing.T) {
 		transport := &Transport{
 			Key: func(req *http.Request) string { return req.Header.Get("X-Order") },
 			Base: roundTripFunc(func(req *http.Request) (*http.Response, error) {
-				n, _ := sent.LoadOrStore(req.Header.Get(KeyHeader), new(atomic.Int32))
+				n, _ := sent.LoadOrStore(req.Header.Get(keyHeader), new(atomic.Int32))
 				if n.(*atomic.Int32).Add(1) < 3 {
 					return answer(503)(req)
 				}

@@ -59,7 +59,7 @@ func TestTransportServer_APOSTSurvivesResetsAnd503AndReusesConnections(t *testin
 		status(500, "oops"), func(w http.ResponseWriter, r *http.Request) {
 			body, _ := io.ReadAll(r.Body)
 			w.WriteHeader(201)
-			_, _ = io.WriteString(w, r.Header.Get(KeyHeader)+" "+string(body))
+			_, _ = io.WriteString(w, r.Header.Get(keyHeader)+" "+string(body))
 		})
 	client := &http.Client{Transport: &Transport{
 		Base: &http.Transport{}, Policy: quick, Key: func(*http.Request) string { return "k1" }}}

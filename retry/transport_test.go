@@ -40,7 +40,7 @@ func serve(a ...roundTripFunc) *server {
 
 func (s *server) RoundTrip(req *http.Request) (*http.Response, error) {
 	s.beganAt = append(s.beganAt, time.Since(s.start))
-	s.keys = append(s.keys, strings.Join(req.Header.Values(KeyHeader), ","))
+	s.keys = append(s.keys, strings.Join(req.Header.Values(keyHeader), ","))
 	sent := ""
 	if req.Body != nil {
 		raw, err := io.ReadAll(req.Body)
@@ -199,7 +199,7 @@ func TestTransport_OneKeyAndOneBodyOverAllAttempts(t *testing.T) {
 		if diff := cmp.Diff([]string{`{"amount":1000}`, `{"amount":1000}`, `{"amount":1000}`}, s.bodies); diff != "" {
 			t.Error(diff)
 		}
-		if _, changed := req.Header[KeyHeader]; changed {
+		if _, changed := req.Header[keyHeader]; changed {
 			t.Error("the caller's request was changed")
 		}
 		if _, err := transport.RoundTrip(request(t, http.MethodPost, nil)); err != nil || s.keys[3] != "key-2" {
@@ -217,7 +217,7 @@ func TestTransport_TheRequestsOwnKeyGoesBeforeTheTransports(t *testing.T) {
 			return "other"
 		}}
 		req := request(t, http.MethodPost, nil)
-		req.Header.Set(KeyHeader, "refund:ch_1:1000")
+		req.Header.Set(keyHeader, "refund:ch_1:1000")
 		if _, err := transport.RoundTrip(req); err != nil {
 			t.Fatal(err)
 		}

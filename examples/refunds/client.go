@@ -65,7 +65,7 @@ func (c *client) post(ctx context.Context, path, key string, body any) (answer, 
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Authorization", c.token)
 	if key != "" {
-		req.Header.Set(retry.KeyHeader, key)
+		req.Header.Set("Idempotency-Key", key)
 	}
 	res, err := c.http.Do(req)
 	if err != nil {

@@ -93,21 +93,24 @@ func (g *gateway) move(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	asked.Kind = r.PathValue("kind")
-	done, said := g.answer(asked, r.Header.Get(retry.KeyHeader))
+	done, said := g.answer(asked, r.Header.Get("Idempotency-Key"))
 	if said.hangs {
 		<-r.Context().Done() // until the caller has had enough
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
 	if said.code != "" {
-		w.Header().Set(retry.CodeHeader, said.code)
+		w.Header().Set("Error-Code", said.code)
 	}
-	if said.code == retry.CodeRateLimited {
+	if said.code == codeRateLimited {
 		w.Header().Set("Retry-After", "1")
 	}
 	w.WriteHeader(said.status)
 	_ = json.NewEncoder(w).Encode(done)
 }
+
+// codeRateLimited is the error_code for a client that has to wait.
+const codeRateLimited = string(retry.RateLimit) + ".exceeded"
 
 // reply is how a call is answered, beside the movement.
 type reply struct {
@@ -131,7 +134,7 @@ func (g *gateway) answer(asked movement, key string) (done movement, said reply)
 	case away:
 		return done, reply{status: http.StatusServiceUnavailable}
 	case limits:
-		return done, reply{status: http.StatusTooManyRequests, code: retry.CodeRateLimited}
+		return done, reply{status: http.StatusTooManyRequests, code: codeRateLimited}
 	}
 	place, again := g.places[asked.Kind+" "+key]
 	switch {
@@ -142,7 +145,7 @@ func (g *gateway) answer(asked movement, key string) (done movement, said reply)
 		return done, reply{status: http.StatusConflict}
 	case again:
 		g.repeats++
-		return g.movements[place], reply{status: http.StatusConflict, code: retry.CodeDuplicate, hangs: now == hangsAfter}
+		return g.movements[place], reply{status: http.StatusConflict, code: string(retry.Duplicate), hangs: now == hangsAfter}
 	default:
 		place = len(g.movements)
 		asked.ID = fmt.Sprintf("%s_%d", asked.Kind, place+1)

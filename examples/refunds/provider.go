@@ -35,7 +35,7 @@ func (p *provider) move(ctx context.Context, kind, key, reference string, cents 
 	if err != nil {
 		return "", err
 	}
-	req.Header.Set(retry.KeyHeader, key)
+	req.Header.Set("Idempotency-Key", key)
 	res, err := p.http.Do(req)
 	if err != nil {
 		return "", fmt.Errorf("ask the gateway for %s: %w", kind, err)

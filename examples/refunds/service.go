@@ -198,7 +198,7 @@ func (s *service) forgetting(prefix string, next http.Handler) http.Handler {
 		return next
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		r.Header.Set(retry.KeyHeader, prefix+":"+idempotency.NewKey())
+		r.Header.Set("Idempotency-Key", prefix+":"+idempotency.NewKey())
 		next.ServeHTTP(w, r)
 	})
 }

@@ -13,7 +13,6 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/holdfast-go/holdfast/idempotency"
-	"github.com/holdfast-go/holdfast/retry"
 	"github.com/holdfast-go/holdfast/webhook"
 )
 
@@ -80,7 +79,7 @@ func (t *telemetry) spans(next http.Handler) http.Handler {
 
 // keyAttribute names a request's key, which is never reported itself.
 func keyAttribute(r *http.Request) attribute.KeyValue {
-	return attribute.String("idempotency_key", idempotency.Deterministic(r.Header.Get(retry.KeyHeader))[:16])
+	return attribute.String("idempotency_key", idempotency.Deterministic(r.Header.Get("Idempotency-Key"))[:16])
 }
 
 // attempt says which start of its handler a request is.

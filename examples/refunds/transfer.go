@@ -101,7 +101,7 @@ func answerError(w http.ResponseWriter, err error) {
 		if wait, asked := retry.AfterOf(err); asked {
 			w.Header().Set("Retry-After", strconv.Itoa(int((wait+time.Second-1)/time.Second)))
 		}
-		answerProblem(w, http.StatusTooManyRequests, retry.CodeRateLimited, "the gateway takes no more at the moment: wait, and try again with the same key")
+		answerProblem(w, http.StatusTooManyRequests, codeRateLimited, "the gateway takes no more at the moment: wait, and try again with the same key")
 	default:
 		answerProblem(w, http.StatusServiceUnavailable, string(retry.Unavailable), "it could not be completed now: try again with the same key")
 	}
@@ -110,7 +110,7 @@ func answerError(w http.ResponseWriter, err error) {
 func answerProblem(w http.ResponseWriter, status int, code, detail string) {
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.Header().Set("Cache-Control", "no-store")
-	w.Header().Set(retry.CodeHeader, code)
+	w.Header().Set("Error-Code", code)
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(map[string]any{"title": http.StatusText(status), "status": status, "code": code, "error_code": code, "detail": detail})
 }
