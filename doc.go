@@ -51,6 +51,7 @@
 //	inbox/sourcetest          ->  inbox, inbox/source
 //	relay/publishertest       ->  relay/publish, holdfast
 //	webhook                   ->  inbox, retry, holdfast, pgx
+//	webhook/sign              ->  nothing
 //	inbox                     ->  inbox/source, retry, holdfast, pgx, puddle, uuid, x/sync
 //	relay                     ->  relay/publish, retry, holdfast, pgx, puddle, x/sync
 //	idempotency               ->  idempotency/store, retry, pgx, puddle, uuid, jcs, httpsfv

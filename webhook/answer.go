@@ -34,13 +34,13 @@ func statusOf(out inbox.Outcome, err error) int {
 // statusOfRefusal returns the answer to a refused request.
 func statusOfRefusal(reason Reason) int {
 	switch reason {
-	case ReasonMethod:
+	case reasonMethod:
 		return http.StatusMethodNotAllowed
-	case ReasonEncoding:
+	case reasonEncoding:
 		return http.StatusUnsupportedMediaType
-	case ReasonSize:
+	case reasonSize:
 		return http.StatusRequestEntityTooLarge
-	case ReasonBroken, ReasonContent:
+	case reasonBroken, ReasonContent:
 		return http.StatusBadRequest
 	default:
 		return http.StatusUnauthorized
@@ -53,12 +53,6 @@ func classOfRefusal(status int) retry.Class {
 		return retry.Auth
 	}
 	return retry.Validation
-}
-
-// Gone answers 410, which tells senders of Standard Webhooks, among others, to disable the endpoint. Put it where an
-// endpoint used to be.
-func Gone() http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { writeProblem(w, http.StatusGone, 0) })
 }
 
 // writeAnswer answers a delivery.

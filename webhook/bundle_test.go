@@ -22,6 +22,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/retry"
+	"github.com/holdfast-go/holdfast/webhook/sign"
 )
 
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
@@ -204,7 +205,7 @@ func (b *bundle) want(status int, s *httptest.Server, h http.Header, body string
 // order is a delivery of Standard Webhooks, signed.
 func order(id string) (http.Header, string) {
 	body := fmt.Sprintf(`{"type":"order.placed","order":%q}`, id)
-	h, err := SignStandard(id, now, []byte(body), macSecret)
+	h, err := sign.Standard(id, now, []byte(body), macSecret)
 	if err != nil {
 		panic(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/webhook/sign"
 )
 
 // W13.
@@ -141,7 +142,7 @@ func TestCopies_AnIdThatComesWithOtherBytesIsAConflictAndALetter(t *testing.T) {
 		s := b.shop(func(c *Config) { c.Mode = mode })
 		h, body := order("1")
 		b.post(s, h, body)
-		other, err := SignStandard("1", now, []byte(`{"type":"order.placed","order":"another"}`), macSecret)
+		other, err := sign.Standard("1", now, []byte(`{"type":"order.placed","order":"another"}`), macSecret)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -162,7 +163,7 @@ func TestCopies_AnIdThatComesWithOtherBytesIsAConflictAndALetter(t *testing.T) {
 func TestCopies_WithAnUnsignedIdARepeatIsRecognisedByItsBody(t *testing.T) {
 	b := setup(t)
 	github := func(id, body string) (http.Header, string) {
-		h, err := SignGitHub(id, "push", []byte(body), githubSecret)
+		h, err := sign.GitHub(id, "push", []byte(body), githubSecret)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -194,7 +195,7 @@ func TestCopies_WithAnUnsignedIdARepeatIsRecognisedByItsBody(t *testing.T) {
 	byID := b.receiver("shopify-by-id", must(Shopify(slackSecret)), func(c *Config) { c.Unsigned = ByID })
 	before := b.effects()
 	for _, topic := range []string{"orders/create", "orders/paid", "orders/create"} {
-		h, err := SignShopify("e-1", topic, []byte(`{"id":1}`), slackSecret)
+		h, err := sign.Shopify("e-1", topic, []byte(`{"id":1}`), slackSecret)
 		if err != nil {
 			t.Fatal(err)
 		}

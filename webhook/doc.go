@@ -9,8 +9,8 @@
 // # Reading order
 //
 // verifier.go says what a Verifier returns. standard.go, stripe.go, github.go, slack.go and shopify.go hold the
-// verifiers of five providers, each with the function that signs as the provider does. secret.go and signature.go hold
-// what they share. receiver.go handles one request, from its method to its answer; config.go has its Config. event.go
+// verifiers of five providers. signature.go holds what they share, and internal/signing what they share with package
+// sign, which signs as the providers do. receiver.go handles one request, from its method to its answer; config.go has its Config. event.go
 // decides which event a delivery is, and answer.go what the provider is answered. order.go is for handlers whose events
 // can arrive out of order.
 //

@@ -14,6 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/internal/test/exampledb"
 	"github.com/holdfast-go/holdfast/webhook"
+	"github.com/holdfast-go/holdfast/webhook/sign"
 )
 
 // A delivery is verified and handled once, however often the provider sends it.
@@ -29,7 +30,7 @@ func ExampleNew() {
 	}
 
 	body := []byte(`{"type": "invoice.paid"}`)
-	h, err := webhook.SignStandard("msg_1", time.Now(), body, secret)
+	h, err := sign.Standard("msg_1", time.Now(), body, secret)
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -60,7 +61,7 @@ func ExampleMode() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	h, err := webhook.SignGitHub("d-1", "push", []byte(`{}`), "a secret of sixteen bytes")
+	h, err := sign.GitHub("d-1", "push", []byte(`{}`), "a secret of sixteen bytes")
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -94,7 +95,7 @@ func ExampleStripe() {
 		log.Fatal(err)
 	}
 	body, at := []byte(`{"id": "evt_1", "type": "charge.refunded", "created": 1700000000}`), time.Unix(1_700_000_000, 0)
-	h, err := webhook.SignStripe(at, body, "whsec_test_secret_of_stripe")
+	h, err := sign.Stripe(at, body, "whsec_test_secret_of_stripe")
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -124,7 +125,7 @@ func ExampleUntil() {
 
 	body := []byte(`{"type": "event_callback", "event_id": "Ev1", "event": {"type": "app_mention"}}`)
 	for _, now := range []time.Time{end.Add(-time.Minute), end} {
-		h, err := webhook.SignSlack(now, body, "the old signing secret")
+		h, err := sign.Slack(now, body, "the old signing secret")
 		if err != nil {
 			log.Fatal(err)
 		}

@@ -5,9 +5,9 @@ import (
 	"net/http"
 	"strings"
 	"time"
-)
 
-const githubHeader = "X-Hub-Signature-256"
+	"github.com/holdfast-go/holdfast/webhook/internal/signing"
+)
 
 // GitHub verifies GitHub's X-Hub-Signature-256: HMAC-SHA256 over the body alone
 // (https://docs.github.com/webhooks/using-webhooks/validating-webhook-deliveries). It ignores the older header with
@@ -18,7 +18,7 @@ const githubHeader = "X-Hub-Signature-256"
 //
 // One to 16 secrets, each of 16 bytes or more, the current one first. The error says for each unusable secret which rule it breaks.
 func GitHub(secrets ...string) (Verifier, error) {
-	keys, err := readSecrets("GitHub", secrets, plainSecret)
+	keys, err := signing.Secrets("GitHub", secrets, signing.Plain)
 	if err != nil {
 		return nil, err
 	}
@@ -32,14 +32,14 @@ func (keys github) secrets() int { return len(keys) }
 func (github) signsNoTime() bool { return true }
 
 func (keys github) Verify(h http.Header, body []byte, _ time.Time) (Delivery, error) {
-	value, err := header(h, githubHeader)
+	value, err := header(h, signing.GitHubHeader)
 	if err != nil {
 		return Delivery{}, err
 	}
 	text, found := strings.CutPrefix(value, "sha256=")
 	signature, err := hex.DecodeString(text)
 	if !found || err != nil {
-		return Delivery{}, refuse(ReasonMalformed, "header %s must be sha256= and hexadecimal digits", githubHeader)
+		return Delivery{}, refuse(ReasonMalformed, "header %s must be sha256= and hexadecimal digits", signing.GitHubHeader)
 	}
 	secret, err := matching(keys, [][]byte{signature}, body)
 	if err != nil {
@@ -60,18 +60,4 @@ func unsigned(h http.Header, d Delivery, id, eventType string) (_ Delivery, err 
 		return Delivery{}, err
 	}
 	return d, nil
-}
-
-// SignGitHub returns the headers of a request as GitHub signs it. Use the same id for every retry of an event.
-// The error says which rule a secret breaks; it is the rule of GitHub.
-func SignGitHub(id, eventType string, body []byte, secret string) (http.Header, error) {
-	keys, err := readSecrets("GitHub", []string{secret}, plainSecret)
-	if err != nil {
-		return nil, err
-	}
-	h := http.Header{}
-	h.Set("X-GitHub-Delivery", id)
-	h.Set("X-GitHub-Event", eventType)
-	h.Set(githubHeader, "sha256="+hex.EncodeToString(hmacSHA256(keys[0], body)))
-	return h, nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
+	"github.com/holdfast-go/holdfast/webhook/sign"
 )
 
 // What a sender that is not the provider may send, and what an operator may write, that nobody thought of.
@@ -56,7 +57,7 @@ func TestHostile_WhatIsSignedIsTakenInWhateverItsBytesAre(t *testing.T) {
 	n := 0
 	for name, body := range bodies {
 		n++
-		h, err := SignStandard(fmt.Sprint("msg_", n), now, []byte(body), macSecret)
+		h, err := sign.Standard(fmt.Sprint("msg_", n), now, []byte(body), macSecret)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -74,7 +75,7 @@ func TestHostile_WhatIsSignedIsTakenInWhateverItsBytesAre(t *testing.T) {
 func TestHostile_HeadersThatAreAlmostRightAreRefused(t *testing.T) {
 	v := must(Standard(macSecret))
 	body := []byte(`{"type":"a"}`)
-	good, err := SignStandard("msg_1", now, body, macSecret)
+	good, err := sign.Standard("msg_1", now, body, macSecret)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
+	"github.com/holdfast-go/holdfast/webhook/sign"
 )
 
 // W19.
@@ -54,7 +55,7 @@ func TestOrder_AStateDoesNotGoBackWhenDeliveriesOvertakeEachOther(t *testing.T) 
 	} {
 		body := fmt.Sprintf(`{"id":"evt_%d","type":"subscription.updated","created":%d,"sub":"sub_1","state":%q}`, n, c.created, c.state)
 		// A retry is signed later than what overtook it: the time of the signature must not be taken for that of the event.
-		h, err := SignStripe(now.Add(time.Duration(-n)*time.Second), []byte(body), stripeSecret)
+		h, err := sign.Stripe(now.Add(time.Duration(-n)*time.Second), []byte(body), stripeSecret)
 		if err != nil {
 			t.Fatal(err)
 		}

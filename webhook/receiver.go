@@ -81,7 +81,7 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	begun := time.Now()
 	var headers map[string]string
 	if r.c.Observer.OnRequest != nil {
-		ctx, more, ended := r.c.Observer.OnRequest(req.Context(), Requested{Source: r.source, Request: req})
+		ctx, more, ended := r.c.Observer.OnRequest(req.Context(), r.source, req)
 		defer ended()
 		req, headers = req.WithContext(ctx), more
 	}
@@ -137,11 +137,11 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 // read reads the body of a request.
 func (r *receiver) read(w http.ResponseWriter, req *http.Request) ([]byte, error) {
 	if req.Method != http.MethodPost {
-		return nil, refuse(ReasonMethod, "the method must be POST")
+		return nil, refuse(reasonMethod, "the method must be POST")
 	}
 	for _, encoding := range req.Header.Values("Content-Encoding") {
 		if !strings.EqualFold(strings.TrimSpace(encoding), "identity") {
-			return nil, refuse(ReasonEncoding, "the body must not be encoded: a few bytes could become many, and the signature covers the encoded bytes")
+			return nil, refuse(reasonEncoding, "the body must not be encoded: a few bytes could become many, and the signature covers the encoded bytes")
 		}
 	}
 	if req.Body == nil { // a request that no server read
@@ -151,9 +151,9 @@ func (r *receiver) read(w http.ResponseWriter, req *http.Request) ([]byte, error
 	var large *http.MaxBytesError
 	switch err = foreign.Error(err); {
 	case errors.As(err, &large):
-		return nil, refuse(ReasonSize, "the body must be at most %d bytes", r.c.MaxBody)
+		return nil, refuse(reasonSize, "the body must be at most %d bytes", r.c.MaxBody)
 	case err != nil:
-		return nil, refuse(ReasonBroken, "the body must be complete")
+		return nil, refuse(reasonBroken, "the body must be complete")
 	}
 	return body, nil
 }

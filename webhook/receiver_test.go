@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/retry"
+	"github.com/holdfast-go/holdfast/webhook/sign"
 )
 
 // W1.
@@ -38,13 +39,13 @@ func TestReceiver_OnlyAPostOfPlainBytesThatAreNotTooManyIsADelivery(t *testing.T
 		header       string
 		reason       Reason
 	}{
-		{"a GET", "GET", h, nil, 405, "Allow: POST", ReasonMethod},
-		{"a PUT", "PUT", h, strings.NewReader(body), 405, "Allow: POST", ReasonMethod},
-		{"an OPTIONS", "OPTIONS", h, nil, 405, "Allow: POST", ReasonMethod},
-		{"a compressed body", "POST", with("Content-Encoding", "gzip"), strings.NewReader(body), 415, "Accept-Encoding: identity", ReasonEncoding},
-		{"a body twice compressed", "POST", with("Content-Encoding", "identity", "Content-Encoding", "br"), strings.NewReader(body), 415, "", ReasonEncoding},
-		{"a large body", "POST", h, strings.NewReader(strings.Repeat("x", 101)), 413, "", ReasonSize},
-		{"a large body of unsaid length", "POST", h, io.MultiReader(strings.NewReader(strings.Repeat("x", 101))), 413, "", ReasonSize},
+		{"a GET", "GET", h, nil, 405, "Allow: POST", reasonMethod},
+		{"a PUT", "PUT", h, strings.NewReader(body), 405, "Allow: POST", reasonMethod},
+		{"an OPTIONS", "OPTIONS", h, nil, 405, "Allow: POST", reasonMethod},
+		{"a compressed body", "POST", with("Content-Encoding", "gzip"), strings.NewReader(body), 415, "Accept-Encoding: identity", reasonEncoding},
+		{"a body twice compressed", "POST", with("Content-Encoding", "identity", "Content-Encoding", "br"), strings.NewReader(body), 415, "", reasonEncoding},
+		{"a large body", "POST", h, strings.NewReader(strings.Repeat("x", 101)), 413, "", reasonSize},
+		{"a large body of unsaid length", "POST", h, io.MultiReader(strings.NewReader(strings.Repeat("x", 101))), 413, "", reasonSize},
 		{"a body that fits exactly, and is not signed", "POST", h, strings.NewReader(strings.Repeat("x", 100)), 401, "Www-Authenticate: Signature", ReasonMismatch},
 		{"a body that is said to be as it is", "POST", with("Content-Encoding", "Identity"), strings.NewReader(body), 200, "", ""},
 	} {
@@ -94,7 +95,7 @@ func TestReceiver_AForgeryIsRefusedBeforeTheDatabaseWithoutAReason(t *testing.T)
 	h, body := order("1")
 	without := h.Clone()
 	without.Del("webhook-signature")
-	old, err := SignStandard("1", now.Add(-time.Hour), []byte(body), macSecret)
+	old, err := sign.Standard("1", now.Add(-time.Hour), []byte(body), macSecret)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +144,7 @@ func TestReceiver_NothingThatIsSecretIsLoggedOrStored(t *testing.T) {
 	b.want(200, s, h2, body2)
 	b.want(401, s, h, body+" ")
 	conflicting := `{"type":"order.placed","note":"hush"}`
-	other, _ := SignStandard("1", now, []byte(conflicting), macSecret)
+	other, _ := sign.Standard("1", now, []byte(conflicting), macSecret)
 	b.want(409, s, other, conflicting)
 	for _, secret := range []string{macSecret[6:], h.Get("webhook-signature")[3:], "hush", `"order"`} {
 		if strings.Contains(b.log.String(), secret) {
@@ -160,14 +161,14 @@ func TestReceiver_TheHandshakeIsAnsweredOnlyOnceItsSignatureWasFoundGood(t *test
 	b := setup(t)
 	s := b.receiver("slack", must(Slack(slackSecret)))
 	const body = `{"type":"url_verification","token":"t","challenge":"3eZbrw1aBm2rZgRNFdxV2595E9CY3gmdALWMmHkvFXO7tYXAYM8P<b>"}`
-	forged, err := SignSlack(now, []byte(body), "not the secret of the app")
+	forged, err := sign.Slack(now, []byte(body), "not the secret of the app")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if r := b.want(401, s, forged, body); strings.Contains(r.body, "3eZ") {
 		t.Errorf("a forged handshake is answered: %s", r.body)
 	}
-	h, err := SignSlack(now, []byte(body), slackSecret)
+	h, err := sign.Slack(now, []byte(body), slackSecret)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +180,7 @@ func TestReceiver_TheHandshakeIsAnsweredOnlyOnceItsSignatureWasFoundGood(t *test
 		t.Errorf("the handshake became an event: %+v", a)
 	}
 	const event = `{"type":"event_callback","event_id":"Ev1","event":{"type":"app_mention"}}`
-	h, _ = SignSlack(now, []byte(event), slackSecret)
+	h, _ = sign.Slack(now, []byte(event), slackSecret)
 	b.want(200, s, h, event)
 	if b.effects() != 1 {
 		t.Error("an event of Slack's was not handled")
@@ -202,7 +203,7 @@ func TestReceiver_EachTenantsSecretIsGoodAtItsOwnEndpointOnly(t *testing.T) { //
 		for endpoint := range secrets {
 			// The body says what it likes about whose it is.
 			body := fmt.Sprintf(`{"type":"order.placed","tenant":%q}`, endpoint)
-			h, err := SignStandard("msg_1", now, []byte(body), secret) // Tenants do not know each other's ids.
+			h, err := sign.Standard("msg_1", now, []byte(body), secret) // Tenants do not know each other's ids.
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -8,15 +8,17 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/holdfast-go/holdfast/webhook/sign"
 )
 
 // W6.
 func TestSecret_SecretsTakeEachOthersPlaceWithoutALoss(t *testing.T) {
 	const other = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"
 	body := []byte("x")
-	byOld, _ := SignStandard("msg_1", now, body, macSecret)
-	byNew, _ := SignStandard("msg_1", now, body, other)
-	byBoth, _ := SignStandard("msg_1", now, body, macSecret, other)
+	byOld, _ := sign.Standard("msg_1", now, body, macSecret)
+	byNew, _ := sign.Standard("msg_1", now, body, other)
+	byBoth, _ := sign.Standard("msg_1", now, body, macSecret, other)
 	end := now.Add(time.Hour)
 	dated := AnyOf(must(Standard(other)), Until(end, must(Standard(macSecret))))
 	for _, c := range []struct {
@@ -59,7 +61,7 @@ func TestSecret_SecretsAreLoadedWhileTheProcessRuns(t *testing.T) {
 	v := VerifierFunc(func(h http.Header, body []byte, now time.Time) (Delivery, error) {
 		return (*current.Load()).Verify(h, body, now)
 	})
-	h, _ := SignGitHub("1", "push", nil, githubSecret)
+	h, _ := sign.GitHub("1", "push", nil, githubSecret)
 	for _, secret := range []string{"a secret of another day", githubSecret} {
 		loaded := must(GitHub(secret))
 		current.Store(&loaded)
@@ -114,7 +116,7 @@ func TestSecret_ASecretThatIsNoneIsRefusedByItsRuleAndNeverShown(t *testing.T) {
 			}
 		}
 	}
-	if _, err := SignGitHub("1", "push", nil, ""); err == nil {
+	if _, err := sign.GitHub("1", "push", nil, ""); err == nil {
 		t.Error("signing with an empty secret")
 	}
 }

@@ -4,8 +4,9 @@ import (
 	"crypto/hmac"
 	"net/http"
 	"strconv"
-	"strings"
 	"time"
+
+	"github.com/holdfast-go/holdfast/webhook/internal/signing"
 )
 
 const (
@@ -15,8 +16,9 @@ const (
 	// maxHeader is the maximum length of a header in bytes.
 	maxHeader = 4 << 10
 
-	// maxID is the maximum length of an id from a header in bytes.
-	maxID = 128
+	// tolerance is the largest accepted difference, before or after, between the time of a signature and our clock. It is
+	// the value of the Standard Webhooks specification, Stripe and Slack.
+	tolerance = 5 * time.Minute
 )
 
 // header returns a header that must occur exactly once. With two of them, the sender's intent would be unclear.
@@ -43,13 +45,11 @@ func optional(h http.Header, name string) (string, error) {
 
 // checkID requires that an id from a header has 1 to 128 printable ASCII characters, none of them in without.
 func checkID(name, id, without string) error {
-	if len(id) > maxID {
-		return refuse(ReasonMalformed, "header %s is %d bytes long: it must be at most %d", name, len(id), maxID)
+	if len(id) > signing.MaxID {
+		return refuse(ReasonMalformed, "header %s is %d bytes long: it must be at most %d", name, len(id), signing.MaxID)
 	}
-	for i := range len(id) {
-		if c := id[i]; c <= ' ' || c > '~' || strings.IndexByte(without, c) >= 0 {
-			return refuse(ReasonMalformed, "header %s must be printable ASCII without %q", name, " "+without)
-		}
+	if !signing.Printable(id, without) {
+		return refuse(ReasonMalformed, "header %s must be printable ASCII without %q", name, " "+without)
 	}
 	return nil
 }
@@ -65,12 +65,12 @@ func checkTime(name, text string, now time.Time) (time.Time, error) {
 	if err != nil {
 		return time.Time{}, refuse(ReasonMalformed, "the time of %s must be seconds since 1970", name)
 	}
-	const tolerance = int64(Tolerance / time.Second)
+	const seconds = int64(tolerance / time.Second)
 	switch today := now.Unix(); {
-	case at < today-tolerance:
-		return time.Time{}, refuse(ReasonTooOld, "the request was signed more than %s ago", Tolerance)
-	case at > today+tolerance:
-		return time.Time{}, refuse(ReasonTooNew, "the request was signed more than %s in the future", Tolerance)
+	case at < today-seconds:
+		return time.Time{}, refuse(ReasonTooOld, "the request was signed more than %s ago", tolerance)
+	case at > today+seconds:
+		return time.Time{}, refuse(ReasonTooNew, "the request was signed more than %s in the future", tolerance)
 	}
 	return time.Unix(at, 0).UTC(), nil
 }
@@ -79,7 +79,7 @@ func checkTime(name, text string, now time.Time) (time.Time, error) {
 // nothing about a signature that does not match.
 func matching(keys [][]byte, signatures [][]byte, signed ...[]byte) (int, error) {
 	for i, key := range keys {
-		sum := hmacSHA256(key, signed...)
+		sum := signing.HMAC(key, signed...)
 		for _, signature := range signatures {
 			if hmac.Equal(sum, signature) {
 				return i, nil

@@ -6,18 +6,14 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
+
+	"github.com/holdfast-go/holdfast/webhook/internal/signing"
 )
 
-const (
-	slackSignature = "X-Slack-Signature"
-	slackTimestamp = "X-Slack-Request-Timestamp"
-
-	// maxChallenge is the maximum length in bytes of a handshake's text that is sent back.
-	maxChallenge = 1 << 10
-)
+// maxChallenge is the maximum length in bytes of a handshake's text that is sent back.
+const maxChallenge = 1 << 10
 
 // Slack verifies Slack's scheme v0 (https://docs.slack.dev/authentication/verifying-requests-from-slack): HMAC-SHA256
 // over the timestamp and the body, in the headers X-Slack-Signature and X-Slack-Request-Timestamp. The secret is the
@@ -30,7 +26,7 @@ const (
 //
 // One to 16 secrets, each of 16 bytes or more, the current one first. The error says for each unusable secret which rule it breaks.
 func Slack(secrets ...string) (Verifier, error) {
-	keys, err := readSecrets("Slack", secrets, plainSecret)
+	keys, err := signing.Secrets("Slack", secrets, signing.Plain)
 	if err != nil {
 		return nil, err
 	}
@@ -42,22 +38,22 @@ type slack [][]byte
 func (keys slack) secrets() int { return len(keys) }
 
 func (keys slack) Verify(h http.Header, body []byte, now time.Time) (Delivery, error) {
-	value, err := header(h, slackSignature)
+	value, err := header(h, signing.SlackHeader)
 	if err != nil {
 		return Delivery{}, err
 	}
-	timestamp, err := header(h, slackTimestamp)
+	timestamp, err := header(h, signing.SlackTimeHeader)
 	if err != nil {
 		return Delivery{}, err
 	}
-	at, err := checkTime(slackTimestamp, timestamp, now)
+	at, err := checkTime(signing.SlackTimeHeader, timestamp, now)
 	if err != nil {
 		return Delivery{}, err
 	}
 	text, found := strings.CutPrefix(value, "v0=")
 	signature, err := hex.DecodeString(text)
 	if !found || err != nil {
-		return Delivery{}, refuse(ReasonMalformed, "header %s must be v0= and hexadecimal digits", slackSignature)
+		return Delivery{}, refuse(ReasonMalformed, "header %s must be v0= and hexadecimal digits", signing.SlackHeader)
 	}
 	secret, err := matching(keys, [][]byte{signature}, []byte("v0:"+timestamp+":"), body)
 	if err != nil {
@@ -112,18 +108,4 @@ func slackForm(d Delivery, body []byte) (Delivery, error) {
 		d.Type = said.Type
 	}
 	return d, nil
-}
-
-// SignSlack returns the headers of a request as Slack signs it. The body contains the event's id.
-// The error says which rule a secret breaks; it is the rule of Slack.
-func SignSlack(at time.Time, body []byte, secret string) (http.Header, error) {
-	keys, err := readSecrets("Slack", []string{secret}, plainSecret)
-	if err != nil {
-		return nil, err
-	}
-	timestamp := strconv.FormatInt(at.Unix(), 10)
-	return http.Header{
-		slackTimestamp: {timestamp},
-		slackSignature: {"v0=" + hex.EncodeToString(hmacSHA256(keys[0], []byte("v0:"+timestamp+":"), body))},
-	}, nil
 }

@@ -6,11 +6,11 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
+
+	"github.com/holdfast-go/holdfast/webhook/internal/signing"
 )
 
 // Standard verifies Standard Webhooks 1.0.0 (https://www.standardwebhooks.com): the headers webhook-id,
@@ -25,9 +25,9 @@ import (
 // Type and OccurredAt come from "type" and "timestamp" of a JSON body, as the specification recommends. The error says
 // for each unusable secret which rule it breaks.
 func Standard(secrets ...string) (Verifier, error) {
-	keys, err := readSecrets("Standard Webhooks", secrets, func(secret string) (standardKey, error) {
-		k, err := readStandardKey(secret)
-		if err == nil && k.private != nil {
+	keys, err := signing.Secrets("Standard Webhooks", secrets, func(secret string) (signing.Key, error) {
+		k, err := signing.Standard(secret)
+		if err == nil && k.Private != nil {
 			err = errors.New("is a private key (whsk_): it must be a public key (whpk_); the private one stays with the sender")
 		}
 		return k, err
@@ -38,7 +38,7 @@ func Standard(secrets ...string) (Verifier, error) {
 	return standard(keys), nil
 }
 
-type standard []standardKey
+type standard []signing.Key
 
 func (keys standard) secrets() int { return len(keys) }
 
@@ -107,50 +107,23 @@ func (keys standard) match(list, prefix string, body []byte) (scheme string, sec
 		}
 		for i, k := range keys {
 			switch {
-			case version == "v1" && k.mac != nil:
+			case version == "v1" && k.MAC != nil:
 				if sums[i] == nil {
-					sums[i] = hmacSHA256(k.mac, []byte(prefix), body)
+					sums[i] = signing.HMAC(k.MAC, []byte(prefix), body)
 				}
 				if hmac.Equal(sums[i], sent) {
 					return version, i, nil
 				}
-			case version == "v1a" && k.public != nil && len(sent) == ed25519.SignatureSize && tried < maxSignatures:
+			case version == "v1a" && k.Public != nil && len(sent) == ed25519.SignatureSize && tried < maxSignatures:
 				tried++ // Each costs a pass over the body.
 				if message == nil {
 					message = append([]byte(prefix), body...)
 				}
-				if ed25519.Verify(k.public, message, sent) {
+				if ed25519.Verify(k.Public, message, sent) {
 					return version, i, nil
 				}
 			}
 		}
 	}
 	return "", 0, refuse(ReasonMismatch, "none of the first %d signatures of a known version matches one of %d secrets", maxSignatures, len(keys))
-}
-
-// SignStandard returns the headers of a request under Standard Webhooks, with one signature for each secret: v1 for
-// "whsec_" or bare base64, v1a for "whsk_", the private key. Use the same id for every retry of an event, and sign each
-// attempt at its own time. The error says which rule a secret or the id breaks.
-func SignStandard(id string, at time.Time, body []byte, secrets ...string) (http.Header, error) {
-	keys, err := readSecrets("Standard Webhooks", secrets, readStandardKey)
-	if err != nil {
-		return nil, err
-	}
-	if err := checkID("webhook-id", id, "."); err != nil || id == "" {
-		return nil, errors.New("sign webhook: the id must be 1 to 128 printable characters without '.' and space")
-	}
-	timestamp := strconv.FormatInt(at.Unix(), 10)
-	prefix := []byte(id + "." + timestamp + ".")
-	signatures := make([]string, len(keys))
-	for i, k := range keys {
-		switch {
-		case k.mac != nil:
-			signatures[i] = "v1," + base64.StdEncoding.EncodeToString(hmacSHA256(k.mac, prefix, body))
-		case k.private != nil:
-			signatures[i] = "v1a," + base64.StdEncoding.EncodeToString(ed25519.Sign(k.private, append(prefix[:len(prefix):len(prefix)], body...)))
-		default:
-			return nil, fmt.Errorf("sign webhook: secret %d of %d is a public key (whpk_): it must be the private one (whsk_)", i+1, len(keys))
-		}
-	}
-	return http.Header{"Webhook-Id": {id}, "Webhook-Timestamp": {timestamp}, "Webhook-Signature": {strings.Join(signatures, " ")}}, nil
 }

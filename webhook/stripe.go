@@ -9,9 +9,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
-)
 
-const stripeHeader = "Stripe-Signature"
+	"github.com/holdfast-go/holdfast/webhook/internal/signing"
+)
 
 // Stripe verifies Stripe's scheme v1 (https://docs.stripe.com/webhooks): HMAC-SHA256 over the timestamp and the body,
 // in the header Stripe-Signature. The key is the whole secret including "whsec_", not decoded. Each signature is tried
@@ -24,7 +24,7 @@ const stripeHeader = "Stripe-Signature"
 //
 // One to 16 secrets, each of 16 bytes or more, the current one first. The error says for each unusable secret which rule it breaks.
 func Stripe(secrets ...string) (Verifier, error) {
-	keys, err := readSecrets("Stripe", secrets, plainSecret)
+	keys, err := signing.Secrets("Stripe", secrets, signing.Plain)
 	if err != nil {
 		return nil, err
 	}
@@ -40,7 +40,7 @@ func (keys stripe) secrets() int { return len(keys) }
 func (stripe) resentWithin() time.Duration { return 30 * 24 * time.Hour }
 
 func (keys stripe) Verify(h http.Header, body []byte, now time.Time) (Delivery, error) {
-	value, err := header(h, stripeHeader)
+	value, err := header(h, signing.StripeHeader)
 	if err != nil {
 		return Delivery{}, err
 	}
@@ -48,7 +48,7 @@ func (keys stripe) Verify(h http.Header, body []byte, now time.Time) (Delivery, 
 	if err != nil {
 		return Delivery{}, err
 	}
-	at, err := checkTime(stripeHeader, timestamp, now)
+	at, err := checkTime(signing.StripeHeader, timestamp, now)
 	if err != nil {
 		return Delivery{}, err
 	}
@@ -129,9 +129,9 @@ func splitStripe(value string) (timestamp string, signatures [][]byte, err error
 		name, text, found := strings.Cut(pair, "=")
 		switch {
 		case !found:
-			return "", nil, refuse(ReasonMalformed, "header %s must be pairs of name and value", stripeHeader)
+			return "", nil, refuse(ReasonMalformed, "header %s must be pairs of name and value", signing.StripeHeader)
 		case name == "t" && timestamp != "":
-			return "", nil, refuse(ReasonMalformed, "header %s has more than one time", stripeHeader)
+			return "", nil, refuse(ReasonMalformed, "header %s has more than one time", signing.StripeHeader)
 		case name == "t":
 			timestamp = text
 		case name == "v1" && len(signatures) < maxSignatures:
@@ -141,25 +141,9 @@ func splitStripe(value string) (timestamp string, signatures [][]byte, err error
 		}
 	}
 	if timestamp == "" || len(signatures) == 0 {
-		return "", nil, refuse(ReasonMissing, "header %s has no time, or no signature v1", stripeHeader)
+		return "", nil, refuse(ReasonMissing, "header %s has no time, or no signature v1", signing.StripeHeader)
 	}
 	return timestamp, signatures, nil
-}
-
-// SignStripe returns the header of a request as Stripe signs it, with one signature for each secret. The body contains
-// the event's id.
-// The error says which rule a secret breaks; it is the rule of Stripe.
-func SignStripe(at time.Time, body []byte, secrets ...string) (http.Header, error) {
-	keys, err := readSecrets("Stripe", secrets, plainSecret)
-	if err != nil {
-		return nil, err
-	}
-	timestamp := strconv.FormatInt(at.Unix(), 10)
-	value := "t=" + timestamp
-	for _, key := range keys {
-		value += ",v1=" + hex.EncodeToString(hmacSHA256(key, []byte(timestamp+"."), body))
-	}
-	return http.Header{stripeHeader: {value}}, nil
 }
 
 // jsonTime is a time in a body: seconds since 1970, or RFC 3339. Anything else is the zero time, and no reason to

@@ -11,12 +11,13 @@ import (
 	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/retry"
+	"github.com/holdfast-go/holdfast/webhook/sign"
 )
 
 // stripeOrder is a delivery as Stripe sends it: pending is how many endpoints have not acknowledged the event yet.
 func stripeOrder(id string, pending, cents int) (http.Header, string) {
 	body := fmt.Sprintf("{\n  \"id\": %q,\n  \"object\": \"event\",\n  \"created\": 1614265330,\n  \"data\": {\"object\": {\"amount\": %d}},\n  \"pending_webhooks\": %d,\n  \"type\": \"order.placed\"\n}", id, cents, pending)
-	h, err := SignStripe(now, []byte(body), stripeSecret)
+	h, err := sign.Stripe(now, []byte(body), stripeSecret)
 	if err != nil {
 		panic(err)
 	}
@@ -69,7 +70,7 @@ func TestStripe_TwoVersionsOfStripesApiAreOneEvent(t *testing.T) {
 			deliver := func(status int, secret, version, data string, pending int) {
 				t.Helper()
 				body := fmt.Sprintf(`{"id": "evt_1", "api_version": %q, "data": {"object": %s}, "pending_webhooks": %d, "type": "order.placed"}`, version, data, pending)
-				h, err := SignStripe(now, []byte(body), secret)
+				h, err := sign.Stripe(now, []byte(body), secret)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -107,7 +108,7 @@ func TestStripe_ARowWithoutAVersionOfStripesIsKnownAgain(t *testing.T) {
 	b := setup(t)
 	s := b.receiver("stripe", must(Stripe(stripeSecret)))
 	body := `{"id": "evt_1", "api_version": "2024-06-20", "pending_webhooks": 2, "type": "order.placed"}`
-	h, err := SignStripe(now, []byte(body), stripeSecret)
+	h, err := sign.Stripe(now, []byte(body), stripeSecret)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,10 +10,6 @@ import (
 	"github.com/holdfast-go/holdfast/internal/foreign"
 )
 
-// Tolerance is the largest accepted difference, before or after, between the time of a signature and our clock. Five
-// minutes is the value of the Standard Webhooks specification, Stripe and Slack.
-const Tolerance = 5 * time.Minute
-
 // Verifier decides whether a request comes from the provider, by its headers, the raw bytes of its body, and the time.
 // It has no clock and no state. An error is a *RefusedError; the Delivery is then empty. Many goroutines may call a
 // Verifier at once.
@@ -64,22 +60,28 @@ type Delivery struct {
 }
 
 // Reason is why a request was refused, in one word for metrics. The sender never sees it.
+//
+// A Verifier refuses for one of the constants. The endpoint itself refuses for four more: "method" (not a POST), "encoding" (the body is
+// compressed), "size" (the body is larger than Config.MaxBody) and "broken" (the body ended early).
 type Reason string
 
-// The reasons.
+// The reasons of a Verifier.
 const (
 	ReasonMissing   Reason = "missing"   // a header that the signature needs is missing
 	ReasonMalformed Reason = "malformed" // a header breaks its rules
-	ReasonTooOld    Reason = "too_old"   // signed longer than Tolerance ago: a replay, or a wrong clock
-	ReasonTooNew    Reason = "too_new"   // signed more than Tolerance in the future
+	ReasonTooOld    Reason = "too_old"   // signed longer than five minutes ago: a replay, or a wrong clock
+	ReasonTooNew    Reason = "too_new"   // signed more than five minutes in the future
 	ReasonMismatch  Reason = "mismatch"  // no signature matches any secret
 	ReasonExpired   Reason = "expired"   // the signature matches a secret that Until has ended
 	ReasonContent   Reason = "content"   // the signature matches, but the content makes no valid event
+)
 
-	ReasonMethod   Reason = "method"   // not a POST
-	ReasonEncoding Reason = "encoding" // the body is compressed
-	ReasonSize     Reason = "size"     // the body is larger than Config.MaxBody
-	ReasonBroken   Reason = "broken"   // the body ended early
+// The reasons of the endpoint.
+const (
+	reasonMethod   Reason = "method"
+	reasonEncoding Reason = "encoding"
+	reasonSize     Reason = "size"
+	reasonBroken   Reason = "broken"
 )
 
 // RefusedError says why a request was refused. It contains no value of the request, so it is safe to log.

@@ -11,6 +11,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/holdfast-go/holdfast/webhook/internal/signing"
+	"github.com/holdfast-go/holdfast/webhook/sign"
 )
 
 const (
@@ -128,15 +131,15 @@ var schemes = map[string]struct {
 	time bool // a time is signed
 }{
 	"standard": {must(Standard(macSecret)), func(at time.Time, body []byte) (http.Header, error) {
-		return SignStandard("msg_1", at, body, macSecret)
+		return sign.Standard("msg_1", at, body, macSecret)
 	}, true},
-	"stripe": {must(Stripe(stripeSecret)), func(at time.Time, body []byte) (http.Header, error) { return SignStripe(at, body, stripeSecret) }, true},
-	"slack":  {must(Slack(slackSecret)), func(at time.Time, body []byte) (http.Header, error) { return SignSlack(at, body, slackSecret) }, true},
+	"stripe": {must(Stripe(stripeSecret)), func(at time.Time, body []byte) (http.Header, error) { return sign.Stripe(at, body, stripeSecret) }, true},
+	"slack":  {must(Slack(slackSecret)), func(at time.Time, body []byte) (http.Header, error) { return sign.Slack(at, body, slackSecret) }, true},
 	"github": {must(GitHub(githubSecret)), func(_ time.Time, body []byte) (http.Header, error) {
-		return SignGitHub("d-1", "push", body, githubSecret)
+		return sign.GitHub("d-1", "push", body, githubSecret)
 	}, false},
 	"shopify": {must(Shopify(slackSecret)), func(_ time.Time, body []byte) (http.Header, error) {
-		return SignShopify("e-1", "orders/create", body, slackSecret)
+		return sign.Shopify("e-1", "orders/create", body, slackSecret)
 	}, false},
 }
 
@@ -162,7 +165,7 @@ func TestVerifier_WhatIsSignedHereIsAcceptedAndFromNobodyElse(t *testing.T) {
 			}
 		}
 		// The HMAC of the body by hand, as the provider's pages describe it.
-		if name == "shopify" && h.Get(shopifyHeader) != base64.StdEncoding.EncodeToString(hmacSHA256([]byte(slackSecret), body)) {
+		if name == "shopify" && h.Get(signing.ShopifyHeader) != base64.StdEncoding.EncodeToString(signing.HMAC([]byte(slackSecret), body)) {
 			t.Error("shopify's header is not the base64 of the HMAC")
 		}
 	}
@@ -176,7 +179,7 @@ func TestVerifier_ARetryKeepsItsIdAndIsSignedAnew(t *testing.T) {
 	for _, sender := range []string{"whsk_" + seed, "whsk_" + base64.StdEncoding.EncodeToString(private)} {
 		var signatures []string
 		for _, at := range []time.Time{now, now.Add(time.Hour)} {
-			h, err := SignStandard("msg_1", at, []byte("body"), macSecret, sender)
+			h, err := sign.Standard("msg_1", at, []byte("body"), macSecret, sender)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -193,11 +196,11 @@ func TestVerifier_ARetryKeepsItsIdAndIsSignedAnew(t *testing.T) {
 		}
 	}
 	for _, id := range []string{"", "a.1", "a 1", strings.Repeat("a", 129)} {
-		if _, err := SignStandard(id, now, nil, macSecret); err == nil {
+		if _, err := sign.Standard(id, now, nil, macSecret); err == nil {
 			t.Errorf("the id %q is signed", id)
 		}
 	}
-	if _, err := SignStandard("msg_1", now, nil, public); err == nil || !strings.Contains(err.Error(), "whsk_") {
+	if _, err := sign.Standard("msg_1", now, nil, public); err == nil || !strings.Contains(err.Error(), "whsk_") {
 		t.Errorf("signing with a public key: %v", err)
 	}
 }
@@ -249,7 +252,7 @@ func TestVerifier_ATimeThatIsNoneIsRefusedWithoutAnOverflow(t *testing.T) {
 func TestVerifier_AKeyIsTriedOnSignaturesOfItsKindOnly(t *testing.T) {
 	// The public key is known to all: its bytes must not do as the key of an HMAC, nor a signature change its version.
 	public := strings.TrimPrefix(publicKey, "whpk_")
-	forged, err := SignStandard("msg_1", now, []byte("x"), "whsec_"+public)
+	forged, err := sign.Standard("msg_1", now, []byte("x"), "whsec_"+public)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -260,7 +263,7 @@ func TestVerifier_AKeyIsTriedOnSignaturesOfItsKindOnly(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	}
-	real, err := SignStandard("msg_1", now, []byte("x"), macSecret)
+	real, err := sign.Standard("msg_1", now, []byte("x"), macSecret)
 	if err != nil {
 		t.Fatal(err)
 	}

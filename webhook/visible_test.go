@@ -129,9 +129,9 @@ func TestVisible_AnObserverGivesAWebhooksEventItsTrace(t *testing.T) {
 	var more map[string]string
 	ended := 0
 	h, err := New(in, "shop", must(Standard(macSecret)), Config{NowFunc: func() time.Time { return now }, Headers: []string{"X-A", "Traceparent"},
-		Observer: Observer{OnRequest: func(ctx context.Context, r Requested) (context.Context, map[string]string, func()) {
-			if r.Source != "shop" || r.Request.Method != http.MethodPost {
-				t.Errorf("got %+v", r)
+		Observer: Observer{OnRequest: func(ctx context.Context, source string, r *http.Request) (context.Context, map[string]string, func()) {
+			if source != "shop" || r.Method != http.MethodPost {
+				t.Errorf("got %s of %s", r.Method, source)
 			}
 			return ctx, more, func() { ended++ }
 		}}})

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/webhook/sign"
 )
 
 // W22.
@@ -18,7 +19,7 @@ func TestWindow_AShortWindowForWebhooksWithoutASignedTimeIsWarnedOfOnce(t *testi
 	deliver := func(s *httptest.Server) {
 		t.Helper()
 		h, body := order("1")
-		signed, err := SignGitHub("1", "push", []byte(body), githubSecret)
+		signed, err := sign.GitHub("1", "push", []byte(body), githubSecret)
 		if err != nil {
 			t.Fatal(err)
 		}

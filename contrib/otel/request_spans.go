@@ -112,20 +112,20 @@ func RetryEvents(o retry.Observer) retry.Observer {
 // traces. Functions that o already has are called too; the span's headers win over those that they give.
 func WebhookSpans(tracer trace.Tracer, o webhook.Observer) webhook.Observer {
 	before, refused, delivered := o.OnRequest, o.OnRefused, o.OnDelivery
-	o.OnRequest = func(ctx context.Context, r webhook.Requested) (context.Context, map[string]string, func()) {
+	o.OnRequest = func(ctx context.Context, source string, r *http.Request) (context.Context, map[string]string, func()) {
 		var more map[string]string
 		ended := func() {}
 		if before != nil {
-			ctx, more, ended = before(ctx, r)
+			ctx, more, ended = before(ctx, source, r)
 		}
-		options := []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindInternal), trace.WithAttributes(attrSource.String(r.Source))}
+		options := []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindInternal), trace.WithAttributes(attrSource.String(source))}
 		if !trace.SpanContextFromContext(ctx).IsValid() {
 			options[0] = trace.WithSpanKind(trace.SpanKindServer)
-			if sender := callerOf(r.Request.Header); sender.IsValid() {
+			if sender := callerOf(r.Header); sender.IsValid() {
 				options = append(options, trace.WithLinks(trace.Link{SpanContext: sender}))
 			}
 		}
-		ctx, span := tracer.Start(ctx, "webhook "+r.Source, options...)
+		ctx, span := tracer.Start(ctx, "webhook "+source, options...)
 		return ctx, joined(headersOf(ctx), more), func() {
 			span.End()
 			ended()

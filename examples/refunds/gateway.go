@@ -12,7 +12,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/examples/internal/stories"
 	"github.com/holdfast-go/holdfast/retry"
-	"github.com/holdfast-go/holdfast/webhook"
+	"github.com/holdfast-go/holdfast/webhook/sign"
 )
 
 // gateway is a payment provider as they are: it moves money, it has its troubles, it does once what it is asked for under
@@ -165,7 +165,7 @@ func (g *gateway) notify(ctx context.Context, url string, payout movement) (stat
 	if err != nil {
 		return 0, err
 	}
-	signed, err := webhook.SignStandard("evt_"+payout.ID, time.Now(), body, gatewaySecret)
+	signed, err := sign.Standard("evt_"+payout.ID, time.Now(), body, gatewaySecret)
 	if err != nil {
 		return 0, err
 	}

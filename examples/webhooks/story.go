@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/examples/internal/stories"
-	"github.com/holdfast-go/holdfast/webhook"
+	"github.com/holdfast-go/holdfast/webhook/sign"
 )
 
 // story is what the chapters share.
@@ -45,7 +45,7 @@ type request struct {
 // payment is what the bank sends; each try is signed at its own time.
 func payment(id, account string, cents int, signedAt time.Time, secret string) request {
 	body := fmt.Sprintf(`{"type":"payment.received","timestamp":"2026-11-21T10:00:00Z","data":{"account":%q,"cents":%d}}`, account, cents)
-	signed, err := webhook.SignStandard(id, signedAt, []byte(body), secret)
+	signed, err := sign.Standard(id, signedAt, []byte(body), secret)
 	if err != nil {
 		panic(err) // The secrets here are well formed.
 	}
@@ -55,7 +55,7 @@ func payment(id, account string, cents int, signedAt time.Time, secret string) r
 // push is what GitHub sends.
 func push(id, ref string) request {
 	body := fmt.Sprintf(`{"ref":%q,"after":"6113728f27ae82c7b1a177c8d03f9e96e0adf246"}`, ref)
-	signed, err := webhook.SignGitHub(id, "push", []byte(body), githubSecret)
+	signed, err := sign.GitHub(id, "push", []byte(body), githubSecret)
 	if err != nil {
 		panic(err) // As is this one.
 	}

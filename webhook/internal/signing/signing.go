@@ -1,4 +1,6 @@
-package webhook
+// Package signing has what those who verify webhooks and those who sign them share: the names of the providers' headers, the rules of
+// their secrets, and the HMAC.
+package signing
 
 import (
 	"crypto/ed25519"
@@ -10,21 +12,33 @@ import (
 	"strings"
 )
 
+// The headers of the providers' signatures, and of their times.
 const (
+	GitHubHeader    = "X-Hub-Signature-256"
+	ShopifyHeader   = "X-Shopify-Hmac-Sha256"
+	SlackHeader     = "X-Slack-Signature"
+	SlackTimeHeader = "X-Slack-Request-Timestamp"
+	StripeHeader    = "Stripe-Signature"
+)
+
+const (
+	// MaxSecrets is the maximum number of secrets of a verifier: each costs an HMAC over the body.
+	MaxSecrets = 16
+
+	// MaxID is the maximum length of an id from a header in bytes.
+	MaxID = 128
+
 	// minSecret is the minimum length in bytes of a secret that is used as it is. A shorter one can be guessed from one
 	// signed request.
 	minSecret = 16
-
-	// maxSecrets is the maximum number of secrets of a verifier: each costs an HMAC over the body.
-	maxSecrets = 16
 )
 
-// readSecrets reads every secret. For each one that cannot be used, the error says which rule it breaks, but never
+// Secrets reads every secret. For each one that cannot be used, the error says which rule it breaks, but never
 // shows it. An error of read begins with "is".
-func readSecrets[K any](provider string, secrets []string, read func(string) (K, error)) ([]K, error) {
+func Secrets[K any](provider string, secrets []string, read func(string) (K, error)) ([]K, error) {
 	var problems []error
-	if n := len(secrets); n == 0 || n > maxSecrets {
-		problems = append(problems, fmt.Errorf("number of secrets is %d: it must be 1 to %d, the current one first", n, maxSecrets))
+	if n := len(secrets); n == 0 || n > MaxSecrets {
+		problems = append(problems, fmt.Errorf("number of secrets is %d: it must be 1 to %d, the current one first", n, MaxSecrets))
 	}
 	keys := make([]K, 0, len(secrets))
 	for i, secret := range secrets {
@@ -46,23 +60,24 @@ func readSecrets[K any](provider string, secrets []string, read func(string) (K,
 	return keys, nil
 }
 
-// plainSecret is a secret that is used as it is.
-func plainSecret(secret string) ([]byte, error) {
+// Plain is a secret that is used as it is.
+func Plain(secret string) ([]byte, error) {
 	if len(secret) < minSecret {
 		return nil, fmt.Errorf("is %d bytes long: it must be at least %d", len(secret), minSecret)
 	}
 	return []byte(secret), nil
 }
 
-// standardKey is a secret of Standard Webhooks. mac is set for v1, public for v1a, and private if it can sign. An HMAC
+// Key is a secret of Standard Webhooks. MAC is set for v1, Public for v1a, and Private if it can sign. An HMAC
 // key is never tried on v1a, nor a public key on v1.
-type standardKey struct {
-	mac     []byte
-	public  ed25519.PublicKey
-	private ed25519.PrivateKey
+type Key struct {
+	MAC     []byte
+	Public  ed25519.PublicKey
+	Private ed25519.PrivateKey
 }
 
-func readStandardKey(secret string) (k standardKey, err error) {
+// Standard reads a secret of Standard Webhooks.
+func Standard(secret string) (k Key, err error) {
 	prefix, text, found := strings.Cut(secret, "_")
 	if !found {
 		prefix, text = "whsec", secret
@@ -77,18 +92,18 @@ func readStandardKey(secret string) (k standardKey, err error) {
 		if n < 24 || n > 64 {
 			return k, fmt.Errorf("is %d bytes long once decoded: it must be 24 to 64 (Standard Webhooks)", n)
 		}
-		k.mac = key
+		k.MAC = key
 	case "whpk":
 		if n != ed25519.PublicKeySize {
 			return k, fmt.Errorf("is %d bytes long once decoded: it must be %d, a public key of ed25519", n, ed25519.PublicKeySize)
 		}
-		k.public = key
+		k.Public = key
 	case "whsk":
 		switch n {
 		case ed25519.SeedSize:
-			k.private = ed25519.NewKeyFromSeed(key)
+			k.Private = ed25519.NewKeyFromSeed(key)
 		case ed25519.PrivateKeySize:
-			k.private = key
+			k.Private = key
 		default:
 			return k, fmt.Errorf("is %d bytes long once decoded: it must be %d, a private key of ed25519, or %d, its seed", n, ed25519.PrivateKeySize, ed25519.SeedSize)
 		}
@@ -98,7 +113,18 @@ func readStandardKey(secret string) (k standardKey, err error) {
 	return k, nil
 }
 
-func hmacSHA256(key []byte, signed ...[]byte) []byte {
+// Printable says whether an id has only printable ASCII characters, and neither space nor one of without.
+func Printable(id, without string) bool {
+	for i := range len(id) {
+		if c := id[i]; c <= ' ' || c > '~' || strings.IndexByte(without, c) >= 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// HMAC is the HMAC-SHA256 of the parts of what is signed, one after the other.
+func HMAC(key []byte, signed ...[]byte) []byte {
 	mac := hmac.New(sha256.New, key)
 	for _, part := range signed {
 		mac.Write(part)
