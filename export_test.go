@@ -1,10 +1,4 @@
 package holdfast
 
-// What the tests of the schema use of this package's inside.
-type Object = object
-
-var (
-	CatalogOf      = catalogOf
-	CatalogText    = catalogText
-	CompatibleFrom = compatibleFrom
-)
+// CompatibleFrom is what the tests of the schema use of this package's inside.
+var CompatibleFrom = compatibleFrom

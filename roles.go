@@ -12,8 +12,8 @@ import (
 //go:embed roles.sql
 var rolesSQL string
 
-// DefaultRolePrefix begins the names of the roles if no other prefix is given: holdfast_producer and so on.
-const DefaultRolePrefix = "holdfast"
+// defaultRolePrefix begins the names of the roles if no other prefix is given: holdfast_producer and so on.
+const defaultRolePrefix = "holdfast"
 
 var (
 	roleName   = regexp.MustCompile(`\bholdfast_(owner|producer|relay|consumer|web|operator|reader)\b`)
@@ -23,10 +23,10 @@ var (
 // RolesSQL returns the script that creates the roles of an installation and grants each what its part needs: owner, producer,
 // relay, consumer, web, operator and reader, none of which can log in. Run it after Migrate, and again after every upgrade. It
 // gives the schema's objects to the owner. prefix begins the roles' names, which are those of the whole server; "" means
-// DefaultRolePrefix. docs/operations.md says which role is for whom.
+// "holdfast". docs/operations.md says which role is for whom.
 func RolesSQL(c SchemaConfig, prefix string) (string, error) {
 	if prefix == "" {
-		prefix = DefaultRolePrefix
+		prefix = defaultRolePrefix
 	}
 	err := c.validate()
 	if !rolePrefix.MatchString(prefix) || strings.HasPrefix(prefix, "pg_") {

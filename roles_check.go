@@ -46,7 +46,7 @@ func CheckRights(ctx context.Context, pool *pgxpool.Pool, c SchemaConfig, part s
 	var problems []error
 	if len(lack) > 0 {
 		problems = append(problems, fmt.Errorf("%w: to be a %s it lacks %s: grant it %s_%[2]s, and run holdfast roles again after an upgrade (docs/operations.md)",
-			sqlschema.ErrNoRights, part, strings.Join(lack, ", "), DefaultRolePrefix))
+			sqlschema.ErrNoRights, part, strings.Join(lack, ", "), defaultRolePrefix))
 	}
 	if user.Bound && !user.RowSecurity {
 		problems = append(problems, fmt.Errorf("user %s is bound to consumers, but row security is off: update a row of consumer_binding as the schema's owner, which turns it on", user.Name))

@@ -18,9 +18,6 @@ func SchemaSQL() string { return schemaSQL }
 // SchemaVersion is the version of the schema that this build works with.
 const SchemaVersion = sqlschema.Version
 
-// MinPostgres is the oldest PostgreSQL that holdfast works with, as server_version_num.
-const MinPostgres = 150000
-
 // defaultLanes is how many lanes a new schema gets when SchemaConfig.Lanes is zero.
 const defaultLanes = 8
 

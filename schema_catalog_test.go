@@ -18,12 +18,13 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/catalog"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
 var (
-	rewriteCatalog = flag.Bool("rewrite-catalog", false, "write migrations/catalog.txt anew, from a new installation")
+	rewriteCatalog = flag.Bool("rewrite-catalog", false, "write internal/catalog/catalog.txt anew, from a new installation")
 	freezeSchema   = flag.Bool("freeze-schema", false, "freeze the files of this version of the schema: for a release")
 )
 
@@ -33,7 +34,7 @@ func TestSchemaCatalog_TheCatalogFileIsThatOfANewInstallation(t *testing.T) {
 		if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile("migrations/catalog.txt", []byte(catalog(t, db.Pool, "holdfast", 8)), 0o644); err != nil {
+		if err := os.WriteFile("internal/catalog/catalog.txt", []byte(catalogOf(t, db.Pool, "holdfast", 8)), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		return
@@ -48,8 +49,8 @@ func TestSchemaCatalog_TheCatalogFileIsThatOfANewInstallation(t *testing.T) {
 			if err := holdfast.Migrate(t.Context(), db.Pool, c); err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(strings.Split(holdfast.CatalogText, "\n"), strings.Split(catalog(t, pool, c.Schema, c.Lanes), "\n")); diff != "" {
-				t.Errorf("schema %s (- migrations/catalog.txt, + a new installation): run go test . -run Catalog -rewrite-catalog\n%s", c.Schema, diff)
+			if diff := cmp.Diff(strings.Split(catalog.Text, "\n"), strings.Split(catalogOf(t, pool, c.Schema, c.Lanes), "\n")); diff != "" {
+				t.Errorf("schema %s (- internal/catalog/catalog.txt, + a new installation): run go test . -run Catalog -rewrite-catalog\n%s", c.Schema, diff)
 			}
 		}
 	})
@@ -264,7 +265,7 @@ func TestSchemaCatalog_ASchemaMadeOfItsOwnTextsIsTheSame(t *testing.T) {
 		if err := holdfast.Check(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
 			t.Error(err)
 		}
-		if installed, built, err := holdfast.SchemaHashes(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil || installed != built {
+		if installed, built, err := catalog.Hashes(t.Context(), db.Pool, ""); err != nil || installed != built {
 			t.Errorf("the hash is %s, that of the build %s: %v", installed, built, err)
 		}
 	})
@@ -288,7 +289,7 @@ func TestSchemaCatalog_GroupsThatMakeNoDifferenceAreNoDrift(t *testing.T) {
 		if err := holdfast.Check(t.Context(), db.Pool, holdfast.SchemaConfig{}); (err != nil) != c.drift {
 			t.Errorf("%s: %v", c.change, err)
 		}
-		installed, built, err := holdfast.SchemaHashes(t.Context(), db.Pool, holdfast.SchemaConfig{})
+		installed, built, err := catalog.Hashes(t.Context(), db.Pool, "")
 		if err != nil || (installed != built) != c.drift {
 			t.Errorf("%s: the hash is %s, that of the build %s: %v", c.change, installed, built, err)
 		}

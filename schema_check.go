@@ -2,25 +2,16 @@ package holdfast
 
 import (
 	"context"
-	"crypto/sha256"
-	_ "embed"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"regexp"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/holdfast-go/holdfast/internal/catalog"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
-
-// catalogText is what readCatalog reads of a new installation, a line each. A test keeps it up to date.
-//
-//go:embed migrations/catalog.txt
-var catalogText string
 
 // Check says what is missing or changed so that holdfast cannot work in this database, and how to fix it: all problems at
 // once. It compares tables, columns, types, collations, constraints, indexes, views and functions with those that Migrate
@@ -40,7 +31,7 @@ func Check(ctx context.Context, pool *pgxpool.Pool, c SchemaConfig) error {
 		if err := checkServer(ctx, tx); err != nil {
 			problems = append(problems, err)
 		}
-		there, lanes, err := installed(ctx, tx, c.Schema)
+		there, lanes, err := catalog.Installed(ctx, tx, c.Schema)
 		if err != nil {
 			problems = append(problems, err)
 			return nil
@@ -90,8 +81,8 @@ func checkServer(ctx context.Context, tx pgx.Tx) error {
 		return fmt.Errorf("ask the server: %w", err)
 	}
 	var problems []error
-	if version < MinPostgres {
-		problems = append(problems, fmt.Errorf("server_version_num is %d: holdfast needs PostgreSQL %d or newer", version, MinPostgres/10000))
+	if version < sqlschema.MinPostgres {
+		problems = append(problems, fmt.Errorf("server_version_num is %d: holdfast needs PostgreSQL %d or newer", version, sqlschema.MinPostgres/10000))
 	}
 	if encoding != "UTF8" {
 		problems = append(problems, fmt.Errorf("server_encoding is %s: holdfast needs a database created with encoding UTF8", encoding))
@@ -102,36 +93,22 @@ func checkServer(ctx context.Context, tx pgx.Tx) error {
 	return errors.Join(problems...)
 }
 
-// installed reads what Migrate made. The error wraps ErrSchemaMissing when it made nothing.
-func installed(ctx context.Context, tx pgx.Tx, schema string) (there sqlschema.Installed, lanes int, err error) {
-	if there, err = sqlschema.Read(ctx, tx, schema); err == nil {
-		if err = tx.QueryRow(ctx, sqlschema.In(schema, readLanes)).Scan(&lanes); err != nil {
-			err = fmt.Errorf("read lanes: %w", err)
-		}
-	}
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) && pgErr.Code == "42501" {
-		err = fmt.Errorf("%w: grant usage on schema %s and select on its tables to this role (docs/operations.md)", err, schema)
-	}
-	return there, lanes, err
-}
-
 // complete returns an error that names what the schema lacks or has otherwise than schema.sql makes it. It changes settings
 // of the transaction, so it comes last.
 func complete(ctx context.Context, tx pgx.Tx, schema string, lanes int) error {
-	found, err := catalogOf(ctx, tx, schema, lanes)
+	found, err := catalog.Of(ctx, tx, schema, lanes)
 	if err != nil {
 		return fmt.Errorf("read the catalog: %w", err)
 	}
-	lacks, differs := compare(parseCatalog(catalogText), found)
+	lacks, differs := catalog.Compare(found)
 	var problems []error
 	if len(lacks) > 0 {
 		problems = append(problems, fmt.Errorf("schema %s lacks %s: an unreleased build made it, or something dropped them after the migration; "+
-			"create a schema anew, or restore what was dropped from holdfast migrate --print", schema, strings.Join(lacks, ", ")))
+			"create a schema anew, or restore what was dropped from holdfast migrate --print", schema, strings.Join(shorten(lacks), ", ")))
 	}
 	if len(differs) > 0 {
 		problems = append(problems, fmt.Errorf("schema %s is not what version %d is: %s: an unreleased build made it, or something changed it after the migration; "+
-			"create a schema anew, or change it back to what holdfast migrate --print shows", schema, SchemaVersion, strings.Join(differs, "; ")))
+			"create a schema anew, or change it back to what holdfast migrate --print shows", schema, SchemaVersion, strings.Join(shorten(differs), "; ")))
 	}
 	return errors.Join(problems...)
 }
@@ -188,126 +165,6 @@ func bindings(ctx context.Context, tx pgx.Tx, schema string) error {
 		problems = append(problems, fmt.Errorf("bindings name roles that do not exist, so they hold for nobody: %s: correct the rows of consumer_binding and producer_binding", strings.Join(shorten(strangers), ", ")))
 	}
 	return errors.Join(problems...)
-}
-
-// catalogOf reads the schema's objects, each in one form for all texts that mean the same to Postgres. It changes settings until the transaction ends.
-func catalogOf(ctx context.Context, tx pgx.Tx, schema string, lanes int) ([]object, error) {
-	if _, err := tx.Exec(ctx, plainCatalog, quoted(schema)); err != nil {
-		return nil, err
-	}
-	rows, err := tx.Query(ctx, readCatalog, quoted(schema), lanes)
-	if err != nil {
-		return nil, err
-	}
-	objects, err := pgx.CollectRows(rows, pgx.RowToStructByPos[object])
-	for i := range objects {
-		objects[i].Is = ungrouped(objects[i].Is)
-	}
-	return objects, err
-}
-
-// SchemaHashes identify a schema by its tables, columns, types, constraints, indexes, views and functions, as Check compares them:
-// installed is what is there, and built what this build makes. They are equal for every schema name, number of lanes and limit of
-// payloads, and change with any drift. Check says what differs. The error wraps ErrSchemaMissing if there is no schema.
-func SchemaHashes(ctx context.Context, pool *pgxpool.Pool, c SchemaConfig) (installedHash, builtHash string, err error) {
-	if err := c.validate(); err != nil {
-		return "", "", fmt.Errorf("schema config: %w", err)
-	}
-	c = c.withDefaults()
-	wanted := parseCatalog(catalogText)
-	var found []object
-	err = pgx.BeginTxFunc(ctx, pool, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		_, lanes, err := installed(ctx, tx, c.Schema)
-		if err == nil {
-			found, err = catalogOf(ctx, tx, c.Schema, lanes)
-		}
-		return err
-	})
-	if err != nil {
-		return "", "", fmt.Errorf("hash schema %s: %w", c.Schema, err)
-	}
-	return hashOf(found, wanted), hashOf(wanted, wanted), nil
-}
-
-// hashOf is the hash of the objects that compare looks at: those that are wanted, and columns and constraints of wanted tables.
-func hashOf(objects, wanted []object) string {
-	known := map[string]bool{}
-	for _, o := range wanted {
-		known[o.Name] = true
-	}
-	hash := sha256.New()
-	for _, o := range objects {
-		m := part.FindStringSubmatch(o.Name)
-		if tunable.MatchString(o.Name) || !known[o.Name] && (m == nil || !known["table "+m[1]] && !known["view "+m[1]]) {
-			continue
-		}
-		fmt.Fprintf(hash, "%s: %s\n", o.Name, o.Is)
-	}
-	return hex.EncodeToString(hash.Sum(nil))[:16]
-}
-
-// object is one of the schema's objects.
-type object struct {
-	Name string // "column inbox.topic"
-	Is   string // "text collate "C" not null"
-}
-
-func parseCatalog(text string) []object {
-	var all []object
-	for line := range strings.Lines(text) {
-		name, is, _ := strings.Cut(strings.TrimSuffix(line, "\n"), ": ")
-		all = append(all, object{name, is})
-	}
-	return all
-}
-
-var (
-	// tunable are objects that a database's owner may change: storage parameters and replica identities, and what every
-	// role may do.
-	tunable = regexp.MustCompile(`^(storage|public to) `)
-
-	// part and indexed name the table of an object: in its name, or for an index in what it is. A part that someone added
-	// can make our statements fail.
-	part    = regexp.MustCompile(`^(?:column|constraint) (\w+)\.`)
-	indexed = regexp.MustCompile(`^on (\w+)`)
-)
-
-// compare says what of the wanted objects is not there, and what is otherwise. Parts of a missing table are not listed.
-func compare(wanted, found []object) (lacks, differs []string) {
-	is, known := map[string]string{}, map[string]bool{}
-	for _, o := range found {
-		is[o.Name] = o.Is
-	}
-	missing := map[string]bool{}
-	for _, o := range wanted {
-		known[o.Name] = true
-		kind, name, _ := strings.Cut(o.Name, " ")
-		if _, there := is[o.Name]; !there && (kind == "table" || kind == "view") {
-			missing[name] = true
-		}
-	}
-	for _, o := range wanted {
-		if m := part.FindStringSubmatch(o.Name); m != nil && missing[m[1]] {
-			continue
-		}
-		if m := indexed.FindStringSubmatch(o.Is); m != nil && missing[m[1]] {
-			continue
-		}
-		got, there := is[o.Name]
-		switch {
-		case tunable.MatchString(o.Name):
-		case !there:
-			lacks = append(lacks, o.Name)
-		case got != o.Is:
-			differs = append(differs, fmt.Sprintf("%s is %q, it must be %q", o.Name, got, o.Is))
-		}
-	}
-	for _, o := range found {
-		if m := part.FindStringSubmatch(o.Name); m != nil && !known[o.Name] && (known["table "+m[1]] || known["view "+m[1]]) {
-			differs = append(differs, fmt.Sprintf("%s is %q, it must not be there", o.Name, o.Is))
-		}
-	}
-	return shorten(lacks), shorten(differs)
 }
 
 // shorten keeps an error readable.

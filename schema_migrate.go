@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/holdfast-go/holdfast/internal/catalog"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
 
@@ -67,7 +68,7 @@ func migrate(ctx context.Context, pool *pgxpool.Pool, c SchemaConfig) error {
 		if err := checkServer(ctx, tx); err != nil {
 			return err
 		}
-		there, lanes, err := installed(ctx, tx, c.Schema)
+		there, lanes, err := catalog.Installed(ctx, tx, c.Schema)
 		if errors.Is(err, ErrSchemaMissing) {
 			return install(ctx, tx, c)
 		}

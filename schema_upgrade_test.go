@@ -16,18 +16,19 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/catalog"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
-// catalog is what the database knows of the schema.
-func catalog(t *testing.T, pool *pgxpool.Pool, schema string, lanes int) string {
+// catalogOf is what the database knows of the schema.
+func catalogOf(t *testing.T, pool *pgxpool.Pool, schema string, lanes int) string {
 	t.Helper()
 	var text strings.Builder
 	err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-		objects, err := holdfast.CatalogOf(t.Context(), tx, schema, lanes)
+		objects, err := catalog.Of(t.Context(), tx, schema, lanes)
 		for _, o := range objects {
 			fmt.Fprintf(&text, "%s: %s\n", o.Name, o.Is)
 		}
@@ -70,14 +71,14 @@ func TestSchemaUpgrade_AnUpgradedSchemaIsThatOfANewInstallation(t *testing.T) {
 		if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{Schema: "fresh"}); err != nil {
 			t.Fatal(err)
 		}
-		want := catalog(t, db.Pool, "fresh", 8)
+		want := catalogOf(t, db.Pool, "fresh", 8)
 		for _, version := range older(t) {
 			for _, c := range []holdfast.SchemaConfig{{Schema: "holdfast"}, {Schema: "select"}} {
 				migrated.Script(t, db.Pool, c.Schema, fmt.Sprintf("migrations/testdata/%d.sql", version))
 				if err := holdfast.Migrate(t.Context(), db.Pool, c); err != nil {
 					t.Fatalf("from version %d: %v", version, err)
 				}
-				if diff := cmp.Diff(strings.Split(want, "\n"), strings.Split(catalog(t, db.Pool, c.Schema, 8), "\n")); diff != "" {
+				if diff := cmp.Diff(strings.Split(want, "\n"), strings.Split(catalogOf(t, db.Pool, c.Schema, 8), "\n")); diff != "" {
 					t.Errorf("from version %d (- a new installation, + an upgraded one; see migrations/README.md):\n%s", version, diff)
 				}
 				if err := holdfast.Check(t.Context(), db.Pool, c); err != nil {
@@ -224,14 +225,14 @@ func TestSchemaUpgrade_AnUpgradeThatFailsChangesNothing(t *testing.T) {
 	t.Parallel()
 	db := pgtest.New(t)
 	migrated.Script(t, db.Pool, "holdfast", "migrations/testdata/1.sql")
-	before := catalog(t, db.Pool, "holdfast", 8)
+	before := catalogOf(t, db.Pool, "holdfast", 8)
 	pgtest.Exec(t, db.Pool, "alter table holdfast.birth rename to keys") // what the end of the upgrade misses
 	err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{})
 	if err == nil || !strings.Contains(err.Error(), "lacks table birth") {
 		t.Errorf("got %v", err)
 	}
 	pgtest.Exec(t, db.Pool, "alter table holdfast.keys rename to birth")
-	if diff := cmp.Diff(strings.Split(before, "\n"), strings.Split(catalog(t, db.Pool, "holdfast", 8), "\n")); diff != "" {
+	if diff := cmp.Diff(strings.Split(before, "\n"), strings.Split(catalogOf(t, db.Pool, "holdfast", 8), "\n")); diff != "" {
 		t.Errorf("the upgrade left this: %s", diff)
 	}
 	if n := pgtest.Count(t, db.Pool, "select version from holdfast.installation"); n != 1 {

@@ -11,6 +11,9 @@ import (
 // Version is holdfast.SchemaVersion: the version of schema.sql. It is declared here so that every package can compare it.
 const Version = 2
 
+// MinPostgres is the oldest PostgreSQL that holdfast works with, as server_version_num.
+const MinPostgres = 150000
+
 // ErrVersion is holdfast.ErrSchemaVersion. It is declared here so that every package can wrap it.
 var ErrVersion = errors.New("the schema does not fit this build")
 

@@ -257,7 +257,7 @@ func TestRequirements_NoStatementPagesByOffset(t *testing.T) {
 func known(t *testing.T) map[string]bool {
 	t.Helper()
 	found := map[string]bool{}
-	for _, m := range regexp.MustCompile(`(?m)^column (\w+)\.(\w+): `).FindAllStringSubmatch(read(t, "migrations/catalog.txt"), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^column (\w+)\.(\w+): `).FindAllStringSubmatch(read(t, "internal/catalog/catalog.txt"), -1) {
 		found["holdfast."+m[1]], found["holdfast."+m[1]+"."+m[2]] = true, true
 	}
 	for _, file := range sources(t) {

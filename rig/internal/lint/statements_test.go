@@ -119,7 +119,7 @@ func TestStatements_EveryStatementIsPreparedOnTheOldestAndTheNewestPostgres(t *t
 		major int64
 		on    func(t *testing.T) *pgtest.DB
 	}{
-		{"the oldest", holdfast.MinPostgres / 10000, oldest},
+		{"the oldest", sqlschema.MinPostgres / 10000, oldest},
 		{"the newest", 18, func(t *testing.T) *pgtest.DB { return pgtest.Container(t, pgtest.Image) }},
 	} {
 		t.Run(server.name, func(t *testing.T) {
@@ -149,7 +149,7 @@ func TestStatements_EveryStatementIsPreparedOnTheOldestAndTheNewestPostgres(t *t
 // oldest is a database on the oldest PostgreSQL that is supported: this machine's where it is that one, else a container's.
 func oldest(t *testing.T) *pgtest.DB {
 	t.Helper()
-	const major = holdfast.MinPostgres / 10000
+	const major = sqlschema.MinPostgres / 10000
 	server, err := pgserver.Start(context.Background(), pgserver.Options{Settings: pgserver.NoSync(), NoDownload: true})
 	if err == nil {
 		t.Cleanup(server.Stop)

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/catalog"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 	"github.com/holdfast-go/holdfast/internal/state"
 )
@@ -22,7 +23,7 @@ func (d *Doctor) reader() state.Reader { return state.Reader{DB: d.Pool, Schema:
 func (d *Doctor) in(sql string) string { return sqlschema.In(d.Schema.Schema, sql) }
 
 func (d *Doctor) drift(ctx context.Context) ([]Finding, error) {
-	there, built, err := holdfast.SchemaHashes(ctx, d.Pool, d.Schema)
+	there, built, err := catalog.Hashes(ctx, d.Pool, d.Schema.Schema)
 	if err != nil && !errors.Is(err, holdfast.ErrSchemaMissing) {
 		return nil, err
 	}
