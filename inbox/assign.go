@@ -69,7 +69,7 @@ func (p *partition) assign(ctx context.Context) error {
 			if errors.Is(err, errOldBounds) {
 				continue
 			}
-			if errors.Is(err, ErrOffsetOutOfRange) {
+			if errors.Is(err, source.ErrOffsetOutOfRange) {
 				held++
 				if err := p.hold(ctx, err, held, false); err != nil {
 					return err

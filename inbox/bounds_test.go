@@ -4,6 +4,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
 
@@ -32,7 +33,7 @@ func TestBounds_APositionBeyondAnEndThatIsOlderThanItIsNoLossOfTheLog(t *testing
 			stop := b.consumeFake(in, g)
 			if row.lost {
 				b.await("a second look at it", func(o *observations) bool { return len(o.held) > 1 })
-				if err := b.awaitHeld(); !errors.Is(err, ErrOffsetOutOfRange) {
+				if err := b.awaitHeld(); !errors.Is(err, source.ErrOffsetOutOfRange) {
 					t.Errorf("it is held because of %v", err)
 				}
 				if n := b.count("select count(*) from effect"); n != 0 {

@@ -52,7 +52,7 @@ func (p *partition) identify(ctx context.Context, first, end int64) (id logIdent
 	pg, memory, err := p.fetch(ctx, m.Offset)
 	defer memory.Give()
 	var large *source.TooLargeError
-	if errors.Is(err, ErrOffsetOutOfRange) || errors.As(err, &large) { // Reading comes to the same, and holds the partition if it has to.
+	if errors.Is(err, source.ErrOffsetOutOfRange) || errors.As(err, &large) { // Reading comes to the same, and holds the partition if it has to.
 		return logUnknown, true
 	}
 	if err != nil {

@@ -59,7 +59,7 @@ func TestCheckpointIdentify_IdentifyingKnowsTheLogByTheEventThatWasSettledLast(t
 		{"the log does not reach it", 5, now, 0, 5, pageAt(5, last), nil, logUnknown, true},
 		{"it was compacted away", 5, now, 0, 10, pageAt(6, last), nil, logUnknown, true},
 		{"nothing is left after it", 5, now, 0, 10, source.Page{Next: 10}, nil, logUnknown, true},
-		{"it was deleted meanwhile", 5, now, 0, 10, source.Page{}, ErrOffsetOutOfRange, logUnknown, true},
+		{"it was deleted meanwhile", 5, now, 0, 10, source.Page{}, source.ErrOffsetOutOfRange, logUnknown, true},
 		{"it cannot be read", 5, now, 0, 10, source.Page{}, &source.TooLargeError{Next: 6, Err: errors.New("it is of an old format")}, logUnknown, true},
 		{"it takes more memory than there is", 5, now, 0, 10, source.Page{}, &source.TooLargeError{Needs: 1 << 50, Next: 6, Err: errors.New("it is large")}, logUnknown, true},
 		{"Kafka does not answer", 5, now, 0, 10, source.Page{}, errors.New("no broker"), logUnknown, false},

@@ -159,7 +159,7 @@ func TestCheckpoint_ALogCutShortIsReadOnAfterTheStatementInTheError(t *testing.T
 	err := b.awaitHeld()
 	stop()
 	remedy := regexp.MustCompile(`update .* where consumer = .* and partition = 0`).FindString(fmt.Sprint(err))
-	if !errors.Is(err, ErrOffsetOutOfRange) || remedy == "" {
+	if !errors.Is(err, source.ErrOffsetOutOfRange) || remedy == "" {
 		t.Fatalf("it is held because of %v", err)
 	}
 	pgtest.Exec(t, b.db, remedy)

@@ -245,7 +245,7 @@ func TestConsume_ConsumeHoldsAPositionThatTheLogDoesNotHold(t *testing.T) {
 	in := b.inbox()
 	in.Handle("order.placed", effectOf)
 	b.consume(in)
-	if err := b.awaitHeld(); !errors.Is(err, ErrOffsetOutOfRange) || !strings.Contains(err.Error(), "its position is 11, but the log ends at 10") {
+	if err := b.awaitHeld(); !errors.Is(err, source.ErrOffsetOutOfRange) || !strings.Contains(err.Error(), "its position is 11, but the log ends at 10") {
 		t.Errorf("it is held because of %v", err)
 	}
 }

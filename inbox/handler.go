@@ -140,7 +140,7 @@ func (rn *runner) tooManyHung() error {
 // handling is what a run of a handler is about.
 type handling struct {
 	attempt int
-	from    string          // StateNone or StateStored
+	from    string          // stateNone or stateStored
 	ctx     context.Context // the handler's, once it runs
 	called  bool            // somebody waits for Receive
 	place   int             // the partition of Kafka, -1 for none

@@ -9,6 +9,7 @@ import (
 	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/inbox/internal/loop"
 	"github.com/holdfast-go/holdfast/inbox/internal/position"
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/foreign"
 )
 
@@ -29,7 +30,7 @@ var errPositionChanged = fmt.Errorf("the position was changed while the partitio
 func (p *partition) hold(ctx context.Context, why error, tries int, own bool) error {
 	delay := loop.Spread(holdBase, holdCap, tries, p.random())
 	attrs := []any{"consumer", p.c.Consumer, "topic", p.tp.Topic, "partition", p.tp.Partition, "error", loggedError(why), "retry_in", delay}
-	if errors.Is(why, ErrOffsetOutOfRange) {
+	if errors.Is(why, source.ErrOffsetOutOfRange) {
 		p.c.Logger.Error("partition is held: its offset is out of range", attrs...)
 	} else {
 		p.c.Logger.Error("partition is held: its next batch cannot be read", attrs...)

@@ -27,7 +27,7 @@ func TestHold_AnOffsetOutOfRangeHoldsItsPartitionOnly(t *testing.T) {
 		return in.consume(ctx, newManyPartitions(logOf(eventsOf("0-", 3)...), logOf(eventsOf("1-", 20)...)))
 	})
 	why := b.awaitHeld()
-	if !errors.Is(why, ErrOffsetOutOfRange) || !strings.Contains(why.Error(), "its position is 9, but the log ends at 3") {
+	if !errors.Is(why, source.ErrOffsetOutOfRange) || !strings.Contains(why.Error(), "its position is 9, but the log ends at 3") {
 		t.Errorf("it is held because of %v", why)
 	}
 	for i := range 20 {
@@ -55,14 +55,14 @@ func TestHold_AnOffsetThatGoesWhileItIsReadHoldsItsPartition(t *testing.T) {
 	b := setup(t)
 	log := logOf(eventsOf("", 3)...)
 	g, next := newFakeGeneration(log), newFakeGeneration(log)
-	gone := fmt.Errorf("%w: deleted", ErrOffsetOutOfRange)
+	gone := fmt.Errorf("%w: deleted", source.ErrOffsetOutOfRange)
 	g.fail.Store(&gone)
 	g.from, g.ends = 1, []int64{3, 0, 0, 0, 0, 0, 0} // It is there when the partition is assigned.
 	pgtest.Exec(t, b.db, "insert into holdfast.consumer_position (consumer, topic, partition, position) values ('billing', 'orders', 0, 1)")
 	in := b.inbox()
 	in.Handle("order.placed", effectOf)
 	stop := b.consumeFake(in, g, next)
-	if why := b.awaitHeld(); !errors.Is(why, ErrOffsetOutOfRange) || !strings.Contains(why.Error(), "its position is 1, but the log ends at 0") {
+	if why := b.awaitHeld(); !errors.Is(why, source.ErrOffsetOutOfRange) || !strings.Contains(why.Error(), "its position is 1, but the log ends at 0") {
 		t.Errorf("it is held because of %v", why)
 	}
 	// A person sets it lower than this node has it: it must not be raised again.
@@ -124,7 +124,7 @@ func (s *shortened) Fetch(ctx context.Context, tp source.TopicPartition, offset,
 		return source.Page{Records: s.log[:1], Next: 1}, nil
 	case offset < 4:
 		s.first = 4
-		return source.Page{}, fmt.Errorf("%w: deleted", ErrOffsetOutOfRange)
+		return source.Page{}, fmt.Errorf("%w: deleted", source.ErrOffsetOutOfRange)
 	}
 	return s.fakeGeneration.Fetch(ctx, tp, offset, maxBytes)
 }
@@ -147,7 +147,7 @@ func TestHold_AHoldThatEndsByItselfIsNotSaidAnyMore(t *testing.T) {
 		again.registry.start()
 		return again.consume(ctx, g)
 	})
-	if why := b.awaitHeld(); !errors.Is(why, ErrOffsetOutOfRange) {
+	if why := b.awaitHeld(); !errors.Is(why, source.ErrOffsetOutOfRange) {
 		t.Errorf("it is held because of %v", why)
 	}
 	b.awaitSettled(3)
@@ -170,7 +170,7 @@ func (l *lapsed) Close() {}
 func (l *lapsed) Fetch(ctx context.Context, tp source.TopicPartition, offset, maxBytes int64) (source.Page, error) {
 	if offset == 1 && !l.lapsed {
 		l.lapsed = true
-		return source.Page{}, fmt.Errorf("%w: another leader", ErrOffsetOutOfRange)
+		return source.Page{}, fmt.Errorf("%w: another leader", source.ErrOffsetOutOfRange)
 	}
 	return l.fakeGeneration.Fetch(ctx, tp, offset, maxBytes)
 }

@@ -82,7 +82,7 @@ func (rec *receiver) receive(ctx context.Context, t *intake, failed error) (Outc
 			rec.transientOf(d, cause)
 		}
 		if v.Do == failure.ActAgain && !v.Free {
-			rec.retried(d.context(), d.e, StateNone, h.Attempts, v.Delay, false, cause)
+			rec.retried(d.context(), d.e, stateNone, h.Attempts, v.Delay, false, cause)
 		}
 		stopped := false
 		if v.Do == failure.ActAgain {
@@ -162,7 +162,7 @@ func (rec *receiver) afterFailure(d *delivery, h failure.History, v failure.Verd
 	return func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
 		out, perr := rec.queues.store(ctx, tx, d, past{attempts, failures, age()}, &v.Delay, as)
 		if perr == nil && out == Retrying {
-			d.after = func() { rec.retried(d.context(), d.e, StateNone, attempts, v.Delay, true, err) }
+			d.after = func() { rec.retried(d.context(), d.e, stateNone, attempts, v.Delay, true, err) }
 		}
 		return out, perr
 	}, failures

@@ -136,7 +136,7 @@ func (led *ledger) deadLetter(ctx context.Context, tx pgx.Tx, d *delivery, l let
 	}
 	failpoint.Hit(failpoint.InboxDeadLettering)
 	if as == Dead {
-		d.after = func() { led.notifyDead(l.observed(d.context(), d.e, id), StateNone) }
+		d.after = func() { led.notifyDead(l.observed(d.context(), d.e, id), stateNone) }
 	}
 	return as, led.starts.forget(ctx, tx, d)
 }
@@ -159,7 +159,7 @@ func (led *ledger) letterAlone(ctx context.Context, tx pgx.Tx, d *delivery, l le
 	if err != nil {
 		return "", err
 	}
-	d.after = func() { led.notifyDead(l.observed(d.context(), d.e, id), StateNone) }
+	d.after = func() { led.notifyDead(l.observed(d.context(), d.e, id), stateNone) }
 	return Dead, led.starts.forget(ctx, tx, d)
 }
 

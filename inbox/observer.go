@@ -39,7 +39,7 @@ type Observer struct {
 	// attempt whose transaction is rolled back calls it too.
 	OnErased func(e holdfast.Event)
 
-	// OnHeld is called when a partition is held because its log does not hold the next offset to read (ErrOffsetOutOfRange, which err
+	// OnHeld is called when a partition is held because its log does not hold the next offset to read (source.ErrOffsetOutOfRange, which err
 	// wraps with what to do about it), and again at most every minute while it is. Epoch is 0 if this node has not claimed it yet.
 	OnHeld func(p Assignment, err error)
 
@@ -88,22 +88,22 @@ type Handling struct {
 	Consumer      string
 	Events        []holdfast.Event // one, or those of a batch
 	Attempt       int              // starts of the handler for this event, this one included; 1 for a batch
-	FromState     string           // StateNone or StateStored
+	FromState     string           // "none", or "stored" for a retry: see Outcome.States
 	CorrelationID string           // of the first event
 	Partition     int              // from which the first event came; -1 if it did not come from one
 	System        string           // the messaging system of that partition, as "kafka" (source.Named); "" without one
 	Called        bool             // the context is that of a caller of Receive or ReceiveTx, who waits for the outcome
 }
 
-// States of an event for a consumer, as the log and spans name what an attempt found (from_state) and what it left (to_state).
+// The words of Outcome.States.
 const (
-	StateNone    = "none"    // nothing is kept of it
-	StateStored  = "stored"  // it waits in the table stored
-	StateHandled = "handled" // its handler has run
-	StateDead    = "dead"    // it is a dead letter
-	StateSkipped = "skipped" // no node handles its type
-	StateKnown   = "known"   // it is settled or stored since an earlier delivery
-	StateUnknown = "unknown" // nothing was decided
+	stateNone    = "none"    // nothing is kept of it
+	stateStored  = "stored"  // it waits in the table stored
+	stateHandled = "handled" // its handler has run
+	stateDead    = "dead"    // it is a dead letter
+	stateSkipped = "skipped" // no node handles its type
+	stateKnown   = "known"   // it is settled or stored since an earlier delivery
+	stateUnknown = "unknown" // nothing was decided
 )
 
 // Received is an event whose outcome is durable.

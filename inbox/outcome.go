@@ -26,25 +26,27 @@ const (
 	Skipped   Outcome = "skipped"   // no node handles its type, and Config.UnknownType says to skip it
 )
 
-// States returns the state in which an event that came in was found, and the state in which this outcome left it. They are
-// "unknown" for an outcome that is not one of the constants.
-func (o Outcome) States() (from, to string) { return o.leaves(StateNone) }
+// States returns the state in which an event that came in was found, and the state in which this outcome left it, as the
+// log and spans name them (from_state, to_state): "none" (nothing is kept of it), "stored" (it waits in the table stored), "handled" (its
+// handler has run), "dead" (it is a dead letter), "skipped" (no node handles its type), "known" (it is settled or stored since an earlier
+// delivery) or "unknown" (nothing was decided). Both are "unknown" for an outcome that is not one of the constants.
+func (o Outcome) States() (from, to string) { return o.leaves(stateNone) }
 
 // leaves is States for an event that was found in the state from.
 func (o Outcome) leaves(from string) (found, left string) {
 	switch o {
 	case Handled:
-		return from, StateHandled
+		return from, stateHandled
 	case Stored, Retrying:
-		return from, StateStored
+		return from, stateStored
 	case Dead, Stale:
-		return from, StateDead
+		return from, stateDead
 	case Skipped:
-		return from, StateSkipped
+		return from, stateSkipped
 	case Duplicate, Conflict:
-		return StateKnown, StateKnown
+		return stateKnown, stateKnown
 	default:
-		return StateUnknown, StateUnknown
+		return stateUnknown, stateUnknown
 	}
 }
 
@@ -83,10 +85,6 @@ var (
 	// ErrInFlight is returned by TryReceive and TryStore while another of their calls handles the same event. Nothing was
 	// decided: send the event again.
 	ErrInFlight = failure.ErrInFlight
-
-	// ErrOffsetOutOfRange means that a partition's log does not hold the next offset to read. Consume holds that partition, reports
-	// it to Observer.OnHeld and in the log with what to do, and goes on with the others.
-	ErrOffsetOutOfRange = source.ErrOffsetOutOfRange
 )
 
 // fatal reports that an error ends Consume. Others are waited out.

@@ -63,7 +63,7 @@ func (p *partition) read(ctx, jobs context.Context) error {
 		case ctx.Err() != nil:
 			memory.Give() // The source may have answered all the same.
 			return nil
-		case errors.Is(err, ErrOffsetOutOfRange):
+		case errors.Is(err, source.ErrOffsetOutOfRange):
 			next, held := p.outOfRange(ctx, offset)
 			if ctx.Err() != nil {
 				return nil

@@ -26,14 +26,14 @@ func (env *env) report(d *delivery, out Outcome, took time.Duration) {
 	case Stored, Retrying:
 		env.wake()
 	case Conflict:
-		env.c.Logger.WarnContext(d.context(), "event id came again with another payload", append(env.attrs(d.e), "from_state", StateKnown, "to_state", StateKnown, "error_code", string(retry.Conflict))...)
+		env.c.Logger.WarnContext(d.context(), "event id came again with another payload", append(env.attrs(d.e), "from_state", stateKnown, "to_state", stateKnown, "error_code", string(retry.Conflict))...)
 		if env.c.Observer.OnConflict != nil {
 			env.c.Observer.OnConflict(d.e)
 		}
 	case Stale:
-		env.c.Logger.WarnContext(d.context(), "event below the position was never handled", append(env.attrs(d.e), "from_state", StateNone, "to_state", StateDead)...)
+		env.c.Logger.WarnContext(d.context(), "event below the position was never handled", append(env.attrs(d.e), "from_state", stateNone, "to_state", stateDead)...)
 	}
-	env.received(d.context(), d.e, StateNone, out, d.attempt, took)
+	env.received(d.context(), d.e, stateNone, out, d.attempt, took)
 }
 
 // reportStored reports the durable outcome of a stored event. goesOn: the same worker has claimed the next event of its key.
@@ -41,7 +41,7 @@ func (env *env) reportStored(ctx context.Context, e holdfast.Event, attempts int
 	if out != Retrying && !goesOn {
 		env.wake() // The next of its key may be due.
 	}
-	env.received(ctx, e, StateStored, out, attempts, took)
+	env.received(ctx, e, stateStored, out, attempts, took)
 }
 
 // received reports a durable outcome. from is the state in which the event was found.
@@ -64,7 +64,7 @@ func (env *env) received(ctx context.Context, e holdfast.Event, from string, out
 func (env *env) retried(ctx context.Context, e holdfast.Event, from string, attempt int, delay time.Duration, stored bool, err error) {
 	ctx, to := orCaller(ctx, context.Background()), from
 	if stored {
-		to = StateStored
+		to = stateStored
 	}
 	if log := env.c.Logger; log.Enabled(ctx, slog.LevelInfo) {
 		attrs := append(env.attrs(e), "attempt", attempt, "delay", delay, "stored", stored,
@@ -86,7 +86,7 @@ func (env *env) retried(ctx context.Context, e holdfast.Event, from string, atte
 func (env *env) notifyDead(d DeadLettered, from string) {
 	reason, _, _ := strings.Cut(d.Reason, ": ") // what follows may quote the event
 	attrs := append(env.attrs(d.Event), "letter", d.Letter, "reason", reason, "attempts", d.Attempts, "attempt", d.Attempts,
-		"from_state", from, "to_state", StateDead, "class", failure.ClassOf(d.Err), "error_code", string(retry.Classify(d.Err)))
+		"from_state", from, "to_state", stateDead, "class", failure.ClassOf(d.Err), "error_code", string(retry.Classify(d.Err)))
 	env.c.Logger.ErrorContext(d.Context, "event given up", append(attrs, env.reason(d.Err, d.Event)...)...)
 	if env.c.Observer.OnDead != nil {
 		env.c.Observer.OnDead(d)
@@ -106,7 +106,7 @@ func (env *env) notifyFull(d *delivery, err error) {
 	env.vitals.full(loggedError(err))
 	if suppressed, say := env.limiter.Allow(fmt.Sprintf("full: %s/%d", d.e.Topic, d.from.fence.Partition), time.Minute, time.Now()); say {
 		env.c.Logger.Error("partition is held: too many events wait", append(env.attrs(d.e), leftOut(suppressed, "partition", d.from.fence.Partition,
-			"from_state", StateNone, "to_state", StateNone, "error_code", string(retry.Classify(err)), "error", loggedError(err))...)...)
+			"from_state", stateNone, "to_state", stateNone, "error_code", string(retry.Classify(err)), "error", loggedError(err))...)...)
 	}
 	if env.c.Observer.OnFull != nil {
 		env.c.Observer.OnFull(d.e, err)

@@ -56,7 +56,7 @@ func (in *Inbox) runStored(g *loop.Group) {
 //
 // Consume returns nil when ctx ends. Running handlers may finish within Config.StopTimeout and are cancelled then, offsets are
 // committed, and the node leaves the group. Consume waits for brokers and databases that cannot be reached. It holds a partition
-// whose log does not hold the next offset (ErrOffsetOutOfRange), so that no record is skipped silently, and goes on with the
+// whose log does not hold the next offset (source.ErrOffsetOutOfRange), so that no record is skipped silently, and goes on with the
 // others. The error wraps ErrHungHandlers when too many handlers hang, ErrConfiguration when the brokers refuse a setting or no type
 // has a handler, and holdfast.ErrSchemaMissing or holdfast.ErrSchemaVersion when there is no schema, or one that does not fit
 // this build; an error about missing rights says which. A pool that is closed ends it with an error too.

@@ -83,7 +83,7 @@ func (bl *backlog) workOne(ctx context.Context, s *claimed, fresh, goOn bool) (n
 	for {
 		late := false
 		next = nil
-		about := handling{attempt: s.attempts, from: StateStored, place: s.kafkaPartition()}
+		about := handling{attempt: s.attempts, from: stateStored, place: s.kafkaPartition()}
 		err := bl.runner.transactHandler(ctx, bl.of(s.e.Type), func(tx pgx.Tx) error {
 			// The wait for a connection may have been long.
 			if late = s.late(*bl.of(s.e.Type)); late {
@@ -160,7 +160,7 @@ func (bl *backlog) workOne(ctx context.Context, s *claimed, fresh, goOn bool) (n
 			}
 			bl.writeDown(ctx, s, func(ctx context.Context, tx pgx.Tx) error {
 				return bl.postpone(ctx, tx, s, v.Delay, append(s.unsaid(), failure.BoundedError(cause)))
-			}, Retrying, begun, func() { bl.retried(about.ctx, s.e, StateStored, s.attempts, v.Delay, true, cause) })
+			}, Retrying, begun, func() { bl.retried(about.ctx, s.e, stateStored, s.attempts, v.Delay, true, cause) })
 		case failure.ActDead:
 			l := letter{
 				reason:   bl.because(v.Reason, cause, s.e),
@@ -252,7 +252,7 @@ func (bl *backlog) writeDead(ctx context.Context, s *claimed, l letter, begun ti
 	bl.writeDown(ctx, s, func(ctx context.Context, tx pgx.Tx) (err error) {
 		id, err = bl.giveUp(ctx, tx, s, l)
 		return err
-	}, Dead, begun, func() { bl.notifyDead(l.observed(ctx, s.e, id), StateStored) })
+	}, Dead, begun, func() { bl.notifyDead(l.observed(ctx, s.e, id), stateStored) })
 }
 
 // gone reports that a COMMIT without an answer was carried out: the event's row is gone. It waits for a transaction that still holds
@@ -282,7 +282,7 @@ func (bl *backlog) gone(ctx context.Context, s *claimed) (bool, error) {
 }
 
 func (bl *backlog) lost(s *claimed) {
-	bl.c.Logger.Warn("lease on stored event lost", append(bl.attrs(s.e), "attempt", s.attempts, "from_state", StateStored, "to_state", StateStored)...)
+	bl.c.Logger.Warn("lease on stored event lost", append(bl.attrs(s.e), "attempt", s.attempts, "from_state", stateStored, "to_state", stateStored)...)
 	if bl.c.Observer.OnLeaseLost != nil {
 		bl.c.Observer.OnLeaseLost(s.e)
 	}

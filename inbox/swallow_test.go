@@ -386,7 +386,7 @@ func TestSwallow_EachWaitOfTheInboxHasABound(t *testing.T) {
 		"what follows a handler": func(ctx context.Context, swallow func()) error {
 			return in.receiver.runner.transactHandler(ctx, &in.c, func(tx pgx.Tx) error {
 				h := func(context.Context, pgx.Tx, []holdfast.Event) error { swallow(); return nil }
-				return in.receiver.runner.handle(ctx, tx, h, []holdfast.Event{event("1", "k")}, &handling{attempt: 1, from: StateNone}, func(ctx context.Context) error {
+				return in.receiver.runner.handle(ctx, tx, h, []holdfast.Event{event("1", "k")}, &handling{attempt: 1, from: stateNone}, func(ctx context.Context) error {
 					_, err := tx.Exec(ctx, "select 1")
 					return err
 				})

@@ -167,17 +167,17 @@ func TestVisible_AHandlerHasTheContextOfItsObserver(t *testing.T) {
 		}
 	}
 	b.receive(in, event("good", "g"), Handled)
-	if r := next(); r.err != nil || r.h.Attempt != 1 || r.h.FromState != StateNone || r.h.Consumer != "billing" {
+	if r := next(); r.err != nil || r.h.Attempt != 1 || r.h.FromState != stateNone || r.h.Consumer != "billing" {
 		t.Errorf("got %+v", r)
 	}
 	b.receive(in, event("bad", "b"), Retrying)
-	if r := next(); !errors.Is(r.err, fails) || r.h.Attempt != 1 || r.h.FromState != StateNone {
+	if r := next(); !errors.Is(r.err, fails) || r.h.Attempt != 1 || r.h.FromState != stateNone {
 		t.Errorf("got %+v", r)
 	}
 	stop := b.run(in.Run)
 	b.awaitOutcome("bad", Dead)
 	stop()
-	if r := next(); !errors.Is(r.err, fails) || r.h.Attempt != 2 || r.h.FromState != StateStored {
+	if r := next(); !errors.Is(r.err, fails) || r.h.Attempt != 2 || r.h.FromState != stateStored {
 		t.Errorf("got %+v", r)
 	}
 }
@@ -192,7 +192,7 @@ func TestVisible_TheStatesOfEveryOutcome(t *testing.T) {
 			t.Errorf("%s: from %s to %s", out, from, to)
 		}
 	}
-	if from, to := Handled.leaves(StateStored); from != "stored" || to != "handled" {
+	if from, to := Handled.leaves(stateStored); from != "stored" || to != "handled" {
 		t.Errorf("a stored event goes from %s to %s", from, to)
 	}
 }

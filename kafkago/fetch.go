@@ -7,7 +7,6 @@ import (
 	"github.com/segmentio/kafka-go"
 	fetchapi "github.com/segmentio/kafka-go/protocol/fetch"
 
-	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
@@ -98,7 +97,7 @@ func (g *generation) fetchOnce(ctx context.Context, tp source.TopicPartition, of
 	case !ok:
 		return nil, fmt.Errorf("the broker answered a fetch with a %T", m)
 	case kafka.Error(p.code) == kafka.OffsetOutOfRange:
-		return nil, fmt.Errorf("%w: %w", inbox.ErrOffsetOutOfRange, kafka.OffsetOutOfRange)
+		return nil, fmt.Errorf("%w: %w", source.ErrOffsetOutOfRange, kafka.OffsetOutOfRange)
 	case p.code != 0:
 		return nil, kafka.Error(p.code)
 	case !p.answered:

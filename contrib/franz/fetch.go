@@ -13,7 +13,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
@@ -187,7 +186,7 @@ func (g *generation) Fetch(ctx context.Context, tp source.TopicPartition, offset
 	case ctx.Err() != nil && err != nil:
 		return source.Page{}, ctx.Err()
 	case errors.Is(err, kerr.OffsetOutOfRange):
-		return source.Page{}, fmt.Errorf("%w: %w", inbox.ErrOffsetOutOfRange, err)
+		return source.Page{}, fmt.Errorf("%w: %w", source.ErrOffsetOutOfRange, err)
 	case err != nil:
 		g.s.topics.expire(place{tp.Topic, tp.Partition})
 		return source.Page{}, g.meets(err)

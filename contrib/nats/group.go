@@ -53,7 +53,7 @@ type GroupConfig struct {
 	AdoptCommitted bool
 
 	// SkipDeleted goes on after events that the stream deleted before they were handled. Otherwise Consume holds the partition
-	// (inbox.ErrOffsetOutOfRange). Set it for one start, when the loss was looked at.
+	// (source.ErrOffsetOutOfRange). Set it for one start, when the loss was looked at.
 	SkipDeleted bool
 }
 

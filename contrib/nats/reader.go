@@ -14,7 +14,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
@@ -78,7 +77,7 @@ func (r *reader) within(ctx context.Context, offset int64) (end int64, err error
 		return 0, err
 	}
 	if offset < first || offset > end {
-		return 0, fmt.Errorf("%w: stream %s has %d to %d", inbox.ErrOffsetOutOfRange, r.stream, first, end)
+		return 0, fmt.Errorf("%w: stream %s has %d to %d", source.ErrOffsetOutOfRange, r.stream, first, end)
 	}
 	return end, nil
 }

@@ -22,7 +22,7 @@ func BenchmarkObserverOfAnInboxPerEvent(b *testing.B) {
 	es := []holdfast.Event{{ID: "1", Topic: "orders", Type: "told", Time: time.Now()}}
 	for b.Loop() {
 		if o.OnHandle != nil {
-			_, ended := o.OnHandle(b.Context(), inbox.Handling{Consumer: "billing", Events: es, Attempt: 1, FromState: inbox.StateNone})
+			_, ended := o.OnHandle(b.Context(), inbox.Handling{Consumer: "billing", Events: es, Attempt: 1, FromState: "none"})
 			ended(nil)
 		}
 		o.OnReceive(inbox.Received{Event: es[0], Outcome: inbox.Handled, Attempt: 1, Took: time.Millisecond})

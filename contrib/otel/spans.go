@@ -131,7 +131,7 @@ func InboxSpans(tracer trace.Tracer, o inbox.Observer) inbox.Observer {
 		ctx, span := tracer.Start(ctx, operation+" "+h.Events[0].Topic, options...)
 		return ctx, func(err error) {
 			if err == nil {
-				span.SetAttributes(attrToState.String(inbox.StateHandled))
+				span.SetAttributes(attrToState.String("handled"))
 			} else {
 				span.SetAttributes(attrToState.String(h.FromState))
 			}

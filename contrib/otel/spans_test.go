@@ -104,7 +104,7 @@ func TestSpans_ABatchIsOneSpanWithTheLinksOfItsEvents(t *testing.T) {
 	t.Parallel()
 	spans := tracetest.NewInMemoryExporter()
 	tracer := sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans)).Tracer("test")
-	_, ended := holdfastotel.InboxSpans(tracer, inbox.Observer{}).OnHandle(t.Context(), inbox.Handling{Attempt: 1, FromState: inbox.StateNone, CorrelationID: "of the first",
+	_, ended := holdfastotel.InboxSpans(tracer, inbox.Observer{}).OnHandle(t.Context(), inbox.Handling{Attempt: 1, FromState: "none", CorrelationID: "of the first",
 		Events: []holdfast.Event{{ID: "1", Headers: map[string]string{"traceparent": producersSpan}}, {ID: "2"}, {ID: "3", Headers: map[string]string{"traceparent": producersSpan}}}})
 	ended(nil)
 	s := spans.GetSpans()[0]

@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
@@ -245,7 +244,7 @@ func (s *suite) fetchEnds() {
 func (s *suite) afterTheEnd() {
 	topic := s.o.Topic(s, 1)
 	s.o.Produce(s, topic, 0, numbered(3)...)
-	if page, err := s.begin(topic).tryFetch(first(topic), 10); !errors.Is(err, inbox.ErrOffsetOutOfRange) {
+	if page, err := s.begin(topic).tryFetch(first(topic), 10); !errors.Is(err, source.ErrOffsetOutOfRange) {
 		s.Errorf("at offset 10 of a log that ends at 3: %+v, %v, want ErrOffsetOutOfRange", page, err)
 	}
 }
@@ -258,7 +257,7 @@ func (s *suite) deleted() {
 	if from, end, err := m.gen.Bounds(s.Context(), first(topic)); from != s.o.FirstOffset+4 || end != s.o.FirstOffset+10 || err != nil {
 		s.Errorf("the bounds of a log of 10 without its first 4 are %d and %d, %v", from, end, err)
 	}
-	if page, err := m.tryFetch(first(topic), s.o.FirstOffset+2); !errors.Is(err, inbox.ErrOffsetOutOfRange) {
+	if page, err := m.tryFetch(first(topic), s.o.FirstOffset+2); !errors.Is(err, source.ErrOffsetOutOfRange) {
 		s.Errorf("at offset 2 of a log that begins at 4: %+v, %v, want ErrOffsetOutOfRange", page, err)
 	}
 	if got := m.read(first(topic), s.o.FirstOffset+4, 6); got[0].Offset != s.o.FirstOffset+4 {

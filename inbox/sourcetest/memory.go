@@ -229,7 +229,7 @@ func (g *memoryGeneration) Fetch(ctx context.Context, tp source.TopicPartition, 
 		defer g.s.m.mu.Unlock()
 		log := g.s.m.topics[tp.Topic][tp.Partition]
 		if offset < log.first || offset > log.end() {
-			return source.Page{}, nil, fmt.Errorf("%w: the log holds %d to %d", inbox.ErrOffsetOutOfRange, log.first, log.end())
+			return source.Page{}, nil, fmt.Errorf("%w: the log holds %d to %d", source.ErrOffsetOutOfRange, log.first, log.end())
 		}
 		return pageOf(log.records[offset-log.first:], offset, maxBytes), log.grown, nil
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/endtoend"
 	"github.com/holdfast-go/holdfast/internal/test/oracle"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
@@ -92,7 +93,7 @@ func TestLoadOffsets_OffsetsSetBackRepeatAndOffsetsSetForwardSkipNothing(t *test
 	beyond[0] += 50
 	s.offsets(beyond)
 	err := s.refuses(s.consumer(endtoend.EffectOf("billing"), nil), s.group())
-	if !errors.Is(err, inbox.ErrOffsetOutOfRange) || !strings.Contains(err.Error(), "reset the group's offset to") {
+	if !errors.Is(err, source.ErrOffsetOutOfRange) || !strings.Contains(err.Error(), "reset the group's offset to") {
 		t.Errorf("an offset past the log's end: %v", err)
 	}
 	s.offsets(s.positions())
@@ -146,7 +147,7 @@ func TestLoadOffsets_RecordsDeletedUnhandledStopTheConsumerUntilSkipped(t *testi
 	s.Cluster.DeleteRecords(t, s.Topic(), 0, 2*half+30)
 	for range 2 {
 		err := s.refuses(s.consumer(endtoend.EffectOf("billing"), nil), s.group())
-		if !errors.Is(err, inbox.ErrOffsetOutOfRange) || !strings.Contains(err.Error(), "30 offsets were deleted") || !strings.Contains(err.Error(), "SkipDeleted") {
+		if !errors.Is(err, source.ErrOffsetOutOfRange) || !strings.Contains(err.Error(), "30 offsets were deleted") || !strings.Contains(err.Error(), "SkipDeleted") {
 			t.Errorf("30 records were deleted before they were handled: %v", err)
 		}
 		t.Logf("it says: %v", err)
@@ -208,7 +209,7 @@ func TestLoadOffsets_ANodeThatFallsBehindRetentionWhileItRunsStopsAloud(t *testi
 		s.Cluster.DeleteRecords(t, s.Topic(), 0, s.logEnds()[0])
 		open.Store(true)
 	})
-	if !errors.Is(err, inbox.ErrOffsetOutOfRange) {
+	if !errors.Is(err, source.ErrOffsetOutOfRange) {
 		t.Errorf("it is held because of %v", err)
 	}
 	t.Logf("it says: %v", err)

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/endtoend"
 	"github.com/holdfast-go/holdfast/internal/test/oracle"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
@@ -69,7 +69,7 @@ func TestLoadTopics_ATopicMadeAgainShorterIsRefusedWithItsRemedy(t *testing.T) {
 
 	err := s.refuses(s.consumer(endtoend.EffectOf("billing"), nil), s.group())
 	t.Logf("it says: %v", err)
-	if !errors.Is(err, inbox.ErrOffsetOutOfRange) || !strings.Contains(err.Error(), "delete the partition's row of consumer_position") {
+	if !errors.Is(err, source.ErrOffsetOutOfRange) || !strings.Contains(err.Error(), "delete the partition's row of consumer_position") {
 		t.Errorf("the topic was made again: %v", err)
 	}
 	s.remedyHolds()
@@ -150,7 +150,7 @@ func TestLoadTopics_ATopicMadeAgainUnderARunningConsumerIsNoticed(t *testing.T) 
 		s.startAgain(40)
 	})
 	t.Logf("it says: %v", err)
-	if !errors.Is(err, inbox.ErrOffsetOutOfRange) {
+	if !errors.Is(err, source.ErrOffsetOutOfRange) {
 		t.Errorf("the topic was made again: %v", err)
 	}
 	s.remedyHolds()

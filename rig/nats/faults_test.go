@@ -18,7 +18,6 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	natsjs "github.com/holdfast-go/holdfast/contrib/nats"
-	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
@@ -603,7 +602,7 @@ func TestFaults_RetentionThatOvertakesAReaderIsSeen(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if page, err = fetch(3); !errors.Is(err, inbox.ErrOffsetOutOfRange) {
+		if page, err = fetch(3); !errors.Is(err, source.ErrOffsetOutOfRange) {
 			t.Errorf("an event was deleted before it was read, and the next page is %+v, %v", page, err)
 		}
 	}
