@@ -14,14 +14,14 @@ import (
 // This file says how a topic is a stream. It is pure: values in, values out.
 
 const (
-	// MetadataPartitions is the key of a stream's metadata that says how many partitions its topic has.
-	MetadataPartitions = "holdfast-partitions"
+	// metadataPartitions is the key of a stream's metadata that says how many partitions its topic has.
+	metadataPartitions = "holdfast-partitions"
 
-	// MetadataTopic is the key of a stream's metadata that says which topic it is.
-	MetadataTopic = "holdfast-topic"
+	// metadataTopic is the key of a stream's metadata that says which topic it is.
+	metadataTopic = "holdfast-topic"
 
-	// MaxPartitions is how many partitions a topic may have.
-	MaxPartitions = 1024
+	// maxPartitions is how many partitions a topic may have.
+	maxPartitions = 1024
 
 	// duplicates is how long the streams of StreamConfig recognise a repeat.
 	duplicates = 2 * time.Minute
@@ -47,11 +47,12 @@ func Subject(topic string, partition int) string { return topic + ".p" + strconv
 
 // StreamConfig returns how to create a topic's stream: kept on disk without limits, with a duplicate window of 2 minutes. Set its
 // Replicas, and what limits its age or size, before you create it. The error says what is wrong with the topic or with the number of
-// partitions, which is 1 to MaxPartitions.
+// partitions, which is 1 to 1024. The stream's metadata names the topic ("holdfast-topic") and says how many partitions it has
+// ("holdfast-partitions").
 func StreamConfig(topic string, partitions int) (jetstream.StreamConfig, error) {
 	var wrong error
-	if partitions < 1 || partitions > MaxPartitions {
-		wrong = fmt.Errorf("partitions is %d: it must be between 1 and %d", partitions, MaxPartitions)
+	if partitions < 1 || partitions > maxPartitions {
+		wrong = fmt.Errorf("partitions is %d: it must be between 1 and %d", partitions, maxPartitions)
 	}
 	if err := errors.Join(CheckTopic(topic), wrong); err != nil {
 		return jetstream.StreamConfig{}, err
@@ -61,7 +62,7 @@ func StreamConfig(topic string, partitions int) (jetstream.StreamConfig, error) 
 		Subjects:   []string{topic + ".*"},
 		Storage:    jetstream.FileStorage,
 		Duplicates: duplicates,
-		Metadata:   map[string]string{MetadataTopic: topic, MetadataPartitions: strconv.Itoa(partitions)},
+		Metadata:   map[string]string{metadataTopic: topic, metadataPartitions: strconv.Itoa(partitions)},
 	}, nil
 }
 
@@ -72,15 +73,15 @@ func partitionsOf(topic string, c jetstream.StreamConfig, write bool) (int, erro
 	bad := func(format string, args ...any) {
 		found = append(found, fmt.Errorf("stream %s: "+format, append([]any{c.Name}, args...)...))
 	}
-	if of, named := c.Metadata[MetadataTopic]; named && of != topic {
-		bad("metadata %s is %.60q: it must be %q; streams of both topics would have this name", MetadataTopic, of, topic)
+	if of, named := c.Metadata[metadataTopic]; named && of != topic {
+		bad("metadata %s is %.60q: it must be %q; streams of both topics would have this name", metadataTopic, of, topic)
 	}
-	n, err := strconv.Atoi(c.Metadata[MetadataPartitions])
+	n, err := strconv.Atoi(c.Metadata[metadataPartitions])
 	switch {
-	case c.Metadata[MetadataPartitions] == "":
-		bad("metadata %s is missing: it must say how many partitions the topic has (nats stream edit %s --metadata %s=4)", MetadataPartitions, c.Name, MetadataPartitions)
-	case err != nil || n < 1 || n > MaxPartitions:
-		bad("metadata %s is %.60q: it must be a number between 1 and %d", MetadataPartitions, c.Metadata[MetadataPartitions], MaxPartitions)
+	case c.Metadata[metadataPartitions] == "":
+		bad("metadata %s is missing: it must say how many partitions the topic has (nats stream edit %s --metadata %s=4)", metadataPartitions, c.Name, metadataPartitions)
+	case err != nil || n < 1 || n > maxPartitions:
+		bad("metadata %s is %.60q: it must be a number between 1 and %d", metadataPartitions, c.Metadata[metadataPartitions], maxPartitions)
 	case write:
 		for p := range n {
 			if !covers(c.Subjects, Subject(topic, p)) {

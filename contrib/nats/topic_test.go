@@ -31,7 +31,7 @@ func TestTopic_ATopicIsASubject(t *testing.T) {
 }
 
 func TestTopic_AStreamOfStreamConfigCanBeUsed(t *testing.T) {
-	for topic, partitions := range map[string]int{"orders": 1, "orders.v1": 12, "a": MaxPartitions} {
+	for topic, partitions := range map[string]int{"orders": 1, "orders.v1": 12, "a": maxPartitions} {
 		c, err := StreamConfig(topic, partitions)
 		if err != nil {
 			t.Fatal(err)
