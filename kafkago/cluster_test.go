@@ -60,7 +60,7 @@ func publishAll(t *testing.T, k *Publisher, events []holdfast.Event, between fun
 			if err == nil {
 				continue
 			}
-			if last = err; FaultOf(err) == publish.FaultRecord {
+			if last = err; faultOf(err) == publish.FaultRecord {
 				t.Fatalf("event %d: %v", i, err)
 			}
 			left = append(left, events[i])
@@ -95,7 +95,7 @@ func parsed(t testing.TB, topic string, r kafkatest.Record) holdfast.Event {
 
 func TestCluster_EventsArriveAsTheyWereWrittenWithEveryCompression(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
-		for _, compression := range []kafka.Compression{NoCompression, kafka.Gzip, kafka.Snappy, kafka.Lz4, kafka.Zstd} {
+		for _, compression := range []kafka.Compression{-1, kafka.Gzip, kafka.Snappy, kafka.Lz4, kafka.Zstd} {
 			if compression == kafka.Zstd && cluster.Kind != kafkatest.KindInProcess {
 				continue // a broker needs a native library for it, which minimal images leave out: it answers Unknown, a fault of the partition
 			}
@@ -144,7 +144,7 @@ func TestCluster_EventsArriveAsTheyWereWrittenWithEveryCompression(t *testing.T)
 func TestCluster_OneRecordAByteTooLargeIsRefusedAloneAmongGoodOnes(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		topic := cluster.Topic(t, 1, "max.message.bytes", "2000")
-		k := clusterPublisher(t, cluster.Brokers, PublisherConfig{Compression: NoCompression})
+		k := clusterPublisher(t, cluster.Brokers, PublisherConfig{Compression: -1})
 		sized := func(id, key string, n int) holdfast.Event {
 			return holdfast.Event{Topic: topic, ID: id, Key: key, Type: "x", Payload: make([]byte, n)}
 		}
@@ -153,7 +153,7 @@ func TestCluster_OneRecordAByteTooLargeIsRefusedAloneAmongGoodOnes(t *testing.T)
 		longest := 1500
 		for refused := false; !refused; {
 			err := k.Publish(t.Context(), []holdfast.Event{sized("00", "k", longest+1)})[0]
-			if refused = FaultOf(err) == publish.FaultRecord; err == nil { // else the topic is new, or the broker slow: it is asked again
+			if refused = faultOf(err) == publish.FaultRecord; err == nil { // else the topic is new, or the broker slow: it is asked again
 				longest++
 			}
 		}
@@ -185,7 +185,7 @@ func TestCluster_OneRecordAByteTooLargeIsRefusedAloneAmongGoodOnes(t *testing.T)
 func TestCluster_APageAboveTheBrokersLimitGoesOutInOrder(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		topic := cluster.Topic(t, 1, "max.message.bytes", "10000")
-		k := clusterPublisher(t, cluster.Brokers, PublisherConfig{Compression: NoCompression})
+		k := clusterPublisher(t, cluster.Brokers, PublisherConfig{Compression: -1})
 		var events []holdfast.Event
 		var want []string
 		for i := range 500 {
@@ -335,8 +335,8 @@ func TestCluster_AnotherLeaderIsAskedWhenOneGivesNoAnswer(t *testing.T) {
 	} {
 		cut(step.away)
 		for i := range 3 {
-			if answer := k.Publish(t.Context(), e)[0]; FaultOf(answer) != step.want {
-				t.Errorf("%s, try %d: the fault is %q: %v", step.name, i, FaultOf(answer), answer)
+			if answer := k.Publish(t.Context(), e)[0]; faultOf(answer) != step.want {
+				t.Errorf("%s, try %d: the fault is %q: %v", step.name, i, faultOf(answer), answer)
 			}
 		}
 	}

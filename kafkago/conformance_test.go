@@ -34,7 +34,7 @@ func publisherKeepsThePromises(t *testing.T, with func(relay.Publisher) relay.Pu
 			t.Fatal(err)
 		}
 		publishertest.Run(t, publishertest.Options{
-			Publisher: with(clusterPublisher(t, cluster.Brokers, PublisherConfig{Compression: NoCompression})),
+			Publisher: with(clusterPublisher(t, cluster.Brokers, PublisherConfig{Compression: -1})),
 			Topic: func(t testing.TB, partitions int) string {
 				return cluster.Topic(t, partitions, "max.message.bytes", "100000")
 			},

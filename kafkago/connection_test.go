@@ -62,7 +62,7 @@ func TestConnection_TheZeroPublisherConfigWorks(t *testing.T) {
 	if k.client.Timeout != defaultProduceTimeout || k.client.Transport != k.own || k.own.MetadataTTL != defaultMetadataTTL || k.config.Compression != kafka.Snappy {
 		t.Errorf("%+v", k.config)
 	}
-	if k, _ := NewPublisher(connection, PublisherConfig{Compression: NoCompression}); k.config.Compression != 0 {
+	if k, _ := NewPublisher(connection, PublisherConfig{Compression: -1}); k.config.Compression != 0 {
 		t.Error("compression cannot be turned off")
 	}
 }

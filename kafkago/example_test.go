@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/segmentio/kafka-go"
-
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/kafkago"
 )
@@ -21,15 +19,6 @@ func ExampleConnection() {
 	// Output:
 	// true <nil>
 	// true <nil>
-}
-
-// What an error of kafka-go means for a relay.
-func ExampleFaultOf() {
-	fmt.Println(kafkago.FaultOf(kafka.MessageSizeTooLarge))     // the event's attempts count
-	fmt.Println(kafkago.FaultOf(kafka.UnknownTopicOrPartition)) // the topic is waited for
-	// Output:
-	// record
-	// topic
 }
 
 // Services in other languages put a key on the same partition as the Java client does.

@@ -13,7 +13,7 @@ const nowhere = -1
 
 // place returns every event's partition, nowhere for topics that have an error in topics. A partition that does not
 // exist is the Partitioner's mistake and ends its topic for this call, so that no later event of a key overtakes.
-func place(events []holdfast.Event, topics map[string]topicAnswer, partitioner Partitioner) []int32 {
+func place(events []holdfast.Event, topics map[string]topicAnswer, partitioner func(holdfast.Event, int) int) []int32 {
 	places := make([]int32, len(events))
 	var topic string
 	var answer topicAnswer

@@ -13,7 +13,7 @@ import (
 // router says where events go.
 type router struct {
 	topics      *topics
-	partitioner Partitioner
+	partitioner func(holdfast.Event, int) int
 	most        int // bytes of a batch
 }
 

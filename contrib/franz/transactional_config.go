@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/holdfast-go/holdfast"
 )
 
 // The defaults of TransactionalConfig.
@@ -26,8 +28,11 @@ type TransactionalConfig struct {
 	// for each lane. Several databases may share it; nothing else may write to it. Required.
 	MarksTopic string
 
-	// Partitioner says which partition an event goes to. Defaults to Murmur2, as the Java client and franz-go.
-	Partitioner Partitioner
+	// Partitioner says which of a topic's partitions an event goes to: 0 to partitions-1. It must look at nothing but the event's topic
+	// and key, or, for an event without a key, at its ID: then events of one key share a partition, which is what their order rests on,
+	// and an event that is sent again goes where it went before. It is called from many goroutines at once. Changing it on a live topic
+	// moves keys to other partitions, past their own earlier events. Defaults to Murmur2, as the Java client and franz-go.
+	Partitioner func(e holdfast.Event, partitions int) int
 
 	// ProduceTimeout bounds what one transaction may take. A partition that has not answered in it delays the lane that long, and its
 	// events are then published apart from the others'. A call may wait for three transactions. Between 1 s and 5 min. Defaults to 10 s.

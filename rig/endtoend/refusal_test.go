@@ -72,7 +72,7 @@ func TestRefusal_AnEventOneByteTooLargeBecomesALetterAndHoldsBackNobody(t *testi
 	const limit = "20000"
 	p := setupPath(t, pgtest.Container(t, pgtest.Image), kafkatest.Container(t), 2)
 	p.Topics = []string{p.Cluster.Topic(t, 2, "max.message.bytes", limit)}
-	plain := kafkago.PublisherConfig{Compression: kafkago.NoCompression} // so that bytes are bytes
+	plain := kafkago.PublisherConfig{Compression: -1} // so that bytes are bytes
 	sized := func(n int) holdfast.Event {
 		e := p.Event("big", 1)
 		e.Payload = make([]byte, n)
