@@ -35,7 +35,7 @@
 //
 //	contrib/franz (a module)  ->  relay/publish, inbox, inbox/source, holdfast, franz-go, compress, lz4, x/sync
 //	contrib/mskiam (a module) ->  kafkago/oauthbearer, kafka-go, aws-msk-iam-sasl-signer-go, aws-sdk-go-v2
-//	contrib/nats (a module)   ->  relay/publish, inbox, inbox/source, retry, holdfast, nats.go
+//	contrib/nats (a module)   ->  relay/publish, inbox/source, retry, holdfast, nats.go
 //	contrib/otel (a module)   ->  metrics, idempotency, webhook, inbox, relay, relay/publish, outbox, retry, holdfast, otel
 //	contrib/prometheus (a module) ->  metrics, client_golang
 //	contrib/redis (a module)  ->  idempotency/store, go-redis
