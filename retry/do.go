@@ -12,15 +12,15 @@ import (
 	"github.com/holdfast-go/holdfast/internal/foreign"
 )
 
-// Do calls fn until it returns nil, and then returns nil. Zero fields of p default to 5 attempts, 100 ms
-// base, 2 s cap and 10 s in all. The waits have full jitter: between nothing and 100, 200, 400 and 800 ms.
+// Do calls fn until it returns nil, and then returns nil. Zero fields of p default to 5 attempts, 100 ms base, 2 s cap and 10 s in
+// all. The waits have full jitter: between nothing and 100, 200, 400 and 800 ms.
 //
-// After a failure Do waits as long as the error asks for with [After], otherwise for p.Delay, and calls fn again. It
-// gives up if the error is marked [Permanent], or neither marked After nor of a class that is worth another attempt ([Classify],
-// [Class.Retryable]). It also gives up if p.Attempts is spent, or if p.Budget or ctx has ended or
-// would end during the wait. It never sleeps past either end. It then returns a [*GaveUpError] that wraps the last
-// error of fn, and ctx's own error if ctx has ended. If ctx has ended before the first call, Do doesn't call fn. Do
-// refuses a p that doesn't pass [Policy.Validate], also without a call.
+// After a failure Do waits as long as the error asks for with [After], otherwise for p.Delay, and calls fn again. It gives up after an
+// error that is not worth another attempt: one that is marked [Permanent], or one without After whose class is not retryable
+// ([Classify], [Class.Retryable]). It also gives up if p.Attempts is spent, or if p.Budget or ctx has ended or would end during the
+// wait. It never sleeps past either end. It then returns a [*GaveUpError] that wraps the last error of fn, and ctx's own error if ctx
+// has ended. If ctx has ended before the first call, Do doesn't call fn. Do refuses a p that doesn't pass [Policy.Validate], also
+// without a call.
 //
 // fn gets ctx unchanged. Budget limits when another attempt may begin; it doesn't cut an attempt short. If an attempt
 // may hang, let fn derive a deadline for each one. Do calls fn from its own goroutine, one call at a time. A panic in
