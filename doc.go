@@ -33,7 +33,7 @@
 // An arrow shows what a package imports besides internal packages and the standard library. Any of them may be imported by
 // cmd, examples, rig and the tests. A test of rig/internal/lint compares this drawing with the code, in both directions.
 //
-//	contrib/franz (a module)  ->  relay/publish, inbox, inbox/source, holdfast, franz-go, compress, lz4, x/sync
+//	contrib/franz (a module)  ->  relay/publish, inbox/source, holdfast, franz-go, compress, lz4, x/sync
 //	contrib/mskiam (a module) ->  kafkago/oauthbearer, kafka-go, aws-msk-iam-sasl-signer-go, aws-sdk-go-v2
 //	contrib/nats (a module)   ->  relay/publish, inbox/source, retry, holdfast, nats.go
 //	contrib/otel (a module)   ->  metrics, idempotency, webhook, inbox, relay, relay/publish, outbox, retry, holdfast, otel
@@ -42,7 +42,7 @@
 //	contrib/schemaregistry (a module) ->  retry, holdfast, avro, franz-go, protobuf
 //	contrib/sql (a module)    ->  outbox, holdfast
 //	contrib/sql/sqltx         ->  retry, holdfast, pgx
-//	kafkago                   ->  inbox, inbox/source, relay/publish, retry, holdfast, kafka-go, compress, x/sync
+//	kafkago                   ->  inbox/source, relay/publish, retry, holdfast, kafka-go, compress, x/sync
 //	kafkago/oauthbearer       ->  kafka-go
 //	direct                    ->  relay/publish, inbox, retry, holdfast
 //	console                   ->  find, waiting, dlq, inbox/source, pgx

@@ -7,7 +7,6 @@ import (
 
 	"github.com/segmentio/kafka-go"
 
-	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
@@ -22,7 +21,7 @@ func (s *session) Extents(ctx context.Context, at time.Time) (map[source.TopicPa
 	}
 	for _, topic := range s.g.Topics {
 		if counts[topic] == 0 {
-			return nil, fmt.Errorf("%w: topic %s does not exist, or this user may not see it", inbox.ErrConfiguration, topic)
+			return nil, fmt.Errorf("%w: topic %s does not exist, or this user may not see it", source.ErrConfiguration, topic)
 		}
 	}
 	all := map[source.TopicPartition]source.Extent{}

@@ -14,7 +14,7 @@ import (
 
 	"github.com/segmentio/kafka-go"
 
-	"github.com/holdfast-go/holdfast/inbox"
+	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
 // GroupConfig says which topics to consume as which consumer group.
@@ -29,7 +29,7 @@ type GroupConfig struct {
 	// nothing of a node that hands partitions over: so it must be longer than inbox.Config.StopTimeout, inbox.Config.Grace and a
 	// HeartbeatInterval together, or the group throws a node out while its handlers finish, and makes all others hand
 	// theirs over once more. Brokers have limits of their own (group.min.session.timeout.ms, group.max.session.timeout.ms):
-	// outside them Consume ends with inbox.ErrConfiguration.
+	// outside them Consume ends with source.ErrConfiguration.
 	// Defaults to inbox.Config.StopTimeout, inbox.Config.Grace and 15 s, at least 30 s.
 	SessionTimeout time.Duration
 
@@ -142,7 +142,7 @@ func (s *session) sessionRefused(ctx context.Context) error {
 		allowed = fmt.Sprintf("it allows %s to %s", least, most)
 	}
 	return fmt.Errorf("kafka group: %w: session timeout is %s: the broker refuses it, %s (%s, %s); change GroupConfig.SessionTimeout or the broker's settings",
-		inbox.ErrConfiguration, s.g.SessionTimeout, allowed, minSession, maxSession)
+		source.ErrConfiguration, s.g.SessionTimeout, allowed, minSession, maxSession)
 }
 
 // sessionRange asks the group's coordinator which session time-outs it allows.

@@ -48,8 +48,7 @@ const (
 //  9. Anything else, including context.Canceled: Transient, so that unknown failures are retried rather than given up.
 //
 // nil has the class "". Classify is pure, and many goroutines may call it at once. It never uses pgconn.SafeToRetry,
-// which from pgx v5.9.0 on answers true for a COMMIT that was carried out. A class does not say whether the failed attempt had an effect: an error after
-// a COMMIT whose answer was lost looks like any broken connection. Only the database knows (pg_xact_status, the idempotency row).
+// which from pgx v5.9.0 on answers true for a COMMIT that was carried out (see [Retryable]).
 func Classify(err error) Class {
 	if err == nil {
 		return ""

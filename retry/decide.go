@@ -30,7 +30,7 @@ type failure struct {
 // can use the time. An attempt that could begin only at the very moment the budget or the deadline ends counts as too
 // late.
 func (p Policy) decide(f failure, random float64) (wait time.Duration, reason string) {
-	if !worthAnother(f.err) {
+	if !Retryable(f.err) {
 		return 0, notRetryable
 	}
 	if p.Last(f.attempt) {

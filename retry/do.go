@@ -15,9 +15,8 @@ import (
 // Do calls fn until it returns nil, and then returns nil. Zero fields of p default to 5 attempts, 100 ms base, 2 s cap and 10 s in
 // all. The waits have full jitter: between nothing and 100, 200, 400 and 800 ms.
 //
-// After a failure Do waits as long as the error asks for with [After], otherwise for p.Delay, and calls fn again. It gives up after an
-// error that is not worth another attempt: one that is marked [Permanent], or one without After whose class is not retryable
-// ([Classify], [Class.Retryable]). It also gives up if p.Attempts is spent, or if p.Budget or ctx has ended or would end during the
+// After a failure Do waits as long as the error asks for with [After], otherwise for p.Delay, and calls fn again. It gives up if the
+// error isn't [Retryable]. It also gives up if p.Attempts is spent, or if p.Budget or ctx has ended or would end during the
 // wait. It never sleeps past either end. It then returns a [*GaveUpError] that wraps the last error of fn, and ctx's own error if ctx
 // has ended. If ctx has ended before the first call, Do doesn't call fn. Do refuses a p that doesn't pass [Policy.Validate], also
 // without a call.

@@ -64,12 +64,17 @@ type afterError struct {
 func (e *afterError) Error() string { return foreign.Text(e.err) }
 func (e *afterError) Unwrap() error { return e.err }
 
-// worthAnother reports whether another attempt may succeed after err. It is false for nil. The first of these that applies decides:
+// Retryable reports whether another attempt may succeed after err. It is false for nil.
+//
+// The first of these that applies decides:
 //
 //  1. [Permanent] says no.
 //  2. [After] says yes.
 //  3. The class of err decides: see [Classify] and [Class.Retryable].
-func worthAnother(err error) bool {
+//
+// It does not say whether the failed attempt had an effect. After a COMMIT whose answer was lost, err looks like any
+// broken connection. Only the database knows (pg_xact_status, the idempotency row).
+func Retryable(err error) bool {
 	if err == nil || IsPermanent(err) {
 		return false
 	}

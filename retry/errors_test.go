@@ -44,7 +44,7 @@ func TestErrors_NoErrorStaysNoErrorWhenMarked(t *testing.T) {
 	if err := After(nil, time.Second); err != nil {
 		t.Errorf("After(nil, 1s) = %v", err)
 	}
-	if IsPermanent(nil) || worthAnother(nil) {
+	if IsPermanent(nil) || Retryable(nil) {
 		t.Error("nil is permanent or retryable")
 	}
 	if d, ok := AfterOf(nil); d != 0 || ok {
@@ -105,8 +105,8 @@ func TestErrors_TheMoreExplicitWordDecidesWhatIsRetryable(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
-			if got := worthAnother(row.err); got != row.want {
-				t.Errorf("%v is worth another attempt: %t", row.err, got)
+			if got := Retryable(row.err); got != row.want {
+				t.Errorf("Retryable(%v) = %t", row.err, got)
 			}
 		})
 	}

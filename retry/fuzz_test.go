@@ -55,7 +55,7 @@ func FuzzEveryErrorHasAClassThatWrappingKeeps(f *testing.F) {
 			if got := Classify(wrapped); got != class {
 				t.Fatalf("%v: %q, and wrapped %q", err, class, got)
 			}
-			if IsPermanent(wrapped) != IsPermanent(err) || worthAnother(wrapped) != worthAnother(err) {
+			if IsPermanent(wrapped) != IsPermanent(err) || Retryable(wrapped) != Retryable(err) {
 				t.Fatalf("%v is judged otherwise when it is wrapped", err)
 			}
 			d, said := AfterOf(err)

@@ -39,8 +39,8 @@ func classOf(code string) (class Class, retryable bool) {
 }
 
 // Retryable reports whether failures of this class are worth another attempt. That holds for RateLimit, Timeout,
-// Unavailable and Transient, and for nothing that isn't one of the eight classes. If you have an error, ask
-// [IsPermanent] and [AfterOf] first: it may be marked whatever its class.
+// Unavailable and Transient, and for nothing that isn't one of the eight classes. If you have an error, use the
+// function [Retryable]: an error may be marked [Permanent] whatever its class.
 func (c Class) Retryable() bool {
 	_, retryable := classOf(string(c))
 	return retryable && c.known()

@@ -40,8 +40,8 @@ func TestTaxonomy_TheTaxonomyIsTheDocuments(t *testing.T) {
 		}
 		// What another service answers with this code means the same, whatever its status.
 		err := ErrorOf(&http.Response{StatusCode: http.StatusTeapot, Header: http.Header{codeHeader: {row.code}}})
-		if Classify(err) != row.class || worthAnother(err) != row.retry {
-			t.Errorf("%v is of class %s, retryable: %t", err, Classify(err), worthAnother(err))
+		if Classify(err) != row.class || Retryable(err) != row.retry {
+			t.Errorf("%v is of class %s, retryable: %t", err, Classify(err), Retryable(err))
 		}
 	}
 	if codeHeader != "Error-Code" {
@@ -85,8 +85,8 @@ func TestTaxonomy_AnAnswerIsAnErrorOfItsCodeOrItsStatus(t *testing.T) {
 		if !asked {
 			after = -1
 		}
-		if Classify(err) != row.class || worthAnother(err) != row.retry || after != row.after || err.Error() != row.text {
-			t.Errorf("%d %v: %v of class %s, retryable %t, after %s", row.status, row.header, err, Classify(err), worthAnother(err), after)
+		if Classify(err) != row.class || Retryable(err) != row.retry || after != row.after || err.Error() != row.text {
+			t.Errorf("%d %v: %v of class %s, retryable %t, after %s", row.status, row.header, err, Classify(err), Retryable(err), after)
 		}
 	}
 }

@@ -20,6 +20,9 @@ func TestUserErrors_AnErrorThatMayPanicHasAClassAndIsRetried(t *testing.T) {
 			if class := retry.Classify(bad.Err); !permanent && class != retry.Transient || permanent && class != retry.Validation {
 				t.Errorf("its class is %s", class)
 			}
+			if retry.Retryable(bad.Err) == permanent {
+				t.Errorf("permanent: %v, and retryable as well", permanent)
+			}
 			if d, ok := retry.AfterOf(retry.After(bad.Err, time.Second)); !ok || d != time.Second {
 				t.Errorf("marked with a second, it says %s, %v", d, ok)
 			}

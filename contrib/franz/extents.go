@@ -7,7 +7,6 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 
-	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
@@ -29,7 +28,7 @@ func (s *session) Extents(ctx context.Context, at time.Time) (map[source.TopicPa
 			return nil, fmt.Errorf("topic %s: %w", topic, d.err)
 		}
 		if len(d.leaders) == 0 {
-			return nil, fmt.Errorf("%w: topic %s does not exist, or this user may not see it", inbox.ErrConfiguration, topic)
+			return nil, fmt.Errorf("%w: topic %s does not exist, or this user may not see it", source.ErrConfiguration, topic)
 		}
 		for n, leader := range d.leaders {
 			if leader < 0 {

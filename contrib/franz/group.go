@@ -13,7 +13,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/inbox/source"
 )
 
@@ -210,7 +209,7 @@ func (s *session) takeTrouble() error {
 		return nil
 	case errors.Is(err, kerr.InvalidSessionTimeout):
 		return fmt.Errorf("kafka group: %w: session timeout is %s: the broker refuses it (group.min.session.timeout.ms, group.max.session.timeout.ms); "+
-			"change GroupConfig.SessionTimeout or the broker's settings: %w", inbox.ErrConfiguration, s.g.SessionTimeout, err)
+			"change GroupConfig.SessionTimeout or the broker's settings: %w", source.ErrConfiguration, s.g.SessionTimeout, err)
 	case errors.Is(err, kerr.InconsistentGroupProtocol):
 		return fmt.Errorf("join the group: a member of it does not rebalance cooperatively: stop those, and start nodes of this package: %w", err)
 	}
