@@ -90,11 +90,7 @@ func (rt *route) requested(r *http.Request, name string, completed bool) (reques
 	if rt.g.c.Observer.OnRequest == nil {
 		return r, func() {}
 	}
-	ctx, ended := rt.g.c.Observer.OnRequest(r.Context(), Requested{
-		Request:   r,
-		Route:     name,
-		Completed: completed,
-	})
+	ctx, ended := rt.g.c.Observer.OnRequest(r.Context(), r, name, completed)
 	return r.WithContext(ctx), ended
 }
 

@@ -25,13 +25,6 @@ const (
 	Unusable    Result = "unusable"    // the stored answer cannot be read or trusted: investigate
 )
 
-// Requested is a guarded request that has arrived. Nothing of it is checked.
-type Requested struct {
-	Request   *http.Request
-	Route     string // as Outcome.Route
-	Completed bool   // Guard.Run runs it: no client waits for the answer
-}
-
 // Outcome describes one request to an Observer.
 type Outcome struct {
 	Result    Result
@@ -60,10 +53,11 @@ type Abandoned struct {
 // Observer receives what a Guard does. Any field may be nil. The functions are called inline, from many goroutines at
 // once, and must be quick.
 type Observer struct {
-	// OnRequest is called for each guarded request when it arrives, with its context. The request goes on with the context that it
-	// returns, which must be made from the given one: the handler and OnOutcome get it. ended is called once, when the answer is
-	// written or a panic continues. Requests that Run completes (Route.Complete) call it too, with the request that Complete made.
-	OnRequest func(ctx context.Context, r Requested) (requests context.Context, ended func())
+	// OnRequest is called for each guarded request when it arrives, with its context, before anything of it is checked. route is as
+	// Outcome.Route. completed says that Run completes the request (Route.Complete, which made it): no client waits for the answer.
+	// The request goes on with the context that OnRequest returns, which must be made from the given one: the handler and OnOutcome
+	// get it. ended is called once, when the answer is written or a panic continues.
+	OnRequest func(ctx context.Context, r *http.Request, route string, completed bool) (requests context.Context, ended func())
 
 	// OnOutcome is called once for each guarded request, when its answer is decided. The context is the request's, with
 	// its span.

@@ -43,16 +43,16 @@ func Outbox(meter Meter) (outbox.Observer, error) {
 		return outbox.Observer{}, m.err
 	}
 	topics := &bounded{most: maxTopics, none: "unnamed", rest: "other"}
-	return outbox.Observer{OnWrite: func(ctx context.Context, w outbox.Writing) (map[string]string, func(error)) {
+	return outbox.Observer{OnWrite: func(ctx context.Context, events []holdfast.Event) (map[string]string, func(error)) {
 		begun := time.Now()
 		return nil, func(err error) {
 			took.record(ctx, time.Since(begun).Seconds(), systemHoldfast, "create", "", errorType(err))
 			if err != nil {
 				return
 			}
-			for from := 0; from < len(w.Events); { // Most often all have one topic.
-				topic, to := w.Events[from].Topic, from
-				for to < len(w.Events) && w.Events[to].Topic == topic {
+			for from := 0; from < len(events); { // Most often all have one topic.
+				topic, to := events[from].Topic, from
+				for to < len(events) && events[to].Topic == topic {
 					to++
 				}
 				written.record(ctx, float64(to-from), topics.name(topic))

@@ -11,18 +11,13 @@ import (
 // Observer sees what an Outbox does. Any field may be nil. The functions are called in line, from many goroutines at once,
 // and must be quick. The events carry payloads: keep those out of logs.
 type Observer struct {
-	// OnWrite is called by each Write of events, with its context, before anything is checked or sent. ended is called once, with
-	// the error that Write returns.
+	// OnWrite is called by each Write, with its context and its events, before anything is checked or sent. The events belong to the
+	// caller of Write: copy what you keep. ended is called once, with the error that Write returns.
 	//
 	// headers travel with each of the events, as traceparent does. An event that has one of these headers itself gets none of
 	// them. Headers that could not be written, because their name or value is not valid, or because the event would exceed a limit
 	// with them, are left out: what observes a change does not fail it.
-	OnWrite func(ctx context.Context, w Writing) (headers map[string]string, ended func(err error))
-}
-
-// Writing is a call of Write. Events belongs to the caller of Write: copy what you keep.
-type Writing struct {
-	Events []holdfast.Event
+	OnWrite func(ctx context.Context, events []holdfast.Event) (headers map[string]string, ended func(err error))
 }
 
 // withHeaders returns the events with more headers, except for those that have one of them or would exceed a limit. The given

@@ -19,11 +19,11 @@ func TestObserver_AnObserverGivesTheEventsOfAWriteTheirTrace(t *testing.T) {
 	db := setup(t)
 	var more map[string]string
 	var told []string
-	out, err := outbox.New(outbox.Config{Observer: outbox.Observer{OnWrite: func(ctx context.Context, w outbox.Writing) (map[string]string, func(error)) {
+	out, err := outbox.New(outbox.Config{Observer: outbox.Observer{OnWrite: func(ctx context.Context, events []holdfast.Event) (map[string]string, func(error)) {
 		if ctx != t.Context() {
 			t.Error("the context is not that of Write")
 		}
-		n := len(w.Events)
+		n := len(events)
 		return more, func(err error) { told = append(told, fmt.Sprint(n, " ", err != nil)) }
 	}}})
 	if err != nil {

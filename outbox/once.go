@@ -98,7 +98,7 @@ func (o *Outbox) writeOnce(ctx context.Context, query Query, dedupeKey string, e
 	var headers map[string]string
 	if o.observer.OnWrite != nil {
 		var ended func(error)
-		headers, ended = o.observer.OnWrite(ctx, Writing{Events: events})
+		headers, ended = o.observer.OnWrite(ctx, events)
 		defer func() { ended(err) }()
 	}
 	args, err := o.onceArgs(ctx, dedupeKey, events, headers)

@@ -36,7 +36,7 @@ func (o *Outbox) write(ctx context.Context, exec Exec, events []holdfast.Event) 
 	var headers map[string]string
 	if o.observer.OnWrite != nil {
 		var ended func(error)
-		headers, ended = o.observer.OnWrite(ctx, Writing{Events: events})
+		headers, ended = o.observer.OnWrite(ctx, events)
 		defer func() { ended(err) }()
 	}
 	sql, args, err := o.statement(ctx, events, headers)

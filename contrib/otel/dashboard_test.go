@@ -24,7 +24,6 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/instruments"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/metrics"
-	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
 	"github.com/holdfast-go/holdfast/relay/publish"
 	"github.com/holdfast-go/holdfast/retry"
@@ -81,7 +80,7 @@ func scraped(t *testing.T) map[string][]string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, wrote := writes.OnWrite(t.Context(), outbox.Writing{Events: []holdfast.Event{{Topic: "orders"}}})
+	_, wrote := writes.OnWrite(t.Context(), []holdfast.Event{{Topic: "orders"}})
 	wrote(nil)
 	_, sent := publishing.OnPublish(t.Context(), relay.Publishing{Topic: "orders"})
 	sent([]error{errors.New("planned")})

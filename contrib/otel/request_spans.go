@@ -29,20 +29,20 @@ func IdempotencySpans(tracer trace.Tracer, o idempotency.Observer) idempotency.O
 		}
 		return o
 	}
-	o.OnRequest = func(ctx context.Context, r idempotency.Requested) (context.Context, func()) {
+	o.OnRequest = func(ctx context.Context, r *http.Request, route string, completed bool) (context.Context, func()) {
 		ended := func() {}
 		if before != nil {
-			ctx, ended = before(ctx, r)
+			ctx, ended = before(ctx, r, route, completed)
 		}
 		name, kind := "request", trace.SpanKindInternal
-		if r.Route != "" {
-			name += " " + r.Route
+		if route != "" {
+			name += " " + route
 		}
 		if !trace.SpanContextFromContext(ctx).IsValid() {
-			if caller := callerOf(r.Request.Header); caller.IsValid() {
+			if caller := callerOf(r.Header); caller.IsValid() {
 				ctx = trace.ContextWithRemoteSpanContext(ctx, caller)
 			}
-			if !r.Completed {
+			if !completed {
 				kind = trace.SpanKindServer
 			}
 		}

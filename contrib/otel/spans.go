@@ -9,6 +9,7 @@ import (
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
@@ -21,24 +22,24 @@ import (
 // the trace of Write's context. A function that o already has is called too; the span's headers win over those that it gives.
 func OutboxSpans(tracer trace.Tracer, o outbox.Observer) outbox.Observer {
 	before := o.OnWrite
-	o.OnWrite = func(ctx context.Context, w outbox.Writing) (map[string]string, func(error)) {
+	o.OnWrite = func(ctx context.Context, events []holdfast.Event) (map[string]string, func(error)) {
 		var more map[string]string
 		ended := func(error) {}
 		if before != nil {
-			more, ended = before(ctx, w)
+			more, ended = before(ctx, events)
 		}
-		first := &w.Events[0]
+		first := &events[0]
 		name := "create " + first.Topic
-		attributes := []attribute.KeyValue{attrSystem.String(systemHoldfast), attrOperation.String("create"), attrOperationType.String("create"), attrBatch.Int(len(w.Events))}
-		for i := range w.Events {
-			if w.Events[i].Topic != first.Topic {
+		attributes := []attribute.KeyValue{attrSystem.String(systemHoldfast), attrOperation.String("create"), attrOperationType.String("create"), attrBatch.Int(len(events))}
+		for i := range events {
+			if events[i].Topic != first.Topic {
 				name = "create"
 			}
 		}
 		if name != "create" {
 			attributes = append(attributes, attrDestination.String(first.Topic))
 		}
-		if len(w.Events) == 1 && first.ID != "" {
+		if len(events) == 1 && first.ID != "" {
 			attributes = append(attributes, attrEventID.String(first.ID), attrMessageID.String(first.ID))
 		}
 		ctx, span := tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(attributes...))

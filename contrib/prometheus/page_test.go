@@ -37,7 +37,7 @@ var rewrite = flag.Bool("rewrite", false, "write the list of metrics in docs/ref
 func tellAll(t *testing.T, c *holdfastprometheus.Collector) {
 	t.Helper()
 	ctx, planned := t.Context(), errors.New("planned")
-	_, ended := need[outbox.Observer](t)(metrics.Outbox(c)).OnWrite(ctx, outbox.Writing{Events: []holdfast.Event{{Topic: "orders"}}})
+	_, ended := need[outbox.Observer](t)(metrics.Outbox(c)).OnWrite(ctx, []holdfast.Event{{Topic: "orders"}})
 	ended(nil)
 	r := need[relay.Observer](t)(metrics.Relay(c))
 	_, published := r.OnPublish(ctx, relay.Publishing{Topic: "orders"})
