@@ -95,7 +95,7 @@ func TestBroken_ABrokerThatIsGoneHoldsTheLaneAndIsFoundAgain(t *testing.T) {
 	}
 	mu.Unlock()
 	for range 3 {
-		if got := faultOf(k.Publish(t.Context(), event)[0]); got != publish.FaultBroker {
+		if got := FaultOf(k.Publish(t.Context(), event)[0]); got != publish.FaultBroker {
 			t.Errorf("the fault is %q", got)
 		}
 	}
@@ -167,7 +167,7 @@ func TestBroken_ARequestWithoutAnAnswerLeavesNoConnectionBehind(t *testing.T) {
 	publishAll(t, k, []holdfast.Event{{Topic: "t", ID: "1"}}, func() {}) // a busy machine may need more than one request's time
 	close(muted)
 	answers := k.Publish(t.Context(), []holdfast.Event{{Topic: "t", ID: "2"}})
-	if got := faultOf(answers[0]); got != publish.FaultBroker {
+	if got := FaultOf(answers[0]); got != publish.FaultBroker {
 		t.Errorf("the fault is %q: %v", got, answers[0])
 	}
 	select {

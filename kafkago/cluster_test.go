@@ -60,7 +60,7 @@ func publishAll(t *testing.T, k *Publisher, events []holdfast.Event, between fun
 			if err == nil {
 				continue
 			}
-			if last = err; faultOf(err) == publish.FaultRecord {
+			if last = err; FaultOf(err) == publish.FaultRecord {
 				t.Fatalf("event %d: %v", i, err)
 			}
 			left = append(left, events[i])
@@ -153,7 +153,7 @@ func TestCluster_OneRecordAByteTooLargeIsRefusedAloneAmongGoodOnes(t *testing.T)
 		longest := 1500
 		for refused := false; !refused; {
 			err := k.Publish(t.Context(), []holdfast.Event{sized("00", "k", longest+1)})[0]
-			if refused = faultOf(err) == publish.FaultRecord; err == nil { // else the topic is new, or the broker slow: it is asked again
+			if refused = FaultOf(err) == publish.FaultRecord; err == nil { // else the topic is new, or the broker slow: it is asked again
 				longest++
 			}
 		}
@@ -335,8 +335,8 @@ func TestCluster_AnotherLeaderIsAskedWhenOneGivesNoAnswer(t *testing.T) {
 	} {
 		cut(step.away)
 		for i := range 3 {
-			if answer := k.Publish(t.Context(), e)[0]; faultOf(answer) != step.want {
-				t.Errorf("%s, try %d: the fault is %q: %v", step.name, i, faultOf(answer), answer)
+			if answer := k.Publish(t.Context(), e)[0]; FaultOf(answer) != step.want {
+				t.Errorf("%s, try %d: the fault is %q: %v", step.name, i, FaultOf(answer), answer)
 			}
 		}
 	}

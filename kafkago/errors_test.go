@@ -28,7 +28,7 @@ func TestErrors_OnlyWhatIsWrongWithTheRecordItselfSpendsAttempts(t *testing.T) {
 	want := []kafka.Error{kafka.InvalidMessage, kafka.MessageSizeTooLarge, kafka.RecordListTooLarge, kafka.InvalidRecord}
 	var got []kafka.Error
 	for code := kafka.Unknown; code <= lastCode; code++ {
-		if code != 0 && faultOf(code) == publish.FaultRecord {
+		if code != 0 && FaultOf(code) == publish.FaultRecord {
 			got = append(got, code)
 		}
 	}
@@ -42,7 +42,7 @@ func TestErrors_EveryCodeOfKafkaHoldsSomething(t *testing.T) {
 		if code == 0 {
 			continue
 		}
-		err := publishError("orders", 3, faultOf(code), code)
+		err := publishError("orders", 3, FaultOf(code), code)
 		if want := kafkafault.Of(int(code)).Fault; err.Fault != want {
 			t.Errorf("%v is %q, and by the table of both clients %q", code, err.Fault, want)
 		}
@@ -55,7 +55,7 @@ func TestErrors_EveryCodeOfKafkaHoldsSomething(t *testing.T) {
 			t.Errorf("%v, a fault of the %s, is of class %q", code, err.Fault, class)
 		}
 	}
-	if got := faultOf(kafka.Error(4711)); got != publish.FaultPartition {
+	if got := FaultOf(kafka.Error(4711)); got != publish.FaultPartition {
 		t.Errorf("a code of the future is %q", got)
 	}
 }
@@ -99,7 +99,7 @@ func TestErrors_FaultOf(t *testing.T) {
 		{"a foreign error that says so itself", wrap(faultyError{publish.FaultTopic}), publish.FaultTopic, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			if got := faultOf(test.err); got != test.fault {
+			if got := FaultOf(test.err); got != test.fault {
 				t.Errorf("fault %q, want %q", got, test.fault)
 			}
 			if test.class == "" {

@@ -12,10 +12,10 @@ import (
 	"github.com/holdfast-go/holdfast/retry"
 )
 
-// faultOf says what an error of kafka-go means for a relay: "" for nil. An
+// FaultOf says what an error of kafka-go means for a relay, for a publish.Publisher of your own on kafka-go: "" for nil. An
 // error that says so itself is believed, as publish.FaultOf does. A kafka.Error is looked up in a table of all codes that a
 // broker answers to a Produce or Metadata request. Of all others only those that are retry.Permanent are the record's own.
-func faultOf(err error) publish.Fault {
+func FaultOf(err error) publish.Fault {
 	return kafkafault.Said(err, meaningOf)
 }
 

@@ -84,20 +84,20 @@ func FuzzEveryErrorIsSomebodysFault(f *testing.F) {
 		if shape&2 != 0 {
 			err = retry.Permanent(err)
 		}
-		fault := faultOf(err)
+		fault := FaultOf(err)
 		if !slices.Contains(faults, fault) {
 			t.Fatalf("%v is the fault of %q", err, fault)
 		}
 		wrapped := fmt.Errorf("%s: %w", text, err)
-		if got := faultOf(wrapped); got != fault {
+		if got := FaultOf(wrapped); got != fault {
 			t.Fatalf("%v: %q, and wrapped %q", err, fault, got)
 		}
-		if got := faultOf(errors.Join(errors.New(text), err)); got != fault {
+		if got := FaultOf(errors.Join(errors.New(text), err)); got != fault {
 			t.Fatalf("%v: %q, and joined %q", err, fault, got)
 		}
 		for _, said := range faults {
 			e := publishError(text, code, said, err)
-			if got := faultOf(fmt.Errorf("publish: %w", e)); got != said {
+			if got := FaultOf(fmt.Errorf("publish: %w", e)); got != said {
 				t.Fatalf("a PublishError says %q, and FaultOf %q", said, got)
 			}
 			class := retry.Classify(e)

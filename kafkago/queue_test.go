@@ -133,7 +133,7 @@ func (s scenario) batched(t *rapid.T) (log map[partitionName][]string, answers [
 				q.Settle(slices.Clone(batch), nil, nil)
 				continue
 			}
-			q.Settle(batch, &publish.Error{Topic: q.Topic, Partition: q.Partition, Fault: faultOf(err), Err: err}, named)
+			q.Settle(batch, &publish.Error{Topic: q.Topic, Partition: q.Partition, Fault: FaultOf(err), Err: err}, named)
 		}
 	}
 	return log, outline(errs), failed

@@ -126,8 +126,8 @@ func TestSecure_WhatABrokerRefusesIsSaidWithItsRemedy(t *testing.T) {
 			if err == nil || !strings.HasPrefix(err.Error(), "connect to kafka-1:9092: authenticate by PLAIN: ") || !strings.Contains(err.Error(), row.want) || retry.Classify(err) != row.class {
 				t.Errorf("%s: %v", retry.Classify(err), err)
 			}
-			if faultOf(err) != publish.FaultBroker {
-				t.Errorf("the fault is %q", faultOf(err))
+			if FaultOf(err) != publish.FaultBroker {
+				t.Errorf("the fault is %q", FaultOf(err))
 			}
 			if !unanswered(err) {
 				t.Error("that other brokers may be reached is not looked at")

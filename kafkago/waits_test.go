@@ -65,7 +65,7 @@ func TestWaits_ARequestEndsAtProduceTimeoutOrAtTheCallersDeadline(t *testing.T) 
 			if waited := time.Since(began); waited != test.want {
 				t.Errorf("came back after %v, want %v", waited, test.want)
 			}
-			if faultOf(answers[0]) != publish.FaultBroker || retry.Classify(answers[0]) != retry.Timeout {
+			if FaultOf(answers[0]) != publish.FaultBroker || retry.Classify(answers[0]) != retry.Timeout {
 				t.Error(answers[0])
 			}
 		}
@@ -154,7 +154,7 @@ func TestWaits_ManyPartitionsOfASilentClusterAskOnceForEachLeader(t *testing.T) 
 		k := s.publisher(t, PublisherConfig{ProduceTimeout: 3 * time.Second, Partitioner: byKey})
 		began := time.Now()
 		for i, err := range k.Publish(t.Context(), keyed(strings.Split("abcdefghijklmnopqrst", "")...)) {
-			if faultOf(err) != publish.FaultBroker {
+			if FaultOf(err) != publish.FaultBroker {
 				t.Errorf("event %d: %v", i, err)
 			}
 		}
@@ -182,14 +182,14 @@ func TestWaits_ACallerThatStopsDoesNotWaitForOtherLeaders(t *testing.T) {
 			other = k.Publish(t.Context(), keyed("a"))[0]
 		})
 		began := time.Now()
-		if got := faultOf(k.Publish(ctx, keyed("a"))[0]); got != publish.FaultBroker {
+		if got := FaultOf(k.Publish(ctx, keyed("a"))[0]); got != publish.FaultBroker {
 			t.Errorf("the fault is %q", got)
 		}
 		if took := time.Since(began); took != 3010*time.Millisecond {
 			t.Errorf("it took %v", took)
 		}
 		done.Wait()
-		if faultOf(other) != publish.FaultPartition || s.questions != 1 {
+		if FaultOf(other) != publish.FaultPartition || s.questions != 1 {
 			t.Errorf("the one who goes on was told %v, by %d questions", other, s.questions)
 		}
 	})
@@ -244,7 +244,7 @@ func TestWaits_MetadataIsKeptForItsTimeAndAskedForAgainAfterAFailure(t *testing.
 		}
 		s.metadata = nil
 		delete(s.topics, "t")
-		if got := faultOf(k.Publish(t.Context(), keyed("a"))[0]); got != publish.FaultTopic {
+		if got := FaultOf(k.Publish(t.Context(), keyed("a"))[0]); got != publish.FaultTopic {
 			t.Errorf("the fault of a topic that was deleted is %q", got)
 		}
 	})

@@ -63,7 +63,7 @@ func publishAll(t testing.TB, k *Publisher, events []holdfast.Event) {
 			if err == nil {
 				continue
 			}
-			if last = err; faultOf(err) == publish.FaultRecord {
+			if last = err; FaultOf(err) == publish.FaultRecord {
 				t.Fatalf("event %d: %v", i, err)
 			}
 			left = append(left, events[i])

@@ -11,10 +11,10 @@ import (
 	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
-// faultOf says what an error of franz-go means for a relay: "" for nil. An error that
+// FaultOf says what an error of franz-go means for a relay, for a publish.Publisher of your own on franz-go: "" for nil. An error that
 // says so itself is believed, as publish.FaultOf does. A *kerr.Error is looked up in a table of all codes that a broker answers to a
 // Produce or Metadata request. Of all others only those that are retry.Permanent are the record's own.
-func faultOf(err error) publish.Fault {
+func FaultOf(err error) publish.Fault {
 	return kafkafault.Said(err, meaningOf)
 }
 

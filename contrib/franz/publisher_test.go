@@ -101,7 +101,7 @@ func TestPublisher_ABatchWhoseAnswerWasLostIsWrittenOnce(t *testing.T) {
 				publishAll(t, k, []holdfast.Event{{Topic: topic, ID: "new", Type: "x"}}) // the topic is new, and the connection made
 				c.armed.Store(1)
 				for i, err := range k.Publish(t.Context(), numbered(topic, 1, 10)) {
-					if faultOf(err) != publish.FaultBroker {
+					if FaultOf(err) != publish.FaultBroker {
 						t.Fatalf("event %d, whose answer is lost: %v", i, err)
 					}
 				}
@@ -298,7 +298,7 @@ func TestPublisher_ABatchIsAskedForAgainAfterItsLeaderHasMoved(t *testing.T) {
 			once = true
 			return answerWith(topic, code), nil
 		}
-		if err := k.Publish(t.Context(), numbered(topic, 2, 2))[0]; faultOf(err) != publish.FaultPartition {
+		if err := k.Publish(t.Context(), numbered(topic, 2, 2))[0]; FaultOf(err) != publish.FaultPartition {
 			t.Errorf("%v: %v", code, err)
 		}
 		publishAll(t, k, numbered(topic, 3, 3)) // of another lane
@@ -342,7 +342,7 @@ func TestPublisher_ACompactedTopicRefusesOnlyTheEventsWithoutAKey(t *testing.T) 
 	publishAll(t, k, []holdfast.Event{{Topic: topic, ID: "new", Key: "new"}})
 	var faults []publish.Fault
 	for _, err := range k.Publish(t.Context(), events) {
-		faults = append(faults, faultOf(err))
+		faults = append(faults, FaultOf(err))
 	}
 	if want := []publish.Fault{"", publish.FaultRecord, "", publish.FaultRecord, ""}; !slices.Equal(faults, want) {
 		t.Errorf("the faults are %q, want %q", faults, want)
@@ -358,7 +358,7 @@ func TestPublisher_EveryCodeMeansWhatTheTableOfKafkaSays(t *testing.T) {
 		if code == 0 {
 			continue
 		}
-		if ours, want := faultOf(kerr.ErrorForCode(code)), kafkafault.Of(int(code)).Fault; ours != want {
+		if ours, want := FaultOf(kerr.ErrorForCode(code)), kafkafault.Of(int(code)).Fault; ours != want {
 			t.Errorf("code %d (%v) is the fault of %q, and by the table of %q", code, kerr.ErrorForCode(code), ours, want)
 		}
 	}
@@ -429,7 +429,7 @@ func TestPublisher_AnAnswerSaysWhatKindOfErrorItIs(t *testing.T) {
 	mu.Lock()
 	away[meta[leader]] = true
 	mu.Unlock()
-	if got := faultOf(k.Publish(t.Context(), e)[0]); got != publish.FaultPartition {
+	if got := FaultOf(k.Publish(t.Context(), e)[0]); got != publish.FaultPartition {
 		t.Errorf("the leader alone is away, and it is the fault of %q", got)
 	}
 	mu.Lock()
@@ -438,7 +438,7 @@ func TestPublisher_AnAnswerSaysWhatKindOfErrorItIs(t *testing.T) {
 	}
 	mu.Unlock()
 	k = client()
-	if got := faultOf(k.Publish(t.Context(), e)[0]); got != publish.FaultBroker {
+	if got := FaultOf(k.Publish(t.Context(), e)[0]); got != publish.FaultBroker {
 		t.Errorf("all are away, and it is the fault of %q", got)
 	}
 }

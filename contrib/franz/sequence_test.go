@@ -64,7 +64,7 @@ func TestSequence_CallsForAPartitionShareABatch(t *testing.T) {
 					if c.refused && lane == 3 {
 						want = publish.FaultRecord
 					}
-					if got := faultOf(err); got != want {
+					if got := FaultOf(err); got != want {
 						t.Errorf("lane %d: the fault is %q, want %q: %v", lane, got, want, err)
 					}
 				}

@@ -51,8 +51,8 @@ func publishLate(t *testing.T, k *Publisher, way int, topic string, events []hol
 	publishAll(t, k, []holdfast.Event{{Topic: topic, ID: "new", Type: "x"}})
 	armed.Store(1)
 	for i, err := range k.Publish(t.Context(), events) {
-		if faultOf(err) != late[way].told {
-			t.Fatalf("event %d: the fault is %q, want %q: %v", i, faultOf(err), late[way].told, err)
+		if FaultOf(err) != late[way].told {
+			t.Fatalf("event %d: the fault is %q, want %q: %v", i, FaultOf(err), late[way].told, err)
 		}
 	}
 	if late[way].found {
