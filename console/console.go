@@ -238,7 +238,7 @@ func (c *Console) fail(w http.ResponseWriter, v *visit, err error) {
 		status, text = http.StatusUnprocessableEntity, err.Error()
 	case errors.Is(err, dlq.ErrNotFound):
 		status, text = http.StatusNotFound, err.Error()
-	case errors.Is(err, dlq.ErrNotOpen), errors.Is(err, dlq.ErrNotReplayable), errors.Is(err, dlq.ErrEncrypted),
+	case errors.Is(err, dlq.ErrNotOpen), errors.As(err, new(*dlq.NotReplayableError)), errors.Is(err, dlq.ErrEncrypted),
 		errors.Is(err, waiting.ErrBehindLetter), errors.Is(err, waiting.ErrNotFound), errors.Is(err, waiting.ErrPaused), errors.Is(err, waiting.ErrBeingSent):
 		status, text = http.StatusConflict, err.Error()
 	default:

@@ -2,6 +2,7 @@ package dlq_test
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"testing"
 
@@ -61,4 +62,13 @@ func running(t testing.TB, run func(context.Context) error) (stop func()) {
 	})
 	t.Cleanup(stop)
 	return stop
+}
+
+// whyNot is why a letter could not be replayed, as its error says to programs; "" if it says nothing of that.
+func whyNot(err error) string {
+	var why *dlq.NotReplayableError
+	if !errors.As(err, &why) {
+		return ""
+	}
+	return why.Why
 }

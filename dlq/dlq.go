@@ -35,29 +35,37 @@ var ErrNotFound = errors.New("no such letter")
 // ErrNotOpen says that the letter's state does not allow the change. Errors wrap it.
 var ErrNotOpen = errors.New("the letter is not open")
 
-// ErrNotReplayable says that a letter cannot be replayed as it is. The error of Replay wraps it, and says of each such letter why, and what
-// to do:
-//
-//   - Its event already waits in the consumer's queue under the same id. That one must finish first.
-//   - Its event was handled after all, when it came again, so that its handler must not run once more. Discard the letter.
-//   - Its record was too large to be taken in (inbox.Config.MemoryBudget). Its value is in Kafka only, and a replay would give the handler
-//     none. Edit gives the letter a payload.
-//   - Its event cannot be sent, because somebody wrote its row by SQL, past the functions for writers.
-var ErrNotReplayable = errors.New("the letter cannot be replayed as it is")
+// NotReplayableError says why a letter cannot be replayed as it is. The error of Replay wraps one for each such letter. It is read-only.
+type NotReplayableError struct {
+	// Why is the reason, in a word for programs:
+	//
+	//   - "waiting": its event already waits in the consumer's queue under the same id. That one must finish first.
+	//   - "handled": its event was handled after all, when it came again, so that its handler must not run once more. Discard the letter.
+	//   - "left-out": its record was too large to be taken in (inbox.Config.MemoryBudget). Its value is in Kafka only, and a replay would
+	//     give the handler none. Edit gives the letter a payload.
+	//   - "malformed": its event cannot be sent, because somebody wrote its row by SQL, past the functions for writers.
+	Why string
 
-// notReplayable is one reason why a letter cannot be replayed.
-type notReplayable string
+	problem string // why, and what to do
+}
 
-const (
-	errWaiting   notReplayable = "an event with the same id is already waiting to be handled"
-	errHandled   notReplayable = "the event was handled when it came again: discard the letter"
-	errLeftOut   notReplayable = "the record was too large to be taken in, and its value is in the topic only: read it there and edit the letter, or discard it"
-	errMalformed notReplayable = "the event cannot be sent as it is"
+func (e *NotReplayableError) Error() string { return e.problem }
+
+var (
+	errWaiting   = &NotReplayableError{"waiting", "an event with the same id is already waiting to be handled: replay the letter when that is done"}
+	errHandled   = &NotReplayableError{"handled", "the event was handled when it came again: discard the letter"}
+	errLeftOut   = &NotReplayableError{"left-out", "the record was too large to be taken in, and its value is in the topic only: read it there and edit the letter, or discard it"}
+	errMalformed = &NotReplayableError{"malformed", "the event cannot be sent as it is"}
 )
 
-func (why notReplayable) Error() string { return string(why) }
-
-func (notReplayable) Unwrap() error { return ErrNotReplayable }
+// notReplayable is the reason in an error why a letter cannot be replayed; "" for any other error.
+func notReplayable(err error) string {
+	var why *NotReplayableError
+	if errors.As(err, &why) {
+		return why.Why
+	}
+	return ""
+}
 
 // Where letters come from: Letter.Origin.
 const (

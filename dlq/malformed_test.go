@@ -1,7 +1,6 @@
 package dlq_test
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -65,7 +64,7 @@ func TestMalformed_AReplayPassesOverMalformedLettersAndSaysWhy(t *testing.T) {
 	pgtest.Exec(t, b.Pool, "update holdfast.letter set time = 'infinity' where id = $1", never)
 	rows.Dead(t, b.Pool, "", "k3", "good")
 	moved, err := b.d.Replay(t.Context(), dlq.Filter{}, dlq.ReplayOptions{By: "alice"})
-	if moved != 1 || !errors.Is(err, dlq.ErrNotReplayable) {
+	if moved != 1 || whyNot(err) != "malformed" {
 		t.Fatalf("%d were moved, %v", moved, err)
 	}
 	for _, want := range []string{fmt.Sprintf("letter %d", array), "its headers are a JSON array", fmt.Sprintf("letter %d", never), "time is infinity"} {

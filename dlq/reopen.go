@@ -25,15 +25,16 @@ var ErrNotHandled = errors.New("the consumer has not handled the event")
 // with the same id, one that was edited as a dead letter, or one that was decrypted since.
 var ErrDiffers = errors.New("the consumer has handled another event under this id")
 
-// Reopen makes an open letter of an event that a consumer (its inbox.Config.Consumer) has handled or skipped, as part of tx, and returns the letter's id. Replay then
-// runs the handler again, in the order of the letters' ids, never beside another event of that key that waits, and with the consumer's
-// retries. That is the order in which the events were reopened, but an event that was a letter before keeps its old id. What fails again is
-// an open letter again. Until it is replayed, the letter holds nothing back.
+// Reopen makes an open letter of an event that a consumer (its inbox.Config.Consumer) has handled or skipped, as part of tx, and returns
+// the letter's id. Replay then runs the handler again, in the order of the letters' ids, never beside another event of that key that
+// waits, and with the consumer's retries. That is the order in which the events were reopened, but an event that was a letter before keeps
+// its old id. What fails again is an open letter again. Until it is replayed, the letter holds nothing back.
 //
-// Effects of the first run stay: the handler must correct them, or be safe to repeat. The event's payload comes from the caller, usually the
-// topic's records (inbox.ConsumeUntil), and must be that which was handled. by is who reopens the event; reason says why, such as the number of the bug,
-// and is the letter's reason. Both are required and kept with the action, signed by the database (Actions). If an event is reopened by two transactions at once, one does, and the other gets ErrNotHandled; so does every call
-// until the letter was replayed.
+// Effects of the first run stay: the handler must correct them, or be safe to repeat. The event's payload comes from the caller, usually
+// the topic's records (inbox.ConsumeUntil), and must be that which was handled. by is who reopens the event; reason says why, such as the
+// number of the bug, and is the letter's reason. Both are required and kept with the action, signed by the database (Actions). If an
+// event is reopened by two transactions at once, one does, and the other gets ErrNotHandled; so does every call until the letter was
+// replayed.
 //
 // The error wraps ErrNotHandled or ErrDiffers if nothing was changed. tx is usable then. The user of tx needs the rights of an
 // operator (docs/operations.md). Reopen may be called by many goroutines, each with a transaction of its own.

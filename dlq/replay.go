@@ -55,8 +55,8 @@ const maxProblems = 10
 // Each letter is one short transaction, so you may cancel Replay at any letter. It returns how many it moved; those are
 // being delivered. The same call continues with the rest; with a Name, with exactly the rest. If two callers replay a
 // letter at once, one moves it and the other skips it. Letters written while Replay runs are left for the next call. A
-// letter that cannot be replayed as it is stays open. After the other letters, the error lists those, each with the reason, and wraps
-// ErrNotReplayable.
+// letter that cannot be replayed as it is stays open. After the other letters, the error lists those, and wraps a *NotReplayableError for
+// each.
 func (d *DLQ) Replay(ctx context.Context, f Filter, o ReplayOptions) (int, error) {
 	if err := d.checkReplay(f, o); err != nil {
 		return 0, fmt.Errorf("replay letters: %w", err)
@@ -90,7 +90,7 @@ func (d *DLQ) Replay(ctx context.Context, f Filter, o ReplayOptions) (int, error
 			return fmt.Errorf("stopped before letter %d: %w", v.id, err)
 		}
 		switch ok, err := d.replay(ctx, v, r.id, o); {
-		case errors.Is(err, ErrNotReplayable):
+		case notReplayable(err) != "":
 			if problems = append(problems, err); len(problems) > maxProblems {
 				return errTooMany
 			}

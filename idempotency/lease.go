@@ -242,7 +242,7 @@ func (g *Guard) pg() postgres { return postgres{g} }
 const defaultLease = 30 * time.Second
 
 // NewEphemeral makes a Guard whose keys are in s, without Postgres. Every route is in lease mode, for 30 s unless
-// Route.Lease says otherwise. Calls of Tx return an error, as Step does, and Route.Complete is refused. It promises less
+// Route.Lease says otherwise. Each call of what Tx returns is an error, Step returns one, and Route.Complete is refused. It promises less
 // than New: the handler's effect and the stored answer are two writes. After a crash between them the handler runs
 // again, with the same DownstreamKey. If the store forgets a key, so does the Guard.
 func NewEphemeral(s store.Store, c Config) (*Guard, error) {

@@ -8,7 +8,7 @@ type Source = source.Source
 
 // systemOf is the messaging system of a source.
 func systemOf(s Source) string {
-	if named, ok := s.(source.Named); ok {
+	if named, ok := s.(source.Named); ok && named.System() != "" {
 		return named.System()
 	}
 	return systemKafka

@@ -318,7 +318,7 @@ func TestCluster_AnotherLeaderIsAskedWhenOneGivesNoAnswer(t *testing.T) {
 			}
 		}
 	}
-	k, err := NewPublisher(Connection{Brokers: []string{leader}, Wrap: via(transport)}, PublisherConfig{Partitioner: func(holdfast.Event, int) int { return 0 }})
+	k, err := NewPublisher(Connection{Brokers: []string{leader}, Wrap: via(transport)}, PublisherConfig{PartitionFunc: func(holdfast.Event, int) int { return 0 }})
 	if err != nil {
 		t.Fatal(err)
 	}

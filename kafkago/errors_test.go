@@ -66,6 +66,12 @@ type faultyError struct{ fault publish.Fault }
 func (e faultyError) Error() string               { return "no" }
 func (e faultyError) PublishFault() publish.Fault { return e.fault }
 
+// panickingError is such an error with a mistake.
+type panickingError struct{}
+
+func (panickingError) Error() string               { return "no" }
+func (panickingError) PublishFault() publish.Fault { panic("planned") }
+
 func TestErrors_FaultOf(t *testing.T) {
 	wrap := func(err error) error { return fmt.Errorf("kafka.(*Client).Produce: %w", err) }
 	for _, test := range []struct {
@@ -97,6 +103,7 @@ func TestErrors_FaultOf(t *testing.T) {
 		{"a foreign error", errors.New("?"), publish.FaultBroker, retry.Transient},
 		{"a foreign error that is permanent", retry.Permanent(errors.New("?")), publish.FaultRecord, retry.Validation},
 		{"a foreign error that says so itself", wrap(faultyError{publish.FaultTopic}), publish.FaultTopic, ""},
+		{"a foreign error that panics instead of saying so", wrap(panickingError{}), publish.FaultBroker, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if got := FaultOf(test.err); got != test.fault {

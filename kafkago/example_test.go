@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/segmentio/kafka-go"
+
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/kafkago"
 )
@@ -30,4 +32,13 @@ func ExampleMurmur2() {
 	// alice 9
 	// bob 6
 	// alice 9
+}
+
+// A publisher of your own on kafka-go asks what an error means for the relay.
+func ExampleFaultOf() {
+	fmt.Println(kafkago.FaultOf(kafka.MessageSizeTooLarge))     // the event's attempts count
+	fmt.Println(kafkago.FaultOf(kafka.UnknownTopicOrPartition)) // the topic is waited for
+	// Output:
+	// record
+	// topic
 }

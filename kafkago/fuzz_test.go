@@ -98,7 +98,7 @@ func FuzzEveryErrorIsSomebodysFault(f *testing.F) {
 		for _, said := range faults {
 			e := publishError(text, code, said, err)
 			if got := FaultOf(fmt.Errorf("publish: %w", e)); got != said {
-				t.Fatalf("a PublishError says %q, and FaultOf %q", said, got)
+				t.Fatalf("a publish.Error says %q, and FaultOf %q", said, got)
 			}
 			class := retry.Classify(e)
 			if class == "" || said != publish.FaultRecord && class == retry.Validation || said == publish.FaultRecord && class != retry.Validation {

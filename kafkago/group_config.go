@@ -29,7 +29,7 @@ type GroupConfig struct {
 	// nothing of a node that hands partitions over: so it must be longer than inbox.Config.StopTimeout, inbox.Config.Grace and a
 	// HeartbeatInterval together, or the group throws a node out while its handlers finish, and makes all others hand
 	// theirs over once more. Brokers have limits of their own (group.min.session.timeout.ms, group.max.session.timeout.ms):
-	// outside them Consume ends with source.ErrConfiguration.
+	// outside them Consume ends with inbox.ErrConfiguration.
 	// Defaults to inbox.Config.StopTimeout, inbox.Config.Grace and 15 s, at least 30 s.
 	SessionTimeout time.Duration
 

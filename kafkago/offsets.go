@@ -20,8 +20,8 @@ const (
 	offsetsTimeout = 10 * time.Second
 )
 
-// Offsets asks the brokers where partitions end: for metrics.ObserveDatabase and package console. A question ends after 10 s. Close it. Many goroutines may use
-// it at once.
+// Offsets asks the brokers where partitions end: for metrics.ObserveDatabase and package console. A question ends after 10 s.
+// Close it. Many goroutines may use it at once.
 type Offsets struct {
 	client *kafka.Client
 	own    *kafka.Transport

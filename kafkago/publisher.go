@@ -88,7 +88,7 @@ func (pu *Publisher) Partition(e holdfast.Event) (partition, partitions int) {
 	if t == nil {
 		return 0, 0
 	}
-	p := pu.config.Partitioner(e, t.partitions)
+	p := pu.config.PartitionFunc(e, t.partitions)
 	if p < 0 || p >= t.partitions {
 		return 0, 0 // Publish says what is wrong
 	}
@@ -122,7 +122,7 @@ func (pu *Publisher) Publish(ctx context.Context, events []holdfast.Event) []err
 // route divides events by partition, in their order. Events of topics that cannot be written to get their answers here.
 func (pu *Publisher) route(ctx context.Context, events []holdfast.Event, answers []error) []partitionQueue {
 	topics := pu.topics.lookup(ctx, events)
-	places := place(events, topics, pu.config.Partitioner)
+	places := place(events, topics, pu.config.PartitionFunc)
 	queues := divide(events, answers, topics, places)
 	for i := range queues {
 		q := &queues[i]

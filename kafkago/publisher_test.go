@@ -225,7 +225,7 @@ func TestPublisher_OneFailingPartitionDoesNotHoldUpTheOthers(t *testing.T) {
 		}
 		return produce.ResponsePartition{}, nil
 	}}
-	k := s.publisher(t, PublisherConfig{Partitioner: func(e holdfast.Event, _ int) int { return int(e.Key[0] - 'a') }})
+	k := s.publisher(t, PublisherConfig{PartitionFunc: func(e holdfast.Event, _ int) int { return int(e.Key[0] - 'a') }})
 	if diff := cmp.Diff([]string{"ok", "partition", "ok"}, outline(k.Publish(t.Context(), keyed("a", "b", "a")))); diff != "" {
 		t.Error(diff)
 	}
@@ -315,7 +315,7 @@ func TestPublisher_PartitionSaysWhereAnEventWouldGoOnceItsTopicIsKnown(t *testin
 
 func TestPublisher_APartitionerThatAnswersNonsenseHoldsTheTopic(t *testing.T) {
 	s := &script{topics: map[string]int{"t": 2, "u": 2}}
-	k := s.publisher(t, PublisherConfig{Partitioner: func(e holdfast.Event, n int) int {
+	k := s.publisher(t, PublisherConfig{PartitionFunc: func(e holdfast.Event, n int) int {
 		if e.Topic == "t" && e.Key == "b" {
 			return n
 		}
@@ -330,7 +330,7 @@ func TestPublisher_APartitionerThatAnswersNonsenseHoldsTheTopic(t *testing.T) {
 	if p, n := k.Partition(events[1]); p != 0 || n != 0 {
 		t.Errorf("partition %d of %d", p, n)
 	}
-	if !strings.Contains(answers[0].Error(), "Partitioner answered 2 of 2") {
+	if !strings.Contains(answers[0].Error(), "PartitionFunc answered 2 of 2") {
 		t.Error(answers[0])
 	}
 }

@@ -12,7 +12,7 @@ import (
 const nowhere = -1
 
 // place returns every event's partition, nowhere for topics that have an error in topics. A partition that does not
-// exist is the Partitioner's mistake and ends its topic for this call, so that no later event of a key overtakes.
+// exist is the PartitionFunc's mistake and ends its topic for this call, so that no later event of a key overtakes.
 func place(events []holdfast.Event, topics map[string]topicAnswer, partitioner func(holdfast.Event, int) int) []int32 {
 	places := make([]int32, len(events))
 	var topic string
@@ -29,7 +29,7 @@ func place(events []holdfast.Event, topics map[string]topicAnswer, partitioner f
 		p := partitioner(*e, answer.info.partitions)
 		if p < 0 || p >= answer.info.partitions {
 			answer.err = notSent(topic, -1, publish.FaultTopic,
-				fmt.Errorf("PublisherConfig.Partitioner answered %d of %d partitions: it must answer from 0 to one less", p, answer.info.partitions))
+				fmt.Errorf("PublisherConfig.PartitionFunc answered %d of %d partitions: it must answer from 0 to one less", p, answer.info.partitions))
 			topics[topic] = answer
 			p = nowhere
 		}

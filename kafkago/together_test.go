@@ -64,7 +64,7 @@ func TestTogether_PublishTogether(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			test.script.topics = map[string]int{"t": 4}
-			k := test.script.publisher(t, PublisherConfig{Partitioner: namedByKey, MaxRequestBytes: test.most})
+			k := test.script.publisher(t, PublisherConfig{PartitionFunc: namedByKey, MaxRequestBytes: test.most})
 			var batches [][]holdfast.Event
 			for _, b := range test.batches {
 				partition, ids, _ := strings.Cut(b, ":")
@@ -118,7 +118,7 @@ func aRequestOfManyPartitionsEndsSoon(t *testing.T) {
 		}
 		return produce.ResponsePartition{}, nil
 	}}
-	k := s.publisher(t, PublisherConfig{Partitioner: namedByKey, ProduceTimeout: time.Minute})
+	k := s.publisher(t, PublisherConfig{PartitionFunc: namedByKey, ProduceTimeout: time.Minute})
 	faults, began := map[int]publish.Fault{}, time.Now()
 	k.PublishTogether(t.Context(), [][]holdfast.Event{{{Topic: "t", ID: "a", Key: "0"}}, {{Topic: "t", ID: "b", Key: "1"}}}, func(batch int, errs []error) { faults[batch] = publish.FaultOf(errs[0]) })
 	if took := time.Since(began); took != togetherTimeout {
@@ -138,7 +138,7 @@ func aRequestOfManyPartitionsEndsSoon(t *testing.T) {
 
 func TestTogether_ManyPartitionsArePublishedTogether(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
-		k := clusterPublisher(t, cluster.Brokers, PublisherConfig{Partitioner: namedByKey})
+		k := clusterPublisher(t, cluster.Brokers, PublisherConfig{PartitionFunc: namedByKey})
 		const partitions = 40
 		topic := cluster.Topic(t, partitions)
 		var first []holdfast.Event

@@ -108,7 +108,7 @@ func TestWaits_ALeaderThatIsAwayIsKnownFromAClusterThatIs(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := &script{topics: map[string]int{"t": 3}, leader: row.leads, question: row.others, answer: row.leader}
-				k := s.publisher(t, PublisherConfig{ProduceTimeout: 3 * time.Second, Partitioner: byKey})
+				k := s.publisher(t, PublisherConfig{ProduceTimeout: 3 * time.Second, PartitionFunc: byKey})
 				for range 3 {
 					began, asked := time.Now(), s.questions
 					if diff := cmp.Diff([]string{row.fault}, outline(k.Publish(t.Context(), keyed("b")))); diff != "" {
@@ -137,7 +137,7 @@ func TestWaits_ALeaderAwayWhileOthersAnswerIsAPartitionsTrouble(t *testing.T) {
 			time.Sleep(time.Millisecond)
 			return produce.ResponsePartition{}, nil
 		}}
-		k := s.publisher(t, PublisherConfig{Partitioner: byKey})
+		k := s.publisher(t, PublisherConfig{PartitionFunc: byKey})
 		if diff := cmp.Diff([]string{"ok", "partition"}, outline(k.Publish(t.Context(), keyed("a", "b")))); diff != "" || s.questions > 0 {
 			t.Error(diff, s.questions)
 		}
@@ -151,7 +151,7 @@ func TestWaits_ManyPartitionsOfASilentClusterAskOnceForEachLeader(t *testing.T) 
 	synctest.Test(t, func(t *testing.T) {
 		s := &script{topics: map[string]int{"t": 20}, leader: func(p int) int { return p % 2 }, answer: silent,
 			question: func(ctx context.Context, _ int) error { <-ctx.Done(); return ctx.Err() }}
-		k := s.publisher(t, PublisherConfig{ProduceTimeout: 3 * time.Second, Partitioner: byKey})
+		k := s.publisher(t, PublisherConfig{ProduceTimeout: 3 * time.Second, PartitionFunc: byKey})
 		began := time.Now()
 		for i, err := range k.Publish(t.Context(), keyed(strings.Split("abcdefghijklmnopqrst", "")...)) {
 			if FaultOf(err) != publish.FaultBroker {
@@ -174,7 +174,7 @@ func TestWaits_ACallerThatStopsDoesNotWaitForOtherLeaders(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 			return ctx.Err()
 		}
-		k := s.publisher(t, PublisherConfig{ProduceTimeout: 3 * time.Second, Partitioner: byKey})
+		k := s.publisher(t, PublisherConfig{ProduceTimeout: 3 * time.Second, PartitionFunc: byKey})
 		var other error
 		var done sync.WaitGroup
 		done.Go(func() {

@@ -23,7 +23,7 @@ type DatabaseConfig struct {
 	// Schema is the Postgres schema that holdfast.Migrate created. Defaults to "holdfast".
 	Schema string
 
-	// Interval is how long a sample is kept: however often a process is asked, it queries the database once in that time. At least
+	// Interval is how long a sample is kept: however often the Meter asks, the database is queried once in that time. At least
 	// 1 s. Defaults to 15 s.
 	Interval time.Duration
 

@@ -7,6 +7,6 @@
 // Label values are bounded: topics, operations and consumers beyond a number are "other". Keys, ids and paths are never labels.
 // Whatever a name of OpenTelemetry's semantic conventions exists for has that name. Others begin with "holdfast." or "idempotent.".
 //
-// What only the database knows, such as the age of the oldest event that nobody has published, Observe samples: a few bounded queries, at
+// What only the database knows, such as the age of the oldest event that nobody has published, ObserveDatabase samples: a few bounded queries, at
 // most once in an interval.
 package metrics

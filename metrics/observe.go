@@ -52,12 +52,12 @@ var ofDatabase = []Instrument{
 // holdfast.waiting.events has it.
 //
 // Call stop before you close the pool. It may be called from any goroutine.
-func ObserveDatabase(m Meter, pool *pgxpool.Pool, c DatabaseConfig) (stop func() error, err error) {
+func ObserveDatabase(meter Meter, pool *pgxpool.Pool, c DatabaseConfig) (stop func() error, err error) {
 	d, err := newDatabase(pool, c)
 	if err != nil {
 		return nil, err
 	}
-	stopDatabase, err := m.Observe(ofDatabase, d.readings)
+	stopDatabase, err := meter.Observe(ofDatabase, d.readings)
 	if err != nil {
 		return nil, fmt.Errorf("observe the database: %w", err)
 	}
@@ -69,7 +69,7 @@ func ObserveDatabase(m Meter, pool *pgxpool.Pool, c DatabaseConfig) (stop func()
 		ends:   c.EndsFunc,
 		topics: &bounded{most: maxTopics, none: "unnamed", rest: "other"},
 	}
-	stopLag, err := m.Observe(ofLag, l.readings)
+	stopLag, err := meter.Observe(ofLag, l.readings)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("observe the lag of consumers: %w", err), stopDatabase())
 	}
@@ -133,8 +133,8 @@ var ofPool = []Instrument{
 
 // ObservePool makes gauges and counters of a pool: its connections, and how long they are waited for. name tells pools of a process
 // apart; it is a label, so it must be one of few.
-func ObservePool(m Meter, name string, pool *pgxpool.Pool) (stop func() error, err error) {
-	return m.Observe(ofPool, func(context.Context) ([]Reading, error) {
+func ObservePool(meter Meter, name string, pool *pgxpool.Pool) (stop func() error, err error) {
+	return meter.Observe(ofPool, func(context.Context) ([]Reading, error) {
 		s, who := pool.Stat(), []string{name}
 		return []Reading{
 			{0, float64(s.AcquiredConns()), []string{name, "used"}}, {0, float64(s.IdleConns()), []string{name, "idle"}}, {1, float64(s.MaxConns()), who},

@@ -102,18 +102,6 @@ func Example_missingTopic() {
 	// <nil>
 }
 
-// What a Publisher's error means for the relay.
-func Example_missingTopicOf() {
-	trouble := errors.New("no route to host")
-	fmt.Println(publish.FaultOf(trouble))                  // the lane waits
-	fmt.Println(publish.FaultOf(retry.Permanent(trouble))) // the event's attempts count
-	fmt.Println(publish.FaultOf(&publish.Error{Fault: publish.FaultPartition, Err: trouble}))
-	// Output:
-	// broker
-	// record
-	// partition
-}
-
 // A gauge shows what has been written and not published.
 func ExampleRelay_Backlog() {
 	ctx := context.Background()

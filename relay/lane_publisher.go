@@ -56,6 +56,6 @@ func (l *lane) passed() (past passedEvents) {
 // settledParked says that a parked event was published and has left its table.
 func (l *lane) settledParked(p *pending) {
 	if l.producer != nil {
-		l.producer.Settled([]publish.EventName{publish.NameOf(&p.event.Event)}, time.Time{})
+		l.producer.Settled([]publish.EventName{publish.EventNameOf(&p.event.Event)}, time.Time{})
 	}
 }

@@ -122,7 +122,7 @@ func (t *tracker) advance() (c cursor, moved bool) {
 		from := p.next
 		for p.next < len(p.pending) && p.pending[p.next].state == settled {
 			if d := p.pending[p.next].disposition; t.names && (d == undecided || d == published) { // else it is parked, or was never published
-				t.passed = append(t.passed, publish.NameOf(&p.pending[p.next].event.Event))
+				t.passed = append(t.passed, publish.EventNameOf(&p.pending[p.next].event.Event))
 			}
 			p.next++
 		}

@@ -43,7 +43,7 @@ func standard() Policy {
 	}
 }
 
-// Or returns p with its zero fields taken from defaults, which should have none.
+// Or returns p with its zero fields taken from defaults, which should have none. It is for a place of your own that takes a Policy.
 //
 // A default yields to a stated value: a default Cap below a stated Base is raised to it, and a default Base above a
 // stated Cap is lowered to it. So Policy{Base: time.Minute} waits up to a minute, and doesn't contradict a Cap that its

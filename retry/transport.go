@@ -22,12 +22,12 @@ const timeoutHeader = "X-Request-Timeout"
 //
 //	client := &http.Client{Transport: &retry.Transport{Key: func(*http.Request) string { return uuid.NewString() }}}
 //
-// Transport repeats a request after the answers 429 and 5xx. It repeats it after a 409 whose problem (RFC 9457) has the
-// code "idempotency.in_progress": the same operation is still running. It also repeats it after [Retryable] errors:
-// timeouts, refused and reset connections, unknown errors. It returns other answers at once, in particular other 4xx.
-// One of them is 425, which concerns data sent before the handshake ended (RFC 8470); net/http never does that. Both
-// forms of Retry-After are honoured; Transport waits up to a quarter longer, at random, because many clients may have been told the same moment. One of 0, or in the past, is
-// waited for as if there were none.
+// Transport repeats a request after the answers 429 and 5xx. It repeats it after a 409 whose problem (RFC 9457) has
+// the code "idempotency.in_progress": the same operation is still running. It also repeats it after [Retryable]
+// errors: timeouts, refused and reset connections, unknown errors. It returns other answers at once, in particular
+// other 4xx. One of them is 425, which concerns data sent before the handshake ended (RFC 8470); net/http never does
+// that. Both forms of Retry-After are honoured; Transport waits up to a quarter longer, at random, because many
+// clients may have been told the same moment. One of 0, or in the past, is waited for as if there were none.
 //
 // A request is sent only once if its body cannot be read again (http.Request.GetBody is nil). The same goes for a
 // request that could do harm if it arrived twice: one without a key whose method is not idempotent by RFC 9110 (POST,

@@ -123,10 +123,10 @@ type Config struct {
 // Observer receives what an endpoint does. Any field may be nil. The functions are called inline, from many goroutines
 // at once, and must be quick.
 type Observer struct {
-	// OnRequest is called when a request arrives at the endpoint of source, with its context, before anything of it is checked. It must
-	// not read the body. The request goes on with the context that it returns, which must be made from the given one. headers travel with the event, such as traceparent, and win
-	// over those that Config.Headers names; they must be valid and not reserved, or none of them is taken. ended is called once,
-	// when the request is answered.
+	// OnRequest is called when a request arrives at the endpoint of source, with its context, before anything of it is checked.
+	// It must not read the body. The request goes on with the context that it returns, which must be made from the given one.
+	// headers travel with the event, such as traceparent, and win over those that Config.Headers names; they must be valid and
+	// not reserved, or none of them is taken. ended is called once, when the request is answered.
 	OnRequest func(ctx context.Context, source string, r *http.Request) (requests context.Context, headers map[string]string, ended func())
 
 	// OnRefused is called when a request was refused: it was not a delivery, or not from the provider.

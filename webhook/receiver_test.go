@@ -39,13 +39,13 @@ func TestReceiver_OnlyAPostOfPlainBytesThatAreNotTooManyIsADelivery(t *testing.T
 		header       string
 		reason       Reason
 	}{
-		{"a GET", "GET", h, nil, 405, "Allow: POST", reasonMethod},
-		{"a PUT", "PUT", h, strings.NewReader(body), 405, "Allow: POST", reasonMethod},
-		{"an OPTIONS", "OPTIONS", h, nil, 405, "Allow: POST", reasonMethod},
-		{"a compressed body", "POST", with("Content-Encoding", "gzip"), strings.NewReader(body), 415, "Accept-Encoding: identity", reasonEncoding},
-		{"a body twice compressed", "POST", with("Content-Encoding", "identity", "Content-Encoding", "br"), strings.NewReader(body), 415, "", reasonEncoding},
-		{"a large body", "POST", h, strings.NewReader(strings.Repeat("x", 101)), 413, "", reasonSize},
-		{"a large body of unsaid length", "POST", h, io.MultiReader(strings.NewReader(strings.Repeat("x", 101))), 413, "", reasonSize},
+		{"a GET", "GET", h, nil, 405, "Allow: POST", "method"},
+		{"a PUT", "PUT", h, strings.NewReader(body), 405, "Allow: POST", "method"},
+		{"an OPTIONS", "OPTIONS", h, nil, 405, "Allow: POST", "method"},
+		{"a compressed body", "POST", with("Content-Encoding", "gzip"), strings.NewReader(body), 415, "Accept-Encoding: identity", "encoding"},
+		{"a body twice compressed", "POST", with("Content-Encoding", "identity", "Content-Encoding", "br"), strings.NewReader(body), 415, "", "encoding"},
+		{"a large body", "POST", h, strings.NewReader(strings.Repeat("x", 101)), 413, "", "size"},
+		{"a large body of unsaid length", "POST", h, io.MultiReader(strings.NewReader(strings.Repeat("x", 101))), 413, "", "size"},
 		{"a body that fits exactly, and is not signed", "POST", h, strings.NewReader(strings.Repeat("x", 100)), 401, "Www-Authenticate: Signature", ReasonMismatch},
 		{"a body that is said to be as it is", "POST", with("Content-Encoding", "Identity"), strings.NewReader(body), 200, "", ""},
 	} {

@@ -50,7 +50,7 @@ func TestRefusals_ManyRefusedRequestsAreOneLineACauseAMinute(t *testing.T) {
 		Suppressed  int
 	}
 	lines := logtest.Lines[line](t, log.String())
-	want := []line{{"webhook refused", string(ReasonMismatch), 0}, {"webhook refused", string(reasonMethod), 0}, {"webhook refused", string(ReasonMismatch), 999}}
+	want := []line{{"webhook refused", string(ReasonMismatch), 0}, {"webhook refused", "method", 0}, {"webhook refused", string(ReasonMismatch), 999}}
 	if len(lines) != len(want) {
 		t.Fatalf("%d lines: %s", len(lines), log.String())
 	}

@@ -18,7 +18,7 @@ import (
 //
 // One to 16 secrets, each of 16 bytes or more, the current one first. The error says for each unusable secret which rule it breaks.
 func Shopify(secrets ...string) (Verifier, error) {
-	keys, err := signing.Secrets("Shopify", secrets, signing.Plain)
+	keys, err := signing.Secrets("Shopify", secrets, signing.PlainSecret)
 	if err != nil {
 		return nil, err
 	}

@@ -190,7 +190,7 @@ func TestSignature_AnIdThatMakesTheSignedTextAmbiguousIsRefused(t *testing.T) {
 	} {
 		// Signed as any sender would: id "a" with the time "1.…" must not pass for id "a.1".
 		timestamp := strconv.FormatInt(now.Unix(), 10)
-		key, err := signing.Standard(macSecret)
+		key, err := signing.StandardSecret(macSecret)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -26,7 +26,7 @@ const maxChallenge = 1 << 10
 //
 // One to 16 secrets, each of 16 bytes or more, the current one first. The error says for each unusable secret which rule it breaks.
 func Slack(secrets ...string) (Verifier, error) {
-	keys, err := signing.Secrets("Slack", secrets, signing.Plain)
+	keys, err := signing.Secrets("Slack", secrets, signing.PlainSecret)
 	if err != nil {
 		return nil, err
 	}

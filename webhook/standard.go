@@ -26,7 +26,7 @@ import (
 // for each unusable secret which rule it breaks.
 func Standard(secrets ...string) (Verifier, error) {
 	keys, err := signing.Secrets("Standard Webhooks", secrets, func(secret string) (signing.Key, error) {
-		k, err := signing.Standard(secret)
+		k, err := signing.StandardSecret(secret)
 		if err == nil && k.Private != nil {
 			err = errors.New("is a private key (whsk_): it must be a public key (whpk_); the private one stays with the sender")
 		}

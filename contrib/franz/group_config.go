@@ -29,7 +29,7 @@ type GroupConfig struct {
 
 	// SessionTimeout is after how long without a heartbeat the group takes this node's partitions away. Heartbeats go on while
 	// partitions are handed over. Brokers have limits of their own (group.min.session.timeout.ms, group.max.session.timeout.ms): outside
-	// them Consume ends with source.ErrConfiguration. Defaults to 30 s.
+	// them Consume ends with inbox.ErrConfiguration. Defaults to 30 s.
 	SessionTimeout time.Duration
 
 	// HeartbeatInterval is how often the group hears of this node; at most a third of SessionTimeout. Defaults to a tenth of

@@ -181,7 +181,7 @@ func (l *laneProducer) dropReported(calls []*laneCall) {
 	}
 	for _, c := range calls {
 		for _, q := range c.queues {
-			q.Drop(func(e *holdfast.Event) bool { return l.ledger.reported(hashOf(publish.NameOf(e))) })
+			q.Drop(func(e *holdfast.Event) bool { return l.ledger.reported(hashOf(publish.EventNameOf(e))) })
 		}
 	}
 }
@@ -216,7 +216,7 @@ func (l *laneProducer) parts(calls []*laneCall) (parts []*lanePart) {
 			taken[q.place()] = q.alone
 			p := &lanePart{queue: q, call: c, batch: batch, hashes: make([]eventHash, len(batch))}
 			for n, i := range batch {
-				p.hashes[n] = hashOf(publish.NameOf(&q.Events[i]))
+				p.hashes[n] = hashOf(publish.EventNameOf(&q.Events[i]))
 			}
 			parts = append(parts, p)
 		}

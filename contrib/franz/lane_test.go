@@ -45,7 +45,7 @@ func publishLane(t *testing.T, lane publish.LaneProducer, events []holdfast.Even
 
 func settledAll(events []holdfast.Event) (names []publish.EventName, readAt time.Time) {
 	for i := range events {
-		names = append(names, publish.NameOf(&events[i]))
+		names = append(names, publish.EventNameOf(&events[i]))
 	}
 	return names, time.Time{}
 }

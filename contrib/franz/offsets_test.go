@@ -18,7 +18,7 @@ import (
 func TestOffsets_TheBoundsOfAPartitionAreThoseOfAllItsRecords(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		topic := cluster.Topic(t, 2)
-		k := publisherOn(t, clientOf(t, cluster.Brokers), PublisherConfig{Partitioner: func(holdfast.Event, int) int { return 0 }})
+		k := publisherOn(t, clientOf(t, cluster.Brokers), PublisherConfig{PartitionFunc: func(holdfast.Event, int) int { return 0 }})
 		leaders, err := describe(t.Context(), k.client, []string{topic})
 		if err != nil {
 			t.Fatal(err)

@@ -132,7 +132,7 @@ func (pu *Publisher) Partition(e holdfast.Event) (partition, partitions int) {
 }
 
 func (pu *Publisher) router() router {
-	return router{&pu.topics, pu.config.Partitioner, pu.config.MaxRequestBytes}
+	return router{&pu.topics, pu.config.PartitionFunc, pu.config.MaxRequestBytes}
 }
 
 // Publish sends events to Kafka, the partitions at the same time, and answers once for each: nil when all in-sync replicas have it, else

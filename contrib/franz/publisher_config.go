@@ -28,11 +28,11 @@ type PublisherConfig struct {
 	// client only, as kprom's hooks do.
 	Slow *kgo.Client
 
-	// Partitioner says which of a topic's partitions an event goes to: 0 to partitions-1. It must look at nothing but the event's topic
+	// PartitionFunc says which of a topic's partitions an event goes to: 0 to partitions-1. It must look at nothing but the event's topic
 	// and key, or, for an event without a key, at its ID: then events of one key share a partition, which is what their order rests on,
 	// and an event that is sent again goes where it went before. It is called from many goroutines at once. Changing it on a live topic
 	// moves keys to other partitions, past their own earlier events. Defaults to Murmur2, as the Java client and franz-go.
-	Partitioner func(e holdfast.Event, partitions int) int
+	PartitionFunc func(e holdfast.Event, partitions int) int
 
 	// ProduceTimeout bounds what one batch may take, with all that is sent again. After it the outcome is unknown; the next call for the
 	// partition asks again, and nothing is written twice. Between 1 s and 5 min. Defaults to 10 s.
@@ -49,8 +49,8 @@ type PublisherConfig struct {
 }
 
 func (c PublisherConfig) withDefaults() PublisherConfig {
-	if c.Partitioner == nil {
-		c.Partitioner = Murmur2
+	if c.PartitionFunc == nil {
+		c.PartitionFunc = Murmur2
 	}
 	if c.ProduceTimeout == 0 {
 		c.ProduceTimeout = defaultProduceTimeout

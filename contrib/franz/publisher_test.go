@@ -207,7 +207,7 @@ func TestPublisher_APartitionWithLateReplicasDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	cluster := kafkatest.InProcess(t)
 	topic := cluster.Topic(t, 4)
-	k := publisherOn(t, clientOf(t, cluster.Brokers), PublisherConfig{ProduceTimeout: time.Minute, Partitioner: func(e holdfast.Event, n int) int { return len(e.ID) % n }})
+	k := publisherOn(t, clientOf(t, cluster.Brokers), PublisherConfig{ProduceTimeout: time.Minute, PartitionFunc: func(e holdfast.Event, n int) int { return len(e.ID) % n }})
 	var late atomic.Bool
 	k.ask, k.askSlow = lateReplicas(&late, k.ask), lateReplicas(&late, k.askSlow)
 	of := func(partition, n int) []holdfast.Event {
@@ -415,7 +415,7 @@ func TestPublisher_AnAnswerSaysWhatKindOfErrorItIs(t *testing.T) {
 	}
 	e := []holdfast.Event{{Topic: "spread", ID: "1", Type: "x", Key: "k"}}
 	client := func() *Publisher {
-		return publisherOn(t, clientOf(t, cluster.Brokers, kgo.Dialer(dial), kgo.RequestRetries(1)), PublisherConfig{ProduceTimeout: 5 * time.Second, Partitioner: func(holdfast.Event, int) int { return 0 }})
+		return publisherOn(t, clientOf(t, cluster.Brokers, kgo.Dialer(dial), kgo.RequestRetries(1)), PublisherConfig{ProduceTimeout: 5 * time.Second, PartitionFunc: func(holdfast.Event, int) int { return 0 }})
 	}
 	k := client()
 	publishAll(t, k, e)

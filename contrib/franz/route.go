@@ -67,8 +67,8 @@ func (r router) route(ctx context.Context, events []holdfast.Event, answers []er
 				q.Runs[0] = append(q.Runs[0], int32(i))
 				continue
 			}
-			// The Partitioner's mistake ends its topic for this call, so that no later event of a key overtakes.
-			t.err = notSent(place{e.Topic, nowhere}, fmt.Errorf("PublisherConfig.Partitioner answered %d of %d partitions: it must answer from 0 to one less", p, n))
+			// The PartitionFunc's mistake ends its topic for this call, so that no later event of a key overtakes.
+			t.err = notSent(place{e.Topic, nowhere}, fmt.Errorf("PublisherConfig.PartitionFunc answered %d of %d partitions: it must answer from 0 to one less", p, n))
 			t.err.Fault = publish.FaultTopic
 			topics[e.Topic] = t
 		}

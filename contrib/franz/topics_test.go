@@ -63,7 +63,7 @@ func TestTopics_APartitionIsPublishedToWhileNoBrokerSaysWhereItIs(t *testing.T) 
 	cluster := kafkatest.InProcess(t)
 	topic := cluster.Topic(t, 2)
 	s := &silence{key: metadataKey}
-	k := publisherOn(t, clientOf(t, cluster.Brokers, kgo.Dialer(s.dial)), PublisherConfig{ProduceTimeout: 5 * time.Minute, MetadataTTL: 10 * time.Millisecond, Partitioner: byKey})
+	k := publisherOn(t, clientOf(t, cluster.Brokers, kgo.Dialer(s.dial)), PublisherConfig{ProduceTimeout: 5 * time.Minute, MetadataTTL: 10 * time.Millisecond, PartitionFunc: byKey})
 	for p := range 2 {
 		publishAll(t, k, anEvent(topic, p, 0))
 	}
@@ -112,7 +112,7 @@ func TestTopics_WhoWaitsForWhereATopicIs(t *testing.T) {
 	t.Parallel()
 	cluster := kafkatest.InProcess(t)
 	known, unknown := cluster.Topic(t, 2), cluster.Topic(t, 2)
-	k := publisherOn(t, clientOf(t, cluster.Brokers), PublisherConfig{MetadataTTL: 10 * time.Millisecond, Partitioner: byKey})
+	k := publisherOn(t, clientOf(t, cluster.Brokers), PublisherConfig{MetadataTTL: 10 * time.Millisecond, PartitionFunc: byKey})
 	for p := range 2 {
 		publishAll(t, k, anEvent(known, p, 0))
 	}
@@ -163,7 +163,7 @@ func TestTopics_APartitionThatFailedIsNotUsedOnceThereAreMore(t *testing.T) {
 	t.Parallel()
 	cluster := kafkatest.InProcess(t)
 	topic := cluster.Topic(t, 1)
-	k := publisherOn(t, clientOf(t, cluster.Brokers), PublisherConfig{MetadataTTL: time.Minute, Partitioner: func(_ holdfast.Event, n int) int { return n - 1 }})
+	k := publisherOn(t, clientOf(t, cluster.Brokers), PublisherConfig{MetadataTTL: time.Minute, PartitionFunc: func(_ holdfast.Event, n int) int { return n - 1 }})
 	publishAll(t, k, numbered(topic, 1, 1))
 	next := k.topics.ask
 	k.topics.ask = func(ctx context.Context, names []string) (map[string]described, error) {
@@ -194,7 +194,7 @@ func TestTopics_APartitionThatWaitsForAnIdentityDelaysNoOther(t *testing.T) {
 	cluster := kafkatest.InProcess(t)
 	topic := cluster.Topic(t, 2)
 	s := &silence{key: initProducerIDKey}
-	k := publisherOn(t, clientOf(t, cluster.Brokers, kgo.Dialer(s.dial)), PublisherConfig{ProduceTimeout: 5 * time.Minute, Partitioner: byKey})
+	k := publisherOn(t, clientOf(t, cluster.Brokers, kgo.Dialer(s.dial)), PublisherConfig{ProduceTimeout: 5 * time.Minute, PartitionFunc: byKey})
 	publishAll(t, k, anEvent(topic, 0, 0))
 	k.sequence(place{topic, 0}).forget()
 	s.on.Store(true)

@@ -98,7 +98,7 @@ func (t *TransactionalPublisher) Partition(e holdfast.Event) (partition, partiti
 }
 
 func (t *TransactionalPublisher) router() router {
-	return router{&t.topics, t.config.Partitioner, t.config.MaxRequestBytes}
+	return router{&t.topics, t.config.PartitionFunc, t.config.MaxRequestBytes}
 }
 
 // Publish refuses every event, because an event without a lane has no transactional id: only a relay can publish with this publisher.

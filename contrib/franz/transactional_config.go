@@ -28,11 +28,11 @@ type TransactionalConfig struct {
 	// for each lane. Several databases may share it; nothing else may write to it. Required.
 	MarksTopic string
 
-	// Partitioner says which of a topic's partitions an event goes to: 0 to partitions-1. It must look at nothing but the event's topic
+	// PartitionFunc says which of a topic's partitions an event goes to: 0 to partitions-1. It must look at nothing but the event's topic
 	// and key, or, for an event without a key, at its ID: then events of one key share a partition, which is what their order rests on,
 	// and an event that is sent again goes where it went before. It is called from many goroutines at once. Changing it on a live topic
 	// moves keys to other partitions, past their own earlier events. Defaults to Murmur2, as the Java client and franz-go.
-	Partitioner func(e holdfast.Event, partitions int) int
+	PartitionFunc func(e holdfast.Event, partitions int) int
 
 	// ProduceTimeout bounds what one transaction may take. A partition that has not answered in it delays the lane that long, and its
 	// events are then published apart from the others'. A call may wait for three transactions. Between 1 s and 5 min. Defaults to 10 s.
@@ -58,7 +58,7 @@ type TransactionalConfig struct {
 
 func (c TransactionalConfig) withDefaults() TransactionalConfig {
 	p := c.publisher().withDefaults()
-	c.Partitioner, c.ProduceTimeout, c.MaxRequestBytes, c.MetadataTTL = p.Partitioner, p.ProduceTimeout, p.MaxRequestBytes, p.MetadataTTL
+	c.PartitionFunc, c.ProduceTimeout, c.MaxRequestBytes, c.MetadataTTL = p.PartitionFunc, p.ProduceTimeout, p.MaxRequestBytes, p.MetadataTTL
 	if c.TransactionTimeout == 0 {
 		c.TransactionTimeout = max(defaultTransactionTimeout, 2*c.ProduceTimeout)
 	}
@@ -71,7 +71,7 @@ func (c TransactionalConfig) withDefaults() TransactionalConfig {
 // publisher is what a Publisher's configuration has too.
 func (c TransactionalConfig) publisher() PublisherConfig {
 	return PublisherConfig{
-		Partitioner:     c.Partitioner,
+		PartitionFunc:   c.PartitionFunc,
 		ProduceTimeout:  c.ProduceTimeout,
 		MaxRequestBytes: c.MaxRequestBytes,
 		MetadataTTL:     c.MetadataTTL,

@@ -1,5 +1,6 @@
-// Package holdfastotel reports to OpenTelemetry what holdfast does. Meter is what package metrics makes Observers of, and the functions
-// that end in Spans add spans to an Observer. It is a module of its own, so that holdfast itself does not link OpenTelemetry.
+// Package holdfastotel reports to OpenTelemetry what holdfast does. Package metrics makes Observers with its Meter. The functions that end
+// in Spans add spans to an Observer; IdempotencyAttributes and RetryEvents say more on a span that a request has already. Traced gives
+// events the trace of a context. It is a module of its own, so that holdfast itself does not link OpenTelemetry.
 //
 //	observer, err := metrics.Idempotency(holdfastotel.Meter(provider.Meter("holdfast")))
 //	if err != nil {

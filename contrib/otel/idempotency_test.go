@@ -105,7 +105,7 @@ func TestIdempotency_TheSpanOfARequestSaysWhatBecameOfIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, _ := service(t, migrated.New(t), holdfastotel.IdempotencySpans(nil, observer), created)
+	h, _ := service(t, migrated.New(t), holdfastotel.IdempotencyAttributes(observer), created)
 	traced := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, span := tracer.Start(r.Context(), "request")
 		defer span.End()

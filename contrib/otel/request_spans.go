@@ -16,19 +16,8 @@ import (
 // IdempotencySpans adds a span to a guard's Observer for each guarded request: "request" and the operation. The handler's context has
 // it. It is below the span in the request's context; if there is none, it continues the trace of the request's header traceparent.
 // Its attributes are outcome, idempotency_key (a hash), attempt and the answer's status. Functions that o already has are called too.
-//
-// Without a tracer, nil, it makes no span: it sets outcome, idempotency_key and attempt on the span in the request's context.
 func IdempotencySpans(tracer trace.Tracer, o idempotency.Observer) idempotency.Observer {
 	before, outcome := o.OnRequest, o.OnOutcome
-	if tracer == nil {
-		o.OnOutcome = func(ctx context.Context, out idempotency.Outcome) {
-			describe(trace.SpanFromContext(ctx), out)
-			if outcome != nil {
-				outcome(ctx, out)
-			}
-		}
-		return o
-	}
 	o.OnRequest = func(ctx context.Context, r *http.Request, route string, completed bool) (context.Context, func()) {
 		ended := func() {}
 		if before != nil {
@@ -88,6 +77,19 @@ func describeAnswer(span trace.Span, o idempotency.Outcome) {
 	if o.Status >= http.StatusInternalServerError || o.Status == 0 {
 		span.SetStatus(codes.Error, string(o.Result))
 	}
+}
+
+// IdempotencyAttributes is for programs that have a span for each request already: it adds to a guard's Observer that outcome,
+// idempotency_key (a hash) and attempt are set on the span in the request's context. A function that o already has is called too.
+func IdempotencyAttributes(o idempotency.Observer) idempotency.Observer {
+	outcome := o.OnOutcome
+	o.OnOutcome = func(ctx context.Context, out idempotency.Outcome) {
+		describe(trace.SpanFromContext(ctx), out)
+		if outcome != nil {
+			outcome(ctx, out)
+		}
+	}
+	return o
 }
 
 // RetryEvents adds to a transport's Observer an event for each attempt, "http attempt", on the span in the request's context: the

@@ -41,7 +41,7 @@ type Source interface {
 
 // Named is a Source that says of which messaging system it is, by the name that OpenTelemetry's semantic conventions for
 // messaging have for it (messaging.system), as "nats". Traces and metrics then say so. The name must not change. A Source that
-// is not a Named is taken for one of Kafka.
+// is not a Named, or says "", is taken for one of Kafka.
 type Named interface {
 	Source
 	System() string

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 
+	"github.com/holdfast-go/holdfast/internal/foreign"
 	"github.com/holdfast-go/holdfast/relay/publish"
 	"github.com/holdfast-go/holdfast/retry"
 )
@@ -117,8 +118,8 @@ func Said(err error, otherwise func(error) Meaning) publish.Fault {
 		return ""
 	}
 	var says interface{ PublishFault() publish.Fault }
-	if errors.As(err, &says) {
-		return says.PublishFault()
+	if errors.As(foreign.Error(err), &says) {
+		return publish.FaultOf(err)
 	}
 	return otherwise(err).Fault
 }

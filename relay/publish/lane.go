@@ -36,8 +36,8 @@ type LaneProducer interface {
 // EventName is what an event is recognised by.
 type EventName struct{ Source, ID, Topic string }
 
-// NameOf returns the name of an event.
-func NameOf(e *holdfast.Event) EventName { return EventName{e.Source, e.ID, e.Topic} }
+// EventNameOf returns the name of an event.
+func EventNameOf(e *holdfast.Event) EventName { return EventName{e.Source, e.ID, e.Topic} }
 
 // ErrLaneTaken is wrapped by the answers of a LaneProducer whose lane has another owner, or that cannot know any more what it published.
 var ErrLaneTaken = errors.New("the lane's producer has lost its lane")

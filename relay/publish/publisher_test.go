@@ -27,7 +27,7 @@ func TestPublisher_FaultOfBelievesAnErrorThatSaysItsFault(t *testing.T) {
 		want publish.Fault
 	}{
 		{"no error is no fault", nil, ""},
-		{"a PublishError", fmt.Errorf("publish: %w", &publish.Error{Fault: publish.FaultPartition}), publish.FaultPartition},
+		{"an Error", fmt.Errorf("publish: %w", &publish.Error{Fault: publish.FaultPartition}), publish.FaultPartition},
 		{"another that says so itself", fmt.Errorf("publish: %w", faultyError{publish.FaultTopic}), publish.FaultTopic},
 		{"one that says so and is permanent", retry.Permanent(faultyError{publish.FaultTopic}), publish.FaultTopic},
 		{"one that is permanent", retry.Permanent(errors.New("?")), publish.FaultRecord},
@@ -40,7 +40,7 @@ func TestPublisher_FaultOfBelievesAnErrorThatSaysItsFault(t *testing.T) {
 	}
 }
 
-func TestPublisher_TheClassOfAPublishErrorFitsItsFault(t *testing.T) {
+func TestPublisher_TheClassOfAnErrorFitsItsFault(t *testing.T) {
 	refused := syscall.ECONNREFUSED
 	for _, row := range []struct {
 		name string

@@ -15,7 +15,7 @@ import (
 type Func func(ctx context.Context, events []holdfast.Event) []error
 
 // Wrap puts middleware around a publisher. The first is outermost. Use it in place of a type of your own around a Publisher: that would
-// hide the methods of Partitioner, Gatherer, LanePublisher and Pinger, and the relay would publish more slowly and hold more when a
+// hide the methods of Partitioner, Gatherer, LanePublisher, Pinger and Named, and the relay would publish more slowly and hold more when a
 // partition does not answer. What Wrap returns has those that p has, except that a LanePublisher has no PublishTogether then. Middleware runs
 // around the calls of a lane's producer. Close p itself.
 //

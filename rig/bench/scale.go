@@ -168,7 +168,7 @@ func (e *env) scaleDrain(ctx context.Context, run *scaleRun) error {
 // record.
 func (e *env) warm(ctx context.Context, topics []string, partitions int) error {
 	byKey := func(e holdfast.Event, _ int) int { n, _ := strconv.Atoi(e.Key); return n }
-	publisher, err := kafkago.NewPublisher(kafkago.Connection{Brokers: e.kafka.Brokers}, kafkago.PublisherConfig{Partitioner: byKey})
+	publisher, err := kafkago.NewPublisher(kafkago.Connection{Brokers: e.kafka.Brokers}, kafkago.PublisherConfig{PartitionFunc: byKey})
 	if err != nil {
 		return err
 	}

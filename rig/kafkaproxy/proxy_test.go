@@ -43,7 +43,7 @@ func setup(t *testing.T) bundle {
 	}
 	t.Cleanup(proxy.Close)
 	publisher, err := kafkago.NewPublisher(kafkago.Connection{Brokers: broker.Brokers, Dial: Dial(proxy.Address())},
-		kafkago.PublisherConfig{ProduceTimeout: 5 * time.Minute, Partitioner: func(e holdfast.Event, _ int) int {
+		kafkago.PublisherConfig{ProduceTimeout: 5 * time.Minute, PartitionFunc: func(e holdfast.Event, _ int) int {
 			if e.Key == "slow" {
 				return 1
 			}

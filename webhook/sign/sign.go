@@ -18,7 +18,7 @@ import (
 // "whsec_" or bare base64, v1a for "whsk_", the private key. Use the same id for every retry of an event, and sign each
 // attempt at its own time. The error says which rule a secret or the id breaks.
 func Standard(id string, at time.Time, body []byte, secrets ...string) (http.Header, error) {
-	keys, err := signing.Secrets("Standard Webhooks", secrets, signing.Standard)
+	keys, err := signing.Secrets("Standard Webhooks", secrets, signing.StandardSecret)
 	if err != nil {
 		return nil, err
 	}
@@ -44,7 +44,7 @@ func Standard(id string, at time.Time, body []byte, secrets ...string) (http.Hea
 // Stripe returns the header of a request as Stripe signs it, with one signature for each secret. The body contains
 // the event's id. The error says which rule of webhook.Stripe a secret breaks.
 func Stripe(at time.Time, body []byte, secrets ...string) (http.Header, error) {
-	keys, err := signing.Secrets("Stripe", secrets, signing.Plain)
+	keys, err := signing.Secrets("Stripe", secrets, signing.PlainSecret)
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +59,7 @@ func Stripe(at time.Time, body []byte, secrets ...string) (http.Header, error) {
 // GitHub returns the headers of a request as GitHub signs it. Use the same id for every retry of an event.
 // The error says which rule of webhook.GitHub the secret breaks.
 func GitHub(id, eventType string, body []byte, secret string) (http.Header, error) {
-	keys, err := signing.Secrets("GitHub", []string{secret}, signing.Plain)
+	keys, err := signing.Secrets("GitHub", []string{secret}, signing.PlainSecret)
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +73,7 @@ func GitHub(id, eventType string, body []byte, secret string) (http.Header, erro
 // Slack returns the headers of a request as Slack signs it. The body contains the event's id. The error says which
 // rule of webhook.Slack the secret breaks.
 func Slack(at time.Time, body []byte, secret string) (http.Header, error) {
-	keys, err := signing.Secrets("Slack", []string{secret}, signing.Plain)
+	keys, err := signing.Secrets("Slack", []string{secret}, signing.PlainSecret)
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +87,7 @@ func Slack(at time.Time, body []byte, secret string) (http.Header, error) {
 // Shopify returns the headers of a request as Shopify signs it. Use the same id for every retry of an event.
 // The error says which rule of webhook.Shopify the secret breaks.
 func Shopify(id, topic string, body []byte, secret string) (http.Header, error) {
-	keys, err := signing.Secrets("Shopify", []string{secret}, signing.Plain)
+	keys, err := signing.Secrets("Shopify", []string{secret}, signing.PlainSecret)
 	if err != nil {
 		return nil, err
 	}

@@ -60,8 +60,8 @@ func Secrets[K any](provider string, secrets []string, read func(string) (K, err
 	return keys, nil
 }
 
-// Plain is a secret that is used as it is.
-func Plain(secret string) ([]byte, error) {
+// PlainSecret is a secret that is used as it is.
+func PlainSecret(secret string) ([]byte, error) {
 	if len(secret) < minSecret {
 		return nil, fmt.Errorf("is %d bytes long: it must be at least %d", len(secret), minSecret)
 	}
@@ -76,8 +76,8 @@ type Key struct {
 	Private ed25519.PrivateKey
 }
 
-// Standard reads a secret of Standard Webhooks.
-func Standard(secret string) (k Key, err error) {
+// StandardSecret reads a secret of Standard Webhooks.
+func StandardSecret(secret string) (k Key, err error) {
 	prefix, text, found := strings.Cut(secret, "_")
 	if !found {
 		prefix, text = "whsec", secret

@@ -236,7 +236,7 @@ func (s *service) goesOn(what string) {
 // relay runs holdfast's relay.
 func (s *service) relay(partitioner func(holdfast.Event, int) int) (stop func()) {
 	s.Helper()
-	r, err := endtoend.NewRelay(s.Pool(4), s.Cluster.Brokers, kafkago.PublisherConfig{Partitioner: partitioner}, relay.Config{Logger: s.Tail.Logger("relay")})
+	r, err := endtoend.NewRelay(s.Pool(4), s.Cluster.Brokers, kafkago.PublisherConfig{PartitionFunc: partitioner}, relay.Config{Logger: s.Tail.Logger("relay")})
 	if err != nil {
 		s.Fatal(err)
 	}
