@@ -157,6 +157,12 @@ func newWrappedCall(events []holdfast.Event, send Func) *wrappedCall {
 
 // publish sends what may be sent.
 func (c *wrappedCall) publish(ctx context.Context, events []holdfast.Event) []error {
+	c.mu.Lock()
+	all := !c.over && c.order.all(events)
+	c.mu.Unlock()
+	if all {
+		return c.publishAll(ctx, events)
+	}
 	answers := make([]error, len(events))
 	may := make([]holdfast.Event, 0, len(events))
 	at := make([]int, 0, len(events))
@@ -183,22 +189,39 @@ func (c *wrappedCall) publish(ctx context.Context, events []holdfast.Event) []er
 	if len(may) == 0 {
 		return answers
 	}
-	got := c.send(ctx, may)
+	got := answered(may, c.send(ctx, may))
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i, e := range may {
-		err := error(&Error{
-			Topic:     e.Topic,
+		if answers[at[i]] = got[i]; got[i] == nil {
+			c.order.ack(e)
+		}
+	}
+	return answers
+}
+
+// publishAll is publish of a call with all events in their order, before which there was none.
+func (c *wrappedCall) publishAll(ctx context.Context, events []holdfast.Event) []error {
+	answers := answered(events, c.send(ctx, events))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.order.ackAll(answers)
+	return answers
+}
+
+// answered are the publisher's answers, safe to be read, and one for each event.
+func answered(events []holdfast.Event, got []error) []error {
+	answers := foreign.Errors(got)
+	if len(answers) > len(events) {
+		return answers[:len(events)]
+	}
+	for i := len(answers); i < len(events); i++ {
+		answers = append(answers, &Error{
+			Topic:     events[i].Topic,
 			Partition: -1,
 			Fault:     FaultPartition,
 			Err:       errors.New("the publisher gave too few answers"),
 		})
-		if i < len(got) {
-			err = foreign.Error(got[i])
-		}
-		if answers[at[i]] = err; err == nil {
-			c.order.ack(e)
-		}
 	}
 	return answers
 }
@@ -229,7 +252,7 @@ func (c *wrappedCall) verdict(answers []error) []error {
 	}
 	answers = foreign.Errors(answers)
 	for i, e := range c.events {
-		if answers[i] == nil && !c.order.acked[identify(e)] {
+		if answers[i] == nil && !c.order.has(i) {
 			answers[i] = &Error{Topic: e.Topic, Partition: -1, Fault: FaultPartition,
 				Err: errors.New("a publish middleware answered nil for an event that the broker did not acknowledge")}
 		}

@@ -32,9 +32,14 @@ func followers(events []holdfast.Event, answers []error) {
 	}
 }
 
-// wrappedOrder is what must be before what, and how far it is published.
+// wrappedOrder is what must be before what, and how far it is published. Most middlewares make one call of next with all that they were
+// given, in its order: that is compared and noted by place. The maps are made for any other call.
 type wrappedOrder struct {
-	events map[wrappedID]wrappedEvent
+	given []wrappedID
+	whole bool   // the first call of next has all of them, in their order
+	took  []bool // which of them the publisher acknowledged in that call, by place; nil before it has answered
+
+	events map[wrappedID]wrappedEvent // nil while there was no other call
 	acked  map[wrappedID]bool
 
 	steps int // of all walks along a queue: what the checks cost
@@ -60,30 +65,83 @@ type wrappedID struct{ source, id, topic, key string }
 func identify(e holdfast.Event) wrappedID { return wrappedID{e.Source, e.ID, e.Topic, e.Key} }
 
 func newWrappedOrder(events []holdfast.Event) *wrappedOrder {
-	o := &wrappedOrder{events: make(map[wrappedID]wrappedEvent, len(events)), acked: make(map[wrappedID]bool, len(events))}
-	queues := map[[2]string]*wrappedQueue{}
-	for _, e := range events {
-		var given wrappedEvent
-		if e.Key != "" {
-			q := queues[[2]string{e.Topic, e.Key}]
-			if q == nil {
-				q = &wrappedQueue{}
-				queues[[2]string{e.Topic, e.Key}] = q
-			}
-			given.queue, given.at = q, len(q.ids)
-			q.ids = append(q.ids, identify(e))
-		}
-		if _, twice := o.events[identify(e)]; !twice { // A producer may write an ID twice.
-			o.events[identify(e)] = given
-		}
+	o := &wrappedOrder{given: make([]wrappedID, len(events))}
+	for i := range events {
+		o.given[i] = identify(events[i])
 	}
 	return o
 }
 
+// all says whether a call is the first one and has all events in their order, so that each may be sent.
+func (o *wrappedOrder) all(events []holdfast.Event) bool {
+	if o.whole || o.events != nil || len(events) != len(o.given) {
+		return false
+	}
+	for i := range events {
+		if identify(events[i]) != o.given[i] {
+			return false
+		}
+	}
+	o.whole = true
+	return true
+}
+
+// ackAll says which events were acknowledged in the call that had all.
+func (o *wrappedOrder) ackAll(answers []error) {
+	o.took = make([]bool, len(answers))
+	for i, err := range answers {
+		o.took[i] = err == nil
+	}
+	if o.events != nil { // Another call has begun meanwhile.
+		o.ackTaken()
+	}
+}
+
+// ackTaken enters what the call that had all has acknowledged.
+func (o *wrappedOrder) ackTaken() {
+	for i, took := range o.took {
+		if took {
+			o.ackID(o.given[i])
+		}
+	}
+}
+
+// list makes the maps.
+func (o *wrappedOrder) list() {
+	o.events, o.acked = make(map[wrappedID]wrappedEvent, len(o.given)), make(map[wrappedID]bool, len(o.given))
+	queues := map[[2]string]*wrappedQueue{}
+	for _, id := range o.given {
+		var given wrappedEvent
+		if id.key != "" {
+			q := queues[[2]string{id.topic, id.key}]
+			if q == nil {
+				q = &wrappedQueue{}
+				queues[[2]string{id.topic, id.key}] = q
+			}
+			given.queue, given.at = q, len(q.ids)
+			q.ids = append(q.ids, id)
+		}
+		if _, twice := o.events[id]; !twice { // A producer may write an ID twice.
+			o.events[id] = given
+		}
+	}
+	o.ackTaken()
+}
+
+// has says whether the event at a place was acknowledged.
+func (o *wrappedOrder) has(place int) bool {
+	if o.events == nil {
+		return o.took != nil && o.took[place]
+	}
+	return o.acked[o.given[place]]
+}
+
 // ack says that an event was acknowledged.
-func (o *wrappedOrder) ack(e holdfast.Event) {
-	o.acked[identify(e)] = true
-	if q := o.events[identify(e)].queue; q != nil {
+func (o *wrappedOrder) ack(e holdfast.Event) { o.ackID(identify(e)) }
+
+func (o *wrappedOrder) ackID(id wrappedID) {
+	o.acked[id] = true
+	if q := o.events[id].queue; q != nil {
 		q.acked = o.walk(q, q.acked, nil)
 	}
 }
@@ -104,6 +162,9 @@ type going struct {
 }
 
 func (o *wrappedOrder) begin(events int) going {
+	if o.events == nil {
+		o.list()
+	}
 	return going{o, make(map[wrappedID]bool, events), map[*wrappedQueue]int{}}
 }
 

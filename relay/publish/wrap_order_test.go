@@ -79,6 +79,65 @@ func TestWrapOrder_TheOrderOfKeysIsThatOfALookAtAllBefore(t *testing.T) {
 	}
 }
 
+// Most middlewares make one call with all events: that is noted by place, and by event once there is another call.
+func TestWrapOrder_ACallWithAllIsAsOneThatIsCheckedByEvent(t *testing.T) {
+	r := rand.New(rand.NewPCG(seed.New(t), 0))
+	for range 2000 {
+		events := make([]holdfast.Event, 1+r.IntN(7))
+		for i := range events {
+			events[i] = holdfast.Event{ID: fmt.Sprint(i), Topic: "orders", Key: []string{"", "k", "l"}[r.IntN(3)]}
+		}
+		answers, early := make([]error, len(events)), r.IntN(2) > 0
+		for i := range answers {
+			if r.IntN(3) == 0 {
+				answers[i] = errTooEarly
+			}
+		}
+		byPlace, byEvent := newWrappedOrder(events), newWrappedOrder(events)
+		if !byPlace.all(events) || byPlace.all(events) {
+			t.Fatal("the first call has all, and no other is the first")
+		}
+		g := byEvent.begin(len(events))
+		for _, e := range events {
+			if err := g.add(e); err != nil {
+				t.Fatal(err)
+			}
+		}
+		answer := func() {
+			byPlace.ackAll(answers)
+			for i, e := range events {
+				if answers[i] == nil {
+					byEvent.ack(e)
+				}
+			}
+		}
+		if !early { // Before the other call begins.
+			answer()
+		}
+		one, other := byPlace.begin(0), byEvent.begin(0)
+		for range 1 + r.IntN(6) {
+			e := events[r.IntN(len(events))]
+			if a, b := one.add(e), other.add(e); a != b {
+				t.Fatalf("of %v, answered %v, early %v: %s may be sent: %v and %v", events, answers, early, e.ID, a, b)
+			}
+		}
+		if early {
+			answer()
+		}
+		for i := range events {
+			if byPlace.has(i) != byEvent.has(i) || byPlace.has(i) != (answers[i] == nil) {
+				t.Fatalf("of %v, answered %v, early %v: %d is acknowledged: %v and %v", events, answers, early, i, byPlace.has(i), byEvent.has(i))
+			}
+		}
+	}
+	events := ofAKey(3)
+	for name, other := range map[string][]holdfast.Event{"one fewer": events[:2], "another order": {events[1], events[0], events[2]}, "another key": {events[0], events[1], {ID: "2", Topic: "orders", Key: "l"}}} {
+		if newWrappedOrder(events).all(other) {
+			t.Errorf("%s is all", name)
+		}
+	}
+}
+
 // BenchmarkWrap is a call through middleware with 2,000 events of one key.
 func BenchmarkWrap(b *testing.B) {
 	events := ofAKey(2000)
