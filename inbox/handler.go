@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/foreign"
 	"github.com/holdfast-go/holdfast/internal/handlertx"
 	"github.com/holdfast-go/holdfast/internal/private"
+	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
 // This file runs handlers. No other place does.
@@ -177,7 +178,7 @@ func (env *env) systemAt(place int) string {
 	if system := env.system.Load(); system != nil {
 		return *system
 	}
-	return systemKafka
+	return wire.Kafka
 }
 
 // errShared is what a handler gets that tries what only one with a transaction of its own may do. It runs again in one.

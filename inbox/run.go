@@ -8,6 +8,7 @@ import (
 	"github.com/holdfast-go/holdfast/inbox/internal/loop"
 	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/foreign"
+	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
 // This file has the methods that run until their context ends.
@@ -83,7 +84,7 @@ func open(ctx context.Context, in *Inbox, s Source) (source.Session, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open source: %w", foreign.Error(err))
 	}
-	system := systemOf(s)
+	system := wire.System(s)
 	in.system.Store(&system)
 	return src, nil
 }

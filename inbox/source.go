@@ -5,13 +5,3 @@ import "github.com/holdfast-go/holdfast/inbox/source"
 // Source is a consumer group, from which Consume takes events. Packages kafkago and contrib/franz have one for Kafka,
 // contrib/nats for NATS JetStream. Package source is for who writes another one.
 type Source = source.Source
-
-// systemOf is the messaging system of a source.
-func systemOf(s Source) string {
-	if named, ok := s.(source.Named); ok && named.System() != "" {
-		return named.System()
-	}
-	return systemKafka
-}
-
-const systemKafka = "kafka"

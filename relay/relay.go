@@ -39,6 +39,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/private"
 	"github.com/holdfast-go/holdfast/internal/quiet"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
+	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
@@ -123,7 +124,7 @@ func newRelay(db database, p Publisher, c Config, sql *sqlschema.Statements) *Re
 		noisyCalls:       newCallSlots(noisyCallsInAll),
 	}
 	r.partitioner, _ = p.(publish.Partitioner)
-	r.system = systemOf(p)
+	r.system = wire.System(p)
 	r.env = envOf(r)
 	r.shared = newSharedCalls(p, &r.env)
 	if _, ok := p.(publish.LanePublisher); ok {
