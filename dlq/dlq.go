@@ -58,15 +58,6 @@ var (
 	errMalformed = &NotReplayableError{"malformed", "the event cannot be sent as it is"}
 )
 
-// notReplayable is the reason in an error why a letter cannot be replayed; "" for any other error.
-func notReplayable(err error) string {
-	var why *NotReplayableError
-	if errors.As(err, &why) {
-		return why.Why
-	}
-	return ""
-}
-
 // Where letters come from: Letter.Origin.
 const (
 	OriginRelay = "relay" // the event could not be published

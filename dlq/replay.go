@@ -90,7 +90,7 @@ func (d *DLQ) Replay(ctx context.Context, f Filter, o ReplayOptions) (int, error
 			return fmt.Errorf("stopped before letter %d: %w", v.id, err)
 		}
 		switch ok, err := d.replay(ctx, v, r.id, o); {
-		case notReplayable(err) != "":
+		case errors.As(err, new(*NotReplayableError)):
 			if problems = append(problems, err); len(problems) > maxProblems {
 				return errTooMany
 			}
