@@ -45,7 +45,7 @@ func (keys github) Verify(h http.Header, body []byte, _ time.Time) (Delivery, er
 	if err != nil {
 		return Delivery{}, err
 	}
-	return unsigned(h, Delivery{Scheme: "sha256", Secret: secret}, "X-GitHub-Delivery", "X-GitHub-Event")
+	return unsigned(h, Delivery{Scheme: "sha256", Secret: secret}, signing.GitHubID, signing.GitHubType)
 }
 
 // unsigned adds id and type from headers that are not signed.

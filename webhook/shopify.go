@@ -44,7 +44,7 @@ func (keys shopify) Verify(h http.Header, body []byte, _ time.Time) (Delivery, e
 	if err != nil {
 		return Delivery{}, err
 	}
-	d, err := unsigned(h, Delivery{Scheme: "sha256", Secret: secret}, "X-Shopify-Event-Id", "X-Shopify-Topic")
+	d, err := unsigned(h, Delivery{Scheme: "sha256", Secret: secret}, signing.ShopifyID, signing.ShopifyType)
 	if d.ID != "" {
 		d.ID = d.Type + "/" + d.ID
 	}

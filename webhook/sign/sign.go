@@ -64,8 +64,8 @@ func GitHub(id, eventType string, body []byte, secret string) (http.Header, erro
 		return nil, err
 	}
 	h := http.Header{}
-	h.Set("X-GitHub-Delivery", id)
-	h.Set("X-GitHub-Event", eventType)
+	h.Set(signing.GitHubID, id)
+	h.Set(signing.GitHubType, eventType)
 	h.Set(signing.GitHubHeader, "sha256="+hex.EncodeToString(signing.HMAC(keys[0], body)))
 	return h, nil
 }
@@ -92,8 +92,8 @@ func Shopify(id, topic string, body []byte, secret string) (http.Header, error) 
 		return nil, err
 	}
 	h := http.Header{}
-	h.Set("X-Shopify-Event-Id", id)
-	h.Set("X-Shopify-Topic", topic)
+	h.Set(signing.ShopifyID, id)
+	h.Set(signing.ShopifyType, topic)
 	h.Set(signing.ShopifyHeader, base64.StdEncoding.EncodeToString(signing.HMAC(keys[0], body)))
 	return h, nil
 }

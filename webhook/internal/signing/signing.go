@@ -12,10 +12,14 @@ import (
 	"strings"
 )
 
-// The headers of the providers' signatures, and of their times.
+// The headers of the providers' signatures, and of ids, types and times.
 const (
 	GitHubHeader    = "X-Hub-Signature-256"
+	GitHubID        = "X-GitHub-Delivery"
+	GitHubType      = "X-GitHub-Event"
 	ShopifyHeader   = "X-Shopify-Hmac-Sha256"
+	ShopifyID       = "X-Shopify-Event-Id"
+	ShopifyType     = "X-Shopify-Topic"
 	SlackHeader     = "X-Slack-Signature"
 	SlackTimeHeader = "X-Slack-Request-Timestamp"
 	StripeHeader    = "Stripe-Signature"
