@@ -43,7 +43,7 @@ const (
 	maxPositions = 20_000  // partitions of consumers whose lag is asked for
 )
 
-// database samples what only the database knows, for whoever asks, from many goroutines.
+// database samples what only the database knows. Many goroutines may ask it at once.
 type database struct {
 	pool *pgxpool.Pool
 	c    DatabaseConfig

@@ -41,8 +41,8 @@ type Meter interface {
 
 // Recorder is a Counter or a Histogram. It returns the series with these values of Instrument.Labels, in their order; an empty value
 // means that the series does not have the label. The series takes values: what a Counter counts up by, or what a Histogram sorts in.
-// Its context may have a span. A series is kept and seldom asked for twice, so whatever costs belongs there. Many goroutines may call both at
-// once.
+// Its context may have a span. A series is kept and seldom asked for twice, so whatever costs belongs there. Many goroutines may call
+// both at once.
 type Recorder func(labels ...string) (record func(ctx context.Context, value float64))
 
 // Reading is a value of a Gauge or a Total: Index says which of the instruments of Meter.Observe it is of.

@@ -45,7 +45,7 @@ func (l *lagging) readings(ctx context.Context) ([]Reading, error) {
 
 // read adds up the lag of topics that have no name of their own.
 func (l *lagging) read(ctx context.Context) (all []Reading, err error) {
-	lags, err := l.d.lag(ctx, l.ends)
+	lags, err := l.lags(ctx)
 	place := map[[2]string]int{}
 	for _, of := range lags {
 		who := [2]string{of.Consumer, l.topics.name(of.Topic)}
@@ -66,17 +66,17 @@ type lagOf struct {
 	Offsets         int64
 }
 
-// lag asks the database for positions and ends for where the log is, within DatabaseConfig.Timeout, each time it is called. It is sorted
-// by consumer and topic, and has at most 50 consumers. A topic whose partitions ends does not know is left out.
-func (d *database) lag(ctx context.Context, ends state.Ends) ([]lagOf, error) {
+// lags asks the database for positions and the broker for where the log is, within DatabaseConfig.Timeout, each time it is called. They are
+// sorted by consumer and topic, of at most 50 consumers. A topic whose partitions the broker does not know is left out.
+func (l *lagging) lags(ctx context.Context) ([]lagOf, error) {
 	// The caller's deadline does not end it: others may wait for the same sample.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.c.Timeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.d.c.Timeout)
 	defer cancel()
-	positions, err := state.Reader{DB: d.pool, Schema: d.c.Schema}.Positions(ctx, maxPositions)
+	positions, err := state.Reader{DB: l.d.pool, Schema: l.d.c.Schema}.Positions(ctx, maxPositions)
 	if err != nil {
 		return nil, fmt.Errorf("read positions: %w", explain(err))
 	}
-	where, err := ends(ctx, partitionsOf(positions))
+	where, err := l.ends(ctx, partitionsOf(positions))
 	if err != nil {
 		return nil, fmt.Errorf("read the ends of partitions: %w", err)
 	}

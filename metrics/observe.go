@@ -39,9 +39,10 @@ var ofDatabase = []Instrument{
 	total("holdfast.sample.failures", "{sample}", "Samples of the database that failed: their figures are missing"),
 }
 
-// ObserveDatabase makes gauges of what only the database knows: what is not published, what waits or is a dead letter, and how large the tables
-// are. With DatabaseConfig.EndsFunc it also makes gauges of how far consumers are from the ends of their partitions, in offsets. It returns
-// an error if the configuration is wrong, which lists every problem of it, or if a gauge could not be made. Then nothing is observed.
+// ObserveDatabase makes gauges of what only the database knows: what is not published, what waits or is a dead letter, and how large the
+// tables are. With DatabaseConfig.EndsFunc it also makes gauges of how far consumers are from the ends of their partitions, in offsets. It
+// returns an error if the configuration is wrong, which lists every problem of it, or if a gauge could not be made. Then nothing is
+// observed.
 //
 // A sample is ten short queries, once in DatabaseConfig.Interval, within DatabaseConfig.Timeout, however often the Meter asks. Counts
 // end at 100,000 rows, at 50 consumers, and at 1,000 topics and partitions. A sample that fails is counted, and its gauges are missing.

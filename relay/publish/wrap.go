@@ -158,15 +158,13 @@ func newWrappedCall(events []holdfast.Event, send Func) *wrappedCall {
 // publish sends what may be sent.
 func (c *wrappedCall) publish(ctx context.Context, events []holdfast.Event) []error {
 	c.mu.Lock()
-	all := !c.over && c.order.all(events)
-	c.mu.Unlock()
-	if all {
+	if !c.over && c.order.all(events) {
+		c.mu.Unlock()
 		return c.publishAll(ctx, events)
 	}
 	answers := make([]error, len(events))
 	may := make([]holdfast.Event, 0, len(events))
 	at := make([]int, 0, len(events))
-	c.mu.Lock()
 	going := c.order.begin(len(events))
 	for i, e := range events {
 		err := going.add(e)
