@@ -82,7 +82,7 @@ type Route struct {
 
 	// Store reports whether an answer with this status, from 400 to 499, is stored. An answer below 400 always is, and one
 	// with CommitOnError. A declined payment, 402, is the result of an operation. The other statuses usually say that nothing was
-	// done, because of the request or of the state of things at that time: then a repeat is judged anew, and clients that make
+	// done, because of the request or of the state of things at that time: then a repeat is judged again, and clients that make
 	// mistakes fill no table. docs/guides/idempotent-requests.md has a reason for each. Many goroutines call it at once. Defaults
 	// to 402 only.
 	Store func(status int) bool

@@ -31,7 +31,7 @@ type Until struct {
 	// Defaults to none. Health has the progress too, and the log.
 	ProgressFunc func(Progress)
 
-	// ProgressEvery is how often the progress is told and logged, which holdfast status does not wait for; at least 100 ms. Defaults to 10 s.
+	// ProgressEvery is how often the progress is reported and logged; holdfast status does not depend on it; at least 100 ms. Defaults to 10 s.
 	ProgressEvery time.Duration
 }
 

@@ -194,7 +194,7 @@ type Config struct {
 	// quick, and is called from many goroutines. Where it returns "", only holdfast's own words are said. WithholdError withholds
 	// all that a handler said, ErrorKind leaves out what looks like a value, and error.Error leaves out nothing. Defaults to the
 	// error's text with # in place of what it shares with the event: each string or number of its payload, its key and each value of a header,
-	// if it has three bytes and stands there as a word, and any 12 bytes in a row of one. What a handler words anew,
+	// if it has three bytes and stands there as a word, and any 12 bytes in a row of one. What a handler rephrases,
 	// such as a rounded number, is not recognised. Of an event with an encrypted payload it defaults to WithholdError.
 	RedactErrorFunc func(error) string
 

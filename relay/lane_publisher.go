@@ -7,7 +7,7 @@ import (
 	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
-// passedEvents is what a lane's producer is told: events that will not be published again, and, unless readAt is zero, that all events
+// passedEvents is what a lane's producer learns: events that will not be published again, and, unless readAt is zero, that all events
 // that were committed before then are settled, and none is parked.
 type passedEvents struct {
 	events []publish.EventName

@@ -245,9 +245,9 @@ func (r *Room) Discard(ctx context.Context, f Filter, o Options) (int, error) {
 }
 
 // Redirect makes every event of a topic, or of one key of it, that waits in a relay an event of the topic to, and returns how many. Use
-// it when a topic was renamed or misspelt. Relays publish them with their ids, keys and payloads as they are. Attempts begin anew.
+// it when a topic was renamed or misspelt. Relays publish them with their ids, keys and payloads as they are. Attempts are counted from the start.
 //
-// The events of a key keep their order. They enter the log anew, as if they were written to the other topic now: they come after all events
+// The events of a key keep their order. They enter the log again, as if they were written to the other topic now: they come after all events
 // of the key that were written to it before, and before those that are written to it later. That is so for each transaction: while a key
 // has more events than fit into one (see GiveUp), new events of the other topic can come in between. No order holds between a key's
 // events that were redirected, and those of the old topic that are published or written later. Their errors are not kept.
