@@ -114,6 +114,16 @@ func (l *lane) isolate(ctx context.Context, leave []*pending, err error) (most i
 	if len(l.dormant) > 0 && l.divides(err) { // they are parked already, and go with any transaction: it may be for one of them
 		return max(len(leave), 1), l.holdDormant(ctx)
 	}
+	if len(leave) == 1 && l.divides(err) && leave[0].disposition != malformed && l.resumesHead(leave[0].item.queue) { // it may be for the head
+		p := leave[0]
+		var head rowKeys
+		head.addQueue(p.item.queue)
+		gaveUp, e := l.resumeOrGiveUp(ctx, head, func() {})
+		if again := gaveUp || !p.headResumed; e != nil || again {
+			p.headResumed = true
+			return 1, e
+		}
+	}
 	if blameOf(err) != aRow {
 		if len(leave) == 1 && blameOf(err) != elsewhere {
 			err = leave[0].named(err)

@@ -16,7 +16,6 @@ import (
 
 const (
 	maxQueues    = 10_000          // that a lane remembers
-	fewQueues    = maxQueues / 10  // a topic that was queued as a whole is queued by key again when it has no more
 	listQueuesOf = 2000            // queues that one statement lists
 	wholeEvery   = 5 * time.Second // whether a topic must still be queued as a whole
 )
@@ -26,6 +25,7 @@ const (
 // Invariant: parked has each queue that has rows in the table, as last committed, unless its topic is in whole. It may have some without rows.
 // Of a topic in whole so many queues are parked that they are not remembered: every event of it with a key waits.
 type queues struct {
+	most     int // queues that it remembers
 	parked   map[queue]bool
 	whole    map[string]bool
 	held     map[queue]bool // by dead letters, when that was last read
@@ -33,8 +33,9 @@ type queues struct {
 	enters   int            // all that are
 }
 
-func newQueues() queues {
+func newQueues(most int) queues {
 	return queues{
+		most:     most,
 		parked:   map[queue]bool{},
 		whole:    map[string]bool{},
 		held:     map[queue]bool{},
@@ -78,7 +79,7 @@ func (qs *queues) remember(q queue) (whole []string) {
 		return nil
 	}
 	qs.parked[q] = true
-	for len(qs.parked) > maxQueues {
+	for len(qs.parked) > qs.most {
 		of, most := map[string]int{}, ""
 		for q := range qs.parked {
 			if of[q.topic]++; of[q.topic] > of[most] || of[q.topic] == of[most] && q.topic < most {
@@ -91,6 +92,9 @@ func (qs *queues) remember(q queue) (whole []string) {
 	}
 	return whole
 }
+
+// few is how many queues a topic that was queued as a whole may have left when it is queued by key again.
+func (qs *queues) few() int { return min(max(qs.most/10, 1), (qs.most-len(qs.parked))/2) }
 
 // forget forgets queues that have no row any more. Nobody but the lane adds one.
 func (qs *queues) forget(emptied []queue) {
@@ -110,6 +114,11 @@ func (l *lane) remember(q queue) {
 // found remembers a queue of the table.
 func (l *lane) found(q parkedQueue) {
 	l.remember(q.queue)
+	l.noteDormant(q)
+}
+
+// noteDormant has resumeReleased look at a queue that nothing else makes due.
+func (l *lane) noteDormant(q parkedQueue) {
 	if q.dormant && q.ordered() {
 		l.dormantQueues = append(l.dormantQueues, q.queue)
 	}
@@ -134,14 +143,15 @@ func (l *lane) forgetKeyless(ctx context.Context) error {
 	return nil
 }
 
-// lookAtWhole looks whether a topic that is queued as a whole has few queues by now.
+// lookAtWhole looks whether a topic that is queued as a whole has few queues by now. If not, it looks at some of them, at others each time: a
+// letter may have held their heads that a person dealt with while nobody owned the lane, and the claim did not see all.
 func (l *lane) lookAtWhole(ctx context.Context) error {
 	if len(l.queues.whole) == 0 || l.r.env.now().Before(l.wholeAt) {
 		return nil
 	}
 	l.wholeAt = l.r.env.now().Add(wholeEvery)
 	for topic := range l.queues.whole {
-		few := min(fewQueues, (maxQueues-len(l.queues.parked))/2)
+		few := l.queues.few()
 		found, err := l.r.readQueues(ctx, l.number, queue{topic: topic}, few+1)
 		if err != nil {
 			return err
@@ -155,6 +165,21 @@ func (l *lane) lookAtWhole(ctx context.Context) error {
 			l.found(q)
 		}
 		l.r.c.Logger.Info("the topic is queued by key again", "topic", topic, "lane", l.number)
+	}
+	if len(l.queues.whole) == 0 {
+		return nil
+	}
+	found, err := l.r.readQueues(ctx, l.number, l.wholeFrom, l.r.listed)
+	if err != nil {
+		return err
+	}
+	if l.wholeFrom = (queue{}); len(found) == l.r.listed {
+		l.wholeFrom = found[len(found)-1].after()
+	}
+	for _, q := range found {
+		if l.queues.whole[q.topic] {
+			l.noteDormant(q)
+		}
 	}
 	return nil
 }

@@ -2,12 +2,16 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 )
@@ -89,6 +93,7 @@ func TestParked_ATopicWithTooManyQueuesIsQueuedAsAWholeUntilItHasFew(t *testing.
 	if diff := cmp.Diff(names(others), names(l.queues.parked)); diff != "" || !l.queues.whole["many"] || len(l.queues.whole) != 1 {
 		t.Errorf("as a whole are %v; by key (-want +got):\n%s", l.queues.whole, diff)
 	}
+	const fewQueues = maxQueues / 10
 	for _, rows := range []int{fewQueues + 1, fewQueues} {
 		pgtest.Exec(t, db.Pool, "delete from holdfast.parked where topic = 'many' and place > $1::integer", rows)
 		if err := l.lookAtWhole(t.Context()); err != nil || !l.queues.whole["many"] {
@@ -101,6 +106,122 @@ func TestParked_ATopicWithTooManyQueuesIsQueuedAsAWholeUntilItHasFew(t *testing.
 		if by := len(l.queues.parked); l.queues.whole["many"] != (rows > fewQueues) || rows > fewQueues && by != len(others) || rows <= fewQueues && by != len(others)+rows {
 			t.Errorf("with %d queues: as a whole %v, %d by key", rows, l.queues.whole, by)
 		}
+	}
+}
+
+// ownLane claims a lane that remembers two queues, for whose topics the rest waits as a whole.
+func ownLane(t *testing.T, pool *pgxpool.Pool) *lane {
+	t.Helper()
+	r := newRelay(pool, nil, Config{Logger: noLog}.withDefaults(), simStatements)
+	r.queues, r.listed = 2, 2
+	now := time.Now()
+	r.env.now = func() time.Time { now = now.Add(wholeEvery); return now }
+	at, err := r.readServer(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := r.claimOne(t.Context(), at.token, []int16{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(r.beginLeases(t.Context(), l), r.load(t.Context(), l)); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// parkDormant parks events of a key each, which nothing makes due but a lane that looks.
+func parkDormant(t *testing.T, pool *pgxpool.Pool, topic string, keys ...string) {
+	t.Helper()
+	pgtest.Exec(t, pool, `insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time)
+		select 0, $1, k, nextval('holdfast.parked_place'), 'follows', 'infinity', k, 's', 't', now() from unnest($2::text[]) k`, topic, keys)
+}
+
+func idsDue(t *testing.T, pool *pgxpool.Pool) string {
+	t.Helper()
+	var ids string
+	if err := pool.QueryRow(t.Context(), "select coalesce(string_agg(id, ' ' order by id), '') from holdfast.parked where next_at < 'infinity'").Scan(&ids); err != nil {
+		t.Fatal(err)
+	}
+	return ids
+}
+
+// A person may have dealt with the letters that held them while nobody owned the lane.
+func TestParked_NoHeadOfATopicQueuedAsAWholeWaitsForEver(t *testing.T) {
+	t.Parallel()
+	db := migrated.Lanes(t, 1)
+	parkDormant(t, db.Pool, "many", "a", "b", "c", "d", "e")
+	pgtest.Exec(t, db.Pool, "insert into holdfast.letter (origin, reason, state, holds, event_id, source, type, topic, key, time, payload, hash, lane) "+
+		"values ('relay', 'refused', 'open', true, 'held', 's', 't', 'many', 'd', now(), 'x', sha256('x'), 0)")
+	l := ownLane(t, db.Pool)
+	for range 3 {
+		if !l.queues.whole["many"] {
+			t.Fatal("the topic is not queued as a whole")
+		}
+		if err := errors.Join(l.resumeReleased(t.Context()), l.lookAtWhole(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.resumeReleased(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if due := idsDue(t, db.Pool); due != "a b c e" {
+		t.Errorf("due are %q: want all but the one whose key a letter holds", due)
+	}
+}
+
+// The transaction that parks an event of a topic queued as a whole also makes the head of its queue due. If that fails for the head, the event
+// is not to blame.
+func TestParked_TheHeadOfATopicQueuedAsAWholeIsBlamedItself(t *testing.T) {
+	t.Parallel()
+	refuse := func(when, ids string) string {
+		return "create trigger somebodys before " + when + " on holdfast.parked for each row when (old.id in (" + ids + ")) execute function somebodys()"
+	}
+	for name, c := range map[string]struct {
+		refused, repair string
+		want, letters   string
+	}{
+		"nothing is wrong any more": {refuse("update", "'k'"), "drop trigger somebodys on holdfast.parked", "parked", ""},
+		"its head":                  {refuse("update", "'k'"), "", "parked", "k"},
+		"two heads":                 {refuse("update", "'k', 'second'"), "", "parked", "k second"},
+		"a head that cannot leave":  {refuse("update or delete", "'k'"), "", "parked", ""},
+		"the event":                 {strings.NewReplacer("before update", "before insert", "old.", "new.").Replace(refuse("update", "'event'")), "", "refused", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := migrated.Lanes(t, 1)
+			parkDormant(t, db.Pool, "many", "a", "b", "k")
+			pgtest.Exec(t, db.Pool, "insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time) values (0, 'many', 'k', nextval('holdfast.parked_place'), 'follows', 'infinity', 'second', 's', 't', now())")
+			pgtest.Exec(t, db.Pool, "create function somebodys() returns trigger language plpgsql as $$ begin raise exception 'somebodys' using errcode = '23514'; end $$")
+			pgtest.Exec(t, db.Pool, c.refused)
+			l := ownLane(t, db.Pool)
+			p := &pending{event: &logEvent{Event: holdfast.Event{ID: "event", Type: "t", Topic: "many", Key: "k", Time: time.Unix(0, 0)}}, item: item{queue: queue{"many", "k"}}}
+			l.leave(p, follows, nil)
+			got := ""
+			for tries := 0; got == "" && tries < 6; tries++ {
+				err := l.park(t.Context(), []*pending{p}, l.cursor)
+				if err == nil {
+					got = "parked"
+					break
+				}
+				if tries == 0 && c.repair != "" {
+					pgtest.Exec(t, db.Pool, c.repair)
+				}
+				if most, err := l.isolate(t.Context(), []*pending{p}, err); err != nil || most != 1 {
+					t.Fatalf("%d at a time, %v", most, err)
+				}
+				if p.disposition == malformed {
+					got = "refused"
+				}
+			}
+			if got != c.want {
+				t.Errorf("the event is %s, want %s", got, c.want)
+			}
+			var letters string
+			if err := db.Pool.QueryRow(t.Context(), "select coalesce(string_agg(event_id, ' ' order by event_id), '') from holdfast.letter").Scan(&letters); err != nil || letters != c.letters {
+				t.Errorf("letters of %q, want %q (%v)", letters, c.letters, err)
+			}
+		})
 	}
 }
 
@@ -139,7 +260,7 @@ func TestParked_WhatWaitsWithoutAKeyIsForgottenOnceItHasLeft(t *testing.T) {
 // An event waits behind what is parked of its key, what is about to be, and what a dead letter holds.
 func TestParked_AKeyWaitsWhileAnythingOfItMay(t *testing.T) {
 	t.Parallel()
-	qs, q := newQueues(), queue{"t", "k"}
+	qs, q := newQueues(maxQueues), queue{"t", "k"}
 	for _, step := range []struct {
 		name      string
 		do        func()

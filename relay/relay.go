@@ -58,6 +58,7 @@ type Relay struct {
 	statementTimeout time.Duration // of a statement of a lane: without it a connection that never answers would stall the lane for ever
 	pageBytes        int64         // of a page of a lane
 	listed           int           // queues that one statement lists
+	queues           int           // with events that wait, which a lane remembers
 	budget           *budget
 	calls            *callSlots
 	noisyCalls       *callSlots // of noisy tenants, while others overtake them
@@ -119,6 +120,7 @@ func newRelay(db database, p Publisher, c Config, sql *sqlschema.Statements) *Re
 		statementTimeout: time.Minute,
 		pageBytes:        pageBytes,
 		listed:           listQueuesOf,
+		queues:           maxQueues,
 		budget:           newBudget(c.MemoryBudget, inMemory*pageBytes),
 		calls:            newCallSlots(callsInAll),
 		noisyCalls:       newCallSlots(noisyCallsInAll),

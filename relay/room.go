@@ -28,6 +28,7 @@ import (
 type room struct {
 	queues        queues                // in which something waits, or may
 	wholeAt       time.Time             // when to see whether the topics that wait as a whole still have so many queues
+	wholeFrom     queue                 // the first queue that was not looked at then
 	heldAt        time.Time             // when it was last read which keys dead letters hold
 	holds         map[spot]*hold        // topics that are missing, not permitted or paused, and partitions that are unavailable or slow
 	pauses        *pausedTopics         // that holds says
@@ -43,9 +44,9 @@ type room struct {
 	flushLater    bool                  // something is to be parked then
 }
 
-func newRoom() room {
+func newRoom(queues int) room {
 	return room{
-		queues: newQueues(),
+		queues: newQueues(queues),
 		holds:  map[spot]*hold{},
 		leases: leases{of: map[rowKey]int{}},
 	}

@@ -21,6 +21,8 @@ const (
 	bugLeaseForever = "the relay never doubts its lease"
 	bugUnknownIsAck = "an answer that was lost counts as an acknowledgement"
 	bugAheadMoves   = "what overtakes a page moves the cursor past that"
+	bugEndsLeases   = "a lease ends while the lane has the event"
+	bugForgetsWhole = "a topic that is queued as a whole is forgotten"
 	bugMeetsEarly   = "a page counts as handed out while it waits: what overtakes it may follow it"
 )
 
@@ -59,6 +61,18 @@ var simBugs = []struct {
 	}},
 	{simBug{fake: simdb.BugUnlockedCommand}, 1000, func(p *simPlan) { p.person, p.refusals, p.attempts, p.keys = true, true, 3, 1 }},
 	{simBug{fake: simdb.BugNamesTheNext}, 200, func(p *simPlan) { p.bad = true }},
+	{simBug{fake: simdb.BugNoLease}, 600, func(p *simPlan) {
+		p.person, p.refusals, p.attempts, p.cuts, p.freezes, p.crashes, p.clocks = true, true, 3, false, false, false, false
+	}},
+	{simBug{fake: simdb.BugNoFixHead}, 600, func(p *simPlan) { p.refusals, p.hold, p.attempts = true, true, 1 }},
+	{simBug{fake: simdb.BugResumesFollowers}, 600, func(p *simPlan) { p.pauses, p.refusals = true, true }},
+	{simBug{fake: simdb.BugResumesHeld}, 600, func(p *simPlan) { p.refusals, p.hold, p.attempts = true, true, 1 }},
+	{simBug{fake: simdb.BugReplayStaysOpen}, 200, func(p *simPlan) { p.refusals, p.hold, p.attempts = true, true, 1 }},
+	{simBug{fake: simdb.BugDiscardNoWake}, 400, func(p *simPlan) { p.person, p.refusals, p.attempts = true, true, 3 }},
+	{simBug{driver: bugEndsLeases}, 600, func(p *simPlan) {
+		p.person, p.refusals, p.attempts, p.cuts, p.freezes, p.crashes, p.clocks = true, true, 3, false, false, false, false
+	}},
+	{simBug{driver: bugForgetsWhole}, 400, func(p *simPlan) { p.queues, p.refusals, p.attempts = 1, true, 3 }},
 	{simBug{driver: bugOvertakes}, 200, nil},
 	{simBug{driver: bugNoReload}, 200, nil},
 	{simBug{driver: bugSaveAhead}, 200, nil},
@@ -81,6 +95,12 @@ func (sr *simRelay) inject() {
 			l.leaseUntil = sr.s.at.Add(24 * time.Hour)
 		case bugSavesInDoubt:
 			l.doubtful.Store(false)
+		case bugEndsLeases:
+			for key := range l.leases.of {
+				l.leases.endOf(key)
+			}
+		case bugForgetsWhole:
+			clear(l.queues.whole)
 		}
 	}
 }

@@ -67,6 +67,7 @@ type simPlan struct {
 	cutEvery                                    int
 	bytes                                       int64 // of a page
 	listed                                      int   // queues that one statement lists
+	queues                                      int   // that a lane remembers
 	emptied                                     bool  // lanes remember queues that have no rows, too
 	calls                                       int   // of the publisher at a time
 	wide                                        int   // partitions from which on their calls are shared
@@ -108,6 +109,9 @@ func newPlan(seed uint64, bug simBug) simPlan {
 	}
 	if p.wide = wideFrom; bug == (simBug{}) {
 		p.wide = []int{0, 1, wideFrom}[rand.New(rand.NewPCG(seed, 7)).IntN(3)]
+	}
+	if p.queues = maxQueues; bug == (simBug{}) {
+		p.queues = []int{1, 2, maxQueues}[rand.New(rand.NewPCG(seed, 14)).IntN(3)]
 	}
 	p.tenants = bug == simBug{} && rand.New(rand.NewPCG(seed, 10)).IntN(3) == 0
 	p.person = bug == simBug{} && rand.New(rand.NewPCG(seed, 12)).IntN(3) == 0
@@ -430,7 +434,7 @@ func (s *sim) pauseTopics() {
 func (s *sim) discardParked() {
 	for s.chaos {
 		s.sleep(time.Duration(1+s.personRng.IntN(200)) * time.Millisecond)
-		tx, ids := s.db.DiscardParked(s.personRng.IntN(s.plan.lanes), []string{"orders", "other"}[s.personRng.IntN(2)])
+		tx, ids := s.db.DiscardParked(s.personRng.IntN(s.plan.lanes), []string{"orders", "other"}[s.personRng.IntN(2)], []int{1, 100}[s.personRng.IntN(2)])
 		if tx == nil {
 			continue
 		}

@@ -229,9 +229,15 @@ func (l *lane) resume(batch *pgx.Batch, queues rowKeys, emptied *[]queue) {
 
 // resumeHeads makes the heads of queues due, unless dead letters hold them. A head that cannot be changed becomes a dead letter.
 func (l *lane) resumeHeads(ctx context.Context, queues rowKeys, hit func()) error {
+	_, err := l.resumeOrGiveUp(ctx, queues, hit)
+	return err
+}
+
+// resumeOrGiveUp is resumeHeads. It says whether a head could not be changed.
+func (l *lane) resumeOrGiveUp(ctx context.Context, queues rowKeys, hit func()) (gaveUp bool, _ error) {
 	n := len(queues.topics)
 	if n == 0 {
-		return nil
+		return false, nil
 	}
 	since := l.changes[headResumed]
 	var emptied []queue
@@ -242,25 +248,26 @@ func (l *lane) resumeHeads(ctx context.Context, queues rowKeys, hit func()) erro
 		l.changes[headResumed]++
 		l.tasks.Or(queueDue)
 		signal(l.tasksDue)
-		return nil
+		return false, nil
 	case !l.divides(err):
-		return err
+		return false, err
 	case n > 1:
 		for _, half := range []rowKeys{{topics: queues.topics[:n/2], keys: queues.keys[:n/2]}, {topics: queues.topics[n/2:], keys: queues.keys[n/2:]}} {
-			if err := l.resumeHeads(ctx, half, hit); err != nil {
-				return err
+			some, err := l.resumeOrGiveUp(ctx, half, hit)
+			if gaveUp = gaveUp || some; err != nil {
+				return gaveUp, err
 			}
 		}
-		return nil
+		return gaveUp, nil
 	}
 	if l.leases.has(rowKey{queue: queue{queues.topics[0], queues.keys[0]}}) {
-		return nil // its head is in memory, or stuck
+		return false, nil // its head is in memory, or stuck
 	}
 	p, e := l.nameRow(ctx, nameHead, l.number, queues.topics[0], queues.keys[0], int64(math.MinInt64))
 	if e != nil || p == nil {
-		return e
+		return false, e
 	}
-	return l.giveUpRow(ctx, p, headResumed, since, err)
+	return true, l.giveUpRow(ctx, p, headResumed, since, err)
 }
 
 // giveUpRow makes a dead letter of a row for which alone a statement has failed, if the row is to blame. Otherwise it is stuck.

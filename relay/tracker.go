@@ -35,6 +35,7 @@ type pending struct {
 	// How it leaves: set when state becomes leaving.
 	disposition disposition
 	err         error
+	headResumed bool // the head of its queue was made due apart, after an error that may have been for that
 }
 
 // parkedRow is where an event is in the table of parked events.

@@ -33,5 +33,11 @@ const (
 	BugEmptied             Bug = "a queue of which a row has left is said to have none"
 	BugIgnoresLeases       Bug = "a command changes what a lane has leased"
 	BugUnlockedCommand     Bug = "a command does not lock what is parked in the lane"
+	BugNoLease             Bug = "what a lane reads is not leased"
+	BugNoFixHead           Bug = "a replay enters a queue, and the row that was first stays due"
+	BugResumesFollowers    Bug = "the end of a hold makes followers due"
+	BugResumesHeld         Bug = "a head is resumed whatever letter holds its key"
+	BugReplayStaysOpen     Bug = "the letter of a published replay is not closed"
+	BugDiscardNoWake       Bug = "a person discards a head, and the next of its queue is not made due"
 	BugNamesTheNext        Bug = "of a row that cannot be read the next one is named"
 )

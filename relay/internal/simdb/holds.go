@@ -38,7 +38,7 @@ func resumeQueues(c *call) error {
 		if len(queue) == 0 || db.is(BugNoWake) {
 			continue
 		}
-		if p, _ := queue[0].see(c.tx); p.NextAt.IsZero() && (p.Letter != 0 || !db.holds(c.tx, lane, topics[i], keys[i])) {
+		if p, _ := queue[0].see(c.tx); p.NextAt.IsZero() && (p.Letter != 0 || !db.holds(c.tx, lane, topics[i], keys[i]) || db.is(BugResumesHeld)) {
 			if queue[0].locked(c.tx) {
 				return errBlocked
 			}
@@ -112,7 +112,7 @@ func resumeHeld(c *call) error {
 	}
 	heads := map[*cell[Parked]]bool{}
 	for _, q := range rows {
-		heads[q] = c.heads(q)
+		heads[q] = c.heads(q) || c.db.is(BugResumesFollowers)
 	}
 	for _, q := range rows {
 		p := q.lock(c.tx)

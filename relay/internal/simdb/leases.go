@@ -47,6 +47,9 @@ func (c *call) leasesAt() (named []Lease, there map[Lease]*cell[Lease]) {
 }
 
 func leaseParked(c *call) error {
+	if c.db.is(BugNoLease) {
+		return nil
+	}
 	named, there := c.leasesAt()
 	for _, p := range named {
 		if there[p] == nil {
@@ -81,9 +84,9 @@ func (db *DB) leased(tx *Tx, p *Parked) bool {
 	return found && !db.is(BugIgnoresLeases)
 }
 
-// DiscardParked begins a transaction that discards what waits of a topic in a lane, as package waiting does, and returns the ids of that. It is
-// nil if somebody else is changing what is parked in the lane, or if the lane's owner does not tell what it has leased.
-func (db *DB) DiscardParked(lane int, topic string) (tx *Tx, ids []string) {
+// DiscardParked begins a transaction that discards what waits of a topic in a lane, most events at most, as package waiting does, and
+// returns the ids of that. It is nil if somebody else is changing what is parked in the lane, or if the lane's owner does not tell what it has leased.
+func (db *DB) DiscardParked(lane int, topic string, most int) (tx *Tx, ids []string) {
 	tx = db.Begin()
 	if !db.is(BugUnlockedCommand) && !tx.Lock(parkedOf(lane)) {
 		tx.Rollback()
@@ -106,7 +109,7 @@ func (db *DB) DiscardParked(lane int, topic string) (tx *Tx, ids []string) {
 		}
 	})
 	db.byPlace(tx, gone)
-	for _, q := range gone {
+	for _, q := range gone[:min(most, len(gone))] {
 		p, _ := q.see(tx)
 		if letter, _ := db.letter(p.Letter); p.Letter != 0 && letter != nil && letter.locked(tx) {
 			continue
@@ -117,7 +120,7 @@ func (db *DB) DiscardParked(lane int, topic string) (tx *Tx, ids []string) {
 		tx.deadLettered = append(tx.deadLettered, *p)
 		key := p.Key
 		q.remove(tx)
-		if key == "" {
+		if key == "" || db.is(BugDiscardNoWake) {
 			continue
 		}
 		for _, next := range db.queueOf(tx, lane, topic, key) {

@@ -142,7 +142,7 @@ func fixHead(c *call) error {
 	for i, q := range c.db.queueOf(c.tx, c.args[0].(int), c.args[1].(string), c.args[2].(string)) {
 		p := q.lock(c.tx)
 		switch {
-		case i > 0:
+		case i > 0 && !c.db.is(BugNoFixHead):
 			p.NextAt = time.Time{}
 		case p.NextAt.IsZero():
 			p.NextAt = c.db.Now()
@@ -162,7 +162,9 @@ func closeLetters(c *call) error {
 	}
 	each(c.db.letters, c.tx, func(l *cell[Letter], row *Letter) {
 		if slices.Contains(ids, row.ID) && row.State == "replaying" {
-			l.lock(c.tx).State = "replayed"
+			if l.lock(c.tx); !c.db.is(BugReplayStaysOpen) {
+				l.next.State = "replayed"
+			}
 		}
 	})
 	return nil
