@@ -208,7 +208,7 @@ func TestClaimScript_AClaimStartsEachLaneWhereItWasSaved(t *testing.T) {
 	claimed := []reply{{rows: [][]any{{int16(2), int64(9), "5:5:", "8:8:", int64(7)}}}, {rows: [][]any{{int16(4), int64(1), "6:6:", "", int64(0)}}}}
 	s := new(script).because("claim", claimed...)
 	r, _, _ := savingRelay(s, &logtest.Log{})
-	r.c.BatchSize, r.pageBytes = 1000, 5000
+	r.c.BatchSize, r.bounds.pageBytes = 1000, 5000
 	r.env.now = func() time.Time { return began.Add(time.Duration(len(s.asked)) * took) }
 	var started []*lane
 	r.env.start = func(_ context.Context, l *lane) { started = append(started, l) }

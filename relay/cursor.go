@@ -56,13 +56,7 @@ type plan struct {
 // places are where events are in the log: their transaction ids and seqs, in step.
 type places struct{ xids, seqs []int64 }
 
-const (
-	maxBig    = 8      // transactions that the statement readPlanned merges, and readTransactions lists
-	listAhead = 50_000 // places that are listed in advance; at least, two pages
-)
-
-// ahead is how many places to list for pages of limit events.
-func ahead(limit int) int { return max(listAhead, 2*limit) }
+const maxBig = 8 // transactions that the statement readPlanned merges, and readTransactions lists
 
 // short says that the list may end before the page does.
 func (p plan) short(limit int) bool { return !p.whole && len(p.next.seqs) < limit }

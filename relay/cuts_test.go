@@ -23,7 +23,7 @@ func TestCuts_ABacklogReadByCutsOfAnyIsolationIsOrderedAndWhole(t *testing.T) {
 		db.CutEvery = 1 + rng.IntN(4)
 		r := newRelay(&simdb.Conn{DB: db}, nil, Config{Name: "relay", Lease: time.Minute, BatchSize: 1 + rng.IntN(5), Logger: noLog}.withDefaults(), simStatements)
 		r.env.start = func(_ context.Context, l *lane) { r.enter(l) }
-		r.pageBytes = []int64{1, 50, 1 << 20}[rng.IntN(3)]
+		r.bounds.pageBytes = []int64{1, 50, 1 << 20}[rng.IntN(3)]
 		if err := r.maintainClaims(t.Context(), t.Context()); err != nil {
 			t.Fatal(err)
 		}

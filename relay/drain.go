@@ -13,16 +13,10 @@ import (
 	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
-// How much of the parked events is in memory at a time, and how much scheduled events one transaction moves.
 const (
-	drainQueues = 500
-	drainRows   = 100     // of one queue
-	drainBytes  = 1 << 20 // of what one statement reads, at most
-	drainLeast  = 64 << 10
-	drainTries  = 2000 // parked events in memory, and
-	moveEvents  = 1000 // that fell due, in one transaction
-	moveBytes   = 32 << 20
-	heldEvery   = time.Second
+	drainBytes = 1 << 20 // of parked events, that one statement reads at most
+	drainLeast = 64 << 10
+	heldEvery  = time.Second // how often it is read which keys dead letters hold
 )
 
 // parkedEvent is a row of the table of parked events.
@@ -106,7 +100,7 @@ func drainBound(budget int64, lanes int) int {
 // loadDue reads parked heads that are due, with what waits for them, into the queues of their destinations.
 func (l *lane) loadDue(ctx context.Context) error {
 	bound := drainBound(l.r.c.MemoryBudget, l.r.lanesOwned())
-	if l.leases.events >= drainTries || l.leases.bytes >= 2*bound || l.outage != nil && l.anyQueued() || l.stopping() {
+	if l.leases.events >= l.r.bounds.drainMemory || l.leases.bytes >= 2*bound || l.outage != nil && l.anyQueued() || l.stopping() {
 		l.due.full()
 		return nil
 	}

@@ -23,7 +23,7 @@ type hold struct {
 	tried   int64     // the place of the last one: each has its turn, so that one which is always refused stops no other
 	past    *int64    // the place of the last row that cannot be resumed
 
-	// It takes events again. Those that are parked are made due, resumeAtOnce at a time; then the hold is over, unless the
+	// It takes events again. Those that are parked are made due, many at a time; then the hold is over, unless the
 	// partition answers late: its events pass through the table, a batch a call.
 	takes    bool
 	resuming bool
@@ -31,8 +31,6 @@ type hold struct {
 
 	paused bool // a topic that a person has paused: nothing of it is tried until it is resumed
 }
-
-const resumeAtOnce = 5000
 
 var errUnanswered = errors.New("the partition does not answer")
 
@@ -385,15 +383,15 @@ func (l *lane) probe(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("read what waits for %s: %w", at, err)
 		}
-		if !found {
-			delete(l.holds, at)
+		if !found { // what waits behind other events of its key is sent when its turn comes, and shows then whether it is back
+			h.resume(false)
 			l.r.notices.flows(at, l.number, now)
 		}
 	}
 	return nil
 }
 
-// sendProbe queues one parked event of what is held. It is false if nothing waits for that.
+// sendProbe queues one parked event of what is held. It is false if nothing that waits for that heads its queue.
 func (l *lane) sendProbe(ctx context.Context, h *hold, at spot) (found bool, err error) {
 	after := h.tried
 	rows, err := l.readProbe(ctx, at, after)

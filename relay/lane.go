@@ -58,7 +58,7 @@ func newLane(r *Relay, token string, leaseUntil time.Time) *lane {
 		tasksDue:  make(chan struct{}, 1),
 		stop:      make(chan struct{}),
 		sending:   newSending(r),
-		room:      newRoom(r.queues),
+		room:      newRoom(r.bounds.queues),
 	}
 }
 

@@ -55,19 +55,20 @@ var (
 //
 // Its work is bounded. A call of next makes three statements at most: a look for cuts and a page; or a page, a look for
 // cuts and a page; or a page and a look at the window's transactions; or a list of places and a page. The answer of each is
-// bounded too: a page by limit and bytes, the cuts by cutsRead, the transactions by maxBig, the places by ahead. If a window
+// bounded too: a page by limit and bytes, the cuts by cutsRead, the transactions by maxBig, the places by listAhead. If a window
 // holds nothing of the lane, the call returns an empty page and leaves what comes after it to the next call. A page that cannot
 // be read is read by halves (isolate.go): that takes twice the logarithm of limit more statements at most.
 type logReader struct {
-	pool  database
-	sql   *sqlschema.Statements
-	lane  int
-	token string
-	limit int   // events of a page
-	bytes int64 // of their payloads and headers; a page ends after the event with which it has so many
-	span  int64 // events of all lanes that a window of a backlog should hold: most of a page for each
-	now   func() time.Time
-	most  pageSize // how many events the next page may have
+	pool   database
+	sql    *sqlschema.Statements
+	lane   int
+	token  string
+	limit  int   // events of a page
+	bytes  int64 // of their payloads and headers; a page ends after the event with which it has so many
+	places int   // of events that are listed in advance; at least, two pages
+	span   int64 // events of all lanes that a window of a backlog should hold: most of a page for each
+	now    func() time.Time
+	most   pageSize // how many events the next page may have
 
 	fair     *overtaking                         // nil: tenants are not told apart
 	handed   cursor                              // after the last page that the lane has
@@ -78,10 +79,10 @@ type logReader struct {
 	intern map[string]string
 }
 
-const (
-	cutsRead  = 200     // at most, from which the end of a window is chosen
-	pageBytes = 4 << 20 // of a page: enough for all events of a page that are of a usual size
-)
+const cutsRead = 200 // at most, from which the end of a window is chosen
+
+// listAhead is how many places to list.
+func (r *logReader) listAhead() int { return max(r.places, 2*r.limit) }
 
 // next reads the next page. A page without events ends its window: the last page, or one that moves the cursor.
 func (r *logReader) next(ctx context.Context) (page, error) {
@@ -102,7 +103,7 @@ func (r *logReader) next(ctx context.Context) (page, error) {
 		if err != nil {
 			return page{}, err
 		}
-		at = at.byPlan(at.plan.listed(next, ahead(r.limit)))
+		at = at.byPlan(at.plan.listed(next, r.listAhead()))
 	}
 	events, upto, full, err := r.read(ctx, at)
 	if err != nil {
@@ -201,7 +202,7 @@ func (r *logReader) readPlan(ctx context.Context, at reading) (plan, error) {
 
 // readPlaces lists where the next events of a window are, but for those of the big transactions.
 func (r *logReader) readPlaces(ctx context.Context, at reading) (places, error) {
-	rows, err := r.pool.Query(ctx, r.sql.In(readPlaces), r.lane, at.cursor.done, at.cursor.upto, at.cursor.pos, ahead(r.limit), r.token, texts(at.plan.big))
+	rows, err := r.pool.Query(ctx, r.sql.In(readPlaces), r.lane, at.cursor.done, at.cursor.upto, at.cursor.pos, r.listAhead(), r.token, texts(at.plan.big))
 	if err != nil {
 		return places{}, fmt.Errorf("read places of the window: %w", err)
 	}

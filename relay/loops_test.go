@@ -205,7 +205,7 @@ func (lo *loops) start() {
 		PollMax: 100 * time.Millisecond, BatchSize: p.batch, HoldKey: p.hold, ParkAfter: p.parkAfter, SegmentBytes: 2000, StopTimeout: loopStop, MemoryBudget: 1 << 20,
 		Observer: Observer{OnLost: func(lane int, _ bool, err error) { lo.have(func() { lo.lost(lane, err) }) }},
 		Retry:    retry.Policy{Attempts: p.attempts, Base: time.Millisecond, Cap: 50 * time.Millisecond}, Logger: noLog}, simStatements)
-	r.pageBytes, r.listed, r.queues = p.bytes, p.listed, p.queues
+	r.bounds = p.bounds
 	if start := r.env.start; p.emptied {
 		r.env.start = func(work context.Context, l *lane) {
 			for k := range p.keys {

@@ -21,12 +21,8 @@ import (
 var beginGuarded = "begin isolation level read committed; set local idle_in_transaction_session_timeout = '10s'; set local lock_timeout = '5s'; set local statement_timeout = '30s'; " +
 	cutoff.SetLocal(10*time.Second)
 
-// How much one transaction parks, and how often one is made while pages can still be read.
-const (
-	parkEventsAtOnce = 5000
-	parkBytes        = 1 << 20
-	flushEvery       = 100 * time.Millisecond
-)
+// flushEvery is how often a transaction parks events while pages can still be read.
+const flushEvery = 100 * time.Millisecond
 
 // dormantRow is a parked event whose topic or partition is held: it waits until that is over.
 type dormantRow struct {
@@ -41,8 +37,8 @@ func (l *lane) flush(ctx context.Context, now bool) error {
 	if len(l.tracker.pages) == 0 && len(l.dormant) == 0 {
 		return nil
 	}
-	for most := parkEventsAtOnce; ; {
-		leave, after := l.tracker.toPark(most, parkBytes)
+	for most := l.r.bounds.parks; ; {
+		leave, after := l.tracker.toPark(most, l.r.bounds.parkBytes)
 		if len(leave) == 0 && len(l.dormant) == 0 {
 			return nil
 		}
@@ -56,7 +52,7 @@ func (l *lane) flush(ctx context.Context, now bool) error {
 			after = l.publishedUpTo()
 		}
 		if err := l.park(ctx, leave, after); err == nil {
-			most = min(2*most, parkEventsAtOnce)
+			most = min(2*most, l.r.bounds.parks)
 		} else if most, err = l.isolate(ctx, leave, err); err != nil {
 			return err
 		}

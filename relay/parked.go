@@ -14,11 +14,8 @@ import (
 // left: its next event is parked then, and Postgres, which knows, makes it due at once. Any number of queues may have some, and only so
 // many are remembered: beyond that the topic with the most is queued as a whole.
 
-const (
-	maxQueues    = 10_000          // that a lane remembers
-	listQueuesOf = 2000            // queues that one statement lists
-	wholeEvery   = 5 * time.Second // whether a topic must still be queued as a whole
-)
+// wholeEvery is how often a lane looks whether a topic must still be queued as a whole.
+const wholeEvery = 5 * time.Second
 
 // queues says which events of the log have to wait, because something of their key waits already.
 //
@@ -169,11 +166,11 @@ func (l *lane) lookAtWhole(ctx context.Context) error {
 	if len(l.queues.whole) == 0 {
 		return nil
 	}
-	found, err := l.r.readQueues(ctx, l.number, l.wholeFrom, l.r.listed)
+	found, err := l.r.readQueues(ctx, l.number, l.wholeFrom, l.r.bounds.listed)
 	if err != nil {
 		return err
 	}
-	if l.wholeFrom = (queue{}); len(found) == l.r.listed {
+	if l.wholeFrom = (queue{}); len(found) == l.r.bounds.listed {
 		l.wholeFrom = found[len(found)-1].after()
 	}
 	for _, q := range found {
@@ -188,7 +185,7 @@ func (l *lane) lookAtWhole(ctx context.Context) error {
 // one event. The rows do not say whether a topic was missing or paused: one that was resumed while nobody owned the lane is tried too.
 func (r *Relay) load(ctx context.Context, l *lane) (err error) {
 	for next, more := (queue{}), true; more; {
-		found, err := r.readQueues(ctx, l.number, next, r.listed)
+		found, err := r.readQueues(ctx, l.number, next, r.bounds.listed)
 		if err != nil {
 			return err
 		}
@@ -198,7 +195,7 @@ func (r *Relay) load(ctx context.Context, l *lane) (err error) {
 				next = q.afterTopic()
 			}
 		}
-		more = len(found) == r.listed
+		more = len(found) == r.bounds.listed
 	}
 	now := r.env.now()
 	var at spot

@@ -44,7 +44,7 @@ func TestParked_ALaneRemembersEachQueueThatHasRows(t *testing.T) {
 		select n, 'another lane', 'k', 1, 'follows', 'infinity', n, 's', 't', now() from unnest('{0,2}'::integer[]) n`)
 	for _, listed := range []int{1, 2, 7, len(want), 1000} {
 		r := newRelay(db.Pool, nil, Config{Logger: noLog}.withDefaults(), simStatements)
-		r.listed = listed
+		r.bounds.listed = listed
 		l := newLane(r, "", time.Time{})
 		l.number = 1
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -79,7 +79,7 @@ func TestParked_ATopicWithTooManyQueuesIsQueuedAsAWholeUntilItHasFew(t *testing.
 	t.Parallel()
 	db := migrated.New(t)
 	pgtest.Exec(t, db.Pool, `insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time)
-		select 0, 'many', 'key ' || n, n, 'topic', 'infinity', n, 's', 't', now() from generate_series(1, $1::integer) n`, maxQueues+listQueuesOf)
+		select 0, 'many', 'key ' || n, n, 'topic', 'infinity', n, 's', 't', now() from generate_series(1, $1::integer) n`, usual.queues+usual.listed)
 	pgtest.Exec(t, db.Pool, `insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time)
 		select 0, t, 'k', 1, 'follows', 'infinity', t, 's', 't', now() from unnest($1::text[]) t`, []string{"few", "many\x01", "many!", "zero"})
 	r := newRelay(db.Pool, nil, Config{Logger: noLog}.withDefaults(), simStatements)
@@ -93,7 +93,7 @@ func TestParked_ATopicWithTooManyQueuesIsQueuedAsAWholeUntilItHasFew(t *testing.
 	if diff := cmp.Diff(names(others), names(l.queues.parked)); diff != "" || !l.queues.whole["many"] || len(l.queues.whole) != 1 {
 		t.Errorf("as a whole are %v; by key (-want +got):\n%s", l.queues.whole, diff)
 	}
-	const fewQueues = maxQueues / 10
+	fewQueues := usual.queues / 10
 	for _, rows := range []int{fewQueues + 1, fewQueues} {
 		pgtest.Exec(t, db.Pool, "delete from holdfast.parked where topic = 'many' and place > $1::integer", rows)
 		if err := l.lookAtWhole(t.Context()); err != nil || !l.queues.whole["many"] {
@@ -113,7 +113,7 @@ func TestParked_ATopicWithTooManyQueuesIsQueuedAsAWholeUntilItHasFew(t *testing.
 func ownLane(t *testing.T, pool *pgxpool.Pool) *lane {
 	t.Helper()
 	r := newRelay(pool, nil, Config{Logger: noLog}.withDefaults(), simStatements)
-	r.queues, r.listed = 2, 2
+	r.bounds.queues, r.bounds.listed = 2, 2
 	now := time.Now()
 	r.env.now = func() time.Time { now = now.Add(wholeEvery); return now }
 	at, err := r.readServer(t.Context())
@@ -167,6 +167,31 @@ func TestParked_NoHeadOfATopicQueuedAsAWholeWaitsForEver(t *testing.T) {
 	}
 	if due := idsDue(t, db.Pool); due != "a b c e" {
 		t.Errorf("due are %q: want all but the one whose key a letter holds", due)
+	}
+}
+
+// What heads its queue may wait for something else. A person who discards it leaves what is behind it to the end of the hold.
+func TestParked_NoRowWaitsForWhatIsNotHeld(t *testing.T) {
+	t.Parallel()
+	db := migrated.Lanes(t, 1)
+	pgtest.Exec(t, db.Pool, `insert into holdfast.parked (lane, topic, key, place, why, partition, next_at, id, source, type, time)
+		select 0, 'orders', k, nextval('holdfast.parked_place'), w, p, n, k || w, 's', 't', now() from (values
+			('a', 'record', null, now() + interval '1 hour'), ('a', 'topic', null, 'infinity'), ('a', 'follows', null, 'infinity'),
+			('b', 'record', null, now() + interval '1 hour'), ('b', 'record', 3, 'infinity'), ('b', 'topic', null, 'infinity')) r (k, w, p, n)`)
+	l := ownLane(t, db.Pool)
+	if len(l.holds) != 2 {
+		t.Fatalf("held are %v", l.holds)
+	}
+	for range 4 {
+		if err := errors.Join(l.probe(t.Context()), l.resumeHolds(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if waits := pgtest.Count(t, db.Pool, "select count(*) from holdfast.parked where partition is not null or why = 'topic'"); waits != 0 || len(l.holds) != 0 {
+		t.Errorf("%d rows wait for a topic or a partition, and held are %v", waits, l.holds)
+	}
+	if due := idsDue(t, db.Pool); due != "arecord brecord" {
+		t.Errorf("%q have a time", due)
 	}
 }
 
@@ -260,7 +285,7 @@ func TestParked_WhatWaitsWithoutAKeyIsForgottenOnceItHasLeft(t *testing.T) {
 // An event waits behind what is parked of its key, what is about to be, and what a dead letter holds.
 func TestParked_AKeyWaitsWhileAnythingOfItMay(t *testing.T) {
 	t.Parallel()
-	qs, q := newQueues(maxQueues), queue{"t", "k"}
+	qs, q := newQueues(usual.queues), queue{"t", "k"}
 	for _, step := range []struct {
 		name      string
 		do        func()

@@ -56,9 +56,7 @@ type Relay struct {
 	poller           *poller
 	saver            *saver
 	statementTimeout time.Duration // of a statement of a lane: without it a connection that never answers would stall the lane for ever
-	pageBytes        int64         // of a page of a lane
-	listed           int           // queues that one statement lists
-	queues           int           // with events that wait, which a lane remembers
+	bounds           bounds
 	budget           *budget
 	calls            *callSlots
 	noisyCalls       *callSlots // of noisy tenants, while others overtake them
@@ -118,10 +116,8 @@ func newRelay(db database, p Publisher, c Config, sql *sqlschema.Statements) *Re
 		lanes:            map[int]*lane{},
 		changed:          make(chan struct{}, 1),
 		statementTimeout: time.Minute,
-		pageBytes:        pageBytes,
-		listed:           listQueuesOf,
-		queues:           maxQueues,
-		budget:           newBudget(c.MemoryBudget, inMemory*pageBytes),
+		bounds:           usual,
+		budget:           newBudget(c.MemoryBudget, inMemory*usual.pageBytes),
 		calls:            newCallSlots(callsInAll),
 		noisyCalls:       newCallSlots(noisyCallsInAll),
 	}

@@ -24,6 +24,7 @@ import (
 //
 //   - Where a row of a key waits, later events of the key wait behind it: queues has the key, or its topic as a whole.
 //   - What is in memory is leased, but for what is stuck and not published. No command changes what is leased.
+//   - What a row waits for, as its columns why and partition say, is in holds.
 //   - What is held is tried by one event at a time, unless a person has paused it. The first that is taken ends the hold.
 type room struct {
 	queues        queues                // in which something waits, or may

@@ -16,7 +16,7 @@ import (
 func (l *lane) moveScheduled(ctx context.Context) error {
 	var only *int64 // the seq of the event that is to blame, if it cannot be moved now
 	began := l.r.env.now()
-	for most := moveEvents; !l.stopping(); {
+	for most := l.r.bounds.moves; !l.stopping(); {
 		events, bytes, err := l.moveDue(ctx, most, only)
 		switch b := blameOf(err); {
 		case b == aRow && most > 1: // find it by halves
@@ -52,15 +52,15 @@ func (l *lane) moveScheduled(ctx context.Context) error {
 		if observe := l.r.c.Observer.OnMoved; observe != nil && events > 0 {
 			observe(l.number, int(events))
 		}
-		if only == nil && events < int64(most) && bytes < moveBytes {
+		if only == nil && events < int64(most) && bytes < l.r.bounds.moveBytes {
 			break
 		}
-		if only == nil && most == moveEvents {
+		if only == nil && most == l.r.bounds.moves {
 			now := l.r.env.now()
 			l.moving, l.moveAt = true, now.Add(now.Sub(began))
 			break
 		}
-		only, most = nil, min(2*most, moveEvents)
+		only, most = nil, min(2*most, l.r.bounds.moves)
 	}
 	l.r.Wake()
 	return nil
@@ -69,7 +69,7 @@ func (l *lane) moveScheduled(ctx context.Context) error {
 // moveDue moves events that are due, most at most, and says how many bytes they have; with only, the first one if that is its seq.
 func (l *lane) moveDue(ctx context.Context, most int, only *int64) (events, bytes int64, _ error) {
 	err := l.inTx(ctx, func(batch *pgx.Batch) {
-		batch.Queue(l.r.sql.In(moveScheduled), l.number, most, int64(moveBytes), only).QueryRow(func(row pgx.Row) error { return row.Scan(&events, &bytes) })
+		batch.Queue(l.r.sql.In(moveScheduled), l.number, most, l.r.bounds.moveBytes, only).QueryRow(func(row pgx.Row) error { return row.Scan(&events, &bytes) })
 	}, func(*pgx.Batch) {
 		if events > 0 {
 			failpoint.Hit(failpoint.RelayScheduling)

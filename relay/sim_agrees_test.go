@@ -190,7 +190,7 @@ func TestSimAgrees_TheFakeAndPostgresAgree(t *testing.T) {
 			c := Config{Name: fmt.Sprint("relay ", i), Lease: time.Hour, BatchSize: 3, HoldKey: i == 0, Retry: later, Logger: noLog}.withDefaults()
 			r := newRelay(s.db, nil, c, simStatements)
 			r.env.chance = func() float64 { return 0.5 }
-			r.pageBytes, r.listed = 100, 3
+			r.bounds.pageBytes, r.bounds.listed = 100, 3
 			r.env.now = func() time.Time { return began }
 			r.env.start = func(_ context.Context, l *lane) { l.lost = func(error) {}; r.enter(l) }
 			s.relays[i] = r

@@ -72,7 +72,7 @@ var simBugs = []struct {
 	{simBug{driver: bugEndsLeases}, 600, func(p *simPlan) {
 		p.person, p.refusals, p.attempts, p.cuts, p.freezes, p.crashes, p.clocks = true, true, 3, false, false, false, false
 	}},
-	{simBug{driver: bugForgetsWhole}, 400, func(p *simPlan) { p.queues, p.refusals, p.attempts = 1, true, 3 }},
+	{simBug{driver: bugForgetsWhole}, 400, func(p *simPlan) { p.bounds.queues, p.refusals, p.attempts = 1, true, 3 }},
 	{simBug{driver: bugOvertakes}, 200, nil},
 	{simBug{driver: bugNoReload}, 200, nil},
 	{simBug{driver: bugSaveAhead}, 200, nil},

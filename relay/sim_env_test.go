@@ -65,12 +65,10 @@ type simPlan struct {
 	parkAfter                                   time.Duration
 	lease                                       time.Duration
 	cutEvery                                    int
-	bytes                                       int64 // of a page
-	listed                                      int   // queues that one statement lists
-	queues                                      int   // that a lane remembers
-	emptied                                     bool  // lanes remember queues that have no rows, too
-	calls                                       int   // of the publisher at a time
-	wide                                        int   // partitions from which on their calls are shared
+	bounds                                      bounds
+	emptied                                     bool // lanes remember queues that have no rows, too
+	calls                                       int  // of the publisher at a time
+	wide                                        int  // partitions from which on their calls are shared
 
 	cuts, refusals, kills, freezes, crashes, clocks, rotates, long, scheduled, repeatable, survives bool
 	slow                                                                                            bool // statements may hang, and have time-outs
@@ -92,7 +90,8 @@ func newPlan(seed uint64, bug simBug) simPlan {
 		writers: 1 + rng.IntN(4), events: 10 + rng.IntN(40), keys: 1 + rng.IntN(4), batch: 1 + rng.IntN(6),
 		attempts: []int{-1, 1, 2, 3}[rng.IntN(4)], hold: often(),
 		parkAfter: []time.Duration{-1, 30 * time.Millisecond, time.Second}[rng.IntN(3)], lease: time.Duration(200+rng.IntN(500)) * time.Millisecond,
-		cutEvery: []int{0, 2, 4}[rng.IntN(3)], bytes: []int64{1, 60, 1 << 20}[rng.IntN(3)]}
+		cutEvery: []int{0, 2, 4}[rng.IntN(3)], bounds: usual}
+	p.bounds.pageBytes = []int64{1, 60, 1 << 20}[rng.IntN(3)]
 	for _, on := range []*bool{&p.cuts, &p.refusals, &p.kills, &p.freezes, &p.crashes, &p.clocks, &p.rotates, &p.long, &p.scheduled, &p.repeatable, &p.survives} {
 		*on = often()
 	}
@@ -103,15 +102,21 @@ func newPlan(seed uint64, bug simBug) simPlan {
 	p.slow = bug == simBug{} && !p.calm() && rand.New(rand.NewPCG(seed, 3)).IntN(2) == 0
 	p.bad = bug == simBug{} && rand.New(rand.NewPCG(seed, 4)).IntN(2) == 0
 	lists := rand.New(rand.NewPCG(seed, 5))
-	p.listed, p.emptied = []int{1, 5, listQueuesOf}[lists.IntN(3)], bug == simBug{} && lists.IntN(3) == 0
+	p.bounds.listed, p.emptied = []int{1, 5, usual.listed}[lists.IntN(3)], bug == simBug{} && lists.IntN(3) == 0
 	if p.calls = callsInAll; bug == (simBug{}) {
 		p.calls = []int{1, 2, callsInAll}[rand.New(rand.NewPCG(seed, 6)).IntN(3)]
 	}
 	if p.wide = wideFrom; bug == (simBug{}) {
 		p.wide = []int{0, 1, wideFrom}[rand.New(rand.NewPCG(seed, 7)).IntN(3)]
 	}
-	if p.queues = maxQueues; bug == (simBug{}) {
-		p.queues = []int{1, 2, maxQueues}[rand.New(rand.NewPCG(seed, 14)).IntN(3)]
+	if bug == (simBug{}) {
+		sizes := rand.New(rand.NewPCG(seed, 14))
+		for _, n := range []*int{&p.bounds.queues, &p.bounds.places, &p.bounds.parks, &p.bounds.resumes, &p.bounds.moves, &p.bounds.drainQueues, &p.bounds.drainRows} {
+			*n = []int{1, 2, *n}[sizes.IntN(3)]
+		}
+		p.bounds.parkBytes = []int{1, 60, p.bounds.parkBytes}[sizes.IntN(3)]
+		p.bounds.moveBytes = []int64{1, 60, p.bounds.moveBytes}[sizes.IntN(3)]
+		p.bounds.drainMemory = []int{4, p.bounds.drainMemory}[sizes.IntN(2)]
 	}
 	p.tenants = bug == simBug{} && rand.New(rand.NewPCG(seed, 10)).IntN(3) == 0
 	p.person = bug == simBug{} && rand.New(rand.NewPCG(seed, 12)).IntN(3) == 0

@@ -93,7 +93,7 @@ func (s *sim) startRelay() {
 	r := newRelay(conn, s.broker, Config{Name: name, Schema: "holdfast", Lease: p.lease, PollMin: 2 * time.Millisecond,
 		PollMax: 100 * time.Millisecond, BatchSize: p.batch, HoldKey: p.hold, ParkAfter: p.parkAfter, SegmentBytes: 2000, Observer: Observer{OnLost: func(lane int, _ bool, err error) { s.oracle.lost++; s.log("lost lane %d: %v", lane, err) }},
 		Retry: retry.Policy{Attempts: p.attempts, Base: time.Millisecond, Cap: 50 * time.Millisecond}, Logger: noLog}, simStatements)
-	r.pageBytes, r.listed, r.queues = p.bytes, p.listed, p.queues
+	r.bounds = p.bounds
 	r.calls, r.shared.from = newCallSlots(p.calls), p.wide
 	if p.slow {
 		r.statementTimeout = p.lease

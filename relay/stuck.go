@@ -18,10 +18,7 @@ import (
 // This file finds the one parked event for which a statement over many fails, and makes it a dead letter. If that is
 // impossible, or nobody can say that the row is to blame, the row is stuck: it waits, and its queue with it. All others go on.
 
-const (
-	stuckEvery = time.Minute    // a stuck row is tried again
-	maxStuck   = drainTries / 2 // of a lane, beyond which it fails: then no row is to blame
-)
+const stuckEvery = time.Minute // a stuck row is tried again
 
 // stuckRow is a parked event that can be neither settled nor made a dead letter.
 type stuckRow struct {
@@ -133,7 +130,7 @@ func (l *lane) writeAlone(ctx context.Context, p *pending, a answer, to *outcome
 
 // stick leaves a row alone for a while. It stays where it is, and what follows it waits.
 func (l *lane) stick(p *pending, a answer, to outcome, err error) error {
-	if len(l.stuck) >= maxStuck {
+	if len(l.stuck) >= max(l.r.bounds.drainMemory/2, 1) {
 		return fmt.Errorf("%d parked rows can be neither published nor made dead letters, the last is %w", len(l.stuck)+1, p.placed(err))
 	}
 	event := *p.event
@@ -301,8 +298,8 @@ func (l *lane) nameRow(ctx context.Context, statement string, args ...any) (*pen
 
 // readDue reads parked heads that are due, with what waits for them. If that fails for one of the rows it reads them by halves.
 func (l *lane) readDue(ctx context.Context, skip rowKeys, bound int) ([]parkedEvent, error) {
-	due := []any{l.number, l.heldTopicNames(), drainQueues, skip.topics, skip.keys, skip.places}
-	rows, err := l.readLeased(ctx, l.r.sql.In(readDue), append(due, drainRows, bound)...)
+	due := []any{l.number, l.heldTopicNames(), l.r.bounds.drainQueues, skip.topics, skip.keys, skip.places}
+	rows, err := l.readLeased(ctx, l.r.sql.In(readDue), append(due, l.r.bounds.drainRows, bound)...)
 	if err == nil || !l.divides(err) {
 		return rows, err
 	}
@@ -317,7 +314,7 @@ func (l *lane) readDue(ctx context.Context, skip rowKeys, bound int) ([]parkedEv
 	if len(heads.places) == 0 {
 		return nil, nil // somebody else has changed the table meanwhile
 	}
-	return l.readByHalves(ctx, heads, drainRows, bound)
+	return l.readByHalves(ctx, heads, l.r.bounds.drainRows, bound)
 }
 
 // readByHalves reads what readDue does of some heads, with so many rows of each queue.
@@ -378,7 +375,7 @@ func (l *lane) resumeSome(ctx context.Context, h *hold, at spot) error {
 	failpoint.Hit(failpoint.RelayAnswered)
 	var n int
 	since := l.changes[holdResumed]
-	for most := resumeAtOnce; ; {
+	for most := l.r.bounds.resumes; ; {
 		err := l.inTx(ctx, func(batch *pgx.Batch) {
 			batch.Queue(l.r.sql.In(resumeHeld), l.number, at.topic, at.partition, most, h.past).QueryRow(func(row pgx.Row) error { return row.Scan(&n) })
 		}, func(*pgx.Batch) { failpoint.Hit(failpoint.RelayResuming) })
