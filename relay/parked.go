@@ -174,7 +174,7 @@ func (l *lane) lookAtWhole(ctx context.Context) error {
 		l.wholeFrom = found[len(found)-1].after()
 	}
 	for _, q := range found {
-		if l.queues.whole[q.topic] {
+		if l.queues.whole[q.topic] && !l.queues.held[q.queue] && l.holds[spot{q.topic, wholeTopic}] == nil { // else later
 			l.noteDormant(q)
 		}
 	}
