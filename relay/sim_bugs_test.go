@@ -64,7 +64,7 @@ var simBugs = []struct {
 	{simBug{fake: simdb.BugNoLease}, 600, func(p *simPlan) {
 		p.person, p.refusals, p.attempts, p.cuts, p.freezes, p.crashes, p.clocks = true, true, 3, false, false, false, false
 	}},
-	{simBug{fake: simdb.BugNoFixHead}, 600, func(p *simPlan) { p.refusals, p.hold, p.attempts = true, true, 1 }},
+	{simBug{fake: simdb.BugReplayWakesAll}, 600, func(p *simPlan) { p.refusals, p.hold, p.attempts = true, true, 1 }},
 	{simBug{fake: simdb.BugResumesFollowers}, 600, func(p *simPlan) { p.pauses, p.refusals = true, true }},
 	{simBug{fake: simdb.BugResumesHeld}, 600, func(p *simPlan) { p.refusals, p.hold, p.attempts = true, true, 1 }},
 	{simBug{fake: simdb.BugReplayStaysOpen}, 200, func(p *simPlan) { p.refusals, p.hold, p.attempts = true, true, 1 }},

@@ -8,14 +8,14 @@ import (
 
 // Rows for which statements fail: each of these says which statements, and how.
 var badRows = map[string]struct{ statements, code string }{
-	"malformed": {"", ""},                                                             // a page says so
-	"read":      {"page planned_page", "22003"},                                       // no page can have it
-	"park":      {"park", "23514"},                                                    // Postgres refuses to park it
-	"drain":     {"due due_of probe_held", "22003"},                                   // it cannot be read where it is parked
-	"damaged":   {"due due_of probe_held dead_letter", "XX001"},                       // nor copied from there
+	"malformed": {"", ""},                                                                      // a page says so
+	"read":      {"page planned_page", "22003"},                                                // no page can have it
+	"park":      {"park", "23514"},                                                             // Postgres refuses to park it
+	"drain":     {"due due_of probe_held", "22003"},                                            // it cannot be read where it is parked
+	"damaged":   {"due due_of probe_held dead_letter", "XX001"},                                // nor copied from there
 	"change":    {"delay hold resume_held resume_queues fix_head", "23514"},                    // it stays as it was parked
 	"trigger":   {"delay hold resume_held resume_queues fix_head", "P0001"},                    // for a reason that may be one of all rows
-	"stays":     {"unpark dead_letter", "23503"},                                      // it cannot leave
+	"stays":     {"unpark dead_letter", "23503"},                                               // it cannot leave
 	"stuck":     {"unpark dead_letter delay hold resume_held resume_queues fix_head", "P0001"}, // nor be changed
 	"move":      {"move_scheduled", "22003"},
 }

@@ -34,7 +34,7 @@ const (
 	BugIgnoresLeases       Bug = "a command changes what a lane has leased"
 	BugUnlockedCommand     Bug = "a command does not lock what is parked in the lane"
 	BugNoLease             Bug = "what a lane reads is not leased"
-	BugNoFixHead           Bug = "a replay enters a queue, and the row that was first stays due"
+	BugReplayWakesAll      Bug = "a replay enters a queue, and all rows of it are due"
 	BugResumesFollowers    Bug = "the end of a hold makes followers due"
 	BugResumesHeld         Bug = "a head is resumed whatever letter holds its key"
 	BugReplayStaysOpen     Bug = "the letter of a published replay is not closed"

@@ -141,16 +141,17 @@ func (db *DB) placeOf(tx *Tx, lane int, topic, key string, letter int64) int64 {
 func fixHead(c *call) error {
 	for i, q := range c.db.queueOf(c.tx, c.args[0].(int), c.args[1].(string), c.args[2].(string)) {
 		p, _ := q.see(c.tx)
-		if i > 0 == p.NextAt.IsZero() || i > 0 && c.db.is(BugNoFixHead) {
+		heads := i == 0 || c.db.is(BugReplayWakesAll)
+		if heads != p.NextAt.IsZero() {
 			continue
 		}
 		if err := c.refused(p.ID); err != nil {
 			return err
 		}
-		if p = q.lock(c.tx); i > 0 {
-			p.NextAt = time.Time{}
-		} else {
+		if p = q.lock(c.tx); heads {
 			p.NextAt = c.db.Now()
+		} else {
+			p.NextAt = time.Time{}
 		}
 	}
 	return nil
