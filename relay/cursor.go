@@ -48,15 +48,13 @@ func chooseCut(cuts []cut, span int64) (cut, bool) {
 // listed in advance, many pages at a time. Without the list every page would sort the rest of the window, as often as the
 // window has pages.
 type plan struct {
-	big   []int64 // transaction ids; at most maxBig
+	big   []int64 // transaction ids; at most 8, which readTransactions lists
 	next  places  // of the events of the others, in seq order; all lie after the cursor
 	whole bool    // next goes on to the end of the window
 }
 
 // places are where events are in the log: their transaction ids and seqs, in step.
 type places struct{ xids, seqs []int64 }
-
-const maxBig = 8 // transactions that the statement readPlanned merges, and readTransactions lists
 
 // short says that the list may end before the page does.
 func (p plan) short(limit int) bool { return !p.whole && len(p.next.seqs) < limit }

@@ -323,6 +323,9 @@ func (l *lane) afterCall(d *destination, batch []*pending, all []answer, said su
 
 // resume begins to end a hold.
 func (h *hold) resume(late bool) {
+	if !h.resuming {
+		h.past = nil // what was held again since may lie before it
+	}
 	h.tries, h.probing, h.takes, h.resuming, h.late = 0, false, true, true, late
 }
 

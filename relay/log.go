@@ -55,7 +55,7 @@ var (
 //
 // Its work is bounded. A call of next makes three statements at most: a look for cuts and a page; or a page, a look for
 // cuts and a page; or a page and a look at the window's transactions; or a list of places and a page. The answer of each is
-// bounded too: a page by limit and bytes, the cuts by cutsRead, the transactions by maxBig, the places by listAhead. If a window
+// bounded too: a page by limit and bytes, the cuts by cutsRead, the transactions by readTransactions, the places by listAhead. If a window
 // holds nothing of the lane, the call returns an empty page and leaves what comes after it to the next call. A page that cannot
 // be read is read by halves (isolate.go): that takes twice the logarithm of limit more statements at most.
 type logReader struct {

@@ -195,6 +195,36 @@ func TestParked_NoRowWaitsForWhatIsNotHeld(t *testing.T) {
 	}
 }
 
+// A row that cannot be changed is passed over when what it waits for takes events again. What is held again meanwhile may lie before it.
+func TestParked_WhatIsHeldAgainIsResumedAgain(t *testing.T) {
+	t.Parallel()
+	db := migrated.Lanes(t, 1)
+	parkDormant(t, db.Pool, "orders", "a", "stuck", "c", "d")
+	pgtest.Exec(t, db.Pool, "update holdfast.parked set why = 'topic'")
+	pgtest.Exec(t, db.Pool, "create function somebodys() returns trigger language plpgsql as $$ begin raise exception 'somebodys'; end $$")
+	pgtest.Exec(t, db.Pool, "create trigger somebodys before update or delete on holdfast.parked for each row when (old.id = 'stuck') execute function somebodys()")
+	l := ownLane(t, db.Pool)
+	l.failures, l.r.bounds.resumes = 2, 1
+	resume := func(times int) {
+		l.resumeTopic("orders")
+		for range times {
+			if err := l.resumeHolds(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	resume(2)
+	if due := idsDue(t, db.Pool); due != "a c" || len(l.stuck) != 1 {
+		t.Fatalf("due are %q, stuck %d", due, len(l.stuck))
+	}
+	l.pauseTopic("orders")
+	pgtest.Exec(t, db.Pool, "update holdfast.parked set why = 'topic', next_at = 'infinity' where id = 'a'") // as the lane does with what it reads
+	resume(4)
+	if due := idsDue(t, db.Pool); due != "a c d" || len(l.stuck) != 1 || l.stuck[0].waits == nil || len(l.holds) != 0 {
+		t.Errorf("due are %q, stuck %v, held %v", due, l.stuck, l.holds)
+	}
+}
+
 // The transaction that parks an event of a topic queued as a whole also makes the head of its queue due. If that fails for the head, the event
 // is not to blame.
 func TestParked_TheHeadOfATopicQueuedAsAWholeIsBlamedItself(t *testing.T) {

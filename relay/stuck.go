@@ -395,6 +395,10 @@ func (l *lane) resumeSome(ctx context.Context, h *hold, at spot) error {
 			return errors.Join(err, e)
 		}
 		h.past = &p.row.place
+		if i := slices.IndexFunc(l.stuck, func(s stuckRow) bool { return s.item.queue == p.item.queue && s.row.place == p.row.place }); i >= 0 {
+			l.stuck[i].waits = &at
+			continue
+		}
 		if err := l.giveUpWaiting(ctx, p, at, since, err); err != nil {
 			return err
 		}
