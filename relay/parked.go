@@ -91,7 +91,7 @@ func (qs *queues) remember(q queue) (whole []string) {
 }
 
 // few is how many queues a topic that was queued as a whole may have left when it is queued by key again.
-func (qs *queues) few() int { return min(max(qs.most/10, 1), (qs.most-len(qs.parked))/2) }
+func (qs *queues) few() int { return min(qs.most/10, (qs.most-len(qs.parked))/2) }
 
 // forget forgets queues that have no row any more. Nobody but the lane adds one.
 func (qs *queues) forget(emptied []queue) {
