@@ -4,20 +4,20 @@ package relay
 type bounds struct {
 	pageBytes   int64 // of a page of a lane: enough for all events of a page that are of a usual size
 	places      int   // of events in a window that are listed in advance; at least, two pages
-	parks       int   // events that one transaction parks
-	parkBytes   int
-	resumes     int // parked events that one transaction makes due when what they waited for takes events again
-	moves       int // scheduled events that one transaction moves into the log
-	moveBytes   int64
-	listed      int // queues that one statement lists
-	queues      int // with parked events, that a lane remembers
-	drainQueues int // of whose parked events one statement reads those that are due, and what follows them
-	drainRows   int // of one queue, that it reads
-	drainMemory int // parked events that a lane has in memory; half as many may be stuck, beyond which it fails: then no row is to blame
+	parks       int   // events that one transaction parks, and
+	parkBytes   int   // bytes of these
+	resumes     int   // parked events that one transaction makes due when what they waited for takes events again
+	moves       int   // scheduled events that one transaction moves into the log, and
+	moveBytes   int64 // bytes of these
+	listed      int   // queues that one statement lists
+	queues      int   // with parked events, that a lane remembers
+	drainQueues int   // of whose parked events one statement reads those that are due, and what follows them
+	drainRows   int   // of one queue, that it reads
+	drainMemory int   // parked events that a lane has in memory; half as many may be stuck, beyond which it fails: then no row is to blame
 }
 
-// usual are the bounds of every relay.
-var usual = bounds{
+// usualBounds are the bounds of every relay.
+var usualBounds = bounds{
 	pageBytes:   4 << 20,
 	places:      50_000,
 	parks:       5000,

@@ -14,7 +14,7 @@ import (
 	"github.com/holdfast-go/holdfast/relay/publish"
 )
 
-func laneOfNothing() *lane { return newLane(&Relay{bounds: usual}, "", time.Time{}) }
+func laneOfNothing() *lane { return newLane(&Relay{bounds: usualBounds}, "", time.Time{}) }
 
 func woken(l *lane) bool {
 	select {

@@ -109,19 +109,20 @@ func (b *deadBatch) tell(l *lane) {
 }
 
 // isolate decides what to do after events could not be parked: how many to park next. If one of them is to blame, it is found
-// by halves, and made a dead letter. An error of anything else is returned.
+// by halves, and made a dead letter. Where its transaction also makes the head of its queue due, the head is tried apart first, and given
+// up if it is to blame. An error of anything else is returned.
 func (l *lane) isolate(ctx context.Context, leave []*pending, err error) (most int, _ error) {
 	if len(l.dormant) > 0 && l.divides(err) { // they are parked already, and go with any transaction: it may be for one of them
 		return max(len(leave), 1), l.holdDormant(ctx)
 	}
-	if len(leave) == 1 && l.divides(err) && leave[0].disposition != malformed && l.resumesHead(leave[0].item.queue) { // it may be for the head
+	if len(leave) == 1 && l.divides(err) {
 		p := leave[0]
-		var head rowKeys
-		head.addQueue(p.item.queue)
-		gaveUp, e := l.resumeOrGiveUp(ctx, head, func() {})
-		if again := gaveUp || !p.headResumed; e != nil || again {
-			p.headResumed = true
-			return 1, e
+		if head := l.rowsOf(leave).resume; len(head.topics) > 0 { // it may be for that
+			gaveUp, e := l.resumeOrGiveUp(ctx, head, func() {})
+			if again := gaveUp || !p.headTried; e != nil || again {
+				p.headTried = true
+				return 1, e
+			}
 		}
 	}
 	if blameOf(err) != aRow {

@@ -77,7 +77,7 @@ func TestHalfParked_ALaneThatEndsWithACallItCannotSettleGivesItsBudgetBack(t *te
 		if err := tx.Commit(); err != nil {
 			t.Fatal(err)
 		}
-		s.l.r.budget = newBudget(budgetOfTest, inMemory*usual.pageBytes)
+		s.l.r.budget = newBudget(budgetOfTest, inMemory*usualBounds.pageBytes)
 		p, err := s.l.readPage(t.Context())
 		if err != nil || len(p.events) != 2 {
 			t.Fatalf("a page of %d events, %v", len(p.events), err)

@@ -22,6 +22,7 @@ type hold struct {
 	probing bool      // one is being tried
 	tried   int64     // the place of the last one: each has its turn, so that one which is always refused stops no other
 	past    *int64    // the place of the last row that cannot be resumed
+	passed  int       // parked, when it was found
 
 	// It takes events again. Those that are parked are made due, many at a time; then the hold is over, unless the
 	// partition answers late: its events pass through the table, a batch a call.
@@ -323,7 +324,7 @@ func (l *lane) afterCall(d *destination, batch []*pending, all []answer, said su
 
 // resume begins to end a hold.
 func (h *hold) resume(late bool) {
-	if !h.resuming {
+	if !h.takes {
 		h.past = nil // what was held again since may lie before it
 	}
 	h.tries, h.probing, h.takes, h.resuming, h.late = 0, false, true, true, late
@@ -341,6 +342,8 @@ func (l *lane) resumeHolds(ctx context.Context) error {
 		}
 		switch {
 		case h.resuming || h.late:
+		case h.past != nil && h.parked != h.passed: // a replay may have gone before it
+			h.past, h.resuming = nil, true
 		default:
 			delete(l.holds, at)
 			l.sayFlows(at, l.r.env.now())
@@ -388,7 +391,7 @@ func (l *lane) probe(ctx context.Context) error {
 		}
 		if !found { // what waits behind other events of its key is sent when its turn comes, and shows then whether it is back
 			h.resume(false)
-			l.r.notices.flows(at, l.number, now)
+			l.r.notices.flows(at, l.number, now) // nobody is told that it is back
 		}
 	}
 	return nil

@@ -331,7 +331,7 @@ func TestLog_AReaderKeepsAThousandWordsAtMost(t *testing.T) { // not parallel: i
 func TestLog_AListIsAsLongAsTwoPagesAtLeast(t *testing.T) {
 	t.Parallel()
 	for limit, want := range map[int]int{1: 50_000, 2000: 50_000, 25_000: 50_000, 25_001: 50_002, 100_000: 200_000} {
-		if got := (&logReader{limit: limit, places: usual.places}).listAhead(); got != want {
+		if got := (&logReader{limit: limit, places: usualBounds.places}).listAhead(); got != want {
 			t.Errorf("pages of %d: %d, want %d", limit, got, want)
 		}
 	}

@@ -84,7 +84,7 @@ func TestLongQueue_ALaneWithLongQueuesIsLoadedWithoutReadingThem(t *testing.T) {
 			pgtest.Exec(t, db.Pool, "analyze holdfast.parked")
 		}
 		for statement, args := range map[string][]any{
-			listQueues:  {0, usual.listed, "", ""},
+			listQueues:  {0, usualBounds.listed, "", ""},
 			keylessGone: {0, []string{"gone", "orders"}},
 			loadHolds:   {0},
 		} {

@@ -30,7 +30,7 @@ func newWeighing(t *testing.T, p Publisher) *weighing {
 	db, r, l := pacedRelay(t, p, func(string) {})
 	r.c.BatchSize, r.c.ParkAfter = 200, 10*time.Second
 	r.c.Lease, l.leaseUntil = 24*time.Hour, time.Now().Add(24*time.Hour) // nobody saves
-	r.budget = newBudget(budgetOfTest, inMemory*usual.pageBytes)
+	r.budget = newBudget(budgetOfTest, inMemory*usualBounds.pageBytes)
 	l.reader.limit = r.c.BatchSize
 	return &weighing{lane: l, db: db}
 }

@@ -50,7 +50,7 @@ func TestNoticesQuota_AThousandUnreachableTopicsAreTwentyLines(t *testing.T) {
 	var logged bytes.Buffer
 	r := &Relay{c: Config{Logger: slog.New(slog.NewTextHandler(&logged, nil))}, env: env{now: func() time.Time { return now }, chance: func() float64 { return 0.5 }}}
 	for n := range 1000 {
-		l := &lane{r: r, ownership: ownership{number: n % 8}, room: newRoom(usual.queues)}
+		l := &lane{r: r, ownership: ownership{number: n % 8}, room: newRoom(usualBounds.queues)}
 		l.holdTopic(fmt.Sprint("topic-", n), fmt.Errorf("it is missing"), now)
 		l.logHeld(&destination{spot: spot{fmt.Sprint("other-", n), 0}}, answer{err: errUnanswered}, time.Second)
 	}

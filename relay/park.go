@@ -269,8 +269,8 @@ func (l *lane) rowsOf(leave []*pending) parkedRows {
 		if p.event.letter != 0 && p.disposition != topicHeld && p.disposition != partitionDown {
 			rows.fix.addQueue(q) // it goes to the front of its queue
 		}
-		if l.resumesHead(q) && delay != nil {
-			rows.resume.addQueue(q)
+		if l.queues.whole[q.topic] && delay != nil && !l.leases.has(rowKey{queue: q}) {
+			rows.resume.addQueue(q) // nobody has looked whether its head has what makes it due; one that is in memory, or stuck, has
 		}
 		if held[q] {
 			delay = nil
@@ -283,12 +283,6 @@ func (l *lane) rowsOf(leave []*pending) parkedRows {
 		rows.partitions = append(rows.partitions, partition)
 	}
 	return rows
-}
-
-// resumesHead says whether the transaction that parks an event makes the head of its queue due: its topic is queued as a whole, so nobody has
-// looked whether the head has what makes it due. One that is in memory, or stuck, has.
-func (l *lane) resumesHead(q queue) bool {
-	return l.queues.whole[q.topic] && !l.leases.has(rowKey{queue: q})
 }
 
 // heldRows are the columns of holdParked.

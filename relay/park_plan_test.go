@@ -70,7 +70,7 @@ func TestParkPlan_WhatEntersIsDueIfNothingIsBeforeIt(t *testing.T) {
 	} {
 		pgtest.Exec(t, db.Pool, "truncate holdfast.parked, holdfast.letter, holdfast.letter_action")
 		pgtest.Exec(t, db.Pool, c.before)
-		l := newLane(&Relay{bounds: usual, env: env{chance: func() float64 { return 0.5 }}, c: Config{HoldKey: true, Retry: retry.Policy{Base: time.Hour, Cap: time.Hour}}}, "", time.Time{})
+		l := newLane(&Relay{bounds: usualBounds, env: env{chance: func() float64 { return 0.5 }}, c: Config{HoldKey: true, Retry: retry.Policy{Base: time.Hour, Cap: time.Hour}}}, "", time.Time{})
 		l.holds[spot{q.topic, wholeTopic}], l.holds[spot{q.topic, anyPartition}] = &hold{}, &hold{}
 		l.queues.whole["whole"] = true
 		var leave []*pending

@@ -114,9 +114,9 @@ func (l *lane) found(q parkedQueue) {
 	l.noteDormant(q)
 }
 
-// noteDormant has resumeReleased look at a queue that nothing else makes due.
+// noteDormant has resumeReleased look at a queue that nothing else makes due. What is stuck is tried again by itself.
 func (l *lane) noteDormant(q parkedQueue) {
-	if q.dormant && q.ordered() {
+	if q.dormant && q.ordered() && !l.leases.has(rowKey{queue: q.queue}) {
 		l.dormantQueues = append(l.dormantQueues, q.queue)
 	}
 }
@@ -141,7 +141,7 @@ func (l *lane) forgetKeyless(ctx context.Context) error {
 }
 
 // lookAtWhole looks whether a topic that is queued as a whole has few queues by now. If not, it looks at some of them, at others each time: a
-// letter may have held their heads that a person dealt with while nobody owned the lane, and the claim did not see all.
+// letter that is closed by now may have held their heads when the lane was claimed, and the claim did not see all of them.
 func (l *lane) lookAtWhole(ctx context.Context) error {
 	if len(l.queues.whole) == 0 || l.r.env.now().Before(l.wholeAt) {
 		return nil
@@ -170,10 +170,15 @@ func (l *lane) lookAtWhole(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if l.wholeFrom = (queue{}); len(found) == l.r.bounds.listed {
-		l.wholeFrom = found[len(found)-1].after()
-	}
-	for _, q := range found {
+	l.wholeFrom = queue{}
+	for i, q := range found {
+		last := i+1 == l.r.bounds.listed
+		switch {
+		case !l.queues.whole[q.topic] && last:
+			l.wholeFrom = q.afterTopic()
+		case last:
+			l.wholeFrom = q.after()
+		}
 		if l.queues.whole[q.topic] && !l.queues.held[q.queue] && l.holds[spot{q.topic, wholeTopic}] == nil { // else later
 			l.noteDormant(q)
 		}

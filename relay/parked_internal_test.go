@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
@@ -80,7 +80,7 @@ func TestParked_ATopicWithTooManyQueuesIsQueuedAsAWholeUntilItHasFew(t *testing.
 	t.Parallel()
 	db := migrated.New(t)
 	pgtest.Exec(t, db.Pool, `insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time)
-		select 0, 'many', 'key ' || n, n, 'topic', 'infinity', n, 's', 't', now() from generate_series(1, $1::integer) n`, usual.queues+usual.listed)
+		select 0, 'many', 'key ' || n, n, 'topic', 'infinity', n, 's', 't', now() from generate_series(1, $1::integer) n`, usualBounds.queues+usualBounds.listed)
 	pgtest.Exec(t, db.Pool, `insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time)
 		select 0, t, 'k', 1, 'follows', 'infinity', t, 's', 't', now() from unnest($1::text[]) t`, []string{"few", "many\x01", "many!", "zero"})
 	r := newRelay(db.Pool, nil, Config{Logger: noLog}.withDefaults(), simStatements)
@@ -94,7 +94,7 @@ func TestParked_ATopicWithTooManyQueuesIsQueuedAsAWholeUntilItHasFew(t *testing.
 	if diff := cmp.Diff(names(others), names(l.queues.parked)); diff != "" || !l.queues.whole["many"] || len(l.queues.whole) != 1 {
 		t.Errorf("as a whole are %v; by key (-want +got):\n%s", l.queues.whole, diff)
 	}
-	fewQueues := usual.queues / 10
+	fewQueues := usualBounds.queues / 10
 	for _, rows := range []int{fewQueues + 1, fewQueues} {
 		pgtest.Exec(t, db.Pool, "delete from holdfast.parked where topic = 'many' and place > $1::integer", rows)
 		if err := l.lookAtWhole(t.Context()); err != nil || !l.queues.whole["many"] {
@@ -155,29 +155,30 @@ func TestParked_NoHeadOfATopicQueuedAsAWholeWaitsForEver(t *testing.T) {
 	pgtest.Exec(t, db.Pool, "insert into holdfast.letter (origin, reason, state, holds, event_id, source, type, topic, key, time, payload, hash, lane) "+
 		"values ('relay', 'refused', 'open', true, 'held', 's', 't', 'many', 'd', now(), 'x', sha256('x'), 0)")
 	l := ownLane(t, db.Pool)
-	looked := []queue(nil)
+	l.dormantQueues = nil // those that the claim saw
 	l.pauseTopic("many")
-	for range 6 { // nothing is to be made due
-		looked = append(looked, l.dormantQueues...)
-		if err := l.lookAtWhole(t.Context()); err != nil || len(l.dormantQueues) > 2 {
+	for range 3 {
+		if err := l.lookAtWhole(t.Context()); err != nil || len(l.dormantQueues) > 0 {
 			t.Fatalf("of a paused topic %v are looked at, %v", l.dormantQueues, err)
 		}
 	}
 	l.holds = map[spot]*hold{}
+	l.leases.of[rowKey{queue: queue{"many", "c"}}] = 1
+	var looked []queue
 	for range 3 {
-		looked = append(looked, l.dormantQueues...)
 		if !l.queues.whole["many"] {
 			t.Fatal("the topic is not queued as a whole")
 		}
-		if err := errors.Join(l.resumeReleased(t.Context()), l.lookAtWhole(t.Context())); err != nil {
+		if err := l.lookAtWhole(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		looked = append(looked, l.dormantQueues...)
+		if err := l.resumeReleased(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := l.resumeReleased(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if due := idsDue(t, db.Pool); due != "a b c e" || slices.Contains(looked, queue{"many", "d"}) {
-		t.Errorf("due are %q, looked at %v: want all but the one whose key a letter holds", due, looked)
+	if due := idsDue(t, db.Pool); due != "a b e" || len(looked) != 3 {
+		t.Errorf("due are %q, looked at %v: want all but the one whose key a letter holds, and the one in memory", due, looked)
 	}
 }
 
@@ -233,6 +234,74 @@ func TestParked_WhatIsHeldAgainIsResumedAgain(t *testing.T) {
 	resume(4)
 	if due := idsDue(t, db.Pool); due != "a c d" || len(l.stuck) != 1 || l.stuck[0].waits == nil || len(l.holds) != 0 {
 		t.Errorf("due are %q, stuck %v, held %v", due, l.stuck, l.holds)
+	}
+}
+
+// A replay is parked before what waits already.
+func TestParked_AReplayParkedWhileAHoldEndsIsResumed(t *testing.T) {
+	t.Parallel()
+	db := migrated.Lanes(t, 1)
+	pgtest.Exec(t, db.Pool, `insert into holdfast.parked (lane, topic, key, place, why, partition, next_at, id, source, type, time)
+		select 0, 'orders', '', nextval('holdfast.parked_place'), 'partition', 3, 'infinity', n, 's', 't', now() from unnest('{stuck,b,c}'::text[]) n`)
+	pgtest.Exec(t, db.Pool, "create function somebodys() returns trigger language plpgsql as $$ begin raise exception 'somebodys'; end $$")
+	pgtest.Exec(t, db.Pool, "create trigger somebodys before update on holdfast.parked for each row when (old.id = 'stuck') execute function somebodys()")
+	l, at := ownLane(t, db.Pool), spot{"orders", 3}
+	l.holds[at].resume(false)
+	if err := l.resumeHolds(t.Context()); err != nil || l.holds[at] == nil || l.holds[at].past == nil {
+		t.Fatalf("held are %v, %v", l.holds, err)
+	}
+	p := &pending{
+		event: &logEvent{letter: 7, Event: holdfast.Event{ID: "replay", Type: "t", Topic: "orders", Time: time.Unix(0, 0)}},
+		item:  item{queue: queue{"orders", ""}, replay: true},
+		to:    &destination{spot: at, route: &topicRoute{topic: "orders"}},
+	}
+	l.leave(p, partitionDown, nil)
+	if err := l.park(t.Context(), []*pending{p}, l.cursor); err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		if err := l.resumeHolds(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if due := idsDue(t, db.Pool); due != "b c replay" || len(l.holds) != 0 {
+		t.Errorf("due are %q, held %v", due, l.holds)
+	}
+	h := hold{takes: true, past: new(int64)}
+	if h.resume(true); h.past == nil {
+		t.Error("a partition that is late tries what is stuck again with each call")
+	}
+}
+
+// Each time a lane looks, it meets heads of others.
+func TestParked_AHeadThatIsRefusedEndsNoLane(t *testing.T) {
+	t.Parallel()
+	db := migrated.Lanes(t, 1)
+	parkDormant(t, db.Pool, "many", "a", "b", "c", "d", "e", "f")
+	pgtest.Exec(t, db.Pool, "create function somebodys() returns trigger language plpgsql as $$ begin raise exception 'somebodys'; end $$")
+	pgtest.Exec(t, db.Pool, "create trigger somebodys before update or delete on holdfast.parked for each row when (old.id = 'd') execute function somebodys()")
+	l := ownLane(t, db.Pool)
+	for range 6 {
+		if err := errors.Join(l.resumeReleased(t.Context()), l.lookAtWhole(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if due := idsDue(t, db.Pool); due != "a b c e f" || len(l.stuck) != 1 {
+		t.Errorf("due are %q, stuck %d", due, len(l.stuck))
+	}
+}
+
+// A head that waits for its topic is not made due because the next event of its key cannot be parked.
+func TestParked_AHeadIsTriedOnlyIfTheTransactionTriesIt(t *testing.T) {
+	t.Parallel()
+	db := migrated.Lanes(t, 1)
+	parkDormant(t, db.Pool, "many", "a", "b", "k")
+	l := ownLane(t, db.Pool)
+	l.pauseTopic("many")
+	p := &pending{event: &logEvent{Event: holdfast.Event{ID: "event", Type: "t", Topic: "many", Key: "k", Time: time.Unix(0, 0)}}, item: item{queue: queue{"many", "k"}}}
+	l.leave(p, topicHeld, nil)
+	if most, err := l.isolate(t.Context(), []*pending{p}, &pgconn.PgError{Code: "23514"}); most != 1 || err != nil || p.disposition != malformed || idsDue(t, db.Pool) != "" {
+		t.Errorf("%d at a time, %v; the event is %s, due are %q", most, err, p.disposition, idsDue(t, db.Pool))
 	}
 }
 
@@ -326,7 +395,7 @@ func TestParked_WhatWaitsWithoutAKeyIsForgottenOnceItHasLeft(t *testing.T) {
 // An event waits behind what is parked of its key, what is about to be, and what a dead letter holds.
 func TestParked_AKeyWaitsWhileAnythingOfItMay(t *testing.T) {
 	t.Parallel()
-	qs, q := newQueues(usual.queues), queue{"t", "k"}
+	qs, q := newQueues(usualBounds.queues), queue{"t", "k"}
 	for _, step := range []struct {
 		name      string
 		do        func()

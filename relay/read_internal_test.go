@@ -19,7 +19,7 @@ import (
 func openLog(t testing.TB, lanes, limit int) (*pgxpool.Pool, *logReader) {
 	t.Helper()
 	db := migrated.Lanes(t, lanes)
-	r := &logReader{pool: db.Pool, sql: sqlschema.For("holdfast"), limit: limit, bytes: usual.pageBytes, places: usual.places, span: int64(limit * lanes), now: time.Now}
+	r := &logReader{pool: db.Pool, sql: sqlschema.For("holdfast"), limit: limit, bytes: usualBounds.pageBytes, places: usualBounds.places, span: int64(limit * lanes), now: time.Now}
 	if err := db.QueryRow(t.Context(), "select l.done::text, i.token from holdfast.lane l, holdfast.current_incarnation i where lane = 0").Scan(&r.at.cursor.done, &r.token); err != nil {
 		t.Fatal(err)
 	}

@@ -116,8 +116,8 @@ func newRelay(db database, p Publisher, c Config, sql *sqlschema.Statements) *Re
 		lanes:            map[int]*lane{},
 		changed:          make(chan struct{}, 1),
 		statementTimeout: time.Minute,
-		bounds:           usual,
-		budget:           newBudget(c.MemoryBudget, inMemory*usual.pageBytes),
+		bounds:           usualBounds,
+		budget:           newBudget(c.MemoryBudget, inMemory*usualBounds.pageBytes),
 		calls:            newCallSlots(callsInAll),
 		noisyCalls:       newCallSlots(noisyCallsInAll),
 	}

@@ -25,7 +25,8 @@ import (
 //   - Where a row of a key waits, later events of the key wait behind it: queues has the key, or its topic as a whole.
 //   - What is in memory is leased, but for what is stuck and not published. No command changes what is leased.
 //   - What a row waits for, as its columns why and partition say, is in holds.
-//   - What is held is tried by one event at a time, unless a person has paused it. The first that is taken ends the hold.
+//   - What is held is tried by one event at a time, unless a person has paused it. The first that is taken ends the hold, or that none
+//     which waits for it heads its queue.
 type room struct {
 	queues        queues                // in which something waits, or may
 	wholeAt       time.Time             // when to see whether the topics that wait as a whole still have so many queues
@@ -38,7 +39,7 @@ type room struct {
 	moving        bool                  // scheduled events are due
 	moveAt        time.Time             // none is moved before it
 	dormant       []dormantRow          // parked events to be held with their topic or partition by the next flush
-	dormantQueues []queue               // queues in which at the claim no row would ever fall due
+	dormantQueues []queue               // queues in which no row would ever fall due when they were listed
 	stuck         []stuckRow            // parked events that can be neither settled nor made dead letters, in the order of their next tries
 	changes       [kindsOfChange]uint64 // how many parked rows were changed so
 	flushAt       time.Time             // nothing is parked before it, unless the lane is full

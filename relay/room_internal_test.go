@@ -23,7 +23,7 @@ func TestRoom_ALaneLooksAgainWhenTheFirstOfItsLooksIsDue(t *testing.T) {
 	now := time.Unix(1000, 0)
 	in := func(s int) time.Time { return now.Add(time.Duration(s) * time.Second) }
 	full := func() *room {
-		rm := newRoom(usual.queues)
+		rm := newRoom(usualBounds.queues)
 		rm.queues.held[keyA], rm.heldAt = true, in(10).Add(-heldEvery)
 		rm.queues.whole["orders"], rm.wholeAt = true, in(20)
 		rm.stuck = []stuckRow{{retryAt: in(30)}, {retryAt: in(1)}}
@@ -57,7 +57,7 @@ func TestRoom_ALaneLooksAgainWhenTheFirstOfItsLooksIsDue(t *testing.T) {
 
 func TestRoom_WhatEntersIsBeforeWhatComesLater(t *testing.T) {
 	t.Parallel()
-	rm := newRoom(usual.queues)
+	rm := newRoom(usualBounds.queues)
 	event := func() *pending {
 		route := &topicRoute{topic: "orders", queued: 1}
 		return &pending{event: &logEvent{Event: holdfast.Event{Topic: "orders", Key: "a"}}, item: item{queue: keyA}, state: queued, to: &destination{route: route}}
@@ -95,7 +95,7 @@ func TestRoom_WhatEntersIsBeforeWhatComesLater(t *testing.T) {
 
 func TestRoom_WhatIsHeldIsInTheWayOfItsOwnOnly(t *testing.T) {
 	t.Parallel()
-	rm := newRoom(usual.queues)
+	rm := newRoom(usualBounds.queues)
 	third := spot{"orders", 3}
 	rm.holds[third] = &hold{}
 	w := rm.waiting()
@@ -128,7 +128,7 @@ func TestRoom_WhatIsHeldIsInTheWayOfItsOwnOnly(t *testing.T) {
 	if rm.resumeTopic("orders"); rm.paused("orders") || !rm.holds[wholeOrders].resuming || rm.holds[wholeOrders].late {
 		t.Errorf("a topic that is resumed is %+v", rm.holds[wholeOrders])
 	}
-	none := newRoom(usual.queues)
+	none := newRoom(usualBounds.queues)
 	if names := none.heldTopicNames(); names == nil || len(names) > 0 || none.heldSpots() != nil {
 		t.Errorf("nothing is held: %v", names)
 	}
@@ -136,7 +136,7 @@ func TestRoom_WhatIsHeldIsInTheWayOfItsOwnOnly(t *testing.T) {
 
 func TestRoom_OnlyRowsOfWhatIsStillHeldBecomeDormant(t *testing.T) {
 	t.Parallel()
-	rm := newRoom(usual.queues)
+	rm := newRoom(usualBounds.queues)
 	row := func(place int64, partition int, why disposition) dormantRow {
 		return dormantRow{&pending{item: item{queue: keyA}, row: &parkedRow{place: place}, to: &destination{spot: spot{"orders", partition}}}, why}
 	}
@@ -195,7 +195,7 @@ func TestRoom_ALookFollowsWhereARowMayBeBehind(t *testing.T) {
 		"and the last look left some":                      {keyless, []func(*room){func(rm *room) { rm.due.more = true }, inMemory(keyA)}, true},
 		"their topic is queued as a whole, as keys are it": {keyless, []func(*room){func(rm *room) { rm.queues.whole["orders"] = true }}, false},
 	} {
-		rm := newRoom(usual.queues)
+		rm := newRoom(usualBounds.queues)
 		for _, do := range c.do {
 			do(&rm)
 		}
@@ -207,7 +207,7 @@ func TestRoom_ALookFollowsWhereARowMayBeBehind(t *testing.T) {
 
 func TestRoom_AnExceptionIsARowsFaultWhenOthersWereChangedMeanwhile(t *testing.T) {
 	t.Parallel()
-	rm := newRoom(usual.queues)
+	rm := newRoom(usualBounds.queues)
 	rm.changes[1] = 5
 	exception := &pgconn.PgError{Code: "P0001"}
 	for name, c := range map[string]struct {

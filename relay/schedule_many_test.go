@@ -12,7 +12,7 @@ import (
 // Whatever falls due at once, the lane publishes while it is moved into the log.
 func TestScheduleMany_EventsArePublishedWhileScheduledOnesAreMoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		due, move := 15*usual.moves, 100*time.Millisecond
+		due, move := 15*usualBounds.moves, 100*time.Millisecond
 		a := &answering{takes: func(int) time.Duration { return time.Millisecond }}
 		db, r, l := pacedRelay(t, a, func(name string) {
 			if name == "move_scheduled" {

@@ -90,7 +90,7 @@ func newPlan(seed uint64, bug simBug) simPlan {
 		writers: 1 + rng.IntN(4), events: 10 + rng.IntN(40), keys: 1 + rng.IntN(4), batch: 1 + rng.IntN(6),
 		attempts: []int{-1, 1, 2, 3}[rng.IntN(4)], hold: often(),
 		parkAfter: []time.Duration{-1, 30 * time.Millisecond, time.Second}[rng.IntN(3)], lease: time.Duration(200+rng.IntN(500)) * time.Millisecond,
-		cutEvery: []int{0, 2, 4}[rng.IntN(3)], bounds: usual}
+		cutEvery: []int{0, 2, 4}[rng.IntN(3)], bounds: usualBounds}
 	p.bounds.pageBytes = []int64{1, 60, 1 << 20}[rng.IntN(3)]
 	for _, on := range []*bool{&p.cuts, &p.refusals, &p.kills, &p.freezes, &p.crashes, &p.clocks, &p.rotates, &p.long, &p.scheduled, &p.repeatable, &p.survives} {
 		*on = often()
@@ -102,7 +102,7 @@ func newPlan(seed uint64, bug simBug) simPlan {
 	p.slow = bug == simBug{} && !p.calm() && rand.New(rand.NewPCG(seed, 3)).IntN(2) == 0
 	p.bad = bug == simBug{} && rand.New(rand.NewPCG(seed, 4)).IntN(2) == 0
 	lists := rand.New(rand.NewPCG(seed, 5))
-	p.bounds.listed, p.emptied = []int{1, 5, usual.listed}[lists.IntN(3)], bug == simBug{} && lists.IntN(3) == 0
+	p.bounds.listed, p.emptied = []int{1, 5, usualBounds.listed}[lists.IntN(3)], bug == simBug{} && lists.IntN(3) == 0
 	if p.calls = callsInAll; bug == (simBug{}) {
 		p.calls = []int{1, 2, callsInAll}[rand.New(rand.NewPCG(seed, 6)).IntN(3)]
 	}

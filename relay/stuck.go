@@ -44,14 +44,14 @@ const (
 	kindsOfChange
 )
 
-// divides says whether to go on with fewer rows after an error. An error that may be for one of them, or for all, counts only once
-// the lane has failed twice before and begun anew each time.
+// divides says whether to go on with fewer rows after an error. That of a server that may be busy counts only once the lane has failed twice
+// before, and begun anew each time.
 func (l *lane) divides(err error) bool {
 	switch blameOf(err) {
 	case aRow, damaged:
 		return true
 	case unclear:
-		return l.failures >= 2
+		return raised(err) || l.failures >= 2
 	}
 	return false
 }
@@ -394,7 +394,7 @@ func (l *lane) resumeSome(ctx context.Context, h *hold, at spot) error {
 		if e != nil || p == nil {
 			return errors.Join(err, e)
 		}
-		h.past = &p.row.place
+		h.past, h.passed = &p.row.place, h.parked
 		if i := slices.IndexFunc(l.stuck, func(s stuckRow) bool { return s.item.queue == p.item.queue && s.row.place == p.row.place }); i >= 0 {
 			l.stuck[i].waits = &at
 			continue

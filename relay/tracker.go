@@ -35,7 +35,7 @@ type pending struct {
 	// How it leaves: set when state becomes leaving.
 	disposition disposition
 	err         error
-	headResumed bool // the head of its queue was made due apart, after an error that may have been for that
+	headTried   bool // it could not be parked, and the head of its queue was tried apart
 }
 
 // parkedRow is where an event is in the table of parked events.
