@@ -18,7 +18,7 @@ import (
 // scriptedReader reads lane 3 in pages of two events, or 100 bytes, from a script.
 func scriptedReader(s *script, at reading) (r *logReader, clock *time.Time) {
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	return &logReader{pool: s, sql: simStatements, lane: 3, token: "tok", limit: 2, bytes: 100, span: 1000, now: func() time.Time { return now }, at: at, readAt: now}, &now
+	return &logReader{pool: s, sql: simStatements, lane: 3, token: "tok", limit: 2, bytes: 100, places: usualBounds.places, span: 1000, now: func() time.Time { return now }, at: at, readAt: now}, &now
 }
 
 // pageOf is a page up to a snapshot, with events of 10 bytes that have these seqs.
