@@ -184,7 +184,7 @@ func (r *run) readTables(ctx context.Context, known *oracle.Run) (err error) {
 
 func (r *run) readLetters(ctx context.Context, known *oracle.Run) (err error) {
 	known.Letters, err = rowsOf(ctx, r.admin, pgx.RowToStructByPos[oracle.Letter],
-		"select id, event_id, consumer, state, reason from holdfast.letter")
+		"select id, event_id, consumer, state, reason, '' from holdfast.letter")
 	return err
 }
 

@@ -29,6 +29,9 @@ const (
 	Effect Op = "effect"
 	// Letter is an event that was given up.
 	Letter Op = "letter"
+	// Decide is the answer to a person's command on events that wait: Text is the command's name, Num how many events it has
+	// changed. OK says that this is all; Unknown says that there was an error, and that more may be changed.
+	Decide Op = "decide"
 	// Log is a line that a part logged as a warning or an error: Text is its message.
 	Log Op = "log"
 	// Begin and End are a process's first and last entries. An End lists in Text what it left behind: goroutines,
@@ -60,7 +63,7 @@ type Entry struct {
 	Op    Op        `json:"op"`              //
 	IDs   []string  `json:"ids,omitempty"`   // the events
 	Key   string    `json:"key,omitempty"`   // of Intend and Effect
-	Num   int64     `json:"num,omitempty"`   // place in its key's order, drawn under the key's row lock
+	Num   int64     `json:"num,omitempty"`   // place in its key's order, drawn under the key's row lock; of Decide a count
 	Lane  int       `json:"lane,omitempty"`  // of Claim and Lose
 	Epoch int64     `json:"epoch,omitempty"` // of Claim
 	How   Result    `json:"how,omitempty"`

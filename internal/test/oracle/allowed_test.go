@@ -51,6 +51,21 @@ func TestAllowed_WhatMayHappenIsNotHeldAgainstARun(t *testing.T) {
 			r.KilledAt = map[Process]time.Time{r.Killed[0]: r.Entries[r.entry(history.Fault, 0)].At}
 			r.later(r.entry(history.Heal, 0), 11*time.Second)
 		}},
+		{"an event that a person gave up before it was tried often enough", func(r *Run) {
+			r.Limits.Tries, r.Limits.MayDie = 4, []string{"poison"}
+			r.Letters[0].Command = "give up 1"
+			r.forget(history.Letter, 0)
+		}},
+		{"an event that a person discarded, and that was on its way", func(r *Run) {
+			r.Limits.MayDie = []string{"poison"}
+			r.Letters = append(r.Letters, Letter{ID: 2, EventID: "a3", State: Discarded, Command: "discard 1"})
+			r.Entries = slices.Insert(r.Entries, r.entry(history.Acknowledge, 4), history.Entry{At: r.Entries[r.entry(history.Acknowledge, 4)].At, Actor: "person/0", PID: 40, Op: history.Decide, How: history.OK, Text: "discard 1"})
+		}},
+		{"an event that a person gave up, and replayed", func(r *Run) {
+			r.Letters = append(r.Letters, Letter{ID: 2, EventID: "a3", State: Replayed, Command: "give up 1"})
+			r.Entries = slices.Insert(r.Entries, r.entry(history.Publish, 4), history.Entry{At: r.Entries[r.entry(history.Publish, 4)].At, Actor: "person/0", PID: 40, Op: history.Decide, How: history.OK, Text: "give up 1"})
+		}},
+		{"a lane that a person freed when its lease had run out", func(r *Run) { r.LaneLog[5].By = "person/0" }},
 		{"a repeat after later events of its key", func(r *Run) {
 			for i, id := range []string{"a1", "a2", "a2", "a3", "a1"} {
 				r.Records[i].ID = id

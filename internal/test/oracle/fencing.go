@@ -35,14 +35,15 @@ func lanes(b *book, found *findings) {
 			found.add(EpochFell, "change %d of lane %d: from %d to %d, by %s", c.N, c.Lane, p.Epoch, c.Epoch, somebody(c.By))
 			continue
 		}
+		freed := c.Epoch == p.Epoch && c.Owner == "" && p.Owner != "" && !moved // which anybody may do when the lease has run out
 		switch {
 		case c.Epoch == p.Epoch && c.Owner != p.Owner && c.Owner != "":
 			found.add(OwnerChanged, "change %d of lane %d: from %s to %s under epoch %d", c.N, c.Lane, somebody(p.Owner), c.Owner, c.Epoch)
-		case c.By != "" && c.By != cmp.Or(c.Owner, p.Owner) && (c.Owner != "" || p.Owner != "" || moved):
+		case c.By != "" && c.By != cmp.Or(c.Owner, p.Owner) && !freed && (c.Owner != "" || p.Owner != "" || moved):
 			found.add(ChangedByOther, "change %d of lane %d: %s wrote it, and the owner under epoch %d is %s", c.N, c.Lane, c.By, c.Epoch, somebody(cmp.Or(c.Owner, p.Owner)))
 		}
 		if c.Early {
-			found.add(TakenEarly, "change %d of lane %d: %s took it from %s", c.N, c.Lane, somebody(c.Owner), somebody(p.Owner))
+			found.add(TakenEarly, "change %d of lane %d: %s took it from %s", c.N, c.Lane, somebody(cmp.Or(c.Owner, c.By)), somebody(p.Owner))
 		}
 		if was, is := xmax(p.Done), xmax(c.Done); !c.Adopted && (is < was || c.Done == p.Done && leftWindow(p, c)) {
 			found.add(CursorFell, "change %d of lane %d under epoch %d: from %s %s %d to %s %s %d, by %s", c.N, c.Lane, c.Epoch, p.Done, p.Upto, p.Pos, c.Done, c.Upto, c.Pos, somebody(c.By))

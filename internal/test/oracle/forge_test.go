@@ -430,7 +430,8 @@ func TestForge_EveryKindOfWrongIsFoundByItsOracleAndByNoOther(t *testing.T) {
 			r.Entries[r.entry(history.Claim, 1)].Lane = 7 // elsewhere: what the parts say is another row's
 		}},
 		{"a cursor that one who lost the lane moved", Fencing, ChangedByOther, 1, func(r *Run) { r.LaneLog[3].By = "relay/0" }},
-		{"a lane handed back by one who lost it", Fencing, ChangedByOther, 1, func(r *Run) { r.LaneLog[5].By = "relay/0" }},
+		{"a lane handed back by one who lost it, with a cursor", Fencing, ChangedByOther, 1, func(r *Run) { r.LaneLog[5].By, r.LaneLog[5].Done = "relay/0", "1:13:" }},
+		{"a lane that a person freed before its lease had run out", Fencing, TakenEarly, 1, func(r *Run) { r.LaneLog[5].By, r.LaneLog[5].Early = "person/0", true }},
 		{"a lane that was taken before its lease had run out", Fencing, TakenEarly, 1, func(r *Run) { r.LaneLog[2].Early = true }},
 		{"a cursor that was moved while nobody owned it", Fencing, ChangedByOther, 1, func(r *Run) {
 			r.LaneLog = append(r.LaneLog, LaneChange{N: 6, Epoch: 2, By: "relay/0", Done: "1:13:"})
@@ -509,6 +510,10 @@ func TestForge_EveryKindOfWrongIsFoundByItsOracleAndByNoOther(t *testing.T) {
 
 		{"an event that was called handled before its effect was written", HonestErrors, SaidTooEarly, 1, func(r *Run) {
 			r.Effects[2].At = r.Entries[r.entry(history.Receive, 2)].At.Add(time.Millisecond)
+		}},
+		{"an event that was sent after a person was told that it is discarded", HonestErrors, SentAfter, 1, func(r *Run) {
+			r.Letters = append(r.Letters, Letter{ID: 2, EventID: "a3", State: Discarded, Command: "discard 1"})
+			r.Entries = slices.Insert(r.Entries, r.entry(history.Publish, 4), history.Entry{At: r.Entries[r.entry(history.Publish, 4)].At, Actor: "person/0", PID: 40, Op: history.Decide, How: history.OK, Text: "discard 1"})
 		}},
 
 		{"a connection that is still there", Hygiene, LeftBehind, 1, func(r *Run) { r.Leftovers = []Leftover{{"connection", "relay/1"}} }},

@@ -59,6 +59,14 @@ func lettersSaid(b *book, found *findings) {
 		killed[p] = true
 	}
 	said, last := map[int32]int{}, map[int32]*history.Entry{} // its last try
+	written := map[int32]int{}                                // letters that a process wrote: of a person's, nobody has to be told
+	for n, letters := range b.letters {
+		for _, l := range letters {
+			if l.Command == "" {
+				written[n]++
+			}
+		}
+	}
 	for i := range b.Entries {
 		e := &b.Entries[i]
 		silent[Process{e.Actor, e.PID}] = e.At
@@ -80,7 +88,7 @@ func lettersSaid(b *book, found *findings) {
 		if said[n] > 0 && len(b.letters[n]) == 0 {
 			found.add(MadeUp, "%s, said %d times", b.name(n), said[n])
 		}
-		unsaid := len(b.letters[n]) - said[n]
+		unsaid := written[n] - said[n]
 		if e := last[n]; e != nil {
 			if who := (Process{e.Actor, e.PID}); killed[who] && silent[who].Sub(e.At) < settling {
 				unsaid--
@@ -92,7 +100,7 @@ func lettersSaid(b *book, found *findings) {
 			}
 		}
 		if unsaid > 0 {
-			found.add(Unsaid, "%s has %d letters, and %d were said; the last says %q", b.name(n), len(b.letters[n]), said[n], b.letters[n][len(b.letters[n])-1].Reason)
+			found.add(Unsaid, "%s has %d letters, and %d were said; the last says %q", b.name(n), written[n], said[n], b.letters[n][len(b.letters[n])-1].Reason)
 		}
 	}
 }

@@ -67,7 +67,7 @@ func triedEnough(b *book, found *findings) {
 	}
 	stories := map[int32]*story{}
 	for n, letters := range b.letters {
-		if slices.ContainsFunc(letters, func(l Letter) bool { return l.Consumer != "" && b.due(l) && !b.besideEffect(l) }) {
+		if slices.ContainsFunc(letters, func(l Letter) bool { return l.Consumer != "" && l.Command == "" && b.due(l) && !b.besideEffect(l) }) {
 			stories[n] = &story{over: b.Entries[len(b.Entries)-1].At}
 		}
 	}
@@ -136,9 +136,9 @@ func (b *book) besideEffect(l Letter) bool {
 	return false
 }
 
-// due says whether an event may be given up by the process that wrote the letter.
+// due says whether an event may be given up by the process, or the person, that wrote the letter.
 func (b *book) due(l Letter) bool {
-	if b.Limits.MayDie == nil {
+	if b.Limits.MayDie == nil || l.Command != "" {
 		return true
 	}
 	n := b.event(l.EventID)

@@ -133,7 +133,7 @@ var spoils = []spoil{
 		f := factsOf(r)
 		i, found := pick(rng, len(r.Effects), func(i int) bool { return f.plain(r.Effects[i].ID) })
 		if found {
-			r.give(Letter{99, r.Effects[i].ID, r.Effects[i].Consumer, Open, "it failed 5 times"})
+			r.give(Letter{99, r.Effects[i].ID, r.Effects[i].Consumer, Open, "it failed 5 times", ""})
 		}
 		return found
 	}},
@@ -141,7 +141,7 @@ var spoils = []spoil{
 		f := factsOf(r)
 		i, found := pick(rng, len(r.Effects), func(i int) bool { return f.plain(r.Effects[i].ID) })
 		if found {
-			r.give(Letter{99, r.Effects[i].ID, r.Effects[i].Consumer, Open, "stale: it lies below the position"})
+			r.give(Letter{99, r.Effects[i].ID, r.Effects[i].Consumer, Open, "stale: it lies below the position", ""})
 			r.Effects = slices.Delete(r.Effects, i, i+1)
 		}
 		return found

@@ -249,7 +249,7 @@ func (m *model) publish(n int) {
 }
 
 func (m *model) letter(id, consumer string, state State) {
-	m.run.Letters = append(m.run.Letters, Letter{int64(len(m.run.Letters) + 1), id, consumer, state, "it failed 5 times"})
+	m.run.Letters = append(m.run.Letters, Letter{int64(len(m.run.Letters) + 1), id, consumer, state, "it failed 5 times", ""})
 }
 
 func (m *model) handOver(n int) {
@@ -383,7 +383,7 @@ func (m *model) consume(c string, at key) bool {
 	case m.settled[done]:
 		say(history.Receive, "duplicate")
 		if m.IntN(10) == 0 {
-			m.run.Letters = append(m.run.Letters, Letter{int64(len(m.run.Letters) + 1), "e0", c, Open, "conflict: another payload"})
+			m.run.Letters = append(m.run.Letters, Letter{int64(len(m.run.Letters) + 1), "e0", c, Open, "conflict: another payload", ""})
 			m.run.Letters[len(m.run.Letters)-1].EventID = r.ID
 			say(history.Letter, "conflict")
 		}

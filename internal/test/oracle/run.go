@@ -122,6 +122,10 @@ type Letter struct {
 	EventID, Consumer string
 	State             State
 	Reason            string
+
+	// Command is the name of the command by which a person gave the event up: history.Decide has its answer. "" if a relay or
+	// a consumer gave it up.
+	Command string
 }
 
 // State is the state of a letter.
@@ -230,7 +234,7 @@ type Limits struct {
 	// consumer. Defaults to "stale" and "conflict": letters of a repeat, not of the event.
 	BesideEffects []string
 	// MayDie are the types of events that a consumer may give up. Nil is all of them, and relays may give up any too.
-	// Otherwise a letter of another type, or of a relay, is found, and excuses nothing.
+	// Otherwise a letter of another type, or of a relay, is found, and excuses nothing. A person may give up any event.
 	MayDie []string
 	// Tries is how often a consumer must have begun to handle an event before it may give it up. Each fault
 	// meanwhile, and each killed process, may have cost a try that was counted and did not begin. 0 requires none.

@@ -22,9 +22,10 @@ func cursorTruth(b *book, found *findings) {
 
 // honestErrors is O9: a COMMIT that was answered is there, one that was refused is not, and one without an answer is
 // there as a whole or not at all. An id that a later COMMIT wrote does not accuse an earlier one that failed. An event that
-// a consumer calls handled has had its effect by then.
+// a consumer calls handled has had its effect by then. No relay begins to send an event after a person was told that it is given up.
 func honestErrors(b *book, found *findings) {
 	handledWhenSaid(b, found)
+	givenUpWhenSaid(b, found)
 	for i := range b.Entries {
 		e := &b.Entries[i]
 		if e.Op != history.Intend && e.Op != history.Commit {
@@ -81,6 +82,29 @@ func handledWhenSaid(b *book, found *findings) {
 			n := b.event(id)
 			if known := of[n]; known.n >= len(b.Consumers) && e.At.Before(known.first) {
 				found.add(SaidTooEarly, "%s: %s said so at %s, and the effect was written at %s", b.name(n), e.Actor, clock(e.At), clock(known.first))
+			}
+		}
+	}
+}
+
+// givenUpWhenSaid looks for events that a relay began to send after a person's command had given them up, and had said that it was
+// done. What was under way by then may still arrive. A letter that was replayed is sent again, as it must be.
+func givenUpWhenSaid(b *book, found *findings) {
+	done := map[string]time.Time{} // commands
+	for i := range b.Entries {
+		e := &b.Entries[i]
+		switch {
+		case e.Op == history.Decide && e.How == history.OK:
+			done[e.Text] = e.At
+		case e.Op != history.Publish || len(done) == 0 || b.undone(e.At):
+			continue
+		}
+		for _, id := range e.IDs {
+			n := b.event(id)
+			for _, l := range b.letters[n] {
+				if at, told := done[l.Command]; told && l.Consumer == "" && (l.State == Open || l.State == Discarded) {
+					found.add(SentAfter, "%s: %s began at %s, and the command %q was done at %s", b.name(n), e.Actor, clock(e.At), l.Command, clock(at))
+				}
 			}
 		}
 	}

@@ -82,6 +82,7 @@ const (
 	SkippedByCursor Kind = "called published and nowhere to be found"
 
 	SaidTooEarly Kind = "called handled before its effect was there"
+	SentAfter    Kind = "sent after a person was told that it is given up"
 
 	Slow        Kind = "recovered too late"
 	NeverBack   Kind = "not recovered"

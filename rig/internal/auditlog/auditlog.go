@@ -23,10 +23,13 @@ type DB interface {
 var statements = []string{
 	// Every change of a lane, and who made it.
 	"create table public.lane_log (n bigint generated always as identity primary key, at timestamptz not null default clock_timestamp(), by text not null default current_setting('application_name'), lane int, epoch bigint, owner text, done text, upto text, pos bigint, early boolean)",
-	// A lease that ends later than any that is given now is of a clock that was ahead: it need not be waited for.
+	// A lease that ends later than any that is given now is of a clock that was ahead: it need not be waited for. Who frees a lane of
+	// another waits for its end by the clock, because the transaction may have waited for a lock.
 	`create function public.log_lane() returns trigger language plpgsql as $$ begin
 		insert into public.lane_log (lane, epoch, owner, done, upto, pos, early) values (new.lane, new.epoch, new.owner, new.done::text, new.upto::text, new.pos,
-			case when old.owner <> new.owner and isfinite(new.lease_until) then old.lease_until between now() and now() + 2 * (new.lease_until - now()) else false end);
+			case when old.owner <> new.owner and isfinite(new.lease_until) then old.lease_until between now() and now() + 2 * (new.lease_until - now())
+			when new.owner is null and old.owner <> current_setting('application_name') then old.lease_until > clock_timestamp()
+			else false end);
 		return null;
 	end $$`,
 	// Who raises an epoch draws its number with the partition's fence held alone, who takes an event in with the fence shared:
@@ -62,7 +65,7 @@ func Install(ctx context.Context, db DB) error {
 func Lanes(ctx context.Context, db DB, own string) ([]oracle.LaneChange, error) {
 	return collect(ctx, db, pgx.RowToStructByPos[oracle.LaneChange], `
 		select n, at, lane, epoch, coalesce(owner, ''), coalesce(nullif(by, $1), ''), done, coalesce(upto, ''), pos,
-		       $1 <> '' and by = $1 and owner is null, early
+		       $1 <> '' and by = $1 and owner is null, early and (owner is not null or by not in ('', $1))
 		  from public.lane_log order by n`, own)
 }
 

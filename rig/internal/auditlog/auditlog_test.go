@@ -43,6 +43,11 @@ func TestAuditlog_TheAuditLogSaysWhoChangedWhat(t *testing.T) {
 	lease := "lease_until = now() + interval '1 minute'"
 	pgtest.Exec(t, one, "update holdfast.lane set owner = 'one', epoch = 1, "+lease+" where lane = 0")
 	pgtest.Exec(t, two, "update holdfast.lane set owner = 'two', epoch = 2, "+lease+" where lane = 0")
+	pgtest.Exec(t, one, "update holdfast.lane set owner = null where lane = 0")
+	pgtest.Exec(t, two, "update holdfast.lane set owner = 'two', epoch = 3 where lane = 0")
+	pgtest.Exec(t, two, "update holdfast.lane set lease_until = now() where lane = 0")
+	pgtest.Exec(t, one, "update holdfast.lane set owner = null where lane = 0")
+	pgtest.Exec(t, two, "update holdfast.lane set owner = 'two', epoch = 4, "+lease+" where lane = 0")
 	pgtest.Exec(t, run, "update holdfast.lane set owner = null where lane = 0")
 	pgtest.Exec(t, one, "insert into holdfast.consumer_position (consumer, topic, partition, epoch, position, owner) values ('c', 't', 1, 1, 5, 'node')")
 	pgtest.Exec(t, two, "update holdfast.consumer_position set position = 7")
@@ -57,7 +62,9 @@ func TestAuditlog_TheAuditLogSaysWhoChangedWhat(t *testing.T) {
 		got = append(got, fmt.Sprintf("%s: lane %d of %q, epoch %d, early %v, adopted %v", c.By, c.Lane, c.Owner, c.Epoch, c.Early, c.Adopted))
 	}
 	want := []string{`one: lane 0 of "one", epoch 1, early false, adopted false`, `two: lane 0 of "two", epoch 2, early true, adopted false`,
-		`: lane 0 of "", epoch 2, early false, adopted true`}
+		`one: lane 0 of "", epoch 2, early true, adopted false`, `two: lane 0 of "two", epoch 3, early false, adopted false`,
+		`two: lane 0 of "two", epoch 3, early false, adopted false`, `one: lane 0 of "", epoch 3, early false, adopted false`,
+		`two: lane 0 of "two", epoch 4, early false, adopted false`, `: lane 0 of "", epoch 4, early false, adopted true`}
 	if !slices.Equal(got, want) {
 		t.Errorf("the audit log of lanes is %q, want %q", got, want)
 	}
@@ -107,6 +114,14 @@ func TestAuditlog_ALookFindsWhatACursorHasSkipped(t *testing.T) {
 	pgtest.Exec(t, db, "update holdfast.lane set done = pg_current_snapshot()")
 	if s := look("a"); s.Done != 2 || !slices.Equal(s.Missing, []string{"b"}) {
 		t.Errorf("both are called published, and Kafka has a: %+v", s)
+	}
+	pgtest.Exec(t, db, "insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time) select lane, topic, key, 1, 'topic', 'infinity', id, source, type, time from holdfast.event where id = 'b'")
+	if s := look("a"); s.Done != 2 || len(s.Missing) != 0 {
+		t.Errorf("b is parked: %+v", s)
+	}
+	pgtest.Exec(t, db, "select holdfast.redirect_parked(lane, topic, array[key], array[place], 'p', 'n') from holdfast.parked")
+	if s := look("a"); s.Done != 2 || len(s.Missing) != 0 {
+		t.Errorf("b is in the log again, for another topic: %+v", s)
 	}
 	if s := look("a", "b"); s.Done != 2 || len(s.Missing) != 0 {
 		t.Errorf("Kafka has both: %+v", s)
