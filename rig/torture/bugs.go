@@ -44,6 +44,8 @@ const (
 	bugFalseOK   = "false-ok"   // the producer calls a transaction committed that it has rolled back
 	bugEarly     = "early"      // a consumer calls an event handled before it is
 	bugLinger    = "linger"     // a part leaves a goroutine behind
+	bugUndead    = "undead"     // a person calls an event discarded, and writes it again
+	bugDisown    = "disown"     // a person takes lanes from relays whose leases have not run out
 	bugLeak      = "leak"       // a part leaves a prepared transaction behind
 	bugMute      = "mute-"      // parts of the role that follows log nothing
 )

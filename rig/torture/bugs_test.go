@@ -138,6 +138,8 @@ func TestBugs_EveryOracleSeesTheBugThatIsInjectedForIt(t *testing.T) {
 		{bugStuck, oracle.Liveness, oracle.StillWaits, fmt.Sprintf("of key %q", stuckKey)},
 		{bugFalseOK, oracle.HonestErrors, oracle.FalseOK, ""},
 		{bugEarly, oracle.HonestErrors, oracle.SaidTooEarly, ""},
+		{bugUndead, oracle.HonestErrors, oracle.SentAfter, discards},
+		{bugDisown, oracle.Fencing, oracle.TakenEarly, rolePerson},
 		{bugLinger, oracle.Hygiene, oracle.LeftBehind, "goroutines"},
 		{bugLeak, oracle.Hygiene, oracle.LeftBehind, "prepared transaction"},
 		{bugMute + roleRelay, oracle.AlarmsSounded, oracle.Silent, "no relay"},
@@ -155,6 +157,8 @@ func TestBugs_EveryOracleSeesTheBugThatIsInjectedForIt(t *testing.T) {
 				o.Faults, o.For, o.unsaved = []string{"kill-relay"}, 15*time.Second, time.Second
 			case bugRemember:
 				o.Faults = []string{"cold-copy"}
+			case bugUndead, bugDisown:
+				o.Faults = []string{"misspelt-topic"}
 			case bugAhead:
 				o.limit = 2 * time.Second
 			case bugStuck:

@@ -5,7 +5,7 @@
 //	go run ./rig/torture -for 3m
 //
 // A run has a ground: a Postgres, a Kafka, and a proxy between each kind of part and each server. The parts are
-// producers, relays and consumers, each a process of its own: this program started again. Each records what it does
+// producers, relays, consumers and a person, each a process of its own: this program started again. Each records what it does
 // (package history). The schedule draws faults from a seed, makes them, heals them, and waits until everything that was
 // committed has arrived. At the end package oracle compares the history with the ground truth: the table written, the
 // records in Kafka, the table effect.

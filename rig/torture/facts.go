@@ -185,6 +185,9 @@ func (r *run) readTables(ctx context.Context, known *oracle.Run) (err error) {
 func (r *run) readLetters(ctx context.Context, known *oracle.Run) (err error) {
 	known.Letters, err = rowsOf(ctx, r.admin, pgx.RowToStructByPos[oracle.Letter],
 		"select id, event_id, consumer, state, reason, '' from holdfast.letter")
+	for i := range known.Letters {
+		known.Letters[i].Command = commandOf(known.Letters[i].Reason)
+	}
 	return err
 }
 

@@ -15,6 +15,12 @@ import (
 
 // linkFaults are faults of the network between each kind of part and each server, and between PgBouncer and Postgres.
 func linkFaults() (all []fault) {
+	add := func(l link, f fault) {
+		if l.role == rolePerson {
+			f = withWaiting(f)
+		}
+		all = append(all, f)
+	}
 	for _, l := range append(slices.Clone(links), pooled) {
 		var impossible func(*ground) string
 		if l == pooled {
@@ -25,12 +31,12 @@ func linkFaults() (all []fault) {
 			if n.silences && l == (link{roleConsumer, broker}) {
 				hold[1] = outlasting(session)[1] // some end before the session does, some after it
 			}
-			all = append(all, fault{
+			add(l, fault{
 				name:       n.name + "-" + l.String(),
 				what:       fmt.Sprintf(n.what, l.role, server(l)),
 				hold:       hold,
 				impossible: impossible,
-				keeps:      l.role != roleProducer && l.role != roleConsumer,
+				keeps:      keepsRelays(l),
 				begin: func(_ context.Context, s *stage) (func(context.Context) error, error) {
 					on := s.links[l]
 					s.hit = counted(on, n.hits)
@@ -44,17 +50,17 @@ func linkFaults() (all []fault) {
 			})
 		}
 		if l != pooled {
-			all = append(all, longBlackhole(l))
+			add(l, longBlackhole(l))
 		}
 		if l.server != postgres {
 			continue
 		}
 		for _, moment := range []faultproxy.Moment{faultproxy.Before, faultproxy.After} {
-			all = append(all, fault{
+			add(l, fault{
 				name:       fmt.Sprintf("cut-commit-%s-%s", moment, l.role),
 				hold:       seconds(1.5, 3),
 				impossible: impossible,
-				keeps:      l.role != roleProducer && l.role != roleConsumer,
+				keeps:      keepsRelays(l),
 				what:       fmt.Sprintf("a %s's connection is cut just %s COMMIT is carried out", l.role, moment),
 				begin: func(_ context.Context, s *stage) (func(context.Context) error, error) {
 					on := s.links[l]
@@ -67,6 +73,9 @@ func linkFaults() (all []fault) {
 	}
 	return all
 }
+
+// keepsRelays says whether relays may be kept from saving by a fault of a link.
+func keepsRelays(l link) bool { return l.role == roleRelay || l == pooled }
 
 // longBlackhole outlasts every lease, session and time-out.
 func longBlackhole(l link) fault {

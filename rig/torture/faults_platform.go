@@ -133,7 +133,7 @@ func (g *ground) moveAdminTo(ctx context.Context, server *pgserver.Server) error
 // makes it usable for relays, and everything starts again.
 func moveByDump(ctx context.Context, s *stage) (func(context.Context) error, error) {
 	var stopped [][2]string
-	for _, role := range []string{roleProducer, roleRelay, roleConsumer} {
+	for _, role := range []string{roleProducer, rolePerson, roleRelay, roleConsumer} {
 		for _, actor := range s.of(role) {
 			stopped = append(stopped, [2]string{role, actor})
 		}

@@ -41,6 +41,7 @@ type ground struct {
 	admin        *pgxpool.Pool // of the run itself, straight to the primary
 	topics       []string
 	late         string
+	misspelt     string // a topic that never exists
 	control      string // a topic that no part uses
 	lent         bool   // kafka belongs to several runs
 	undone       []undoing
@@ -57,6 +58,8 @@ func newGround(ctx context.Context, dir string, o Options, late bool) (g *ground
 		topics:  []string{o.prefix + "orders", o.prefix + "stock"},
 		late:    o.prefix + "late",
 		control: o.prefix + "control",
+
+		misspelt: o.prefix + "oders",
 	}
 	defer func() {
 		if err != nil {
@@ -209,7 +212,8 @@ func (g *ground) prepare(ctx context.Context, late bool) error {
 
 // makeTables creates everything that parts and oracles need in a database.
 func makeTables(ctx context.Context, pool *pgxpool.Pool) error {
-	for _, sql := range append(tables, fmt.Sprintf("insert into aggregate select 'k' || g from generate_series(0, %d) g", keys-1)) {
+	rows := fmt.Sprintf("insert into aggregate select k || g from generate_series(0, %d) g, unnest(array['k', 'm']) k", keys-1)
+	for _, sql := range append(tables, rows) {
 		if _, err := pool.Exec(ctx, sql); err != nil {
 			return fmt.Errorf("prepare the database: %w", err)
 		}

@@ -17,7 +17,7 @@ const (
 	broker   = "kafka"
 )
 
-var links = []link{{roleProducer, postgres}, {roleRelay, postgres}, {roleConsumer, postgres}, {roleRelay, broker}, {roleConsumer, broker}}
+var links = []link{{roleProducer, postgres}, {roleRelay, postgres}, {roleConsumer, postgres}, {rolePerson, postgres}, {roleRelay, broker}, {roleConsumer, broker}}
 
 // pooled is the link between PgBouncer and Postgres, if there is one.
 var pooled = link{"pgbouncer", postgres}

@@ -32,7 +32,7 @@ func (r *run) measure(ctx context.Context) error {
 	if m.memory == nil {
 		m.memory = map[string]int64{}
 	}
-	for _, role := range []string{roleProducer, roleRelay, roleConsumer} {
+	for _, role := range []string{roleProducer, roleRelay, roleConsumer, rolePerson} {
 		for _, p := range r.processes(role) {
 			status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.PID))
 			if err != nil { // It has ended, and is asked for elsewhere.

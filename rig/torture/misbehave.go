@@ -67,19 +67,11 @@ func handlerFaults() (all []fault) {
 					err := s.witness.look()
 					return s.witness.misbehaved > before, err
 				}
-				tell := func(command string) error {
-					for _, actor := range s.of(roleConsumer) {
-						if err := s.get(actor).command(command); err != nil {
-							return err
-						}
-					}
-					return nil
-				}
 				return func(ctx context.Context) error {
-					err := tell("behave")
+					err := s.tell(roleConsumer, "behave")
 					sleep(ctx, m.lasts)
 					return err
-				}, tell("misbehave " + m.kind)
+				}, s.tell(roleConsumer, "misbehave "+m.kind)
 			},
 		})
 	}
@@ -100,6 +92,13 @@ func (c *conduct) set(kind string) {
 	if c.did == nil {
 		c.did = map[string]bool{}
 	}
+}
+
+// is says whether the process was told to behave so.
+func (c *conduct) is(kind string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.kind == kind
 }
 
 // of is how the handler of an event is to behave, at this call.

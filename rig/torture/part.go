@@ -29,6 +29,7 @@ const (
 	roleProducer = "producer"
 	roleRelay    = "relay"
 	roleConsumer = "consumer"
+	rolePerson   = "person"
 )
 
 // part is what a process needs to know to be a part of the run.
@@ -42,9 +43,11 @@ type part struct {
 	Through map[string]string // the address that is dialled in place of each broker's
 	Topics  []string
 	Late    string // a topic that is not there all the time
-	Seed    uint64 // of this process: another one after each start
-	Rate    int    // transactions a second of a producer
-	Bug     string // a bug to have on purpose: see bugs.go
+
+	Misspelt string // a topic that never exists: a person redirects what waits for it to the first of Topics
+	Seed     uint64 // of this process: another one after each start
+	Rate     int    // transactions a second of a producer
+	Bug      string // a bug to have on purpose: see bugs.go
 }
 
 // IsPart says whether this process was started as a part of a run: then main must call RunPart and nothing else.
@@ -119,11 +122,13 @@ func (p part) run(rec *history.Recorder) error {
 func (p part) be(ctx context.Context, pool *pgxpool.Pool, rec *history.Recorder, logger *slog.Logger, c *conduct) error {
 	switch p.Role {
 	case roleProducer:
-		return p.produce(ctx, pool, rec)
+		return p.produce(ctx, pool, rec, c)
 	case roleRelay:
 		return p.relay(ctx, pool, rec, logger)
 	case roleConsumer:
 		return p.consume(ctx, pool, rec, logger, c)
+	case rolePerson:
+		return p.decide(ctx, pool, rec, logger, c)
 	}
 	return fmt.Errorf("role is %q", p.Role)
 }
@@ -147,7 +152,7 @@ func (p part) pool() (*pgxpool.Pool, error) {
 func (p part) name() string { return fmt.Sprint(p.Actor, "/", os.Getpid()) }
 
 // obey reads commands, a line each, until there are no more. "hog 3s" takes all connections of the pool for so long;
-// "misbehave panic" has handlers misbehave until "behave".
+// "misbehave panic" has handlers misbehave until "behave". Producers misspell a topic so, and a person finishes.
 func obey(pool *pgxpool.Pool, c *conduct) {
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		if kind, ok := strings.CutPrefix(lines.Text(), "misbehave "); ok {

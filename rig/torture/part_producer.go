@@ -28,6 +28,8 @@ type producer struct {
 	part
 	pool *pgxpool.Pool
 	rec  *history.Recorder
+
+	conduct *conduct
 }
 
 // writers is how many transactions a producer has open at once.
@@ -36,8 +38,8 @@ const writers = 4
 // produce writes transactions on one or two keys until ctx is done, under row locks taken in order, with savepoints,
 // rolled-back savepoints, rollbacks and pauses everywhere. Their xids are often drawn long before their locks, so that
 // they commit in another order than they were numbered in. Now and then one stays open for seconds.
-func (p part) produce(ctx context.Context, pool *pgxpool.Pool, rec *history.Recorder) error {
-	pr := &producer{part: p, pool: pool, rec: rec}
+func (p part) produce(ctx context.Context, pool *pgxpool.Pool, rec *history.Recorder, c *conduct) error {
+	pr := &producer{part: p, pool: pool, rec: rec, conduct: c}
 	var wg sync.WaitGroup
 	for w := range writers {
 		wg.Go(func() {
@@ -96,6 +98,11 @@ func (p *producer) transaction(rng *rand.Rand) error {
 	}
 	if rng.IntN(12) == 0 {
 		if err := p.aside(ctx, tx, rng, &ids); err != nil {
+			return err
+		}
+	}
+	if p.conduct.is(misspells) && rng.IntN(3) == 0 {
+		if err := p.misspell(ctx, tx, rng, &ids); err != nil {
 			return err
 		}
 	}
@@ -161,6 +168,23 @@ func topicOf(k int, topics []string, late string) string {
 		return late
 	}
 	return topics[k%len(topics)]
+}
+
+// misspelled is how many keys have events for the misspelt topic only. Nothing else is written of them, because a redirect does not
+// keep the order with what was written to the other topic.
+const misspelled = 6
+
+// misspell writes an event to the misspelt topic, whose rows are locked after all others. The truth names the topic where it has to
+// arrive.
+func (p *producer) misspell(ctx context.Context, tx pgx.Tx, rng *rand.Rand, ids *[]string) error {
+	key := fmt.Sprint("m", rng.IntN(misspelled))
+	var number int64
+	if err := tx.QueryRow(ctx, "update aggregate set n = n + 1 where key = $1 returning n", key).Scan(&number); err != nil {
+		return err
+	}
+	e := p.event(rng, p.Topics[0], key)
+	*ids = append(*ids, e.ID)
+	return p.writeTo(ctx, tx, e, number, p.Misspelt)
 }
 
 // change updates a key and writes its event, sometimes after a try that a savepoint undoes.
@@ -246,6 +270,11 @@ const large = 8 << 10
 
 // write writes one event and the truth about it, in the caller's transaction.
 func (p *producer) write(ctx context.Context, tx pgx.Tx, e holdfast.Event, number int64) error {
+	return p.writeTo(ctx, tx, e, number, e.Topic)
+}
+
+// writeTo is write for an event that goes to another topic than the one where it has to arrive.
+func (p *producer) writeTo(ctx context.Context, tx pgx.Tx, e holdfast.Event, number int64, topic string) error {
 	p.rec.Add(history.Entry{
 		Op:   history.Intend,
 		IDs:  []string{e.ID},
@@ -261,6 +290,7 @@ func (p *producer) write(ctx context.Context, tx pgx.Tx, e holdfast.Event, numbe
 		e.ID, e.Topic, e.Key, number, e.Type, content(e), due); err != nil {
 		return err
 	}
+	e.Topic = topic
 	_ = p.withBug(bugHurry, func() error { e.NotBefore = time.Time{}; return nil })
 	return outbox.Write(ctx, tx, e)
 }

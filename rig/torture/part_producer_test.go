@@ -32,7 +32,8 @@ func TestPartProducer_TransactionsOfProducersDoNotDeadlock(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer rec.Close()
-	p := &producer{part: part{Actor: "producer/0", Topics: []string{"orders", "stock"}, Late: "late"}, pool: pool, rec: rec}
+	p := &producer{part: part{Actor: "producer/0", Topics: []string{"orders", "stock"}, Late: "late", Misspelt: "oders"}, pool: pool, rec: rec, conduct: &conduct{}}
+	p.conduct.set(misspells)
 	var all sync.WaitGroup
 	for w := range at {
 		all.Go(func() {

@@ -207,6 +207,9 @@ func (p *process) end() error {
 	return nil
 }
 
+// name is that of its sessions.
+func (p *process) name() string { return fmt.Sprint(p.part.Actor, "/", p.cmd.Process.Pid) }
+
 func (p *process) freeze() error { return p.cmd.Process.Signal(syscall.SIGSTOP) }
 func (p *process) thaw() error   { return p.cmd.Process.Signal(syscall.SIGCONT) }
 
@@ -214,6 +217,16 @@ func (p *process) thaw() error   { return p.cmd.Process.Signal(syscall.SIGCONT) 
 func (p *process) command(command string) error {
 	_, err := fmt.Fprintln(p.stdin, command)
 	return err
+}
+
+// tell sends a command to all parts of a role.
+func (c *cast) tell(role, command string) error {
+	for _, actor := range c.of(role) {
+		if err := c.get(actor).command(command); err != nil {
+			return fmt.Errorf("tell %s %q: %w", actor, command, err)
+		}
+	}
+	return nil
 }
 
 // quit ends it in order.

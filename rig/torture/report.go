@@ -27,6 +27,7 @@ type Report struct {
 	seen       oracle.Seen
 	machine    machine
 	apart      string   // what other partitions noticed while one was in trouble
+	decided    string   // what a person did
 	revived    []string // how PgBouncer ended each time it did by itself
 	judged     bool     // there is a Verdict
 }
@@ -149,6 +150,9 @@ func (r *Report) String() string {
 		v.Count(oracle.Doubles), v.OrderBreaks(), f.Duplicates, f.Letters, inTime(median(flowing)), inTime(slices.Max(append(flowing, 0))), round(p50), round(most))
 	_ = w.Flush()
 	fmt.Fprintf(&b, "\n%s\nseen by O6 and O7: %s\n", v, r.seen)
+	if r.decided != "" {
+		fmt.Fprintln(&b, r.decided)
+	}
 	if text := r.machine.String(); text != "" {
 		fmt.Fprintln(&b, text)
 	}

@@ -100,7 +100,7 @@ func (r *run) census(ctx context.Context) string {
 	return text
 }
 
-// comeToRest ends the parts in order: producers, then relays once all is published, then consumers once they have read
+// comeToRest ends the parts in order: producers, then the person and relays once all is published, then consumers once they have read
 // all that is in Kafka, so that a late duplicate has its chance to do harm.
 func (r *run) comeToRest(ctx context.Context) error {
 	r.say("no more faults; waiting for what is in progress")
@@ -111,6 +111,9 @@ func (r *run) comeToRest(ctx context.Context) error {
 		r.trouble(errors.New(idle))
 	}
 	r.trouble(r.quitAll(roleProducer))
+	if err := r.tell(rolePerson, "misbehave "+finishes); err != nil {
+		return err
+	}
 	r.since = time.Time{}
 	if waits, err := r.recover(ctx, time.Now(), time.Now()); err != nil {
 		return err
@@ -125,6 +128,11 @@ func (r *run) comeToRest(ctx context.Context) error {
 		}
 		return fmt.Sprintf("%d events parked, stored or scheduled", n), nil
 	}))
+	r.trouble(r.quitAll(rolePerson))
+	if err := r.witness.look(); err != nil {
+		return err
+	}
+	r.report.decided = r.witness.decisions()
 	r.trouble(r.quitAll(roleRelay))
 	if err := r.sample(ctx); err != nil {
 		return err

@@ -225,8 +225,20 @@ func (r *run) run(ctx context.Context) (err error) {
 	if !late {
 		r.rec.Add(history.Entry{Op: history.Fault, Text: missingTopic}) // it lasts from the start, until it is drawn
 	}
-	r.cast = &cast{ground: r.ground, dir: logs, seed: r.Seed, running: map[string]*process{},
-		base: part{History: histories, Topics: r.topics, Late: r.late, Rate: r.Rate, Bug: r.bug}}
+	r.cast = &cast{
+		ground:  r.ground,
+		dir:     logs,
+		seed:    r.Seed,
+		running: map[string]*process{},
+		base: part{
+			History:  histories,
+			Topics:   r.topics,
+			Late:     r.late,
+			Misspelt: r.misspelt,
+			Rate:     r.Rate,
+			Bug:      r.bug,
+		},
+	}
 	if r.PgBouncer {
 		r.base.Mode = "exec"
 	}
@@ -234,7 +246,7 @@ func (r *run) run(ctx context.Context) (err error) {
 	for _, some := range []struct {
 		role string
 		n    int
-	}{{roleProducer, r.Producers}, {roleRelay, r.Relays}, {roleConsumer, r.Consumers}} {
+	}{{roleProducer, r.Producers}, {roleRelay, r.Relays}, {roleConsumer, r.Consumers}, {rolePerson, 1}} {
 		for i := range some.n {
 			if err := r.start(some.role, fmt.Sprint(some.role, "/", i)); err != nil {
 				return err

@@ -21,6 +21,7 @@ type witness struct {
 	stirred    map[string]time.Time         // when the process in a place last claimed, sent or received something
 	refused    map[kafka.Error]int          // answers of the broker to relays
 	misbehaved int                          // calls of handlers
+	decided    map[string]int               // commands of a person that changed something, by what they do
 }
 
 func newWitness(histories string) *witness {
@@ -29,6 +30,7 @@ func newWitness(histories string) *witness {
 		committed: map[oracle.Process]time.Time{},
 		stirred:   map[string]time.Time{},
 		refused:   map[kafka.Error]int{},
+		decided:   map[string]int{},
 	}
 }
 
@@ -52,6 +54,11 @@ func (w *witness) take(e history.Entry) {
 		}
 	case history.Claim, history.Publish, history.Receive:
 		w.stirred[e.Actor] = e.At
+	case history.Decide:
+		if e.Num > 0 {
+			action, _, _ := strings.Cut(e.Text, " ")
+			w.decided[action]++
+		}
 	case history.Log:
 		if strings.HasPrefix(e.Text, misbehaves) {
 			w.misbehaved++
@@ -63,6 +70,15 @@ func (w *witness) take(e history.Entry) {
 			}
 		}
 	}
+}
+
+// decisions says what a person did.
+func (w *witness) decisions() string {
+	var counts []string
+	for _, action := range []string{retries, redirects, givesUp, discards, replays} {
+		counts = append(counts, fmt.Sprintf("%s %d", action, w.decided[action]))
+	}
+	return "a person's commands that changed something: " + strings.Join(counts, ", ")
 }
 
 // silent are those processes that have not committed since.
