@@ -46,6 +46,7 @@ const (
 	bugLinger    = "linger"     // a part leaves a goroutine behind
 	bugUndead    = "undead"     // a person calls an event discarded, and writes it again
 	bugDisown    = "disown"     // a person takes lanes from relays whose leases have not run out
+	bugUnlease   = "unlease"    // a person decides about events that relays have leased
 	bugLeak      = "leak"       // a part leaves a prepared transaction behind
 	bugMute      = "mute-"      // parts of the role that follows log nothing
 )

@@ -140,6 +140,7 @@ func TestBugs_EveryOracleSeesTheBugThatIsInjectedForIt(t *testing.T) {
 		{bugEarly, oracle.HonestErrors, oracle.SaidTooEarly, ""},
 		{bugUndead, oracle.HonestErrors, oracle.SentAfter, discards},
 		{bugDisown, oracle.Fencing, oracle.TakenEarly, rolePerson},
+		{bugUnlease, oracle.Fencing, oracle.TakenFromCall, rolePerson},
 		{bugLinger, oracle.Hygiene, oracle.LeftBehind, "goroutines"},
 		{bugLeak, oracle.Hygiene, oracle.LeftBehind, "prepared transaction"},
 		{bugMute + roleRelay, oracle.AlarmsSounded, oracle.Silent, "no relay"},
@@ -159,6 +160,8 @@ func TestBugs_EveryOracleSeesTheBugThatIsInjectedForIt(t *testing.T) {
 				o.Faults = []string{"cold-copy"}
 			case bugUndead, bugDisown:
 				o.Faults = []string{"misspelt-topic"}
+			case bugUnlease:
+				o.Faults = []string{"decide-in-calls"}
 			case bugAhead:
 				o.limit = 2 * time.Second
 			case bugStuck:

@@ -206,6 +206,10 @@ func (r *run) readLogs(ctx context.Context, known *oracle.Run) (err error) {
 	if err != nil {
 		return err
 	}
+	known.Removed, err = rowsOf(ctx, r.admin, pgx.RowToStructByPos[oracle.Removal], "select id, by, at from removed_log")
+	if err != nil {
+		return err
+	}
 	known.Parked, err = texts(ctx, r.admin, "select id from parked_log")
 	return err
 }

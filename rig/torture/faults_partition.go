@@ -51,12 +51,8 @@ const calm = 4 * time.Second
 
 // breakPartition makes the partition of a key misbehave.
 func (s *stage) breakPartition(ctx context.Context, name, key string, fault func(topic string, partition int) kafkaproxy.Fault) (func(context.Context) error, error) {
-	topic := s.topicOf(key)
-	t := trial{
-		fault:     name,
-		topic:     topic,
-		partition: kafkago.Murmur2(holdfast.Event{Topic: topic, Key: key}, partitions),
-	}
+	t := trial{fault: name}
+	t.topic, t.partition = s.partitionOf(key)
 	pulse := s.feelPulse(ctx)
 	t.calm[0] = time.Now()
 	sleep(ctx, calm)
@@ -79,6 +75,12 @@ func (g *ground) topicOf(key string) string {
 	var k int
 	_, _ = fmt.Sscanf(key, "k%d", &k)
 	return topicOf(k, g.topics, g.late)
+}
+
+// partitionOf is the topic of a key, and its partition there.
+func (g *ground) partitionOf(key string) (topic string, number int) {
+	topic = g.topicOf(key)
+	return topic, kafkago.Murmur2(holdfast.Event{Topic: topic, Key: key}, partitions)
 }
 
 // trial is a time in which one partition was in trouble, and a calm time before it.

@@ -8,18 +8,20 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/test/oracle"
+	"github.com/holdfast-go/holdfast/rig/kafkaproxy"
 )
 
 // personFaults are those in which leases run out while a person decides about what waits. The process that gives the commands
 // (part_person.go) runs beside all other faults, too.
 func personFaults() (all []fault) {
 	for _, f := range []fault{
-		{name: "misspelt-topic", what: "producers write to a topic that does not exist, until a person redirects it", hold: seconds(3, 6), begin: misspeltTopic, alarms: misspeltHeld},
+		{name: "misspelt-topic", what: "producers write to a topic that does not exist, until a person redirects it", hold: seconds(3, 6), begin: changes(redirects), alarms: misspeltHeld},
+		{name: "decide-in-calls", what: "a partition answers late or not at all, and a person gives up and discards what waits for it", hold: seconds(4, 8), begin: withCalls(changes(givesUp)), keeps: true},
 		{name: "kill-person", what: "kill -9 of a person's process between two statements of a command", begin: killPerson},
 		{name: "freeze-person", what: "a person's process stands still between two statements of a command, for longer than a lease, and goes on", hold: outlasting(lease), begin: freezePerson},
 		{name: "stall-person", what: "a person's command stands still in its transaction, for longer than a lease, and goes on", hold: outlasting(lease), begin: stallPerson},
-		{name: "freeze-relay-leasing", what: "a relay that has leased waiting events stands still for longer than a lease, while a person decides about them", hold: outlasting(lease), begin: freezeLeasing, keeps: true},
-		{name: "freeze-relays", what: "all relays stand still, one with leased waiting events, until a person has taken lanes from them", hold: outlasting(lease), begin: freezeRelays, keeps: true},
+		{name: "freeze-relay-leasing", what: "a relay that has leased waiting events stands still for longer than a lease, while a person decides about them", hold: outlasting(lease), begin: withCalls(freezeLeasing), keeps: true},
+		{name: "freeze-relays", what: "all relays stand still, one with leased waiting events, until a person has taken lanes from them", hold: outlasting(lease), begin: withCalls(freezeRelays), keeps: true},
 		{name: "long-freeze-consumers", what: "all consumers stand still for longer than they lease stored events, while a person decides about them", hold: outlasting(storedLease), begin: freezeConsumers, long: true},
 	} {
 		f.alone = true
@@ -48,16 +50,41 @@ func withWaiting(f fault) fault {
 			return nil, err
 		}
 		heal, err := begin(ctx, s)
-		return func(ctx context.Context) error {
+		return func(ctx context.Context) (err error) {
 			if heal != nil {
-				if err := heal(ctx); err != nil {
-					return err
-				}
+				err = heal(ctx)
 			}
-			return errors.Join(s.tell(roleProducer, "behave"), s.tell(roleConsumer, "behave"))
+			return errors.Join(err, s.tell(roleProducer, "behave"), s.tell(roleConsumer, "behave"))
 		}, err
 	}
 	return f
+}
+
+// withCalls has events wait for a partition, too, that answers late or not at all. So calls of relays last for seconds, and a person gives up
+// and discards more of what waits.
+func withCalls(begin func(context.Context, *stage) (func(context.Context) error, error)) func(context.Context, *stage) (func(context.Context) error, error) {
+	return func(ctx context.Context, s *stage) (func(context.Context) error, error) {
+		topic, number := s.partitionOf(keyOf(s.rng.IntN(keys)))
+		trouble := kafkaproxy.Hang(topic, number)
+		if s.rng.IntN(2) == 0 {
+			trouble = kafkaproxy.Late(topic, number, 4*time.Second)
+		}
+		s.kafkaproxies.set(trouble)
+		if err := s.tell(rolePerson, "misbehave "+decides); err != nil {
+			return nil, err
+		}
+		if _, err := s.meet(ctx, "select exists (select from holdfast.parked where topic = $1 and partition = $2)", topic, number); err != nil {
+			return nil, err
+		}
+		heal, err := begin(ctx, s)
+		return func(ctx context.Context) (err error) {
+			if heal != nil {
+				err = heal(ctx)
+			}
+			s.kafkaproxies.set(kafkaproxy.Pass())
+			return errors.Join(err, s.tell(rolePerson, "behave"))
+		}, err
+	}
 }
 
 // meet waits until a query is true, and says whether it was: it gives up after holdsOn.
@@ -163,13 +190,16 @@ func stallPerson(ctx context.Context, s *stage) (func(context.Context) error, er
 	return end, err
 }
 
-func misspeltTopic(_ context.Context, s *stage) (func(context.Context) error, error) {
-	before := s.witness.decided[redirects]
-	s.hit = func() (bool, error) {
-		err := s.witness.look()
-		return s.witness.decided[redirects] > before, err
+// changes has hit when a person's commands of a kind have changed something.
+func changes(action string) func(context.Context, *stage) (func(context.Context) error, error) {
+	return func(_ context.Context, s *stage) (func(context.Context) error, error) {
+		before := s.witness.decided[action]
+		s.hit = func() (bool, error) {
+			err := s.witness.look()
+			return s.witness.decided[action] > before, err
+		}
+		return nil, nil
 	}
-	return nil, nil
 }
 
 // Whether a relay has leased waiting events, and whether it has locked nothing.

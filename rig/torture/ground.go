@@ -172,6 +172,12 @@ var tables = []string{
 		return null;
 	end $$`,
 	"create table parked_log (id text not null)",
+	// What a person decided about, with the lane's lock held.
+	"create table removed_log (id text not null, by text not null default current_setting('application_name'), at timestamptz not null default clock_timestamp())",
+	`create function log_removed() returns trigger language plpgsql as $$ begin
+		insert into public.removed_log (id) values (old.id);
+		return null;
+	end $$`,
 	`create function log_parked() returns trigger language plpgsql as $$ begin
 		insert into public.parked_log (id) values (new.id);
 		return null;
@@ -183,6 +189,7 @@ var triggers = []string{
 	"create trigger log_place after insert on holdfast.event_1 for each row execute function public.log_place()",
 	"create trigger log_place after insert on holdfast.event_2 for each row execute function public.log_place()",
 	"create trigger log_place after insert on holdfast.event_3 for each row execute function public.log_place()",
+	"create trigger log_removed after delete on holdfast.parked for each row when (current_setting('application_name') like '" + rolePerson + "/%') execute function public.log_removed()",
 	"create trigger log_parked after insert on holdfast.parked for each row execute function public.log_parked()",
 }
 

@@ -42,6 +42,9 @@ const (
 	replays   = "replay"
 )
 
+// decides is the conduct of a person who gives up more of what waits in relays, whatever it is.
+const decides = "decide"
+
 // finishes is the conduct of a person near the end of a run: nothing is given up any more, nor replayed.
 const finishes = "finish"
 
@@ -94,7 +97,7 @@ func (p *person) turn(ctx context.Context) error {
 		f.Origin = g.Origin
 	}
 	few, many := 5, 6 // below the first an event or a key is discarded, below the second it is given up
-	if g.Topic == p.Misspelt && g.Consumer == "" {
+	if g.Consumer == "" && (g.Topic == p.Misspelt || p.conduct.is(decides)) {
 		few, many = 12, 20
 	}
 	switch {
@@ -104,17 +107,13 @@ func (p *person) turn(ctx context.Context) error {
 		return p.giveUp(ctx, f, drawn < few)
 	case drawn < 48 && g.Topic == p.Misspelt && g.Consumer == "":
 		return p.command(redirects, func(o waiting.Options) (int, error) {
-			_ = p.withBug(bugDisown, func() error {
-				_, err := p.pool.Exec(ctx, "update holdfast.lane set owner = null where lease_until > clock_timestamp()")
-				return err
-			})
 			return p.room.Redirect(ctx, f, p.Topics[0], o)
 		})
 	}
 	return p.command(retries, func(o waiting.Options) (int, error) { return p.room.Retry(ctx, f, o) })
 }
 
-// giveUp gives up one event of a consumer, or what waits of one key in relays, for good or not.
+// giveUp gives up one event of a consumer, or what waits of one key in relays, for good or not. Events without a key are all of a topic.
 func (p *person) giveUp(ctx context.Context, f waiting.Filter, forGood bool) error {
 	page := f
 	page.Limit = 50
@@ -126,8 +125,8 @@ func (p *person) giveUp(ctx context.Context, f waiting.Filter, forGood bool) err
 	switch {
 	case f.Consumer != "":
 		f.EventID = e.Event.ID
-	case e.Event.Key == "" || e.Event.Key == keyOf(0):
-		return nil // all that has no key, or too much: the hot key has a fifth of all
+	case (e.Event.Key == "" || e.Event.Key == keyOf(0)) && !p.conduct.is(decides):
+		return nil // too much: without a key it is all of the topic, and the hot key has a fifth of all events
 	default:
 		f.Key = e.Event.Key
 	}
@@ -165,6 +164,9 @@ func (p *person) replay(ctx context.Context) error {
 
 // command gives a command a name, and records its answer.
 func (p *person) command(action string, do func(waiting.Options) (int, error)) error {
+	if err := p.buggyCommand(); err != nil {
+		return err
+	}
 	p.n++
 	name := fmt.Sprintf("%s %d of %s", action, p.n, p.name())
 	n, err := do(waiting.Options{By: p.name(), Reason: name})
@@ -190,6 +192,18 @@ var named = regexp.MustCompile(`(` + givesUp + `|` + discards + `) \d+ of ` + ro
 
 // commandOf is the command that gave the event of a letter up, "" if no person did.
 func commandOf(reason string) string { return named.FindString(reason) }
+
+// buggyCommand is what a command with a bug does before its work.
+func (p *person) buggyCommand() (err error) {
+	ctx := context.Background()
+	switch p.Bug {
+	case bugDisown:
+		_, err = p.pool.Exec(ctx, "update holdfast.lane set owner = null where lease_until > clock_timestamp()")
+	case bugUnlease:
+		_, err = p.pool.Exec(ctx, "delete from holdfast.parked_lease where topic <> ''")
+	}
+	return err
+}
 
 // writeAgain writes an event that was discarded, as if the command had not done what it says.
 func (p *person) writeAgain(ctx context.Context, e holdfast.Event) error {

@@ -65,6 +65,15 @@ func TestAllowed_WhatMayHappenIsNotHeldAgainstARun(t *testing.T) {
 			r.Letters = append(r.Letters, Letter{ID: 2, EventID: "a3", State: Replayed, Command: "give up 1"})
 			r.Entries = slices.Insert(r.Entries, r.entry(history.Publish, 4), history.Entry{At: r.Entries[r.entry(history.Publish, 4)].At, Actor: "person/0", PID: 40, Op: history.Decide, How: history.OK, Text: "give up 1"})
 		}},
+		{"events that a person decided about before and after they were sent", func(r *Run) {
+			i := r.entry(history.Publish, 4)
+			r.Removed = []Removal{{"a3", "person/0", r.Entries[i].At}, {"a3", "person/0", r.Entries[i+1].At}}
+		}},
+		{"an event that a person decided about when the lease of the relay that sent it had run out", func(r *Run) {
+			at := r.Entries[r.entry(history.Publish, 4)].At
+			r.LaneLog[5].By, r.LaneLog[5].At = "person/0", at.Add(time.Microsecond)
+			r.Removed = []Removal{{"a3", "person/0", at.Add(2 * time.Microsecond)}}
+		}},
 		{"a lane that a person freed when its lease had run out", func(r *Run) { r.LaneLog[5].By = "person/0" }},
 		{"a repeat after later events of its key", func(r *Run) {
 			for i, id := range []string{"a1", "a2", "a2", "a3", "a1"} {

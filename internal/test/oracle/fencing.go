@@ -6,7 +6,9 @@ import (
 	"sort"
 	"strconv"
 	"strings"
+	"time"
 
+	"github.com/holdfast-go/holdfast/internal/lane"
 	"github.com/holdfast-go/holdfast/internal/test/history"
 )
 
@@ -20,6 +22,7 @@ func fencing(b *book, found *findings) {
 	lanes(b, found)
 	taken(b, found, positions(b, found))
 	claims(b, found)
+	removed(b, found)
 }
 
 func lanes(b *book, found *findings) {
@@ -134,6 +137,58 @@ func claims(b *book, found *findings) {
 		by[c] = who
 		if lowest, logged := since[c.lane]; logged && c.epoch >= lowest && !given[c] {
 			found.add(ClaimedInVain, "lane %d under epoch %d: %s", c.lane, c.epoch, who)
+		}
+	}
+}
+
+// removed looks for events that a person took out of what is parked while a relay was sending them. That is right only if the relay had
+// lost the lane since it began: its lease has run out, or it has given the lane up.
+func removed(b *book, found *findings) {
+	if len(b.Removed) == 0 || b.Lanes == 0 {
+		return
+	}
+	of := map[string][]Removal{}
+	for _, r := range b.Removed {
+		of[r.ID] = append(of[r.ID], r)
+	}
+	changes := map[int][]LaneChange{} // of owners and epochs
+	before := map[int]LaneChange{}
+	for _, c := range inOrder(b.LaneLog, func(c LaneChange) int64 { return c.N }) {
+		if p := before[c.Lane]; p.Owner != c.Owner || p.Epoch != c.Epoch {
+			changes[c.Lane] = append(changes[c.Lane], c)
+		}
+		before[c.Lane] = c
+	}
+	type call struct {
+		by Process
+		id string
+	}
+	begun := map[call]time.Time{}
+	for i := range b.Entries {
+		e := &b.Entries[i]
+		if e.Op != history.Publish && e.Op != history.Acknowledge {
+			continue
+		}
+		for _, id := range e.IDs {
+			n, removals := b.event(id), of[id]
+			if n == none || len(removals) == 0 {
+				continue
+			}
+			c := call{Process{e.Actor, e.PID}, id}
+			if e.Op == history.Publish {
+				begun[c] = e.At
+				continue
+			}
+			from, known := begun[c]
+			delete(begun, c)
+			for _, r := range removals {
+				if !known || !r.At.After(from) || !r.At.Before(e.At) || b.undone(r.At) {
+					continue
+				}
+				if !slices.ContainsFunc(changes[lane.Of(b.Written[n].Key, id, b.Lanes)], func(c LaneChange) bool { return c.At.After(from) && !c.At.After(r.At) }) {
+					found.add(TakenFromCall, "%s: %s at %s, and %s sent it from %s to %s", b.name(n), r.By, clock(r.At), c.by, clock(from), clock(e.At))
+				}
+			}
 		}
 	}
 }

@@ -431,6 +431,9 @@ func TestForge_EveryKindOfWrongIsFoundByItsOracleAndByNoOther(t *testing.T) {
 		}},
 		{"a cursor that one who lost the lane moved", Fencing, ChangedByOther, 1, func(r *Run) { r.LaneLog[3].By = "relay/0" }},
 		{"a lane handed back by one who lost it, with a cursor", Fencing, ChangedByOther, 1, func(r *Run) { r.LaneLog[5].By, r.LaneLog[5].Done = "relay/0", "1:13:" }},
+		{"an event that a person redirected while a relay sent it", Fencing, TakenFromCall, 1, func(r *Run) {
+			r.Removed = []Removal{{"a3", "person/0", r.Entries[r.entry(history.Publish, 4)].At.Add(time.Microsecond)}}
+		}},
 		{"a lane that a person freed before its lease had run out", Fencing, TakenEarly, 1, func(r *Run) { r.LaneLog[5].By, r.LaneLog[5].Early = "person/0", true }},
 		{"a lane that was taken before its lease had run out", Fencing, TakenEarly, 1, func(r *Run) { r.LaneLog[2].Early = true }},
 		{"a cursor that was moved while nobody owned it", Fencing, ChangedByOther, 1, func(r *Run) {

@@ -38,7 +38,11 @@ func liveness(b *book, found *findings, figures *Figures) {
 	}
 	for _, l := range b.Letters {
 		if l.State == Replaying {
-			found.add(StillWaits, "letter %d is being replayed: %s", l.ID, l.EventID)
+			what := l.EventID
+			if n := b.event(l.EventID); n != none {
+				what = b.name(n)
+			}
+			found.add(StillWaits, "letter %d is being replayed: %s", l.ID, what)
 		}
 	}
 }

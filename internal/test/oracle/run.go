@@ -58,6 +58,9 @@ type Run struct {
 	Places []Place
 	Parked []string
 
+	// Removed is what a person's commands took out of what is parked, as a trigger saw it: with the lane's lock held.
+	Removed []Removal
+
 	// Pending is what still waits at the end, and Leftovers what parts left behind.
 	Pending   []Waiting
 	Leftovers []Leftover
@@ -185,6 +188,12 @@ type Place struct {
 	XID uint64
 	Seq int64
 	At  time.Time
+}
+
+// Removal is an event that the session By took out of what is parked. At is by the database's clock, before the COMMIT.
+type Removal struct {
+	ID, By string
+	At     time.Time
 }
 
 // CursorSample is a look at the saved cursors during the run.

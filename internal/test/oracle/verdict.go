@@ -77,6 +77,7 @@ const (
 	TakenByOther    Kind = "an event taken in by somebody else than the owner"
 	TakenEarly      Kind = "taken while another's lease ran"
 	CursorFell      Kind = "a cursor or position went back"
+	TakenFromCall   Kind = "decided by a person while a relay sent it, whose lease had not run out"
 	ClaimedTwice    Kind = "claimed twice under one epoch"
 	ClaimedInVain   Kind = "claimed, as one says, under an epoch that the database never gave"
 	SkippedByCursor Kind = "called published and nowhere to be found"
