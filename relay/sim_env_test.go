@@ -51,6 +51,10 @@ type sim struct {
 
 	personRng *rand.Rand
 	discards  int // of parked events
+
+	statements []string // that relays have sent
+	sent       int      // before the calm
+	doomed     *task    // has sent the one with which its relay is killed
 }
 
 // simPlan is what a seed decides of a schedule before it begins.
@@ -76,6 +80,9 @@ type simPlan struct {
 	pauses                                                                                          bool // topics are paused and resumed
 	tenants                                                                                         bool // are told apart, and one writes most
 	person                                                                                          bool // discards what waits
+
+	killAt  int  // the number of the statement with which a relay is killed; 0 for none
+	arrives bool // that statement is carried out
 }
 
 // calm says that nothing ever fails: then nothing may be published twice.
@@ -178,6 +185,7 @@ func runSim(p simPlan) (found *violation, s *sim) {
 		s.fault()
 		s.step()
 	}
+	s.sent = len(s.statements)
 	s.calmDown()
 	for s.at.Sub(s.oracle.calmAt) < 3*time.Minute && !s.oracle.complete() {
 		s.calmStep()
@@ -366,6 +374,11 @@ func (s *sim) one(n int) bool { return s.rng.IntN(n) == 0 }
 
 // fault may let something happen to the environment, before a step.
 func (s *sim) fault() {
+	if s.doomed != nil {
+		s.log("kill a relay")
+		s.doomed.relay.kill()
+		s.doomed = nil
+	}
 	switch p := s.plan; s.rng.IntN(160) {
 	case 0:
 		if p.kills {
@@ -439,7 +452,7 @@ func (s *sim) pauseTopics() {
 func (s *sim) discardParked() {
 	for s.chaos {
 		s.sleep(time.Duration(1+s.personRng.IntN(200)) * time.Millisecond)
-		tx, ids := s.db.DiscardParked(s.personRng.IntN(s.plan.lanes), []string{"orders", "other"}[s.personRng.IntN(2)], []int{1, 100}[s.personRng.IntN(2)])
+		tx, ids, frees := s.db.DiscardParked(s.personRng.IntN(s.plan.lanes), []string{"orders", "other"}[s.personRng.IntN(2)], []int{1, 100}[s.personRng.IntN(2)])
 		if tx == nil {
 			continue
 		}
@@ -450,7 +463,7 @@ func (s *sim) discardParked() {
 		for _, id := range ids {
 			s.log("a person discards %s", id)
 			s.discards++
-			s.oracle.discardedParked(id)
+			s.oracle.discardedParked(id, frees)
 		}
 	}
 }

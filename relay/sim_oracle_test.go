@@ -83,10 +83,10 @@ func (o *simOracle) discarded(id string) {
 }
 
 // discardedParked: what a person has discarded, which had not arrived, never arrives. Else a call that nobody waits for any more may have it: of a
-// relay that lost its lane. And what overtook a backlog, and was parked, is read from the log again by the lane's next owner.
-func (o *simOracle) discardedParked(id string) {
+// relay that lost its lane, also to this person (frees). And what overtook a backlog, and was parked, is read from the log again by the lane's next owner.
+func (o *simOracle) discardedParked(id string, frees bool) {
 	p := o.s.plan
-	o.events[id].never = o.events[id].arrived == 0 && !p.cuts && !p.freezes && !p.crashes && !p.clocks && !p.slow && !p.bad && !p.tenants
+	o.events[id].never = o.events[id].arrived == 0 && !frees && !p.cuts && !p.freezes && !p.crashes && !p.clocks && !p.slow && !p.bad && !p.tenants
 	o.discarded(id)
 }
 

@@ -124,6 +124,9 @@ func (sr *simRelay) before(name string) error {
 	if s.current.dying {
 		return errKilled
 	}
+	if s.statements = append(s.statements, name); len(s.statements) == s.plan.killAt {
+		s.doomed = s.current
+	}
 	s.pause(nil, time.Time{})
 	if s.chaos && s.plan.cuts && s.one(60) {
 		s.log("%s is cut off", name)
@@ -197,7 +200,7 @@ func (sr *simRelay) kill() {
 	for _, t := range sr.s.tasks {
 		switch {
 		case t.relay != sr || t.done:
-		case t.when == nil && t.until.IsZero() && sr.s.one(2):
+		case t == sr.s.doomed && sr.s.plan.arrives, t != sr.s.doomed && t.when == nil && t.until.IsZero() && sr.s.one(2):
 			t.last = true
 		default:
 			t.kill()

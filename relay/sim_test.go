@@ -73,6 +73,43 @@ func TestSim_ASeedMakesTheSameHistoryAgain(t *testing.T) {
 	}
 }
 
+// A relay is killed at each of its statements in turn: before that is carried out, and before its answer comes. Those that only look are left out.
+func TestSim_AKillBetweenAnyTwoStatementsKeepsThePromises(t *testing.T) {
+	t.Parallel()
+	looks := map[string]bool{"server": true, "heartbeat": true, "probe": true, "segments": true, "holders": true, "cuts": true, "page": true}
+	schedules, kills := uint64(24), map[string]int{}
+	if testing.Short() {
+		schedules = 1
+	}
+	for seed := range schedules {
+		p := simPlan{seed: seed + 1, steps: 900, lanes: 1, relays: 1 + int(seed%2), writers: 2, events: 40, keys: 2, batch: 3, attempts: 1 + int(seed%3), hold: seed%4 != 3,
+			parkAfter: 30 * time.Millisecond, lease: 300 * time.Millisecond, cutEvery: 2, bounds: usualBounds, calls: callsInAll, wide: wideFrom,
+			refusals: true, pauses: true, person: true, scheduled: true, rotates: true, bad: seed%2 > 0}
+		run := func(p simPlan) *sim {
+			v, s := runSim(p)
+			if v != nil {
+				t.Fatalf("seed %d, killed at statement %d (carried out: %v): %v\n%+v", p.seed, p.killAt, p.arrives, v, p)
+			}
+			return s
+		}
+		s := run(p)
+		for n, name := range s.statements[:s.sent] {
+			for _, p.arrives = range []bool{false, true} {
+				if p.killAt = n + 1; !looks[name] {
+					run(p)
+					kills[name]++
+				}
+			}
+		}
+	}
+	t.Log(kills)
+	for _, statement := range []string{"begin", "fence", "save", "park", "lease", "end_leases", "due", "unpark", "delay", "hold", "resume_queues", "resume_held", "probe_held", "dead_letter", "dead_letter_events", "fix_head", "close_letters", "commit"} {
+		if kills[statement] == 0 && !testing.Short() {
+			t.Errorf("no relay was killed at %s", statement)
+		}
+	}
+}
+
 // The seeds are fixed: whether a bug is found must not depend on the day. A change of the simulation moves them. The schedule
 // that finds it is run without it too: what is red then was not the bug.
 func TestSim_TheSimulationFindsEveryInjectedBug(t *testing.T) {

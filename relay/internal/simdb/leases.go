@@ -85,22 +85,23 @@ func (db *DB) leased(tx *Tx, p *Parked) bool {
 }
 
 // DiscardParked begins a transaction that discards what waits of a topic in a lane, most events at most, as package waiting does, and
-// returns the ids of that. It is nil if somebody else is changing what is parked in the lane, or if the lane's owner does not tell what it has leased.
-func (db *DB) DiscardParked(lane int, topic string, most int) (tx *Tx, ids []string) {
+// returns the ids of that, and whether it takes the lane from an owner whose lease has run out. It is nil if somebody else is changing what is
+// parked in the lane, or if the lane's owner does not tell what it has leased.
+func (db *DB) DiscardParked(lane int, topic string, most int) (tx *Tx, ids []string, frees bool) {
 	tx = db.Begin()
 	if !db.is(BugUnlockedCommand) && !tx.Lock(parkedOf(lane)) {
 		tx.Rollback()
-		return nil, nil
+		return nil, nil, false
 	}
 	row, _ := db.lanes[lane].see(tx)
 	owned, told := row.Owner != "" && row.LeaseUntil.After(db.Now()), false
 	each(db.leases, tx, func(_ *cell[Lease], p *Lease) { told = told || *p == Lease{Lane: lane, Place: row.Epoch} })
 	if owned && !told {
 		tx.Rollback()
-		return nil, nil
+		return nil, nil, false
 	}
 	if l := db.lanes[lane]; !owned && row.Owner != "" && !l.locked(tx) {
-		l.lock(tx).Owner = ""
+		l.lock(tx).Owner, frees = "", true
 	}
 	var gone []*cell[Parked]
 	each(db.parked, tx, func(q *cell[Parked], p *Parked) {
@@ -131,5 +132,5 @@ func (db *DB) DiscardParked(lane int, topic string, most int) (tx *Tx, ids []str
 			break
 		}
 	}
-	return tx, ids
+	return tx, ids, frees
 }
