@@ -172,14 +172,13 @@ func (l *lane) lookAtWhole(ctx context.Context) error {
 	}
 	l.wholeFrom = queue{}
 	for i, q := range found {
-		last := i+1 == l.r.bounds.listed
-		switch {
-		case !l.queues.whole[q.topic] && last:
-			l.wholeFrom = q.afterTopic()
-		case last:
-			l.wholeFrom = q.after()
+		whole := l.queues.whole[q.topic]
+		if i+1 == l.r.bounds.listed { // there may be more
+			if l.wholeFrom = q.after(); !whole {
+				l.wholeFrom = q.afterTopic()
+			}
 		}
-		if l.queues.whole[q.topic] && !l.queues.held[q.queue] && l.holds[spot{q.topic, wholeTopic}] == nil { // else later
+		if whole && !l.queues.held[q.queue] && l.holds[spot{q.topic, wholeTopic}] == nil { // else later
 			l.noteDormant(q)
 		}
 	}

@@ -130,7 +130,7 @@ func (l *lane) writeAlone(ctx context.Context, p *pending, a answer, to *outcome
 
 // stick leaves a row alone for a while. It stays where it is, and what follows it waits.
 func (l *lane) stick(p *pending, a answer, to outcome, err error) error {
-	if len(l.stuck) >= max(l.r.bounds.drainMemory/2, 1) {
+	if len(l.stuck) >= l.r.bounds.drainMemory/2 {
 		return fmt.Errorf("%d parked rows can be neither published nor made dead letters, the last is %w", len(l.stuck)+1, p.placed(err))
 	}
 	event := *p.event
