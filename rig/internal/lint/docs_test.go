@@ -165,6 +165,48 @@ func TestDocs_TheIndexOfTheDocumentationListsEveryPage(t *testing.T) {
 	}
 }
 
+// entriesWithoutSymptom are the headings of the runbooks, below the parts of the page, that an index does not link.
+func entriesWithoutSymptom(runbooks, symptoms string) (missing []string) {
+	linked := map[string]bool{}
+	for _, m := range link.FindAllStringSubmatch(prose(symptoms), -1) {
+		if m[1] == "runbooks.md" {
+			linked[m[2]] = true
+		}
+	}
+	for _, m := range regexp.MustCompile(`(?m)^### .+$`).FindAllString(prose(runbooks), -1) {
+		for anchor := range anchors(m) {
+			if !linked[anchor] {
+				missing = append(missing, strings.TrimPrefix(m, "### "))
+			}
+		}
+	}
+	return missing
+}
+
+// Who sees something and knows no name for it begins with the symptoms.
+func TestDocs_TheSymptomsLeadToEveryRunbook(t *testing.T) {
+	runbooks := read(t, "docs/operations/runbooks.md")
+	if all := entriesWithoutSymptom(runbooks, ""); len(all) < 30 {
+		t.Errorf("only %d runbooks were found: the search has gone blind", len(all))
+	}
+	for _, entry := range entriesWithoutSymptom(runbooks, read(t, "docs/operations/symptoms.md")) {
+		t.Errorf("docs/operations/symptoms.md does not lead to the runbook %q: add what a person sees of it", entry)
+	}
+}
+
+func TestDocs_ARunbookWithoutASymptomIsFound(t *testing.T) {
+	runbooks := "# Runbooks\n## Part\n### No relay runs\n### The `log` grows\n"
+	for symptoms, want := range map[string]int{
+		"[a](runbooks.md#no-relay-runs) [b](runbooks.md#the-log-grows)": 0,
+		"[a](runbooks.md#no-relay-runs) [b](relays.md#the-log-grows)":   1,
+		"[a](runbooks.md)": 2,
+	} {
+		if found := entriesWithoutSymptom(runbooks, symptoms); len(found) != want {
+			t.Errorf("in %s it misses %q, want %d", symptoms, found, want)
+		}
+	}
+}
+
 func TestDocs_ThePageOfTheSchemaListsAllOfIt(t *testing.T) {
 	page := read(t, "docs/reference/schema.md")
 	created := regexp.MustCompile(`(?m)^create (?:unlogged )?(?:or replace )?(?:table|view|function) holdfast\.(\w+)`).FindAllStringSubmatch(read(t, "schema.sql"), -1)
