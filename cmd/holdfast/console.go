@@ -26,7 +26,7 @@ type consoleCmd struct {
 	Payloads bool   `help:"Show payloads, and whole errors of handlers."`
 	By       string `help:"Your name, which is kept with what you do. Defaults to your login name." placeholder:"NAME"`
 
-	Brokers []string `help:"Kafka brokers as host:port, separated by commas: to show the lag of consumers. Defaults to none." placeholder:"HOST:PORT" env:"KAFKA_BROKERS" sep:","`
+	Brokers []string `help:"Kafka brokers as host:port, separated by commas: to show the lag of consumers." placeholder:"HOST:PORT" env:"KAFKA_BROKERS" sep:","`
 
 	Kafka kafkaFlags `embed:""`
 }

@@ -130,3 +130,13 @@ func sayExits(app *kong.Application) {
 		leaf.Detail = strings.TrimSpace(leaf.Detail + "\n\nExit codes: " + codes + ".")
 	}
 }
+
+// formatValue is the help of a flag or an argument, with its default unless that stands beside its name.
+func formatValue(v *kong.Value) string {
+	if v.HasDefault && v.Default != "" && (v.Flag == nil || v.Flag.PlaceHolder != "") {
+		with := *v
+		with.Help += " Defaults to " + v.Default + "."
+		v = &with
+	}
+	return kong.DefaultHelpValueFormatter(v)
+}

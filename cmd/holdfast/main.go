@@ -56,7 +56,7 @@ func run(args []string, out, errOut io.Writer) int {
 	var c cli
 	exited := -1
 	parser, err := kong.New(&c, kong.Name("holdfast"), kong.Description("Transactional outbox and inbox on Postgres and Kafka.\n\nExit codes: 0 done; 1 failed, or status or doctor found something that needs a person, or find found nothing; 2 wrong command line."),
-		kong.Writers(out, errOut), kong.Exit(func(status int) { exited = status }), kong.UsageOnError())
+		kong.Writers(out, errOut), kong.Exit(func(status int) { exited = status }), kong.UsageOnError(), kong.ValueFormatter(formatValue))
 	if err != nil {
 		panic(err)
 	}

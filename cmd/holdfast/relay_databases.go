@@ -23,8 +23,8 @@ type databaseFlags struct {
 	Lease        time.Duration `help:"Time before another relay takes over from one that died." default:"5s" env:"HOLDFAST_LEASE"`
 	BatchSize    int           `help:"Number of events to read and publish together." default:"2000" env:"HOLDFAST_BATCH_SIZE"`
 	HoldKey      bool          `help:"Keep later events of a key waiting after a dead letter. The same for all relays of a database." env:"HOLDFAST_HOLD_KEY"`
-	LetterTo     string        `help:"Topic to publish dead letters to. An asterisk stands for the event's topic, as in *.dlq. Defaults to none." name:"dead-letter-topic" aliases:"letter-topic" placeholder:"TOPIC" env:"HOLDFAST_DEAD_LETTER_TOPIC"`
-	Tenants      string        `help:"What ends the tenant's name in a key, as / in acme/order-7: events of quiet tenants then overtake the backlog of others. Defaults to none." name:"tenant-separator" placeholder:"TEXT" env:"HOLDFAST_TENANT_SEPARATOR"`
+	LetterTo     string        `help:"Topic to publish dead letters to. An asterisk stands for the event's topic, as in *.dlq." name:"dead-letter-topic" aliases:"letter-topic" placeholder:"TOPIC" env:"HOLDFAST_DEAD_LETTER_TOPIC"`
+	Tenants      string        `help:"What ends the tenant's name in a key, as / in acme/order-7: events of quiet tenants then overtake the backlog of others." name:"tenant-separator" placeholder:"TEXT" env:"HOLDFAST_TENANT_SEPARATOR"`
 	MemoryBudget int64         `help:"Bytes of events in memory at a time, for each database. Defaults to 134217728." placeholder:"BYTES" env:"HOLDFAST_MEMORY_BUDGET"`
 }
 

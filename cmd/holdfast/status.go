@@ -31,7 +31,7 @@ type statusCmd struct {
 	Watch bool          `help:"Show it again and again until stopped by SIGINT or SIGTERM. The exit code is that of the last time."`
 	Every time.Duration `help:"With --watch: how often." default:"2s"`
 
-	Brokers []string `help:"Kafka brokers as host:port, separated by commas: to show the lag of consumers. Defaults to none." placeholder:"HOST:PORT" env:"KAFKA_BROKERS" sep:","`
+	Brokers []string `help:"Kafka brokers as host:port, separated by commas: to show the lag of consumers." placeholder:"HOST:PORT" env:"KAFKA_BROKERS" sep:","`
 
 	Kafka kafkaFlags `embed:""`
 
