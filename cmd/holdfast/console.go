@@ -28,7 +28,7 @@ type consoleCmd struct {
 
 	Brokers []string `help:"Kafka brokers as host:port, separated by commas: to show the lag of consumers." placeholder:"HOST:PORT" env:"KAFKA_BROKERS" sep:","`
 
-	Kafka kafkaFlags `embed:""`
+	Kafka kafkaFlags `embed:"" group:"kafka"`
 }
 
 func (c *consoleCmd) Run(p *program.Program) error {

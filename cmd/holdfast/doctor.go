@@ -25,7 +25,7 @@ type doctorCmd struct {
 	Topics   []string      `help:"Topics to check, beside those that consumers read and relays wait for. Needs --brokers." name:"topic" placeholder:"TOPIC" sep:","`
 	Brokers  []string      `help:"Kafka brokers as host:port, separated by commas: to check topics too." placeholder:"HOST:PORT" env:"KAFKA_BROKERS" sep:","`
 
-	Kafka kafkaFlags `embed:""`
+	Kafka kafkaFlags `embed:"" group:"kafka"`
 }
 
 func (d *doctorCmd) Run(p *program.Program) error {

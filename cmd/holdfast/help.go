@@ -1,12 +1,18 @@
 package main
 
 import (
+	"fmt"
+	"io"
+	"slices"
 	"strings"
 
 	"github.com/alecthomas/kong"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/program"
 )
 
-// This file has the help of each command: when you need it, an example, and what its exit codes mean.
+// This file has the help of each command: when you need it, and an example. What commands share is in holdfast help, and what
+// they share of Kafka in holdfast help kafka.
 
 func (migrateCmd) Help() string {
 	return `Run it as the owner of the schema, before the first service starts and with each new version. Many nodes may run it at
@@ -103,6 +109,74 @@ Example:
     holdfast completion fish > ~/.config/fish/completions/holdfast.fish`
 }
 
+func (helpCmd) Help() string {
+	return `The help of a command is that of its --help. The flags of the database are in holdfast help, those of Kafka in holdfast help kafka.
+
+Example:
+
+    holdfast help
+    holdfast help dlq list
+    holdfast help kafka`
+}
+
+// about is the help of the program, besides flags and commands.
+const about = `The flags below are those of the database; they may come before the command or after it. holdfast help kafka has those of
+Kafka. A flag goes before the variable in its brackets.
+
+DATABASE_URL may have a password. --database-url may not, as a list of processes shows it. PGHOST, PGPORT, PGUSER, PGDATABASE,
+PGPASSWORD, PGPASSFILE, PGSERVICE, PGSSLMODE and so on say what the connection string leaves out, as for psql.`
+
+// exitCode is a row of the table of exit codes.
+type exitCode struct{ command, zero, one string }
+
+// exitCodes are what exit codes mean: first of all commands, then of those of which they mean something else.
+var exitCodes = []exitCode{
+	{"all", "done", "failed"},
+	{"check", "complete", "it is not, a right is missing, it failed"},
+	{"relay", "stopped by a signal", "waiting would not help"},
+	{"status", "nothing needs a person", "something does, or it failed"},
+	{"find", "found", "nothing is found, or it failed"},
+	{"doctor", "as status; no check fails", "as status; or a check fails"},
+}
+
+// exitTable is exitCodes as the help shows them.
+func exitTable() string {
+	var table strings.Builder
+	table.WriteString("Exit codes: 2 is a wrong command line. 0 and 1 are:\n\n")
+	for _, row := range append([]exitCode{{"", "0", "1"}}, exitCodes...) {
+		fmt.Fprintf(&table, "    %-6s  %-25s  %s\n", row.command, row.zero, row.one)
+	}
+	return table.String()
+}
+
+// helpCmd prints what --help prints, and the help of what is no command: kafka.
+type helpCmd struct {
+	Command []string `arg:"" optional:"" help:"The command, or kafka."`
+}
+
+func (h helpCmd) Run(p *program.Program, k *kong.Context) error {
+	if slices.Equal(h.Command, []string{kafkaGroup}) {
+		return printKafkaHelp(p.Out, k.Model)
+	}
+	asked, err := kong.Trace(k.Kong, h.Command)
+	if err == nil {
+		err = asked.Error // which has the command of the nearest name
+	}
+	if err != nil {
+		return program.UsageError{Err: err}
+	}
+	return asked.PrintUsage(false)
+}
+
+// kafkaGroup is the group of the flags that holdfast help kafka explains.
+const kafkaGroup = "kafka"
+
+// ofKafka says whether a flag is one of them.
+func ofKafka(flag *kong.Flag) bool { return flag.Group != nil && flag.Group.Key == kafkaGroup }
+
+// withoutDatabase are the commands that never use the database. Its flags do nothing there, so nothing shows them.
+var withoutDatabase = []string{"version", "completion", "help"}
+
 // commandOf is a command as it is written, without its other names.
 func commandOf(node *kong.Node) string {
 	if node.Parent == nil || node.Parent.Type == kong.ApplicationNode {
@@ -111,24 +185,50 @@ func commandOf(node *kong.Node) string {
 	return commandOf(node.Parent) + " " + node.Name
 }
 
-// exits are what the exit codes of a command mean, where that is not what they mean of all.
-var exits = map[string]string{
-	"status": "0 nothing needs a person; 1 something does, or it failed; 2 wrong command line",
-	"doctor": "0 no check fails and nothing needs a person; 1 one does, something does, or it failed; 2 wrong command line",
-	"find":   "0 found; 1 nothing is found, or it failed; 2 wrong command line",
-	"relay":  "0 stopped by a signal; 1 waiting would not help; 2 wrong command line",
-	"check":  "0 complete; 1 it is not, or a right is missing, or it failed; 2 wrong command line",
+// printHelp prints the help of a command without the flags that it shares with others: one line says where those are.
+func printHelp(options kong.HelpOptions, k *kong.Context) error {
+	node := k.Selected()
+	if node == nil {
+		return kong.DefaultHelpPrinter(options, k)
+	}
+	own := slices.DeleteFunc(slices.Clone(node.Flags), ofKafka)
+	where := "  Also those of the database: holdfast help."
+	if len(own) < len(node.Flags) {
+		where = "  Also those of the database: holdfast help; of Kafka: holdfast help kafka."
+	}
+	// kong's printer asks the model for the flags, and completion needs them afterwards.
+	defer func(app *kong.Node, shared, all []*kong.Flag) { app.Flags, node.Flags = shared, all }(k.Model.Node, k.Model.Flags, node.Flags)
+	k.Model.Flags, node.Flags = nil, own
+	if err := kong.DefaultHelpPrinter(options, k); err != nil {
+		return err
+	}
+	if len(node.Children) > 0 || slices.Contains(withoutDatabase, commandOf(node)) {
+		return nil
+	}
+	_, err := fmt.Fprintln(k.Stdout, where)
+	return err
 }
 
-// sayExits ends the help of every command with what its exit codes mean.
-func sayExits(app *kong.Application) {
+// printKafkaHelp prints the flags of Kafka, and which commands have them.
+func printKafkaHelp(out io.Writer, app *kong.Application) error {
+	var commands []string
 	for _, leaf := range app.Leaves(true) {
-		codes := exits[commandOf(leaf)]
-		if codes == "" {
-			codes = "0 done; 1 failed; 2 wrong command line"
+		if slices.ContainsFunc(leaf.Flags, ofKafka) {
+			commands = append(commands, commandOf(leaf))
 		}
-		leaf.Detail = strings.TrimSpace(leaf.Detail + "\n\nExit codes: " + codes + ".")
 	}
+	parser, err := kong.New(&struct {
+		Kafka kafkaFlags `embed:""`
+	}{}, kong.Name("holdfast <command>"), kong.NoDefaultHelp(), kong.Writers(out, out), kong.ValueFormatter(formatValue), kong.Description(
+		"The flags by which commands reach Kafka: "+strings.Join(commands, ", ")+". Their own help has --brokers.\n\nNo flag takes a password or a token. They come from a file, or from KAFKA_PASSWORD or KAFKA_TOKEN."))
+	if err != nil {
+		return err
+	}
+	k, err := kong.Trace(parser, nil)
+	if err != nil {
+		return err
+	}
+	return k.PrintUsage(false)
 }
 
 // formatValue is the help of a flag or an argument, with its default unless that stands beside its name.

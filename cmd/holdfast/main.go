@@ -40,6 +40,7 @@ type cli struct {
 	Console consoleCmd      `cmd:"" help:"Serve a page for all of this, on a loopback address."`
 	Adopt   adoptCmd        `cmd:"" help:"Let relays run on a restored copy of a database."`
 	Version versionCmd      `cmd:"" help:"Print the version."`
+	Help    helpCmd         `cmd:"" help:"Print the help of a command, or of all."`
 
 	Completion completionCmd     `cmd:"" help:"Print the script that completes command lines in a shell."`
 	Parked     operate.Parked    `cmd:"" hidden:"" help:"Holdfast waiting, now."`
@@ -55,12 +56,13 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 func run(args []string, out, errOut io.Writer) int {
 	var c cli
 	exited := -1
-	parser, err := kong.New(&c, kong.Name("holdfast"), kong.Description("Transactional outbox and inbox on Postgres and Kafka.\n\nExit codes: 0 done; 1 failed, or status or doctor found something that needs a person, or find found nothing; 2 wrong command line."),
-		kong.Writers(out, errOut), kong.Exit(func(status int) { exited = status }), kong.UsageOnError(), kong.ValueFormatter(formatValue))
+	parser, err := kong.New(&c, kong.Name("holdfast"), kong.Description("Transactional outbox and inbox on Postgres and Kafka."),
+		kong.Writers(out, errOut), kong.Exit(func(status int) { exited = status }), kong.UsageOnError(),
+		kong.Help(printHelp), kong.ConfigureHelp(kong.HelpOptions{Compact: true}), kong.ValueFormatter(formatValue))
 	if err != nil {
 		panic(err)
 	}
-	sayExits(parser.Model)
+	parser.Model.Detail = about + "\n\n" + exitTable()
 	if len(args) == 1 && args[0] == "--version" { // no flag of kong's: dlq show has one of that name
 		printVersion(out)
 		return 0

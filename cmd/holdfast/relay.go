@@ -12,7 +12,7 @@ import (
 
 // relayCmd is a relay as a process of its own.
 type relayCmd struct {
-	Config      string `help:"YAML file with settings. Its keys are the names of these flags without dashes, and databases. A flag goes before its variable, and that before the file." placeholder:"FILE" env:"HOLDFAST_CONFIG"`
+	Config      string `help:"YAML file with settings. Its keys are the names of flags without dashes, also of those of Kafka and of the database, and databases. A flag goes before its variable, and that before the file." placeholder:"FILE" env:"HOLDFAST_CONFIG"`
 	PrintConfig bool   `help:"Print the settings, each with where it is from, and do nothing else."`
 
 	Listen string   `help:"Address and port for /metrics, /livez and /readyz, as :9090. It asks nobody who they are." placeholder:"ADDRESS" env:"HOLDFAST_LISTEN"`
@@ -24,7 +24,7 @@ type relayCmd struct {
 
 	Brokers []string `help:"Kafka brokers as host:port, separated by commas." placeholder:"HOST:PORT" env:"KAFKA_BROKERS" sep:","`
 
-	Kafka kafkaFlags `embed:""`
+	Kafka kafkaFlags `embed:"" group:"kafka"`
 
 	file *relayFile // nil without --config
 }

@@ -33,7 +33,7 @@ type statusCmd struct {
 
 	Brokers []string `help:"Kafka brokers as host:port, separated by commas: to show the lag of consumers." placeholder:"HOST:PORT" env:"KAFKA_BROKERS" sep:","`
 
-	Kafka kafkaFlags `embed:""`
+	Kafka kafkaFlags `embed:"" group:"kafka"`
 
 	before state.Owners // with --watch: of the lanes at the last look
 }

@@ -123,30 +123,6 @@ func TestSteer_TheVersionNeedsNoCommand(t *testing.T) {
 	}
 }
 
-func TestSteer_EveryCommandHasAnExampleAndItsExitCodes(t *testing.T) {
-	var c cli
-	parser, err := kong.New(&c, kong.Name("holdfast"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	leaves := parser.Model.Leaves(true)
-	if len(leaves) < 30 {
-		t.Fatalf("%d commands", len(leaves))
-	}
-	for _, leaf := range leaves {
-		path := strings.Fields(commandOf(leaf))
-		out := wantStatus(t, 0, "Exit codes: 0 ", append(path, "--help")...)
-		if !strings.Contains(out, "Example:\n") && !strings.Contains(out, "Examples:\n") {
-			t.Errorf("the help of %s has no example", leaf.Path())
-		}
-	}
-	for path := range exits {
-		if !slices.ContainsFunc(leaves, func(leaf *kong.Node) bool { return commandOf(leaf) == path }) {
-			t.Errorf("there is no command %s", path)
-		}
-	}
-}
-
 func TestSteer_ProgressHasARateAndTheTimeThatIsLeft(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

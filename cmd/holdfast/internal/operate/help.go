@@ -5,7 +5,18 @@ package operate
 func (waitingGroupsCmd) Help() string {
 	return `How much waits, where, of which topic and why. It reads all that waits.
 
-` + whysHelp + `
+WHY says for what an event waits:
+
+    scheduled      its time has not come (NotBefore)
+    no-handler     no node of its consumer handles its type
+    paused         a person has paused its topic, its consumer or its key
+    topic          its topic takes no events: it is missing, say
+    partition      its partition takes no events
+    behind-event   an earlier event of its key waits
+    behind-letter  a dead letter holds its key, until a person replays or discards that
+    failed         its last attempt failed, and the next one is at NEXT
+
+An event whose turn has come, or whose handler runs, waits for none of these.
 
 Example:
 
@@ -14,9 +25,8 @@ Example:
 }
 
 func (waitingListCmd) Help() string {
-	return `First what waits in relays, then in consumers, then what is scheduled. It prints no payload.
-
-` + whysHelp + `
+	return `First what waits in relays, then in consumers, then what is scheduled. It prints no payload. holdfast help waiting groups explains the
+column WHY.
 
 Example:
 
@@ -147,7 +157,7 @@ Example:
     holdfast dlq purge --closed --before 30d`
 }
 
-// The help of the commands that steer, and what the help of every command ends with.
+// The help of the commands that steer.
 
 func (Pause) Help() string {
 	return `For the time that a fix takes. Relays publish no event of a paused topic: its events wait in order, and all others go on. No
@@ -198,16 +208,3 @@ Example:
 
     holdfast dlq list --consumer billing --within 24h`
 }
-
-const whysHelp = `WHY says for what an event waits:
-
-    scheduled      its time has not come (NotBefore)
-    no-handler     no node of its consumer handles its type
-    paused         a person has paused its topic, its consumer or its key
-    topic          its topic takes no events: it is missing, say
-    partition      its partition takes no events
-    behind-event   an earlier event of its key waits
-    behind-letter  a dead letter holds its key, until a person replays or discards that
-    failed         its last attempt failed, and the next one is at NEXT
-
-An event whose turn has come, or whose handler runs, waits for none of these.`
