@@ -111,7 +111,7 @@ func walk(node *kong.Node, words []string) (at *kong.Node, value *kong.Flag) {
 			}
 			continue
 		}
-		if child := childOf(node, word); child != nil {
+		if child := childOf(node, word); child != nil && commandOf(child) != "help" { // whose arguments are commands
 			node = child
 		}
 	}
@@ -149,6 +149,9 @@ func next(node *kong.Node) []string {
 	}
 	for _, group := range node.AllFlags(true) {
 		for _, f := range group {
+			if f.Name != "help" && slices.Contains(withoutDatabase, commandOf(node)) {
+				continue
+			}
 			all = append(all, "--"+f.Name)
 		}
 	}

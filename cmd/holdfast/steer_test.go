@@ -240,6 +240,11 @@ func TestSteer_ACommandLineIsCompleted(t *testing.T) {
 		{"holdfast dlq list --state=re", "--state=replayed --state=replaying"},
 		{"holdfast dlq list --state open --ori", "--origin"},
 		{"holdfast completion ", "bash fish zsh"},
+		{"holdfast completion --", "--help"},
+		{"holdfast version --", "--help"},
+		{"holdfast he", "help"},
+		{"holdfast help dl", "dlq"},
+		{"holdfast help dlq sh", "show"},
 		{"holdfast waiting retry --consumer b --he", "--heads --help"},
 		{"holdfast dlq show 4711", ""},
 		{"holdfast compl", "completion"}, // but not the command that answers shells
