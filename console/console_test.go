@@ -23,6 +23,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/console"
+	"github.com/holdfast-go/holdfast/find"
 	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
@@ -301,7 +302,7 @@ func TestConsole_AnEventIsFoundInOneSearch(t *testing.T) {
 	page := b.browser(t).get(200, "/find?id=+e1+")
 	wantIn(t, page, "consumer billing has given it up", fmt.Sprintf(`href="/ops/holdfast/letters/%d"`, id), "the bank is closed")
 	wantIn(t, b.browser(t).get(200, "/find?id=s2"), "an earlier event of its key has to go first", `href="/ops/holdfast/waiting/list?consumer=mail&amp;key=k&amp;topic=orders"`)
-	wantIn(t, b.browser(t).get(200, "/find?id=nowhere"), "This database does not know it")
+	wantIn(t, b.browser(t).get(200, "/find?id=nowhere"), "This database does not know it: "+find.Nowhere, "no node handled its type")
 	pgtest.Exec(t, b.Pool, `insert into holdfast.idempotency (scope, operation, key, fingerprint, fingerprint_version, state, status, headers, body, body_hash, result_ref, owner, expires_at)
 		values ('principal:ann', 'POST /payments', 'key 1', '', 1, 'complete', 201, '{}', 'the secret', '', 'payment 7', gen_random_uuid(), now() + interval '1 day')`)
 	request := b.browser(t).get(200, "/find?id=key+1")

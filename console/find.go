@@ -13,6 +13,9 @@ type findPage struct {
 	Asked                  bool
 }
 
+// Nowhere says what may have become of what was not found.
+func (findPage) Nowhere() string { return find.Nowhere }
+
 func (c *Console) find(v *visit) (answer, error) {
 	p := findPage{
 		ID:     strings.TrimSpace(v.FormValue("id")),

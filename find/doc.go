@@ -9,5 +9,5 @@
 // inbox, start, letter, action. Producers and consumers with databases of their own are asked one after the other. It reads no payload
 // and no header, and changes nothing.
 //
-// An event that is nowhere was never committed here, or it was published and its part of the log has been emptied since.
+// Nowhere says what may have become of an event that is in no place.
 package find

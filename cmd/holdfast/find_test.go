@@ -54,7 +54,7 @@ func TestFind_AnEventIsFoundByItsID(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &found); err != nil || len(found.Sightings) != 2 || found.Sightings[1].Offset != 77 || found.Sightings[0].State != "unowned" || len(found.Unsearched) != 0 {
 		t.Errorf("%v: as JSON it is found as\n%s", err, out)
 	}
-	wantStatus(t, 1, "this database does not know it", "find", "e2", "--within", "1m")
+	wantStatus(t, 1, "no node handled its type and it was skipped", "find", "e2", "--within", "1m")
 	wantStatus(t, 1, `"sightings":[]`, "find", "e2", "--within", "1m", "--json")
 	wantStatus(t, 2, "<id>", "find")
 	wantStatus(t, 1, "must be at least 1ms", "find", "e1", "--within", "1us")

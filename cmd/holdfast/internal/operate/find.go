@@ -190,7 +190,7 @@ func (f *Find) print(p *program.Program, found find.Found, uses []find.KeyUse) e
 	case len(found.Unsearched) > 0:
 		fmt.Fprintln(p.Out, "the rest of this database does not know it")
 	default:
-		fmt.Fprintln(p.Out, "this database does not know it: its transaction was not committed here, or it is published and its part of the log is emptied, or its inbox row is past its retention, or no node handled its type and it was skipped (holdfast status lists skipped types)")
+		fmt.Fprintln(p.Out, "this database does not know it: "+find.Nowhere)
 	}
 	return nil
 }
