@@ -202,7 +202,7 @@ func TestConsole_TheOverviewSaysWhatWaits(t *testing.T) {
 	user := b.browser(t)
 	page := user.get(200, "/")
 	wantIn(t, page, "<b>1</b> of 8 lanes without a relay", "<b>1</b> relay runs, 1 without an answer from the broker", `<li class="bad"><b>4h</b> oldest unpublished event, of 1 lane<`,
-		"<b>2</b> waiting in relays</a>, the oldest for 5h; 1 topic held", "<b>2</b> waiting in consumers", "<b>1</b> open dead letters", "nobody: start a relay", "relay-1",
+		"<b>2</b> waiting in relays</a>, the oldest for 5h; 1 topic held", "<b>2</b> waiting in consumers", "<b>1</b> open dead letters", "<td>nobody</td>", "relay-1",
 		`href="/ops/holdfast/waiting?consumer=mail"`, `href="/ops/holdfast/letters?consumer=billing"`, ">3h<", "3, 1 held", `title="bills: 0, orders: 12">12<`,
 		// The list of holdfast status comes first.
 		`<h2 id="needs">Needs a person</h2>`, "<li>consumer billing has 1 open dead letter: <code>holdfast dlq list --consumer billing</code></li>",
@@ -220,6 +220,25 @@ func TestConsole_TheOverviewSaysWhatWaits(t *testing.T) {
 	failure = errors.New("no broker answers")
 	if page := user.overview("the lag could not be read"); strings.Contains(page, "no broker") || strings.Contains(page, "it is away") {
 		t.Errorf("what a broker says is on the page\n%s", page)
+	}
+}
+
+// The list knows whether a relay runs and what has a lane's row locked. The table knows neither.
+func TestConsole_OnlyTheListSaysWhatToDoAboutALane(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	if err := pgx.BeginFunc(t.Context(), b.Pool, func(tx pgx.Tx) error {
+		return outbox.Write(t.Context(), tx, holdfast.Event{Topic: "orders", Type: "x", Key: "k"})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	const noRelay, aRelayRuns = "1 lane has events and no owner: start a relay", "1 lane has events and no owner, although a relay runs"
+	user := b.browser(t)
+	user.overview(noRelay)
+	pgtest.Exec(t, b.Pool, "insert into holdfast.relay (name, seen_until) values ('relay-1', now() + interval '1 hour')")
+	page := user.overview(aRelayRuns)
+	if n := strings.Count(page, "<td>nobody</td>"); n != 8 || strings.Contains(page, noRelay) {
+		t.Errorf("%d lanes have nobody, want 8 without a cure of their own\n%s", n, page)
 	}
 }
 
