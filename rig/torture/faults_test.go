@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -19,6 +20,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/rig/internal/faultproxy"
+	"github.com/holdfast-go/holdfast/rig/kafkaserver"
+	"github.com/holdfast-go/holdfast/rig/pgserver"
 )
 
 // An alarm that nothing can sound would be silent after every such fault.
@@ -50,6 +53,30 @@ func TestFaults_EveryAlarmIsALineThatTheLibraryLogs(t *testing.T) {
 	}
 	if asked == 0 {
 		t.Error("no fault has an alarm")
+	}
+}
+
+// The page says how many faults there are, and how many of them need PgBouncer or are made only where they are asked for.
+func TestFaults_ThePageSaysHowManyThereAre(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "torture.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	bare := &ground{small: &smallDisks{why: errors.New("none")}, kafka: &kafkaserver.Server{}, primary: &pgserver.Server{}}
+	all, bouncer, long := 0, 0, 0
+	for _, f := range catalogue() {
+		all++
+		if strings.Contains(f.impossible(bare), "PgBouncer") {
+			bouncer++
+		}
+		if f.long {
+			long++
+		}
+	}
+	want := fmt.Sprintf("There are %d now (`go run ./rig/torture -list`): %d need PgBouncer, and %d are made only where they are asked for.", all, bouncer, long)
+	if !strings.Contains(strings.Join(strings.Fields(string(page)), " "), want) {
+		t.Errorf("docs/torture.md does not say %q", want)
 	}
 }
 
