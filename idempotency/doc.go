@@ -39,6 +39,6 @@
 // Postgres. Pass DownstreamKey to other systems, so that they recognise a repeat. Answers are collected in memory, so
 // http.Flusher and http.Hijacker are not available.
 //
-// The contract is draft-ietf-httpapi-idempotency-key-header-07, with the choices of Stripe's API where the draft leaves
-// them open. docs/reference/http.md has the table of answers.
+// The contract is draft-ietf-httpapi-idempotency-key-header-07. Where the draft leaves things open, some choices are those of Stripe's API.
+// An answer of 5xx is not: it is never stored. docs/reference/http.md has the table of answers.
 package idempotency
