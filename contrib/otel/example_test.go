@@ -41,7 +41,7 @@ func ExampleOutboxSpans() {
 // snippet: service
 
 // Observed measures and traces an outbox, a relay and an inbox: set these observers in their Configs. It also measures the database, the
-// lag of consumers and the pool. Call stop before you close the pool.
+// lag of consumers and the pool. Call stop before you close the pool, unless err says that something is wrong: then end the program.
 func Observed(provider metric.MeterProvider, tracer trace.Tracer, pool *pgxpool.Pool, offsets *kafkago.Offsets, consumer string) (
 	out outbox.Observer, to relay.Observer, in inbox.Observer, stop func() error, err error) {
 	meter := holdfastotel.Meter(provider.Meter("holdfast"))

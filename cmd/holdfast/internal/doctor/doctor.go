@@ -66,7 +66,8 @@ func fail(check, command, format string, args ...any) Finding {
 	return Finding{check, Fail, fmt.Sprintf(format, args...), command}
 }
 
-// Examine makes all checks. A check that cannot be made is one that fails: the others are made all the same.
+// Examine makes all checks. A check that cannot be made is one that fails, and the others are made all the same. One for which the user
+// has no right is not made: the user of a service needs none of them.
 func (d *Doctor) Examine(ctx context.Context, o Options) (findings []Finding) {
 	for _, c := range []struct {
 		name string
@@ -86,7 +87,10 @@ func (d *Doctor) Examine(ctx context.Context, o Options) (findings []Finding) {
 		ctx, cancel := context.WithTimeout(ctx, 30*time.Second+o.Pause)
 		found, err := c.make(ctx)
 		cancel()
-		if err != nil {
+		switch {
+		case denied(err):
+			found = append(found, notMade(c.name, "holdfast doctor, as a member of holdfast_reader too", "this user may not look at it: %s", terminal.Clean(oneLine(err))))
+		case err != nil:
 			found = append(found, fail(c.name, "holdfast check", "this could not be looked at: %s", terminal.Clean(err.Error())))
 		}
 		findings = append(findings, found...)

@@ -45,14 +45,19 @@ func (d *Doctor) Needs(ctx context.Context) ([]state.Need, []Finding) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	s, err := state.Read(ctx, d.Pool, state.Options{Schema: d.Schema.Schema, Limits: state.DefaultLimits})
-	var pgErr *pgconn.PgError
 	switch {
-	case errors.As(err, &pgErr) && pgErr.Code == "42501": // insufficient_privilege
+	case denied(err):
 		return nil, []Finding{notMade("needs", "holdfast status, as a member of holdfast_reader", "this user may not read what needs a person: %s", oneLine(err))}
 	case err != nil:
 		return nil, []Finding{fail("needs", "holdfast status", "what needs a person could not be read: %s", oneLine(err))}
 	}
 	return s.Needs(state.DefaultLimits), nil
+}
+
+// denied says that the user has no right to what was to be read.
+func denied(err error) bool {
+	var pgErr *pgconn.PgError
+	return errors.As(err, &pgErr) && pgErr.Code == "42501" // insufficient_privilege
 }
 
 // oneLine is an error without line ends.

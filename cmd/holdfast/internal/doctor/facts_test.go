@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/roletest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/kafkago"
@@ -95,6 +96,26 @@ func TestFacts_DoctorNoticesMissingRights(t *testing.T) {
 	}
 	found, err = of(db).rights(t.Context(), "")
 	wantFinding(t, found, err, Warn, "is a superuser")
+}
+
+// Nothing is wrong with a service because its user may not look at what belongs to others.
+func TestFacts_DoctorFailsNoServiceForWhatItMayNotSee(t *testing.T) {
+	db := migrated.New(t)
+	for _, role := range []string{"producer", "relay", "consumer", "web"} {
+		p := &Doctor{Pool: roletest.As(t, db, role), Schema: holdfast.SchemaConfig{Schema: "holdfast"}}
+		hidden := 0
+		for _, f := range p.Examine(t.Context(), Options{Role: role, Pause: time.Millisecond}) {
+			if f.State == Fail {
+				t.Errorf("a %s: %+v", role, f)
+			}
+			if f.State == NotMade && strings.Contains(f.Says, "may not look at it") && strings.Contains(f.Command, "holdfast_reader") {
+				hidden++
+			}
+		}
+		if hidden == 0 {
+			t.Errorf("a %s may look at all of it", role)
+		}
+	}
 }
 
 func TestFacts_DoctorNoticesWhatHoldsXminAndTheLog(t *testing.T) {
