@@ -61,6 +61,13 @@ func TestAllowed_WhatMayHappenIsNotHeldAgainstARun(t *testing.T) {
 			r.Letters = append(r.Letters, Letter{ID: 2, EventID: "a3", State: Discarded, Command: "discard 1"})
 			r.Entries = slices.Insert(r.Entries, r.entry(history.Acknowledge, 4), history.Entry{At: r.Entries[r.entry(history.Acknowledge, 4)].At, Actor: "person/0", PID: 40, Op: history.Decide, How: history.OK, Text: "discard 1"})
 		}},
+		{"an event that a person discarded, and that is sent because a copy was adopted", func(r *Run) {
+			r.Limits.MayDie = []string{"poison"}
+			i := r.entry(history.Publish, 4)
+			r.Letters = append(r.Letters, Letter{ID: 2, EventID: "a3", State: Discarded, Command: "discard 1"})
+			r.LaneLog = append(r.LaneLog, LaneChange{N: int64(len(r.LaneLog)), Lane: 9, At: r.Entries[i].At.Add(-time.Microsecond), Adopted: true})
+			r.Entries = slices.Insert(r.Entries, i, history.Entry{At: r.Entries[i].At.Add(-2 * time.Microsecond), Actor: "person/0", PID: 40, Op: history.Decide, How: history.OK, Text: "discard 1"})
+		}},
 		{"an event that a person gave up, and replayed", func(r *Run) {
 			r.Letters = append(r.Letters, Letter{ID: 2, EventID: "a3", State: Replayed, Command: "give up 1"})
 			r.Entries = slices.Insert(r.Entries, r.entry(history.Publish, 4), history.Entry{At: r.Entries[r.entry(history.Publish, 4)].At, Actor: "person/0", PID: 40, Op: history.Decide, How: history.OK, Text: "give up 1"})
@@ -248,23 +255,27 @@ func TestAllowed_EveryDuplicateHasItsReason(t *testing.T) {
 		want   Explanation // "": none
 		then   []history.Entry
 		adopts []LaneChange // At counts from the last publication before
+		taken  bool         // by a person, before
 	}{
-		{"a process that knew that it had arrived", 1, "", pub("relay/1", 21, "a3"), nil},
-		{"another process", 1, OtherProcess, pub("relay/0", 23, "a3"), nil},
-		{"the same process under a later claim", 1, ClaimedAgain, slices.Concat([]history.Entry{claim(0)}, pub("relay/1", 21, "a3")), nil},
-		{"the same process under a later claim of another lane", 1, "", slices.Concat([]history.Entry{claim(1)}, pub("relay/1", 21, "a3")), nil},
-		{"the same process under a later claim of nobody knows which lane", 0, ClaimedAgain, slices.Concat([]history.Entry{claim(1)}, pub("relay/1", 21, "a3")), nil},
+		{"a process that knew that it had arrived", 1, "", pub("relay/1", 21, "a3"), nil, false},
+		{"a process that knew it, of what a person had redirected", 1, "", pub("relay/1", 21, "a3"), nil, true},
+		{"a process that knew it since a copy was adopted", 1, "", pub("relay/1", 21, "a3"), []LaneChange{{At: time.Time{}.Add(-time.Hour), Adopted: true}}, false},
+		{"a process that knew it since a copy was adopted, of what a person had redirected", 1, AfterAdoption, pub("relay/1", 21, "a3"), []LaneChange{{At: time.Time{}.Add(-time.Hour), Adopted: true}}, true},
+		{"another process", 1, OtherProcess, pub("relay/0", 23, "a3"), nil, false},
+		{"the same process under a later claim", 1, ClaimedAgain, slices.Concat([]history.Entry{claim(0)}, pub("relay/1", 21, "a3")), nil, false},
+		{"the same process under a later claim of another lane", 1, "", slices.Concat([]history.Entry{claim(1)}, pub("relay/1", 21, "a3")), nil, false},
+		{"the same process under a later claim of nobody knows which lane", 0, ClaimedAgain, slices.Concat([]history.Entry{claim(1)}, pub("relay/1", 21, "a3")), nil, false},
 		{"another process after the lane was handed back", 1, HandedBack, slices.Concat(
-			[]history.Entry{{Actor: "relay/1", PID: 21, Op: history.Lose, How: history.OK}}, pub("relay/0", 23, "a3")), nil},
+			[]history.Entry{{Actor: "relay/1", PID: 21, Op: history.Lose, How: history.OK}}, pub("relay/0", 23, "a3")), nil, false},
 		{"another process after the lane was lost", 1, OtherProcess, slices.Concat(
-			[]history.Entry{{Actor: "relay/1", PID: 21, Op: history.Lose, How: history.Failed}}, pub("relay/0", 23, "a3")), nil},
-		{"another process after a copy was adopted", 1, AfterAdoption, pub("relay/0", 23, "a3"), []LaneChange{{Adopted: true}}},
+			[]history.Entry{{Actor: "relay/1", PID: 21, Op: history.Lose, How: history.Failed}}, pub("relay/0", 23, "a3")), nil, false},
+		{"another process after a copy was adopted", 1, AfterAdoption, pub("relay/0", 23, "a3"), []LaneChange{{Adopted: true}}, false},
 		{"another process after the lane was handed back and the copy adopted", 1, AfterAdoption, slices.Concat(
-			[]history.Entry{{Actor: "relay/1", PID: 21, Op: history.Lose, How: history.OK}}, pub("relay/0", 23, "a3")), []LaneChange{{Adopted: true}}},
-		{"another process after a copy was adopted, and nobody knows which lane", 0, AfterAdoption, pub("relay/0", 23, "a3"), []LaneChange{{Lane: 3, Adopted: true}}},
-		{"another process after another lane was adopted", 1, OtherProcess, pub("relay/0", 23, "a3"), []LaneChange{{Lane: 1, Adopted: true}}},
-		{"another process before a copy was adopted", 1, OtherProcess, pub("relay/0", 23, "a3"), []LaneChange{{At: time.Time{}.Add(time.Second), Adopted: true}}},
-		{"another process after a change that was no adoption", 1, OtherProcess, pub("relay/0", 23, "a3"), []LaneChange{{}}},
+			[]history.Entry{{Actor: "relay/1", PID: 21, Op: history.Lose, How: history.OK}}, pub("relay/0", 23, "a3")), []LaneChange{{Adopted: true}}, false},
+		{"another process after a copy was adopted, and nobody knows which lane", 0, AfterAdoption, pub("relay/0", 23, "a3"), []LaneChange{{Lane: 3, Adopted: true}}, false},
+		{"another process after another lane was adopted", 1, OtherProcess, pub("relay/0", 23, "a3"), []LaneChange{{Lane: 1, Adopted: true}}, false},
+		{"another process before a copy was adopted", 1, OtherProcess, pub("relay/0", 23, "a3"), []LaneChange{{At: time.Time{}.Add(time.Second), Adopted: true}}, false},
+		{"another process after a change that was no adoption", 1, OtherProcess, pub("relay/0", 23, "a3"), []LaneChange{{}}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -278,6 +289,9 @@ func TestAllowed_EveryDuplicateHasItsReason(t *testing.T) {
 			for n, change := range c.adopts {
 				change.N, change.Epoch, change.At = int64(n), 99, r.Entries[len(r.Entries)-1].At.Add(time.Microsecond+change.At.Sub(time.Time{}))
 				r.LaneLog = append(r.LaneLog, change)
+			}
+			if c.taken {
+				r.Removed = []Removal{{ID: "a3", By: "person/0"}}
 			}
 			r.then(c.then...)
 			r.then(last...)
@@ -480,6 +494,20 @@ func TestAllowed_AnAlarmMayComeTenSecondsAfterTheHealing(t *testing.T) {
 		t.Error(v)
 	}
 	if v := late(10*time.Second + 1); v.Count(Silent) != 1 {
+		t.Error(v)
+	}
+	leaves := func(by time.Duration) Verdict { // there were too many lines of the kind
+		r := whole()
+		i := r.entry(history.Log, 0)
+		e := r.Entries[i]
+		e.At, e.Text = r.Entries[r.entry(history.Heal, 0)].At.Add(10*time.Second+by), leftOut+e.Text
+		r.Entries = append(slices.Delete(r.Entries, i, i+1), e)
+		return Judge(r)
+	}
+	if v := leaves(time.Minute); !v.Holds() {
+		t.Error(v)
+	}
+	if v := leaves(time.Minute + 1); v.Count(Silent) != 1 {
 		t.Error(v)
 	}
 }

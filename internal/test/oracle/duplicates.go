@@ -15,7 +15,8 @@ type Explanation string
 // The reasons for a duplicate. If more than one is true, the first of this list counts.
 const (
 	// AfterAdoption: the cursor of its lane began anew between the two, because a restored copy was adopted
-	// (LaneChange.Adopted): what the copy does not know is sent again.
+	// (LaneChange.Adopted): what the copy does not know is sent again. An event that a person had taken out of what was parked before, to
+	// redirect it say, is in its log twice, and each of the two is sent.
 	AfterAdoption Explanation = "sent again after a restored copy was adopted"
 	// HandedBack: by another owner of the lane, or under a later claim, although the one before had handed the lane back in
 	// order after the acknowledgement. A hand-over saves the cursor first. So this needs a save that failed, or a page that
@@ -100,6 +101,11 @@ func duplicates(b *book, found *findings, figures *Figures) {
 	}
 }
 
+// removed says whether a person had taken an event out of what was parked by then.
+func (b *book) removed(id string, by time.Time) bool {
+	return slices.ContainsFunc(b.Removed, func(r Removal) bool { return r.ID == id && r.At.Before(by) })
+}
+
 // suspect is an event that is in Kafka more than once, with its publications and the reasons of those that had one.
 type suspect struct {
 	event  int32
@@ -176,6 +182,11 @@ func (b *book) question(suspects map[string]*suspect) {
 					}
 					if at, known := places[id]; known && s.lane != none && !b.undone(now.at) && begun[claimed{int(s.lane), under[hold{who, s.lane}]}].covers(at) {
 						reason = ""
+					}
+					if reason == "" && slices.ContainsFunc(adopted, func(c LaneChange) bool {
+						return (s.lane == none || s.lane == int32(c.Lane)) && c.At.Before(now.at) && b.removed(id, c.At)
+					}) {
+						reason = AfterAdoption
 					}
 					now.reason = reason
 					if reason == HandedBack || reason == OtherProcess || reason == ClaimedAgain {

@@ -138,13 +138,21 @@ func alarmsSounded(b *book, found *findings) {
 		}
 		for _, alarm := range b.Alarms[o.fault] {
 			first, _ := slices.BinarySearchFunc(logged, o.from.Add(-alarm.Before), func(e *history.Entry, from time.Time) int { return e.At.Compare(from) })
-			if !slices.ContainsFunc(logged[first:], func(e *history.Entry) bool { return !e.At.After(until) && alarm.is(e) }) {
+			if !slices.ContainsFunc(logged[first:], func(e *history.Entry) bool { return alarm.is(e, until) }) {
 				found.add(Silent, "%s, from %s to %s: no %s logged any of %q", o.fault, clock(o.from), clock(until), cmp.Or(alarm.By, "process"), alarm.Messages)
 			}
 		}
 	}
 }
 
-func (a Alarm) is(e *history.Entry) bool {
-	return strings.HasPrefix(e.Actor, a.By) && slices.ContainsFunc(a.Messages, func(m string) bool { return strings.HasPrefix(e.Text, m) })
+// leftOut begins the line that says which lines a process has left out within a minute, because there were too many of them.
+const leftOut = "lines left out: more of the same within a minute message="
+
+// is says whether an entry is the alarm. One that was left out may be said up to a minute later.
+func (a Alarm) is(e *history.Entry, until time.Time) bool {
+	text, late := strings.CutPrefix(e.Text, leftOut)
+	if late {
+		until = until.Add(time.Minute)
+	}
+	return !e.At.After(until) && strings.HasPrefix(e.Actor, a.By) && slices.ContainsFunc(a.Messages, func(m string) bool { return strings.HasPrefix(text, m) })
 }

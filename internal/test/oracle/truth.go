@@ -1,6 +1,7 @@
 package oracle
 
 import (
+	"slices"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/test/history"
@@ -88,7 +89,8 @@ func handledWhenSaid(b *book, found *findings) {
 }
 
 // givenUpWhenSaid looks for events that a relay began to send after a person's command had given them up, and had said that it was
-// done. What was under way by then may still arrive. A letter that was replayed is sent again, as it must be.
+// done. What was under way by then may still arrive. A letter that was replayed is sent again, as it must be, and all that is in the log is
+// when a restored copy is adopted.
 func givenUpWhenSaid(b *book, found *findings) {
 	done := map[string]time.Time{} // commands
 	for i := range b.Entries {
@@ -102,7 +104,8 @@ func givenUpWhenSaid(b *book, found *findings) {
 		for _, id := range e.IDs {
 			n := b.event(id)
 			for _, l := range b.letters[n] {
-				if at, told := done[l.Command]; told && l.Consumer == "" && (l.State == Open || l.State == Discarded) {
+				at, told := done[l.Command]
+				if told && l.Consumer == "" && (l.State == Open || l.State == Discarded) && !b.adoptedBetween(at, e.At) {
 					found.add(SentAfter, "%s: %s began at %s, and the command %q was done at %s", b.name(n), e.Actor, clock(e.At), l.Command, clock(at))
 				}
 			}
@@ -135,3 +138,8 @@ func (b *book) failures() map[string]string {
 
 // clock is the time of day: a run is shorter than that.
 func clock(at time.Time) string { return at.UTC().Format("15:04:05.000") }
+
+// adoptedBetween says whether a restored copy was adopted between two moments.
+func (b *book) adoptedBetween(from, until time.Time) bool {
+	return slices.ContainsFunc(b.LaneLog, func(c LaneChange) bool { return c.Adopted && c.At.After(from) && c.At.Before(until) })
+}
