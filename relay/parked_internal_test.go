@@ -110,13 +110,9 @@ func TestParked_ATopicWithTooManyQueuesIsQueuedAsAWholeUntilItHasFew(t *testing.
 	}
 }
 
-// ownLane claims a lane that remembers two queues, for whose topics the rest waits as a whole.
-func ownLane(t *testing.T, pool *pgxpool.Pool) *lane {
+// claimed claims a lane, and loads nothing.
+func claimed(t *testing.T, r *Relay) *lane {
 	t.Helper()
-	r := newRelay(pool, nil, Config{Logger: noLog}.withDefaults(), simStatements)
-	r.bounds.queues, r.bounds.listed = 2, 2
-	now := time.Now()
-	r.env.now = func() time.Time { now = now.Add(wholeEvery); return now }
 	at, err := r.readServer(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -125,6 +121,17 @@ func ownLane(t *testing.T, pool *pgxpool.Pool) *lane {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return l
+}
+
+// ownLane claims a lane that remembers two queues, for whose topics the rest waits as a whole.
+func ownLane(t *testing.T, pool *pgxpool.Pool) *lane {
+	t.Helper()
+	r := newRelay(pool, nil, Config{Logger: noLog}.withDefaults(), simStatements)
+	r.bounds.queues, r.bounds.listed = 2, 2
+	now := time.Now()
+	r.env.now = func() time.Time { now = now.Add(wholeEvery); return now }
+	l := claimed(t, r)
 	if err := errors.Join(r.beginLeases(t.Context(), l), r.load(t.Context(), l)); err != nil {
 		t.Fatal(err)
 	}
@@ -366,15 +373,7 @@ func TestParked_WhatWaitsWithoutAKeyIsForgottenOnceItHasLeft(t *testing.T) {
 	db := migrated.New(t)
 	pgtest.Exec(t, db.Pool, `insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time)
 		select l, t, k, 1, 'record', 'infinity', t, 's', 't', now() from (values (0, 'some', ''), (0, 'keys', 'k'), (1, 'gone', '')) r (l, t, k)`)
-	r := newRelay(db.Pool, nil, Config{Logger: noLog}.withDefaults(), simStatements)
-	at, err := r.readServer(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := r.claimOne(t.Context(), at.token, []int16{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := claimed(t, newRelay(db.Pool, nil, Config{Logger: noLog}.withDefaults(), simStatements))
 	l.queues.parked = map[queue]bool{{"some", ""}: true, {"keys", ""}: true, {"keys", "k"}: true, {"gone", ""}: true, {"gone", "k"}: true}
 	l.leases.events = 1
 	if l.dueBehind(queue{"gone", ""}) {

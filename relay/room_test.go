@@ -121,10 +121,7 @@ func (r *parkedRoom) must(err error) {
 
 func (r *parkedRoom) Restart() (lost, away bool) {
 	r.Helper()
-	at, err := r.r.readServer(r.Context())
-	r.must(err)
-	r.l, err = r.r.claimOne(r.Context(), at.token, []int16{})
-	r.must(err)
+	r.l = claimed(r.T, r.r)
 	r.must(r.r.beginLeases(r.Context(), r.l))
 	r.must(r.r.load(r.Context(), r.l))
 	r.must(r.l.resumeReleased(r.Context()))

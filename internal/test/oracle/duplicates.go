@@ -101,11 +101,6 @@ func duplicates(b *book, found *findings, figures *Figures) {
 	}
 }
 
-// removed says whether a person had taken an event out of what was parked by then.
-func (b *book) removed(id string, by time.Time) bool {
-	return slices.ContainsFunc(b.Removed, func(r Removal) bool { return r.ID == id && r.At.Before(by) })
-}
-
 // suspect is an event that is in Kafka more than once, with its publications and the reasons of those that had one.
 type suspect struct {
 	event  int32
@@ -151,7 +146,6 @@ func (b *book) question(suspects map[string]*suspect) {
 	}
 	claims, handed, under := map[hold]int{}, map[hold]int{}, map[hold]int64{}
 	begun, places, troubles := b.claimed(), b.placed(suspects), b.troubles()
-	adopted := slices.DeleteFunc(slices.Clone(b.LaneLog), func(c LaneChange) bool { return !c.Adopted })
 	for i := range b.Entries {
 		e := &b.Entries[i]
 		who := Process{e.Actor, e.PID}
@@ -173,9 +167,7 @@ func (b *book) question(suspects map[string]*suspect) {
 				now := try{at: e.At, by: who, claims: claims[hold{who, s.lane}]}
 				if len(s.tries) > 0 {
 					reason := s.why(now, func(t try) bool { return handed[hold{t.by, s.lane}] > t.handed }, func(t try) bool {
-						return slices.ContainsFunc(adopted, func(c LaneChange) bool {
-							return (s.lane == none || s.lane == int32(c.Lane)) && c.At.After(t.at) && c.At.Before(now.at)
-						})
+						return b.adoptedBetween(s.lane, t.at, now.at)
 					})
 					if reason == "" && b.replayed(s.event) {
 						reason = LetterReplayed
@@ -183,9 +175,7 @@ func (b *book) question(suspects map[string]*suspect) {
 					if at, known := places[id]; known && s.lane != none && !b.undone(now.at) && begun[claimed{int(s.lane), under[hold{who, s.lane}]}].covers(at) {
 						reason = ""
 					}
-					if reason == "" && slices.ContainsFunc(adopted, func(c LaneChange) bool {
-						return (s.lane == none || s.lane == int32(c.Lane)) && c.At.Before(now.at) && b.removed(id, c.At)
-					}) {
+					if reason == "" && slices.ContainsFunc(b.Removed, func(r Removal) bool { return r.ID == id && b.adoptedBetween(s.lane, r.At, now.at) }) {
 						reason = AfterAdoption
 					}
 					now.reason = reason

@@ -69,16 +69,17 @@ const none = int32(-1)
 // book is a run with its events numbered, in the order of Written: so that oracles work on arrays.
 type book struct {
 	Run
-	events  map[string]int32 // by id
-	again   []int32          // rows of Written whose id came before
-	of      []event          // by event
-	keys    []key
-	effects []entryOf // beside Effects
-	records []int32   // beside Records: its event, or none
-	waiting map[waitingAt]bool
-	letters map[int32][]Letter // by event
-	stray   []Letter           // of no event that was committed
-	outages []outage
+	events    map[string]int32 // by id
+	again     []int32          // rows of Written whose id came before
+	of        []event          // by event
+	keys      []key
+	effects   []entryOf // beside Effects
+	records   []int32   // beside Records: its event, or none
+	waiting   map[waitingAt]bool
+	letters   map[int32][]Letter // by event
+	stray     []Letter           // of no event that was committed
+	outages   []outage
+	adoptions []LaneChange
 }
 
 type event struct {
@@ -110,13 +111,14 @@ type outage struct {
 // open numbers what is in a run.
 func open(r Run) *book {
 	b := &book{
-		Run:     r,
-		events:  make(map[string]int32, len(r.Written)),
-		of:      make([]event, len(r.Written)),
-		effects: make([]entryOf, len(r.Effects)),
-		records: make([]int32, len(r.Records)),
-		waiting: map[waitingAt]bool{},
-		letters: map[int32][]Letter{},
+		Run:       r,
+		events:    make(map[string]int32, len(r.Written)),
+		of:        make([]event, len(r.Written)),
+		effects:   make([]entryOf, len(r.Effects)),
+		records:   make([]int32, len(r.Records)),
+		waiting:   map[waitingAt]bool{},
+		letters:   map[int32][]Letter{},
+		adoptions: slices.DeleteFunc(slices.Clone(r.LaneLog), func(c LaneChange) bool { return !c.Adopted }),
 	}
 	keys := map[key]int32{}
 	for i, w := range r.Written {

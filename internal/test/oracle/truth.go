@@ -105,7 +105,7 @@ func givenUpWhenSaid(b *book, found *findings) {
 			n := b.event(id)
 			for _, l := range b.letters[n] {
 				at, told := done[l.Command]
-				if told && l.Consumer == "" && (l.State == Open || l.State == Discarded) && !b.adoptedBetween(at, e.At) {
+				if told && l.Consumer == "" && (l.State == Open || l.State == Discarded) && !b.adoptedBetween(none, at, e.At) {
 					found.add(SentAfter, "%s: %s began at %s, and the command %q was done at %s", b.name(n), e.Actor, clock(e.At), l.Command, clock(at))
 				}
 			}
@@ -139,7 +139,9 @@ func (b *book) failures() map[string]string {
 // clock is the time of day: a run is shorter than that.
 func clock(at time.Time) string { return at.UTC().Format("15:04:05.000") }
 
-// adoptedBetween says whether a restored copy was adopted between two moments.
-func (b *book) adoptedBetween(from, until time.Time) bool {
-	return slices.ContainsFunc(b.LaneLog, func(c LaneChange) bool { return c.Adopted && c.At.After(from) && c.At.Before(until) })
+// adoptedBetween says whether a restored copy was adopted between two moments, as the log of a lane says, or of any if it is not known.
+func (b *book) adoptedBetween(lane int32, from, until time.Time) bool {
+	return slices.ContainsFunc(b.adoptions, func(c LaneChange) bool {
+		return (lane == none || lane == int32(c.Lane)) && c.At.After(from) && c.At.Before(until)
+	})
 }
