@@ -255,27 +255,28 @@ func TestAllowed_EveryDuplicateHasItsReason(t *testing.T) {
 		want   Explanation // "": none
 		then   []history.Entry
 		adopts []LaneChange // At counts from the last publication before
-		taken  bool         // by a person, before
+		taken  string       // the event that a person had redirected before
 	}{
-		{"a process that knew that it had arrived", 1, "", pub("relay/1", 21, "a3"), nil, false},
-		{"a process that knew it, of what a person had redirected", 1, "", pub("relay/1", 21, "a3"), nil, true},
-		{"a process that knew it since a copy was adopted", 1, "", pub("relay/1", 21, "a3"), []LaneChange{{At: time.Time{}.Add(-time.Hour), Adopted: true}}, false},
-		{"a process that knew it since a copy was adopted, of what a person had redirected", 1, AfterAdoption, pub("relay/1", 21, "a3"), []LaneChange{{At: time.Time{}.Add(-time.Hour), Adopted: true}}, true},
-		{"another process", 1, OtherProcess, pub("relay/0", 23, "a3"), nil, false},
-		{"the same process under a later claim", 1, ClaimedAgain, slices.Concat([]history.Entry{claim(0)}, pub("relay/1", 21, "a3")), nil, false},
-		{"the same process under a later claim of another lane", 1, "", slices.Concat([]history.Entry{claim(1)}, pub("relay/1", 21, "a3")), nil, false},
-		{"the same process under a later claim of nobody knows which lane", 0, ClaimedAgain, slices.Concat([]history.Entry{claim(1)}, pub("relay/1", 21, "a3")), nil, false},
+		{"a process that knew that it had arrived", 1, "", pub("relay/1", 21, "a3"), nil, ""},
+		{"a process that knew it, of what a person had redirected", 1, "", pub("relay/1", 21, "a3"), nil, "a3"},
+		{"a process that knew it since a copy was adopted", 1, "", pub("relay/1", 21, "a3"), []LaneChange{{At: time.Time{}.Add(-time.Hour), Adopted: true}}, ""},
+		{"a process that knew it since a copy was adopted, of what a person had redirected", 1, AfterAdoption, pub("relay/1", 21, "a3"), []LaneChange{{At: time.Time{}.Add(-time.Hour), Adopted: true}}, "a3"},
+		{"a process that knew it since a copy was adopted, beside what a person had redirected", 1, "", pub("relay/1", 21, "a3"), []LaneChange{{At: time.Time{}.Add(-time.Hour), Adopted: true}}, "a1"},
+		{"another process", 1, OtherProcess, pub("relay/0", 23, "a3"), nil, ""},
+		{"the same process under a later claim", 1, ClaimedAgain, slices.Concat([]history.Entry{claim(0)}, pub("relay/1", 21, "a3")), nil, ""},
+		{"the same process under a later claim of another lane", 1, "", slices.Concat([]history.Entry{claim(1)}, pub("relay/1", 21, "a3")), nil, ""},
+		{"the same process under a later claim of nobody knows which lane", 0, ClaimedAgain, slices.Concat([]history.Entry{claim(1)}, pub("relay/1", 21, "a3")), nil, ""},
 		{"another process after the lane was handed back", 1, HandedBack, slices.Concat(
-			[]history.Entry{{Actor: "relay/1", PID: 21, Op: history.Lose, How: history.OK}}, pub("relay/0", 23, "a3")), nil, false},
+			[]history.Entry{{Actor: "relay/1", PID: 21, Op: history.Lose, How: history.OK}}, pub("relay/0", 23, "a3")), nil, ""},
 		{"another process after the lane was lost", 1, OtherProcess, slices.Concat(
-			[]history.Entry{{Actor: "relay/1", PID: 21, Op: history.Lose, How: history.Failed}}, pub("relay/0", 23, "a3")), nil, false},
-		{"another process after a copy was adopted", 1, AfterAdoption, pub("relay/0", 23, "a3"), []LaneChange{{Adopted: true}}, false},
+			[]history.Entry{{Actor: "relay/1", PID: 21, Op: history.Lose, How: history.Failed}}, pub("relay/0", 23, "a3")), nil, ""},
+		{"another process after a copy was adopted", 1, AfterAdoption, pub("relay/0", 23, "a3"), []LaneChange{{Adopted: true}}, ""},
 		{"another process after the lane was handed back and the copy adopted", 1, AfterAdoption, slices.Concat(
-			[]history.Entry{{Actor: "relay/1", PID: 21, Op: history.Lose, How: history.OK}}, pub("relay/0", 23, "a3")), []LaneChange{{Adopted: true}}, false},
-		{"another process after a copy was adopted, and nobody knows which lane", 0, AfterAdoption, pub("relay/0", 23, "a3"), []LaneChange{{Lane: 3, Adopted: true}}, false},
-		{"another process after another lane was adopted", 1, OtherProcess, pub("relay/0", 23, "a3"), []LaneChange{{Lane: 1, Adopted: true}}, false},
-		{"another process before a copy was adopted", 1, OtherProcess, pub("relay/0", 23, "a3"), []LaneChange{{At: time.Time{}.Add(time.Second), Adopted: true}}, false},
-		{"another process after a change that was no adoption", 1, OtherProcess, pub("relay/0", 23, "a3"), []LaneChange{{}}, false},
+			[]history.Entry{{Actor: "relay/1", PID: 21, Op: history.Lose, How: history.OK}}, pub("relay/0", 23, "a3")), []LaneChange{{Adopted: true}}, ""},
+		{"another process after a copy was adopted, and nobody knows which lane", 0, AfterAdoption, pub("relay/0", 23, "a3"), []LaneChange{{Lane: 3, Adopted: true}}, ""},
+		{"another process after another lane was adopted", 1, OtherProcess, pub("relay/0", 23, "a3"), []LaneChange{{Lane: 1, Adopted: true}}, ""},
+		{"another process before a copy was adopted", 1, OtherProcess, pub("relay/0", 23, "a3"), []LaneChange{{At: time.Time{}.Add(time.Second), Adopted: true}}, ""},
+		{"another process after a change that was no adoption", 1, OtherProcess, pub("relay/0", 23, "a3"), []LaneChange{{}}, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -290,8 +291,8 @@ func TestAllowed_EveryDuplicateHasItsReason(t *testing.T) {
 				change.N, change.Epoch, change.At = int64(n), 99, r.Entries[len(r.Entries)-1].At.Add(time.Microsecond+change.At.Sub(time.Time{}))
 				r.LaneLog = append(r.LaneLog, change)
 			}
-			if c.taken {
-				r.Removed = []Removal{{ID: "a3", By: "person/0"}}
+			if c.taken != "" {
+				r.Removed = []Removal{{ID: c.taken, By: "person/0"}}
 			}
 			r.then(c.then...)
 			r.then(last...)
