@@ -10,10 +10,12 @@ import (
 	"html/template"
 	"io/fs"
 	"log/slog"
+	"net"
 	"net/http"
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/dlq"
@@ -113,12 +115,16 @@ func New(pool *pgxpool.Pool, c Config) (*Console, error) {
 	console.pages = template.Must(template.New("").Funcs(template.FuncMap{
 		"path": func(rest string) string { return c.Prefix + rest },
 		"ago":  ago, "span": forSpan, "seconds": func(n int64) string { return forSpan(time.Duration(n) * time.Second) },
-		"age": func(s float64) string { return forSpan(time.Duration(s * float64(time.Second))) }, "plural": plural, "when": when, "first": firstLine, "bytes": bytesOf, "query": queryOf, "dict": dict, "reversed": reversed,
+		"age": ageText, "plural": plural, "when": when, "first": firstLine, "bytes": bytesOf, "query": queryOf, "dict": dict, "reversed": reversed,
 		"states": func() []string {
 			return []string{dlq.StateReplaying, dlq.StateReplayed, dlq.StateDiscarded, dlq.StateAny}
 		},
 		"letteractions": func() []string { return []string{"replay", "discard"} },
 		"resumeactions": func() []string { return []string{"resume"} },
+		"deed":          deedOf,
+		"letterquery":   func(f map[string]string) template.URL { return queryFor(letterFields, f) },
+		"waitquery":     func(f map[string]string) template.URL { return queryFor(waitFields, f) },
+		"last":          last,
 		"whys":          func() []waiting.Why { return waiting.Whys },
 	}).ParseFS(pageFiles, "pages/*.html"))
 	console.serve = console.routes()
@@ -136,7 +142,6 @@ func (c *Console) routes() http.Handler {
 	}
 	mux.Handle("GET /static/", http.StripPrefix("/static/", http.FileServerFS(static)))
 	mux.Handle("GET /{$}", c.page(c.overview))
-	mux.Handle("GET /flow", c.plain(c.flow))
 	mux.Handle("GET /find", c.page(c.find))
 	mux.Handle("GET /letters", c.page(c.letterGroups))
 	mux.Handle("GET /letters/list", c.page(c.letterList))
@@ -157,21 +162,36 @@ type visit struct {
 	*http.Request
 	User  User
 	Token string // for forms
+
+	w http.ResponseWriter
 }
 
 // answer is what a page shows, or where the browser goes next.
 type answer struct {
-	page string // the file below pages without .html
-	data any
-	to   string // redirect to this path below the prefix
+	page   string // the file below pages without .html
+	title  string
+	every  int     // seconds, after which the browser asks for it again; 0 for a page that stays as it is
+	counts *counts // those that the page has read; nil for none
+	data   any
+	to     string // redirect to this path below the prefix
+	sent   bool   // it is sent already
 }
 
 // shown is what every page is rendered with.
 type shown struct {
-	User  User
-	Token string
-	Path  string
-	Data  any
+	User   User
+	Token  string
+	Path   string
+	Title  string
+	Every  int
+	At     time.Time
+	Counts counts
+	Data   any
+}
+
+// Below says in the navigation whether the page is one of those below a path.
+func (s shown) Below(path string) bool {
+	return s.Path == path || path != "/" && strings.HasPrefix(s.Path, path+"/")
 }
 
 // refusal is an error whose text the user sees.
@@ -186,12 +206,16 @@ func (r refusal) Error() string { return r.text }
 func (c *Console) page(make func(*visit) (answer, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		v, err := c.visit(w, r)
+		v.w = w
 		a := answer{}
 		if err == nil {
 			a, err = make(v)
 		}
 		if err != nil {
 			c.fail(w, v, err)
+			return
+		}
+		if a.sent {
 			return
 		}
 		if a.to != "" {
@@ -202,22 +226,9 @@ func (c *Console) page(make func(*visit) (answer, error)) http.Handler {
 	})
 }
 
-// plain serves what is no page.
-func (c *Console) plain(write func(*visit, http.ResponseWriter) error) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		v, err := c.visit(w, r)
-		if err == nil {
-			err = write(v, w)
-		}
-		if err != nil {
-			c.fail(w, v, err)
-		}
-	})
-}
-
 func (c *Console) render(w http.ResponseWriter, v *visit, status int, a answer) {
 	var body bytes.Buffer
-	if err := c.pages.ExecuteTemplate(&body, a.page+".html", shown{v.User, v.Token, v.URL.Path, a.data}); err != nil {
+	if err := c.pages.ExecuteTemplate(&body, a.page+".html", c.shownTo(v, a)); err != nil {
 		c.c.Logger.Error("console page not rendered", "page", a.page, "error", err)
 		http.Error(w, "the page could not be rendered: the log says why", http.StatusInternalServerError)
 		return
@@ -227,9 +238,35 @@ func (c *Console) render(w http.ResponseWriter, v *visit, status int, a answer) 
 	_, _ = w.Write(body.Bytes())
 }
 
+// shownTo adds to an answer what every page has.
+func (c *Console) shownTo(v *visit, a answer) shown {
+	s := shown{
+		User:  v.User,
+		Token: v.Token,
+		Path:  v.URL.Path,
+		Title: a.title,
+		Every: a.every,
+		At:    time.Now(),
+		Data:  a.data,
+	}
+	switch {
+	case a.counts != nil:
+		s.Counts = *a.counts
+	case a.page != "error":
+		s.Counts = c.readCounts(v.Context())
+	}
+	return s
+}
+
 // fail tells the user what went wrong, or for an error that may hold secrets that the log has it.
 func (c *Console) fail(w http.ResponseWriter, v *visit, err error) {
-	status, text := http.StatusInternalServerError, "the log of the console says why"
+	status, title, text := c.explain(v, err)
+	c.render(w, v, status, answer{page: "error", title: title, data: map[string]any{"Title": title, "Text": text}})
+}
+
+// explain is what the user sees of an error. What may hold secrets is in the log only.
+func (c *Console) explain(v *visit, err error) (status int, title, text string) {
+	status, text = http.StatusInternalServerError, "the log of the console says why"
 	var refused refusal
 	switch {
 	case errors.As(err, &refused):
@@ -243,6 +280,23 @@ func (c *Console) fail(w http.ResponseWriter, v *visit, err error) {
 		status, text = http.StatusConflict, err.Error()
 	default:
 		c.c.Logger.Error("console request failed", "user", v.User.Name, "path", v.URL.Path, "error", err)
+		switch {
+		case isAway(err):
+			return http.StatusServiceUnavailable, "The database does not answer", text
+		case errors.Is(err, sqlschema.ErrNoRights):
+			return status, "The console lacks a right", "grant its role holdfast_operator and holdfast_reader (holdfast roles): " + text
+		case errors.Is(err, sqlschema.ErrMissing):
+			return status, "The schema is not what this version needs", "run holdfast check: " + text
+		}
 	}
-	c.render(w, v, status, answer{page: "error", data: map[string]any{"Status": status, "Title": http.StatusText(status), "Text": text}})
+	return status, http.StatusText(status), text
+}
+
+// isAway says whether an error is the database's absence: no connection, none in time, or a server that stops or starts.
+func isAway(err error) bool {
+	var failed *pgconn.PgError
+	if errors.As(err, &failed) {
+		return strings.HasPrefix(failed.Code, "57P")
+	}
+	return errors.As(err, new(*pgconn.ConnectError)) || errors.Is(err, context.DeadlineExceeded) || errors.As(err, new(net.Error))
 }

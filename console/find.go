@@ -24,11 +24,12 @@ func (c *Console) find(v *visit) (answer, error) {
 		Key:    v.FormValue("key"),
 	}
 	if p.ID == "" {
-		return answer{page: "find", data: p}, nil
+		return answer{page: "find", title: "Where is my event?", data: p}, nil
 	}
 	if len(p.ID) > 255 || strings.ContainsRune(p.ID+p.Source+p.Topic+p.Key, 0) {
 		return answer{}, refusal{422, "no event has such an id: it has 1 to 255 bytes, and no NUL"}
 	}
+	shows := answer{page: "find", title: "Where is " + p.ID + "?", every: 10}
 	found, err := find.Event(v.Context(), c.pool, find.Query{
 		ID:     p.ID,
 		Source: p.Source,
@@ -38,11 +39,13 @@ func (c *Console) find(v *visit) (answer, error) {
 	})
 	p.Found, p.Asked = found, true
 	if err != nil || p.Source+p.Topic+p.Key != "" {
-		return answer{page: "find", data: p}, err
+		shows.data = p
+		return shows, err
 	}
 	uses, why, err := find.Keys(v.Context(), c.pool, find.KeyQuery{Key: p.ID, Schema: c.c.Schema})
 	if p.Uses = uses; why != "" {
 		p.Found.Unsearched = append(p.Found.Unsearched, find.Unsearched{Place: "requests", Why: why})
 	}
-	return answer{page: "find", data: p}, err
+	shows.data = p
+	return shows, err
 }

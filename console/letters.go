@@ -3,7 +3,9 @@ package console
 import (
 	"context"
 	"fmt"
+	"html/template"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -55,8 +57,17 @@ func noNUL(f map[string]string) error {
 
 type groupsPage struct {
 	Filter map[string]string
+	Names  names
+	Sort   string
 	Groups []dlq.Group
 	Total  int
+}
+
+// groupOrders are how groups of letters can be sorted, the largest first.
+var groupOrders = map[string]func(a, b dlq.Group) int{
+	"letters": func(a, b dlq.Group) int { return b.Letters - a.Letters },
+	"holds":   func(a, b dlq.Group) int { return b.Holding - a.Holding },
+	"last":    func(a, b dlq.Group) int { return b.LastAt.Compare(a.LastAt) },
 }
 
 func (c *Console) letterGroups(v *visit) (answer, error) {
@@ -65,20 +76,37 @@ func (c *Console) letterGroups(v *visit) (answer, error) {
 		return answer{}, err
 	}
 	var err error
-	p.Groups, err = c.dlq.Groups(v.Context(), filterOf(p.Filter))
+	if p.Groups, err = c.dlq.Groups(v.Context(), filterOf(p.Filter)); err != nil {
+		return answer{}, err
+	}
+	p.Sort = sorted(v, p.Groups, groupOrders, "letters")
 	for _, g := range p.Groups {
 		p.Total += g.Letters
 	}
-	return answer{page: "groups", data: p}, err
+	p.Names, err = c.names(v.Context())
+	return answer{page: "groups", title: "Dead letters", every: 10, data: p}, err
+}
+
+// sorted sorts rows as the request wants it, or else as usual, and says how. Rows that are equal stay as they are.
+func sorted[T any](v *visit, rows []T, orders map[string]func(a, b T) int, usual string) string {
+	by := v.FormValue("sort")
+	if orders[by] == nil {
+		by = usual
+	}
+	slices.SortStableFunc(rows, orders[by])
+	return by
 }
 
 const lettersPerPage = 100
 
 type lettersPage struct {
 	Filter  map[string]string
+	Names   names
 	Words   string
 	Letters []dlq.Letter
-	Next    int64 // the id after which the next page begins; 0 for none
+	Next    int64        // the id after which the next page begins; 0 for none
+	Trail   string       // the same of this page and of those before it, for the way back
+	Back    template.URL // what the query of the page before has besides the filter; "" on the first
 }
 
 func (c *Console) letterList(v *visit) (answer, error) {
@@ -90,14 +118,32 @@ func (c *Console) letterList(v *visit) (answer, error) {
 	f := filterOf(p.Filter)
 	f.Limit = lettersPerPage
 	f.After, _ = strconv.ParseInt(v.FormValue("after"), 10, 64)
+	p.Trail, p.Back = trail(v.FormValue("trail"), f.After)
 	var err error
 	if p.Letters, err = c.dlq.List(v.Context(), f); err != nil {
+		return answer{}, err
+	}
+	if p.Names, err = c.names(v.Context()); err != nil {
 		return answer{}, err
 	}
 	if len(p.Letters) == lettersPerPage {
 		p.Next = p.Letters[len(p.Letters)-1].ID
 	}
-	return answer{page: "letters", data: p}, nil
+	return answer{page: "letters", title: "Dead letters: " + p.Words, every: 10, data: p}, nil
+}
+
+// longestTrail is how many pages the way back has.
+const longestTrail = 50
+
+// trail adds this page to those that led to it. back leads to the page before, and is "" on the first.
+func trail(before string, after int64) (here string, back template.URL) {
+	if after == 0 {
+		return "0", ""
+	}
+	pages := strings.Split(before, ",")
+	pages = pages[max(0, len(pages)-longestTrail):]
+	last := len(pages) - 1
+	return strings.Join(pages, ",") + "," + strconv.FormatInt(after, 10), template.URL(queryOf("after", pages[last], "trail", strings.Join(pages[:last], ","))[1:])
 }
 
 // version is a payload that an edit replaced, and what the edit changed.
@@ -161,7 +207,7 @@ func (c *Console) letter(v *visit) (answer, error) {
 		}
 		after = before
 	}
-	return answer{page: "letter", data: p}, nil
+	return answer{page: "letter", title: fmt.Sprint("Dead letter ", id), every: 10, data: p}, nil
 }
 
 func idOf(v *visit) (int64, error) {
@@ -172,22 +218,27 @@ func idOf(v *visit) (int64, error) {
 	return id, nil
 }
 
-// changeLetters replays or discards the letters of a filter, or one by its id.
+// changeLetters replays or discards the letters of a filter, or some by their ids.
 func (c *Console) changeLetters(v *visit) (answer, error) {
-	given := fields(v, append([]string{"id", "does"}, letterFields...)...)
+	given := fields(v, append([]string{"which", "does"}, letterFields...)...)
 	filter := fields(v, letterFields...)
 	delete(filter, "state") // of open letters only
 	if err := checked(filter); err != nil {
 		return answer{}, err
 	}
 	f := filterOf(filter)
-	words, back := inWords(filter), "/letters"
-	if text := given["id"]; text != "" {
-		id, err := strconv.ParseInt(text, 10, 64)
+	words, back, backTo := inWords(filter), "/letters", "Dead letters"
+	if given["which"] != "all" {
+		ids, err := idsOf(v)
 		if err != nil {
-			return answer{}, refusal{http.StatusUnprocessableEntity, "id is " + strconv.Quote(text) + ": it must be a number"}
+			return answer{}, err
 		}
-		f.IDs, words, back = []int64{id}, "number "+text, "/letters/"+text
+		if len(ids) == 1 {
+			back, backTo = fmt.Sprint("/letters/", ids[0]), fmt.Sprint("Dead letter ", ids[0])
+		}
+		f = dlq.Filter{IDs: ids, NoPayloads: true}
+		given["ids"] = strings.Trim(strings.ReplaceAll(fmt.Sprint(ids), " ", ","), "[]")
+		words = plural(len(ids), "number ", "numbers ") + strings.ReplaceAll(given["ids"], ",", ", ")
 	}
 	ch := change{
 		Does:   given["does"],
@@ -196,31 +247,53 @@ func (c *Console) changeLetters(v *visit) (answer, error) {
 		Action: "/letters",
 		Fields: given,
 		Back:   back,
+		BackTo: backTo,
 	}
 	by, reason := v.User.Name, strings.TrimSpace(v.PostForm.Get("reason"))
 	switch ch.Does {
 	case "replay":
 		ch.Note = "Each goes ahead of the events of its key that still wait. Fix the cause first: what fails again is a dead letter again."
-		with := func(dry bool) func(context.Context) (int, error) {
-			return func(ctx context.Context) (int, error) {
-				return c.dlq.Replay(ctx, f, dlq.ReplayOptions{DryRun: dry, By: by, Reason: reason})
-			}
+		with := func(ctx context.Context, o dlq.ReplayOptions) (int, error) {
+			o.By, o.Reason = by, reason
+			return c.dlq.Replay(ctx, f, o)
 		}
-		return c.carryOut(v, ch, with(true), with(false))
+		return c.carryOut(v, ch, func(ctx context.Context) (int, error) { return with(ctx, dlq.ReplayOptions{DryRun: true}) },
+			func(ctx context.Context, tell func(done, of int)) (int, error) {
+				return with(ctx, dlq.ReplayOptions{ProgressFunc: func(p dlq.Progress) { tell(p.Looked, p.Total) }})
+			})
 	case "discard":
 		ch.Note = "Nobody handles them then. Later events of the keys that they hold go on. The payloads stay until a purge."
-		with := func(dry bool) func(context.Context) (int, error) {
-			return func(ctx context.Context) (int, error) {
-				return c.dlq.DiscardAll(ctx, f, dlq.DiscardOptions{
-					DryRun: dry,
-					By:     by,
-					Reason: reason,
-				})
-			}
+		with := func(ctx context.Context, o dlq.DiscardOptions) (int, error) {
+			o.By, o.Reason = by, reason
+			return c.dlq.DiscardAll(ctx, f, o)
 		}
-		return c.carryOut(v, ch, with(true), with(false))
+		return c.carryOut(v, ch, func(ctx context.Context) (int, error) { return with(ctx, dlq.DiscardOptions{DryRun: true}) },
+			func(ctx context.Context, tell func(done, of int)) (int, error) {
+				return with(ctx, dlq.DiscardOptions{ProgressFunc: func(p dlq.Progress) { tell(p.Looked, p.Total) }})
+			})
 	}
 	return answer{}, refusal{http.StatusUnprocessableEntity, "does is " + strconv.Quote(ch.Does) + ": it must be replay or discard"}
+}
+
+// mostSelected is how many letters may be chosen one by one: those of a page.
+const mostSelected = lettersPerPage
+
+// idsOf are the ids that a form names, each in a field of its own or with commas.
+func idsOf(v *visit) (ids []int64, err error) {
+	for text := range strings.SplitSeq(strings.Join(v.PostForm["ids"], ","), ",") {
+		if text == "" {
+			continue
+		}
+		id, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return nil, refusal{http.StatusUnprocessableEntity, "ids has " + strconv.Quote(text) + ": it must be a number"}
+		}
+		ids = append(ids, id)
+	}
+	if len(ids) == 0 || len(ids) > mostSelected {
+		return nil, refusal{http.StatusUnprocessableEntity, fmt.Sprintf("%d dead letters are selected: it must be 1 to %d, or all of the filter", len(ids), mostSelected)}
+	}
+	return ids, nil
 }
 
 // editLetter gives a letter a new payload, without asking a second time: the old one is kept.

@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/plain"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 	"github.com/holdfast-go/holdfast/internal/state"
+	"github.com/holdfast-go/holdfast/internal/terminal"
 )
 
 // consumerRow is a consumer; "" stands for the relays, which have letters only.
@@ -18,6 +21,7 @@ type consumerRow struct {
 	Partitions int
 	Held       int // of them
 	Lag        []topicLag
+	Rate       string // of its positions, a second
 }
 
 // topicLag is how far a consumer is from the ends of the partitions of a topic, in offsets.
@@ -35,10 +39,23 @@ type overviewPage struct {
 
 	Unowned     int // lanes
 	Troubled    int // relays
+	Silent      int // consumers without a node, though one should run
 	InRelays    string
 	InConsumers string
 	OpenLetters string
 	NoEmpty     bool // no segment of the log is empty
+	Counts      counts
+	Lag         int64 // of all consumers
+	LagKnown    bool
+
+	Written, Recorded, Dead figure
+	Unpublished, Lagging    chart
+}
+
+// figure is a counter's rate of now, and that of the last hour.
+type figure struct {
+	Rate  string
+	Chart chart
 }
 
 func (c *Console) overview(v *visit) (answer, error) {
@@ -46,20 +63,46 @@ func (c *Console) overview(v *visit) (answer, error) {
 	if err != nil {
 		return answer{}, fmt.Errorf("read overview: %w", sqlschema.Explain(err, "grant the roles holdfast_operator and holdfast_reader (docs/operations.md)"))
 	}
-	return answer{page: "overview", data: p}, nil
+	title := "Overview"
+	if n := len(p.Needs); n > 0 {
+		title = fmt.Sprintf("(%d) %s", n, title)
+	}
+	return answer{page: "overview", title: title, every: 5, counts: &p.Counts, data: p}, nil
 }
 
-// looks keeps the last look at the state. Many may watch the overview: they share one for a second, and so a database in trouble is not
-// asked more often.
+// looks keeps the last look at the state, and what was counted in the last hour. Many may watch the overview: they share a look for a
+// second, and so a database in trouble is not asked more often.
 type looks struct {
-	mu   sync.Mutex
-	last overviewPage
-	err  error
-	at   time.Time
+	mu      sync.Mutex
+	last    overviewPage
+	err     error
+	at      time.Time
+	history history
 }
 
 // lookedBefore is for how long a look at the owners of lanes is one of seconds ago: a relay that restarts takes longer.
 const lookedBefore = 3 * time.Second
+
+// lookEvery is how often Run looks.
+const lookEvery = 10 * time.Second
+
+// Run remembers what is counted while nobody looks, so that the charts of the overview have the last hour, until the context ends. It looks
+// every 10 seconds, as a page that is open does every 5. Without Run the charts begin when somebody opens the overview. A look that fails
+// leaves a gap, and a line in the log. It returns nil.
+func (c *Console) Run(ctx context.Context) error {
+	ticker := time.NewTicker(lookEvery)
+	defer ticker.Stop()
+	for {
+		if _, err := c.looks.overview(ctx, c); err != nil && ctx.Err() == nil {
+			c.c.Logger.Warn("console did not look", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
 
 func (l *looks) overview(ctx context.Context, c *Console) (overviewPage, error) {
 	l.mu.Lock()
@@ -81,7 +124,48 @@ func (l *looks) overview(ctx context.Context, c *Console) (overviewPage, error) 
 	}
 	withoutBroker(&s)
 	l.last, l.err, l.at = overviewOf(s, c.c.EndsFunc != nil), err, time.Now()
+	if err == nil {
+		var now sample
+		if now, l.err = readSample(ctx, state.Reader{DB: plain.Of(c.pool), Schema: c.c.Schema}, &l.last); l.err == nil {
+			l.history = l.history.add(now)
+			l.last.draw(l.history)
+		}
+	}
 	return l.last, l.err
+}
+
+// readSample reads what is counted, beside what a look has seen.
+func readSample(ctx context.Context, r state.Reader, p *overviewPage) (sample, error) {
+	w, err := r.Written(ctx)
+	if err != nil {
+		return sample{}, err
+	}
+	s := sample{at: w.At, written: w.Written, recorded: w.Recorded, letters: w.Letters, positions: map[string]int64{}, unpublished: p.Backlog.Oldest, lag: -1}
+	if p.LagKnown {
+		s.lag = p.Lag
+	}
+	consumers, err := r.Progress(ctx)
+	for _, of := range consumers {
+		s.positions[of.Consumer] = of.Position
+	}
+	return s, err
+}
+
+// draw adds rates and charts.
+func (p *overviewPage) draw(h history) {
+	p.Written = figure{h.rate(written), h.perSecond("written", written)}
+	p.Recorded = figure{h.rate(recorded), h.perSecond("recorded", recorded)}
+	p.Dead = figure{h.rate(letters), h.perSecond("dead letters", letters)}
+	p.Unpublished = h.level("age of the oldest unpublished event", func(s sample) float64 { return s.unpublished }, ageText)
+	p.Lagging = h.level("lag", func(s sample) float64 {
+		if s.lag < 0 {
+			return math.NaN()
+		}
+		return float64(s.lag)
+	}, func(n float64) string { return fmt.Sprintf("%.0f", n) })
+	for i := range p.Rows {
+		p.Rows[i].Rate = h.rate(position(p.Rows[i].Name()))
+	}
 }
 
 // withoutBroker leaves out what a broker or a publisher has said: it may have addresses and names that are not for everybody.
@@ -91,7 +175,9 @@ func withoutBroker(s *state.State) {
 	}
 	for i := range s.Lanes {
 		if l := &s.Lanes[i]; l.Trouble != "" {
-			l.Trouble = "its log says why"
+			const instead = "its log says why"
+			l.HeldBy = strings.ReplaceAll(l.HeldBy, terminal.Clean(l.Trouble), instead)
+			l.Trouble = instead
 		}
 	}
 }
@@ -136,19 +222,17 @@ func overviewOf(s state.State, lags bool) overviewPage {
 			}
 		}
 		p.Rows = append(p.Rows, row)
+		p.Lag += row.LagSum()
+		p.LagKnown = p.LagKnown || len(row.Lag) > 0
+		if row.Silent() {
+			p.Silent++
+		}
 	}
 	p.InRelays = counted(int64(s.Backlog.Waiting), s.Backlog.Waiting >= state.MostInRelays)
 	p.InConsumers = counted(waiting, cut)
 	p.OpenLetters = counted(letters, s.Looked >= state.MostEvents)
+	p.Counts = countsOf(s.Letters, s.Looked, s.Backlog.Waiting, waiting, cut, len(s.Paused))
 	return p
-}
-
-// counted is a number, or that many and more.
-func counted(n int64, more bool) string {
-	if more {
-		return fmt.Sprint(n, "+")
-	}
-	return fmt.Sprint(n)
 }
 
 // add counts a partition of the consumer.

@@ -10,9 +10,19 @@ import (
 	"github.com/holdfast-go/holdfast/waiting"
 )
 
+type pausedPage struct {
+	Pauses []waiting.Pause
+	Names  names
+}
+
 func (c *Console) paused(v *visit) (answer, error) {
 	all, err := c.room.Paused(v.Context())
-	return answer{page: "paused", data: all}, err
+	if err != nil {
+		return answer{}, err
+	}
+	p := pausedPage{Pauses: all}
+	p.Names, err = c.names(v.Context())
+	return answer{page: "paused", title: "Paused", every: 10, data: p}, err
 }
 
 func (c *Console) changePaused(v *visit) (answer, error) {
@@ -50,7 +60,7 @@ func (c *Console) changePaused(v *visit) (answer, error) {
 		there := slices.ContainsFunc(all, func(p waiting.Pause) bool { return p.Pausable == what })
 		return numberOf(there == (given["does"] == "resume")), err
 	}
-	do := func(ctx context.Context) (int, error) {
+	do := func(ctx context.Context, _ func(done, of int)) (int, error) {
 		changed, err := chosen.do(ctx, what, v.User.Name, strings.TrimSpace(v.PostForm.Get("reason")))
 		return numberOf(changed), err
 	}
@@ -69,6 +79,7 @@ func (c *Console) changePaused(v *visit) (answer, error) {
 		Fields: given,
 		Note:   note,
 		Back:   "/paused",
+		BackTo: "Paused",
 	}, count, do)
 }
 

@@ -25,7 +25,7 @@ func TestPlan_TheRolesOfTheConsoleAreEnough(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, page := range []string{"/", "/flow", "/find?id=e1", "/letters", "/letters/list", "/waiting", "/waiting/list?consumer=billing", "/waiting/list?why=scheduled", "/paused"} {
+	for _, page := range []string{"/", "/find?id=e1", "/letters", "/letters/list", "/waiting", "/waiting/list?consumer=billing", "/waiting/list?why=scheduled", "/paused"} {
 		w := httptest.NewRecorder()
 		c.ServeHTTP(w, httptest.NewRequest(http.MethodGet, page, nil))
 		if w.Code != http.StatusOK || strings.Contains(w.Body.String(), "connect as an operator") {

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"net/http"
@@ -32,6 +33,8 @@ func waitFilter(f map[string]string) waiting.Filter {
 
 type waitGroupsPage struct {
 	Filter map[string]string
+	Names  names
+	Sort   string
 	Groups []waiting.Group
 	Total  int
 }
@@ -42,15 +45,28 @@ func (c *Console) waitingGroups(v *visit) (answer, error) {
 		return answer{}, err
 	}
 	var err error
-	p.Groups, err = c.room.Groups(v.Context(), waitFilter(p.Filter))
+	if p.Groups, err = c.room.Groups(v.Context(), waitFilter(p.Filter)); err != nil {
+		return answer{}, err
+	}
+	p.Sort = sorted(v, p.Groups, waitOrders, "events")
 	for _, g := range p.Groups {
 		p.Total += g.Events
 	}
-	return answer{page: "waits", data: p}, err
+	p.Names, err = c.names(v.Context())
+	return answer{page: "waits", title: "Waiting events", every: 10, data: p}, err
+}
+
+// waitOrders are how groups of waiting events can be sorted, the largest and the oldest first.
+var waitOrders = map[string]func(a, b waiting.Group) int{
+	"events": func(a, b waiting.Group) int { return b.Events - a.Events },
+	"keys":   func(a, b waiting.Group) int { return b.Keys - a.Keys },
+	"size":   func(a, b waiting.Group) int { return cmp.Compare(b.Bytes, a.Bytes) },
+	"oldest": func(a, b waiting.Group) int { return a.OldestAt.Compare(b.OldestAt) },
 }
 
 type waitingPage struct {
 	Filter    map[string]string
+	Names     names
 	Words     string
 	Events    []waiting.Event
 	More      bool
@@ -70,9 +86,12 @@ func (c *Console) waitingList(v *visit) (answer, error) {
 	f := waitFilter(p.Filter)
 	f.Limit = waitingPerPage
 	var err error
-	p.Events, err = c.room.List(v.Context(), f)
+	if p.Events, err = c.room.List(v.Context(), f); err != nil {
+		return answer{}, err
+	}
 	p.More = len(p.Events) == waitingPerPage
-	return answer{page: "waiting", data: p}, err
+	p.Names, err = c.names(v.Context())
+	return answer{page: "waiting", title: "Waiting events: " + p.Words, every: 10, data: p}, err
 }
 
 // waitingActions are the changes that a filter allows.
@@ -130,14 +149,9 @@ func (c *Console) changeWaiting(v *visit) (answer, error) {
 	case given["does"] == "cancel" && !slices.Contains(waitingActions(cancelled(filter)), "cancel"):
 		return answer{}, refusal{http.StatusUnprocessableEntity, "a cancel needs a topic, a key, a type, a source or an event, and no consumer"}
 	}
-	with := func(dry bool) func(context.Context) (int, error) {
-		return func(ctx context.Context) (int, error) {
-			return chosen.do(ctx, f, waiting.Options{
-				DryRun: dry,
-				By:     v.User.Name,
-				Reason: strings.TrimSpace(v.PostForm.Get("reason")),
-			})
-		}
+	with := func(ctx context.Context, o waiting.Options) (int, error) {
+		o.By, o.Reason = v.User.Name, strings.TrimSpace(v.PostForm.Get("reason"))
+		return chosen.do(ctx, f, o)
 	}
 	return c.carryOut(v, change{
 		Does:   given["does"],
@@ -147,5 +161,9 @@ func (c *Console) changeWaiting(v *visit) (answer, error) {
 		Fields: given,
 		Note:   chosen.note,
 		Back:   "/waiting" + queryOf("origin", filter["origin"], "consumer", filter["consumer"]),
-	}, with(true), with(false))
+		BackTo: "Waiting events",
+	}, func(ctx context.Context) (int, error) { return with(ctx, waiting.Options{DryRun: true}) },
+		func(ctx context.Context, tell func(done, of int)) (int, error) {
+			return with(ctx, waiting.Options{ProgressFunc: func(p waiting.Progress) { tell(p.Changed+p.Left, p.Total) }})
+		})
 }

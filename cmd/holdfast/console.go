@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/user"
 	"path"
+	"sync"
 	"time"
 
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/program"
@@ -74,6 +75,11 @@ func (c *consoleCmd) Run(p *program.Program) error {
 		_ = server.Shutdown(last)
 	})
 	defer ended()
+	watching, unwatch := context.WithCancel(p.Ctx)
+	var watch sync.WaitGroup
+	watch.Go(func() { _ = h.Run(watching) })
+	defer watch.Wait()
+	defer unwatch()
 	fmt.Fprintf(p.Out, "http://%s/?key=%s until you press ctrl-C\n", listener.Addr(), key.key)
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 		return err

@@ -43,7 +43,7 @@ func run(ctx context.Context, database, password string) error {
 	}
 	defer pool.Close()
 	mux := http.NewServeMux()
-	if err := mount(mux, pool, login(account{Email: "on-call@example.com", OnCall: true}, password)); err != nil {
+	if err := mount(ctx, mux, pool, login(account{Email: "on-call@example.com", OnCall: true}, password)); err != nil {
 		return err
 	}
 	server := &http.Server{Addr: "127.0.0.1:8080", Handler: asking(mux), ReadHeaderTimeout: 10 * time.Second}
@@ -56,7 +56,7 @@ func run(ctx context.Context, database, password string) error {
 }
 
 // mount adds the console to a service. session says who asks, as it does everywhere in the service.
-func mount(mux *http.ServeMux, pool *pgxpool.Pool, session func(*http.Request) (account, error)) error {
+func mount(ctx context.Context, mux *http.ServeMux, pool *pgxpool.Pool, session func(*http.Request) (account, error)) error {
 	// snippet: console
 	c, err := console.New(pool, console.Config{
 		Prefix: "/ops/holdfast",
@@ -69,6 +69,7 @@ func mount(mux *http.ServeMux, pool *pgxpool.Pool, session func(*http.Request) (
 		return err
 	}
 	mux.Handle("/ops/holdfast/", c)
+	go c.Run(ctx) // its charts have the last hour, also while nobody looks
 	// end snippet
 	return nil
 }

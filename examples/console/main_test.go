@@ -16,7 +16,7 @@ func TestConsole_OnlyWhoLogsInReachesTheConsole(t *testing.T) {
 	}
 	defer pool.Close()
 	mux := http.NewServeMux()
-	if err := mount(mux, pool, login(account{Email: "ann@example.com", OnCall: true}, "open sesame")); err != nil {
+	if err := mount(t.Context(), mux, pool, login(account{Email: "ann@example.com", OnCall: true}, "open sesame")); err != nil {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct {

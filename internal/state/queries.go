@@ -196,6 +196,11 @@ select extract(epoch from clock_timestamp())::float8,
   from unnest(array['event_0', 'event_1', 'event_2', 'event_3', 'inbox', 'letter']) t (name)
   join pg_stat_user_tables s on s.relid = to_regclass('holdfast.' || t.name)`
 
+// readNames lists the topics that consumers have read, and the types that they handle, the first $1 of each. Both tables are small.
+const readNames = `-- state.names
+select array(select distinct p.topic from holdfast.consumer_position p order by p.topic limit $1::integer),
+       array(select distinct t.type from holdfast.consumer_type t order by t.type limit $1::integer)`
+
 const readPauses = `-- state.pauses
 select p.consumer, p.topic, p.key, p.by, p.reason, round(extract(epoch from now() - p.at))::bigint
   from holdfast.pause p order by p.consumer, p.topic, p.key limit 1000`

@@ -290,6 +290,12 @@ type Written struct {
 	Letters  int64   // dead letters written
 }
 
+// Names are names that this database knows.
+type Names struct {
+	Topics []string // that consumers have read
+	Types  []string // that consumers handle
+}
+
 // Owner is who owns a lane, and how often it had another owner.
 type Owner struct {
 	Name  string
@@ -416,6 +422,11 @@ func (r Reader) Positions(ctx context.Context, most int64) ([]Position, error) {
 // Progress sums up the partitions of each consumer.
 func (r Reader) Progress(ctx context.Context) ([]Progress, error) {
 	return list[Progress](ctx, r, readProgress)
+}
+
+// Names reads up to 500 names of each kind.
+func (r Reader) Names(ctx context.Context) (Names, error) {
+	return one[Names](ctx, r, readNames, 500)
 }
 
 // Sizes lists the tables that grow.

@@ -1,0 +1,158 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/holdfast-go/holdfast/internal/plain"
+	"github.com/holdfast-go/holdfast/internal/state"
+	"github.com/holdfast-go/holdfast/internal/test/migrated"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
+)
+
+// steady is a history of one sample every so many seconds, until now, of a counter that grows by each a second.
+func steady(from, now, every float64, each int64) (h history) {
+	for at := from; at <= now; at += every {
+		h = h.add(sample{at: at, written: int64(at-from) * each})
+	}
+	return h
+}
+
+func TestHistory_RatesAreOfTheLastTwoSamples(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name string
+		of   history
+		want string
+	}{
+		{"no sample", nil, "–"},
+		{"one", history{{at: 100, written: 5}}, "–"},
+		{"two", history{{at: 100, written: 5}, {at: 110, written: 30}}, "2.5"},
+		{"many, of which the last two count", history{{at: 100, written: 5}, {at: 105, written: 7}, {at: 115, written: 1007}}, "100"},
+		{"so far apart that they say nothing of now", history{{at: 100, written: 5}, {at: 146, written: 3000}}, "–"},
+		{"statistics that were reset between", history{{at: 100, written: 500}, {at: 110, written: 3}}, "–"},
+	} {
+		if got := c.of.rate(written); got != c.want {
+			t.Errorf("%s: %s a second, want %s", c.name, got, c.want)
+		}
+	}
+	appeared := history{{at: 100}, {at: 110, positions: map[string]int64{"mail": 70}}}
+	if got := appeared.rate(position("mail")); got != "–" {
+		t.Errorf("a consumer that was not there before has %s events a second", got)
+	}
+}
+
+func TestHistory_ItRemembersAnHourAndIsBounded(t *testing.T) {
+	t.Parallel()
+	h := steady(0, 3*3600, 1, 1)
+	if len(h) > mostKept || h[len(h)-1].at-h[0].at < 3590 || h[len(h)-1].at-h[0].at > 3720 {
+		t.Errorf("%d samples of %v s, want at most %d of an hour", len(h), h[len(h)-1].at-h[0].at, mostKept)
+	}
+	before := fmt.Sprint(h[0], h[len(h)-1])
+	h.add(sample{at: 3*3600 + 10})
+	if now := fmt.Sprint(h[0], h[len(h)-1]); now != before {
+		t.Error("a page that is being written has another history")
+	}
+	if h = h.add(sample{at: 5}); len(h) != 1 {
+		t.Errorf("a clock that went back keeps %d samples", len(h))
+	}
+}
+
+func TestHistory_AChartHasTheHourAndItsGaps(t *testing.T) {
+	t.Parallel()
+	xs := func(line string) (first, last string) {
+		all := strings.Fields(line)
+		return all[0], all[len(all)-1]
+	}
+	whole := steady(0, 4000, 10, 7).perSecond("written", written)
+	if len(whole.Lines) != 1 || whole.Most != "7.0" || whole.Says != "written a second over the last hour: now 7.0, at most 7.0" {
+		t.Errorf("a steady hour is %+v", whole)
+	}
+	if first, last := xs(whole.Lines[0]); first != "0,0.0" || last != "119,0.0" {
+		t.Errorf("its line goes from %s to %s", first, last)
+	}
+	// Ten minutes of nobody looking, and a restart of the counters.
+	broken := steady(0, 1800, 10, 7)
+	for at := 2400.0; at <= 3600; at += 10 {
+		broken = broken.add(sample{at: at, written: int64(at - 2400)})
+	}
+	c := broken.perSecond("written", written)
+	if len(c.Lines) != 2 || c.Most != "7.0" || !strings.Contains(c.Says, "now 1.0, at most 7.0") {
+		t.Fatalf("an hour with a gap is %+v", c)
+	}
+	if _, last := xs(c.Lines[0]); !strings.HasPrefix(last, "59,") {
+		t.Errorf("before the gap the line ends at %s", last)
+	}
+	if first, _ := xs(c.Lines[1]); first != fmt.Sprintf("80,%.1f", chartHeight-chartHeight/7.0) {
+		t.Errorf("after the gap it begins at %s", first)
+	}
+	if c := (history{{at: 5}}).perSecond("written", written); len(c.Lines) != 0 || c.Says != "" {
+		t.Errorf("one sample is drawn as %+v", c)
+	}
+	level := history{{at: 0, unpublished: 3}, {at: 60, unpublished: 90}}.level("age", func(s sample) float64 { return s.unpublished }, ageText)
+	if len(level.Lines) != 1 || level.Lines[0] != "117,29.0 118,14.5 119,0.0" || level.Says != "age over the last hour: now 90s, at most 90s" {
+		t.Errorf("a level is %+v", level)
+	}
+}
+
+// What is sampled is what Postgres has counted and where consumers stand.
+func TestHistory_ASampleIsWhatWasCounted(t *testing.T) {
+	t.Parallel()
+	db := migrated.New(t)
+	read := func() sample {
+		t.Helper()
+		p := overviewPage{}
+		p.Backlog.Oldest, p.Lag, p.LagKnown = 7, 12, true
+		s, err := readSample(t.Context(), state.Reader{DB: plain.Of(db.Pool), Schema: "holdfast"}, &p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	before := read()
+	conn, err := db.Pool.Acquire(t.Context()) // Postgres counts for a session.
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	pgtest.Exec(t, conn, "insert into holdfast.consumer_position (consumer, topic, partition, position) values ('billing', 'orders', 0, 3), ('billing', 'orders', 1, 4)")
+	pgtest.Exec(t, conn, "insert into holdfast.event_0 (lane, id, type, topic, key) select 0, n::text, 't', 'orders', '' from generate_series(1, 5) n")
+	pgtest.Exec(t, conn, "insert into holdfast.inbox (consumer, source, event_id, topic, hash, result) values ('mail', 'shop', 's1', 'orders', '', 'stored')")
+	pgtest.Exec(t, conn, "select pg_stat_force_next_flush()")
+	pgtest.Exec(t, conn, "select 1")
+	now := before
+	wait.Until(t, "the counts grow", func() bool {
+		now = read()
+		return now.written >= before.written+5 && now.recorded >= before.recorded+1
+	})
+	if now.at <= before.at || now.written != before.written+5 || now.recorded != before.recorded+1 || now.letters != before.letters || now.positions["billing"] != 7 || now.unpublished != 7 || now.lag != 12 {
+		t.Errorf("before %+v, now %+v", before, now)
+	}
+}
+
+// Run looks at once, and so there is a sample before anybody opens the overview.
+func TestHistory_RunSamplesWhileNobodyLooks(t *testing.T) {
+	t.Parallel()
+	c, err := New(migrated.New(t).Pool, Config{Logger: slog.New(slog.DiscardHandler), UserFunc: func(*http.Request) (User, error) { return User{}, errors.New("nobody looks") }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- c.Run(ctx) }()
+	wait.Until(t, "a sample", func() bool {
+		c.looks.mu.Lock()
+		defer c.looks.mu.Unlock()
+		return len(c.looks.history) == 1
+	})
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
