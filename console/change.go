@@ -137,7 +137,7 @@ func left(done, of int, took time.Duration) time.Duration {
 func (p *progress) end(ch change, err error) {
 	if err != nil {
 		_, title, text := p.c.explain(p.v, err)
-		p.write("broke", map[string]any{"Title": title, "Text": text})
+		p.write("broke", trouble{title, text})
 		return
 	}
 	p.write("ended", ch)

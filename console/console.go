@@ -258,10 +258,13 @@ func (c *Console) shownTo(v *visit, a answer) shown {
 	return s
 }
 
+// trouble is what the user sees of an error.
+type trouble struct{ Title, Text string }
+
 // fail tells the user what went wrong, or for an error that may hold secrets that the log has it.
 func (c *Console) fail(w http.ResponseWriter, v *visit, err error) {
 	status, title, text := c.explain(v, err)
-	c.render(w, v, status, answer{page: "error", title: title, data: map[string]any{"Title": title, "Text": text}})
+	c.render(w, v, status, answer{page: "error", title: title, data: trouble{title, text}})
 }
 
 // explain is what the user sees of an error. What may hold secrets is in the log only.

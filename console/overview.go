@@ -140,7 +140,15 @@ func readSample(ctx context.Context, r state.Reader, p *overviewPage) (sample, e
 	if err != nil {
 		return sample{}, err
 	}
-	s := sample{at: w.At, written: w.Written, recorded: w.Recorded, letters: w.Letters, positions: map[string]int64{}, unpublished: p.Backlog.Oldest, lag: -1}
+	s := sample{
+		at:          w.At,
+		written:     w.Written,
+		recorded:    w.Recorded,
+		letters:     w.Letters,
+		positions:   map[string]int64{},
+		unpublished: p.Backlog.Oldest,
+		lag:         -1,
+	}
 	if p.LagKnown {
 		s.lag = p.Lag
 	}

@@ -229,6 +229,7 @@ func TestRead_FewRowsAreReadHoweverManyThereAre(t *testing.T) {
 		{countHeld, "50", 2_500},
 		{readOwners, "", 100},
 		{readProgress, "", 100},
+		{readNames, "500", 100},
 		{nodes.Rows, "120000000, 60000000", 100},
 		{readBlocked, "100, 200", 2_500},
 		{readSegments, "", 100},

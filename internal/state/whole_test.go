@@ -113,6 +113,8 @@ func TestWhole_EveryPartOfTheStateIsWhatTheTablesHold(t *testing.T) {
 	old("the last skip", s.Skipped[0].Last, 60)
 	same("positions", []any{s.Positions[0].Position, s.Positions[0].Owner, s.Positions[1].Held, s.Positions[2].Consumer, len(s.Positions)}, []any{100, "n1", "its offset is out of range", "read", 3})
 	old("a position", s.Positions[0].Saved, 80)
+	names, err := Reader{db.Pool, "holdfast"}.Names(t.Context())
+	same("names", []any{names, err}, []any{Names{[]string{"orders"}, []string{"t", "u"}}, nil})
 	progress, err := Reader{db.Pool, "holdfast"}.Progress(t.Context())
 	same("progress", []any{progress, err}, []any{[]Progress{{"billing", 2, 1, 111}, {"read", 1, 0, 7}}, nil})
 	same("pauses", []any{s.Paused[0].Of(), s.Paused[0].By, s.Paused[0].Reason, len(s.Paused)}, []any{"consumer stock", "ann", "a fix", 1})
