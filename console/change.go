@@ -78,7 +78,12 @@ func (c *Console) carryOut(v *visit, ch change, count func(context.Context) (int
 		ch.Count = n
 		return answer{page: "sure", title: ch.Deed().Asks + " " + ch.Many() + "?", data: ch}, nil
 	}
-	p := progress{c: c, v: v, ch: ch, began: time.Now()}
+	p := progress{
+		c:     c,
+		v:     v,
+		ch:    ch,
+		began: time.Now(),
+	}
 	// A change goes on although the browser leaves: half of it would surprise. Each of its steps is a short transaction.
 	n, err := do(context.WithoutCancel(v.Context()), p.tell)
 	c.c.Logger.Info("console change", "user", v.User.Name, "does", ch.Does, "things", ch.Things, "filter", ch.Filter, "changed", n, "reason", ch.Reason, "error", err)
@@ -86,6 +91,7 @@ func (c *Console) carryOut(v *visit, ch change, count func(context.Context) (int
 	if err != nil {
 		err = fmt.Errorf("%d changed, then: %w", n, err)
 	}
+	p.mayWrite()
 	if p.told.IsZero() {
 		return answer{page: "done", title: ch.Deed().Done + " " + ch.Many(), data: ch}, err
 	}
@@ -137,7 +143,7 @@ func left(done, of int, took time.Duration) time.Duration {
 func (p *progress) end(ch change, err error) {
 	if err != nil {
 		_, title, text := p.c.explain(p.v, err)
-		p.write("broke", trouble{title, text})
+		p.write("broke", map[string]any{"Title": title, "Text": text, "Change": ch})
 		return
 	}
 	p.write("ended", ch)
@@ -149,8 +155,14 @@ func (p *progress) write(part string, data any) {
 	if err := p.c.pages.ExecuteTemplate(&text, part, data); err != nil {
 		p.c.c.Logger.Error("console page not rendered", "page", part, "error", err)
 	}
+	p.mayWrite()
 	_, _ = p.v.w.Write(text.Bytes())
 	_ = http.NewResponseController(p.v.w).Flush()
+}
+
+// mayWrite gives the answer some more time: a change may take longer than the server's WriteTimeout.
+func (p *progress) mayWrite() {
+	_ = http.NewResponseController(p.v.w).SetWriteDeadline(time.Now().Add(30 * time.Second))
 }
 
 // fields are those of a form that have a value.

@@ -54,7 +54,7 @@ type Config struct {
 	Secret []byte
 
 	// EndsFunc says where partitions end, for the lag of consumers: the offset that the next event gets. kafkago.Offsets has one: Ends. It
-	// is called for each look at the overview. Defaults to none: then the overview shows no lag.
+	// is called for each look at the overview, and every 10 seconds by Run. Defaults to none: then the overview shows no lag.
 	EndsFunc func(ctx context.Context, of []source.TopicPartition) (map[source.TopicPartition]int64, error)
 
 	// Logger gets a line for each change and each refusal. Defaults to slog.Default().
@@ -70,6 +70,7 @@ type Console struct {
 	pages *template.Template
 	serve http.Handler
 	looks looks
+	tally tally
 }
 
 // New returns a Console, or one error that names every problem of the configuration. It does not use the database. The pool's role needs
@@ -124,7 +125,7 @@ func New(pool *pgxpool.Pool, c Config) (*Console, error) {
 		"deed":          deedOf,
 		"letterquery":   func(f map[string]string) template.URL { return queryFor(letterFields, f) },
 		"waitquery":     func(f map[string]string) template.URL { return queryFor(waitFields, f) },
-		"last":          last,
+		"letterhidden":  func() []string { return []string{"origin", "source", "event", "fingerprint"} },
 		"whys":          func() []waiting.Why { return waiting.Whys },
 	}).ParseFS(pageFiles, "pages/*.html"))
 	console.serve = console.routes()
@@ -212,7 +213,9 @@ func (c *Console) page(make func(*visit) (answer, error)) http.Handler {
 			a, err = make(v)
 		}
 		if err != nil {
-			c.fail(w, v, err)
+			if r.Context().Err() == nil { // else nobody waits for the answer
+				c.fail(w, v, err)
+			}
 			return
 		}
 		if a.sent {
@@ -253,7 +256,7 @@ func (c *Console) shownTo(v *visit, a answer) shown {
 	case a.counts != nil:
 		s.Counts = *a.counts
 	case a.page != "error":
-		s.Counts = c.readCounts(v.Context())
+		s.Counts = c.tally.counts(v.Context(), c)
 	}
 	return s
 }
@@ -301,5 +304,5 @@ func isAway(err error) bool {
 	if errors.As(err, &failed) {
 		return strings.HasPrefix(failed.Code, "57P")
 	}
-	return errors.As(err, new(*pgconn.ConnectError)) || errors.Is(err, context.DeadlineExceeded) || errors.As(err, new(net.Error))
+	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, new(net.Error))
 }

@@ -3,39 +3,65 @@ package console
 import (
 	"context"
 	"fmt"
+	"sync"
+	"time"
 
 	"github.com/holdfast-go/holdfast/internal/plain"
 	"github.com/holdfast-go/holdfast/internal/state"
 )
 
-// counts are the numbers beside the links of the navigation. "" is none, or not known.
+// counts are the numbers beside the links of the navigation. "" is none.
 type counts struct{ Letters, Waiting, Paused string }
 
-// readCounts counts for a page that has not read them. If it fails the page has none: what the page itself shows says more.
-func (c *Console) readCounts(ctx context.Context) counts {
+// unknown are counts that could not be read.
+var unknown = counts{"?", "?", "?"}
+
+// tally keeps the last counts for a second: many pages may be open.
+type tally struct {
+	mu   sync.Mutex
+	last counts
+	at   time.Time
+}
+
+// counts counts for a page that has not read the whole state.
+func (t *tally) counts(ctx context.Context, c *Console) counts {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if time.Since(t.at) >= time.Second {
+		// The caller's end does not end it: others may wait for the same counts.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer cancel()
+		var err error
+		if t.last, err = c.readCounts(ctx); err != nil {
+			t.last = unknown
+			c.c.Logger.Error("console request failed", "path", "navigation", "error", err)
+		}
+		t.at = time.Now()
+	}
+	return t.last
+}
+
+func (c *Console) readCounts(ctx context.Context) (counts, error) {
 	r := state.Reader{DB: plain.Of(c.pool), Schema: c.c.Schema}
 	open, looked, err := r.Letters(ctx, state.MostEvents)
 	if err != nil {
-		return counts{}
+		return counts{}, err
 	}
 	unpublished, err := r.Backlog(ctx)
 	if err != nil {
-		return counts{}
+		return counts{}, err
 	}
 	stored, err := r.Stored(ctx, state.MostEvents)
 	if err != nil {
-		return counts{}
+		return counts{}, err
 	}
 	paused, err := c.room.Paused(ctx)
-	if err != nil {
-		return counts{}
-	}
 	waiting, more := int64(0), false
 	for _, of := range stored {
 		waiting += int64(of.Events)
 		more = more || of.Events >= state.MostEvents
 	}
-	return countsOf(open, looked, unpublished.Waiting, waiting, more, len(paused))
+	return countsOf(open, looked, unpublished.Waiting, waiting, more, len(paused)), err
 }
 
 // countsOf sums up. more says that others wait in consumers than were counted.

@@ -179,8 +179,12 @@ func draw(what string, values []float64, text func(float64) string) chart {
 		line = append(line, fmt.Sprintf("%d,%.1f", i, y))
 	}
 	end()
-	if last := values[len(values)-1]; len(c.Lines) > 0 && !math.IsNaN(last) {
-		c.Says = fmt.Sprintf("%s over the last hour: now %s, at most %s", what, text(last), c.Most)
+	now := "not known"
+	if last := values[len(values)-1]; !math.IsNaN(last) {
+		now = text(last)
+	}
+	if len(c.Lines) > 0 {
+		c.Says = fmt.Sprintf("%s over the last hour: now %s, at most %s", what, now, c.Most)
 	}
 	return c
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net/http"
 	"strings"
 	"testing"
@@ -55,8 +56,8 @@ func TestHistory_ItRemembersAnHourAndIsBounded(t *testing.T) {
 		t.Errorf("%d samples of %v s, want at most %d of an hour", len(h), h[len(h)-1].at-h[0].at, mostKept)
 	}
 	before := fmt.Sprint(h[0], h[len(h)-1])
-	h.add(sample{at: 3*3600 + 10})
-	if now := fmt.Sprint(h[0], h[len(h)-1]); now != before {
+	one, another := h.add(sample{at: 3*3600 + 10}), h.add(sample{at: 3*3600 + 20})
+	if now := fmt.Sprint(h[0], h[len(h)-1]); now != before || one[len(one)-1].at != 3*3600+10 || another[len(another)-1].at != 3*3600+20 {
 		t.Error("a page that is being written has another history")
 	}
 	if h = h.add(sample{at: 5}); len(h) != 1 {
@@ -92,8 +93,24 @@ func TestHistory_AChartHasTheHourAndItsGaps(t *testing.T) {
 	if first, _ := xs(c.Lines[1]); first != fmt.Sprintf("80,%.1f", chartHeight-chartHeight/7.0) {
 		t.Errorf("after the gap it begins at %s", first)
 	}
+	reset := append(steady(0, 1800, 10, 7), steady(1810, 3600, 10, 7)...) // it counts from 0 again
+	if c := reset.perSecond("written", written); len(c.Lines) != 2 || c.Most != "7.0" {
+		t.Errorf("an hour in which counting began again is %+v", c)
+	}
+	if c := broken.level("age", func(sample) float64 { return 1 }, ageText); len(c.Lines) != 2 {
+		t.Errorf("a level is drawn through a time when nobody looked: %+v", c)
+	}
 	if c := (history{{at: 5}}).perSecond("written", written); len(c.Lines) != 0 || c.Says != "" {
 		t.Errorf("one sample is drawn as %+v", c)
+	}
+	unknown := history{{at: 0, lag: 3}, {at: 60, lag: 5}, {at: 90, lag: -1}}.level("lag", func(s sample) float64 {
+		if s.lag < 0 {
+			return math.NaN()
+		}
+		return float64(s.lag)
+	}, rateText)
+	if unknown.Says != "lag over the last hour: now not known, at most 5.0" {
+		t.Errorf("a lag that is not known now is %+v", unknown)
 	}
 	level := history{{at: 0, unpublished: 3}, {at: 60, unpublished: 90}}.level("age", func(s sample) float64 { return s.unpublished }, ageText)
 	if len(level.Lines) != 1 || level.Lines[0] != "117,29.0 118,14.5 119,0.0" || level.Says != "age over the last hour: now 90s, at most 90s" {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"html/template"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -100,12 +101,17 @@ func sorted[T any](v *visit, rows []T, orders map[string]func(a, b T) int, usual
 const lettersPerPage = 100
 
 type lettersPage struct {
-	Filter  map[string]string
-	Names   names
-	Words   string
+	Filter map[string]string
+	Names  names
+	Words  string
+
+	Acts      bool   // some of them may be open
+	OpenWords string // the filter of those
+
 	Letters []dlq.Letter
 	Next    int64        // the id after which the next page begins; 0 for none
 	Trail   string       // the same of this page and of those before it, for the way back
+	Turns   bool         // there is a page before
 	Back    template.URL // what the query of the page before has besides the filter; "" on the first
 }
 
@@ -115,10 +121,14 @@ func (c *Console) letterList(v *visit) (answer, error) {
 		return answer{}, err
 	}
 	p.Words = inWords(p.Filter)
+	open := maps.Clone(p.Filter)
+	delete(open, "state")
+	p.Acts, p.OpenWords = p.Filter["state"] == "" || p.Filter["state"] == dlq.StateOpen || p.Filter["state"] == dlq.StateAny, inWords(open)
 	f := filterOf(p.Filter)
 	f.Limit = lettersPerPage
 	f.After, _ = strconv.ParseInt(v.FormValue("after"), 10, 64)
 	p.Trail, p.Back = trail(v.FormValue("trail"), f.After)
+	p.Turns = f.After > 0
 	var err error
 	if p.Letters, err = c.dlq.List(v.Context(), f); err != nil {
 		return answer{}, err
@@ -135,12 +145,20 @@ func (c *Console) letterList(v *visit) (answer, error) {
 // longestTrail is how many pages the way back has.
 const longestTrail = 50
 
-// trail adds this page to those that led to it. back leads to the page before, and is "" on the first.
+// trail adds this page to those that led to it. back leads to the page before; where it is not known, to the first.
 func trail(before string, after int64) (here string, back template.URL) {
-	if after == 0 {
+	if after <= 0 {
 		return "0", ""
 	}
-	pages := strings.Split(before, ",")
+	var pages []string
+	for text := range strings.SplitSeq(before, ",") {
+		if n, err := strconv.ParseInt(text, 10, 64); err == nil && n >= 0 {
+			pages = append(pages, strconv.FormatInt(n, 10))
+		}
+	}
+	if len(pages) == 0 {
+		pages = []string{"0"}
+	}
 	pages = pages[max(0, len(pages)-longestTrail):]
 	last := len(pages) - 1
 	return strings.Join(pages, ",") + "," + strconv.FormatInt(after, 10), template.URL(queryOf("after", pages[last], "trail", strings.Join(pages[:last], ","))[1:])

@@ -125,11 +125,13 @@ func (l *looks) overview(ctx context.Context, c *Console) (overviewPage, error) 
 	withoutBroker(&s)
 	l.last, l.err, l.at = overviewOf(s, c.c.EndsFunc != nil), err, time.Now()
 	if err == nil {
-		var now sample
-		if now, l.err = readSample(ctx, state.Reader{DB: plain.Of(c.pool), Schema: c.c.Schema}, &l.last); l.err == nil {
+		now, err := readSample(ctx, state.Reader{DB: plain.Of(c.pool), Schema: c.c.Schema}, &l.last)
+		if err == nil {
 			l.history = l.history.add(now)
-			l.last.draw(l.history)
+		} else {
+			c.c.Logger.Warn("console did not look", "error", err)
 		}
+		l.last.draw(l.history)
 	}
 	return l.last, l.err
 }

@@ -122,14 +122,6 @@ func forSpan(d time.Duration) string {
 // ageText is an age in seconds.
 func ageText(seconds float64) string { return forSpan(time.Duration(seconds * float64(time.Second))) }
 
-// last is the first line of the last of some errors, "" for none.
-func last(errors []string) string {
-	if len(errors) == 0 {
-		return ""
-	}
-	return firstLine(errors[len(errors)-1])
-}
-
 // plural is the word for one, or for another number.
 func plural(n int, one, many string) string {
 	if n == 1 {

@@ -1,6 +1,10 @@
 // Light, dark, or as the system has it. Before the page is drawn, so that it does not flash.
 const themes = ["", "light", "dark"];
-const chosen = () => { try { return localStorage.getItem("holdfast-theme") || ""; } catch { return ""; } };
+const chosen = () => {
+  let theme = "";
+  try { theme = localStorage.getItem("holdfast-theme"); } catch { /* it is not to be had */ }
+  return themes.includes(theme) ? theme : "";
+};
 const wear = (theme) => { if (theme) document.documentElement.dataset.theme = theme; else delete document.documentElement.dataset.theme; };
 wear(chosen());
 
@@ -29,24 +33,26 @@ document.addEventListener("DOMContentLoaded", () => {
     document.getElementById("search").focus();
   });
 
-  // What is sent once is not sent twice. After the event, so that the button is part of what is sent.
+  // What is sent once is not sent twice. After the event, so that the button is part of what is sent. Nothing is put into the page meanwhile.
+  let sending = false;
   document.addEventListener("submit", (event) => {
     if (event.target.method !== "post") return;
+    sending = true;
     const buttons = event.target.querySelectorAll("button");
     setTimeout(() => { for (const b of buttons) b.disabled = true; }, 0);
-    addEventListener("pageshow", () => { for (const b of buttons) b.disabled = false; }, { once: true });
+    addEventListener("pageshow", () => { sending = false; for (const b of buttons) b.disabled = false; }, { once: true });
   });
 
-  live();
+  live(() => sending);
 });
 
 // A page that is live is asked for again and again, and its parts with data-live are put in the place of the old ones. A part in which
 // somebody has typed, has a field's focus, or marks a text stays as it is. What is ticked and open stays so.
-function live() {
-  const asof = document.getElementById("asof");
+function live(sending) {
+  const asof = document.getElementById("asof"), alarm = document.getElementById("stale");
   if (!asof) return;
   const every = Number(asof.dataset.every) * 1000;
-  let last = Date.now(), trouble = "";
+  let last = Date.now(), trouble = "", kept = false, ended = false;
 
   const busy = (part) => {
     const focus = document.activeElement, mark = getSelection();
@@ -54,23 +60,31 @@ function live() {
     if (mark && !mark.isCollapsed && part.contains(mark.anchorNode)) return true;
     return [...part.querySelectorAll("input, textarea")].some((f) => f.type !== "checkbox" && f.value !== f.defaultValue);
   };
+  // What something that can have the focus is, on this page and on the next.
+  const is = (e) => [e.tagName, e.getAttribute("href"), e.name, e.value, ...[...(e.form?.querySelectorAll("input[type=hidden]") || [])].map((f) => f.value)].join("\n");
   const put = (part, now) => {
-    if (part.innerHTML === now.innerHTML || busy(part)) return;
-    const ticked = new Set([...part.querySelectorAll("input:checked")].map((f) => f.name + "=" + f.value));
+    if (part.innerHTML === now.innerHTML) return;
+    if (busy(part)) { kept = true; return; }
+    const ticked = new Set([...part.querySelectorAll("input:checked")].map(is));
     const open = new Map([...part.querySelectorAll("details[id]")].map((d) => [d.id, d.open]));
-    const focus = document.activeElement, had = part.contains(focus);
-    const same = (e) => e.tagName === focus.tagName && e.getAttribute("href") === focus.getAttribute("href") && e.name === focus.name && e.value === focus.value;
+    const focus = part.contains(document.activeElement) ? is(document.activeElement) : "";
     const scrolled = [...part.querySelectorAll(".table")].map((t) => t.scrollLeft);
     part.replaceChildren(...now.childNodes);
-    for (const f of part.querySelectorAll("input[type=checkbox]")) f.checked = ticked.has(f.name + "=" + f.value);
+    for (const f of part.querySelectorAll("input[type=checkbox]")) f.checked = ticked.has(is(f));
     for (const d of part.querySelectorAll("details[id]")) if (open.has(d.id)) d.open = open.get(d.id);
     part.querySelectorAll(".table").forEach((t, i) => { t.scrollLeft = scrolled[i] || 0; });
-    if (had) [...part.querySelectorAll("a, button, input, summary")].find(same)?.focus({ preventScroll: true });
+    if (focus) [...part.querySelectorAll("a, button, input, summary")].find((e) => is(e) === focus)?.focus({ preventScroll: true });
   };
   const look = async () => {
-    const answer = await fetch(location.href, { credentials: "same-origin" });
+    const answer = await fetch(location.href, { credentials: "same-origin", signal: AbortSignal.timeout(20000) });
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    if (answer.status === 401 || answer.status === 403 || answer.ok && !page.getElementById("asof")) {
+      ended = true; // of a login: nothing is asked for any more
+      throw new Error("you may not see it any more: load the page again");
+    }
     if (!answer.ok) throw new Error(page.querySelector("h1")?.textContent || "the answer is " + answer.status);
+    if (sending()) return;
+    kept = false;
     for (const part of document.querySelectorAll("[data-live]")) {
       const now = page.getElementById(part.id);
       if (now) put(part, now);
@@ -81,23 +95,29 @@ function live() {
   const say = () => {
     const seconds = Math.round((Date.now() - last) / 1000);
     const age = seconds < 120 ? seconds + " s" : Math.floor(seconds / 60) + " min";
-    asof.textContent = trouble ? "Not refreshed for " + age + ": " + trouble : "As of " + age + " ago";
+    asof.textContent = trouble ? "Not refreshed for " + age + ": " + trouble : "As of " + age + " ago" + (kept ? ", but for what you work on" : "");
     asof.classList.toggle("bad", trouble !== "");
+    if (alarm.textContent !== trouble) alarm.textContent = trouble;
   };
-  // The next look begins after this one has ended, and the later the longer it took: a database in trouble is not asked more often. A page
-  // that nobody sees does not ask, and does so at once when it is seen again.
+  // The next look begins after this one has ended, and the later the longer it took, up to a minute: a database in trouble is not asked more
+  // often. A page that nobody sees is asked for once a minute, for its title, and at once when it is seen again.
   let next = 0, looking = false;
   const again = async () => {
     clearTimeout(next);
-    if (document.hidden || looking) return;
+    if (looking || ended) return;
     looking = true;
     const began = Date.now();
-    try { await look(); trouble = ""; } catch (error) { trouble = error instanceof TypeError ? "the console does not answer" : error.message; }
+    try {
+      await look();
+      trouble = "";
+    } catch (error) {
+      trouble = error.name === "TypeError" || error.name === "TimeoutError" ? "the console does not answer" : error.message;
+    }
     looking = false;
     say();
-    next = setTimeout(again, Math.max(every, 5 * (Date.now() - began)));
+    next = setTimeout(again, document.hidden ? 60000 : Math.min(60000, Math.max(every, 5 * (Date.now() - began))));
   };
   next = setTimeout(again, every);
   setInterval(say, 1000);
-  document.addEventListener("visibilitychange", again);
+  document.addEventListener("visibilitychange", () => { if (!document.hidden) again(); });
 }

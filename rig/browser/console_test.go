@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -159,7 +160,6 @@ func TestConsole_AnOpenPageShowsWhatIsNew(t *testing.T) {
 	soon := chromedp.WithPollingTimeout(pageLoads)
 	b.open("/")
 	b.do("mark the page", chromedp.Evaluate(`window.loaded = "once"`, nil))
-	b.is("nothing is wrong yet", `document.title === "Overview · holdfast" || document.title.startsWith("(")`)
 	b.letter("order-1", "k", "the bank is closed", `{}`)
 	b.do("see the letter in the box, in the list, in the navigation and in the title", chromedp.Poll(`document.querySelector("#flow").innerText.includes("1 open")
 		&& document.querySelector("#needs").innerText.includes("consumer billing has 1 open dead letter")
@@ -191,6 +191,25 @@ func TestConsole_AnOpenPageShowsWhatIsNew(t *testing.T) {
 	b.is("it shows what it knew", `document.querySelector("#flow").innerText.includes("2 open")`)
 	pgtest.Exec(t, b.Pool, "alter table holdfast.gone rename to parked")
 	b.do("see that it is new", chromedp.Poll(`document.querySelector("#asof.bad") === null`, nil, soon))
+
+	// The login has ended: the service shows its login page, or refuses. The page keeps what it showed, says so, and does not ask for ever.
+	for _, status := range []int{http.StatusOK, http.StatusForbidden} {
+		b.open("/")
+		var asked atomic.Int64
+		login := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			asked.Add(1)
+			w.WriteHeader(status)
+			fmt.Fprint(w, "<title>Log in</title><h1>Who are you?</h1>")
+		})
+		b.door.Store(&login)
+		b.do("see that the login has ended", chromedp.Poll(`document.querySelector("#asof.bad")?.textContent.includes("you may not see it any more: load the page again")`, nil, soon))
+		b.is("the page is as it was", `document.title.endsWith("Overview · holdfast") && document.querySelector("#flow").innerText.includes("2 open") && document.querySelector("#stale").textContent !== ""`)
+		b.do("wait longer than the next time", chromedp.Sleep(7*time.Second))
+		if n := asked.Load(); n != 1 {
+			t.Errorf("the page was asked for %d times, want once", n)
+		}
+		b.door.Store(nil)
+	}
 }
 
 // A page that came in parts, with the progress of a long change, shows in the end what came of it and nothing else.
