@@ -44,10 +44,8 @@ func (h history) add(s sample) history {
 			return h
 		}
 	}
-	if len(h) >= mostKept {
-		h = append(history(nil), h[len(h)-mostKept+1:]...) // not in place: pages that are being written have it
-	}
-	h = append(h[:len(h):len(h)], s)
+	h = append(h, s)
+	h = h[max(0, len(h)-mostKept):]
 	for s.at-h[0].at > (remembered + unbroken).Seconds() {
 		h = h[1:]
 	}
