@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
@@ -15,10 +16,13 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
-var pictures = flag.Bool("pictures", false, "write the pictures of docs/console")
+var (
+	pictures = flag.Bool("pictures", false, "write the pictures of docs/console")
+	watched  = flag.Duration("watched", 0, "for how long the overview is open before its picture, while events are written and handled")
+)
 
 // The pictures of the guide to the console are of this build: a shop with a topic that is missing, a lane without a relay, keys that wait
-// and dead letters. go test ./rig/browser -run ThePicturesOfTheGuide -pictures writes them.
+// and dead letters. go test ./rig/browser -run ThePicturesOfTheGuide -timeout 1h -pictures -watched 20m writes them, with 20 minutes in the charts.
 func TestPictures_ThePicturesOfTheGuide(t *testing.T) {
 	skip.InShort(t, "it takes 10 s beside the others")
 	t.Parallel()
@@ -51,6 +55,14 @@ func TestPictures_ThePicturesOfTheGuide(t *testing.T) {
 		b.letter(fmt.Sprint("order-", n+2), fmt.Sprint("order-", n+2), "card declined", `{"amount": 100}`)
 	}
 	pgtest.Exec(t, b.Pool, "update holdfast.letter set fingerprint = type || ': ' || reason")
+	b.open("/")
+	for began, n := time.Now(), 0; time.Since(began) < *watched; n++ {
+		pgtest.Exec(t, b.Pool, "select holdfast.write('orders', 'order-' || n, 'order.placed', '{}') from generate_series(1, $1::integer) n", 20+n%30+n/7%40)
+		pgtest.Exec(t, b.Pool, `insert into holdfast.inbox (consumer, source, event_id, topic, hash, processed_at, result)
+			select 'stock', 'shop', 'watched-' || $1::integer || '-' || n, 'orders', '', now(), 'handled' from generate_series(1, $2::integer) n`, n, 15+n%25+n/9%30)
+		pgtest.Exec(t, b.Pool, "update holdfast.consumer_position set position = position + 7")
+		time.Sleep(time.Second) // the pace of the traffic
+	}
 	b.do("be a desk", emulation.SetDeviceMetricsOverride(1200, 320, 1, false))
 	for _, picture := range []struct{ file, scheme, path, says string }{
 		{"overview.png", "light", "/", "Needs a person"},
