@@ -23,7 +23,7 @@ type deed struct {
 }
 
 var deeds = []deed{
-	{"replay", "Replay", "Replaying", "Replayed", false},
+	{"replay", "Replay", "Replaying", "Started the replay of", false},
 	{"retry", "Retry", "Retrying", "Asked for a retry of", false},
 	{"redirect", "Redirect", "Redirecting", "Redirected", false},
 	{"pause", "Pause", "Pausing", "Paused", false},
@@ -51,7 +51,8 @@ type change struct {
 	Reason string
 	Action string            // the path that the form is sent to
 	Fields map[string]string // of the form, besides reason
-	Note   string            // what else the user should know
+	Note   string            // what else the user should know before
+	After  string            // what afterwards
 	Back   string            // the path to go to afterwards
 	BackTo string            // what is there
 }
@@ -87,6 +88,7 @@ func (c *Console) carryOut(v *visit, ch change, count func(context.Context) (int
 	// A change goes on although the browser leaves: half of it would surprise. Each of its steps is a short transaction.
 	n, err := do(context.WithoutCancel(v.Context()), p.tell)
 	c.c.Logger.Info("console change", "user", v.User.Name, "does", ch.Does, "things", ch.Things, "filter", ch.Filter, "changed", n, "reason", ch.Reason, "error", err)
+	c.tally.forget() // the page that says what was done counts again
 	ch.Count = n
 	if err != nil {
 		err = fmt.Errorf("%d changed, then: %w", n, err)

@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
@@ -123,6 +124,7 @@ func New(pool *pgxpool.Pool, c Config) (*Console, error) {
 		"letteractions": func() []string { return []string{"replay", "discard"} },
 		"resumeactions": func() []string { return []string{"resume"} },
 		"deed":          deedOf,
+		"stuck":         stuck,
 		"letterquery":   func(f map[string]string) template.URL { return queryFor(letterFields, f) },
 		"waitquery":     func(f map[string]string) template.URL { return queryFor(waitFields, f) },
 		"letterhidden":  func() []string { return []string{"origin", "source", "event", "fingerprint"} },
@@ -261,13 +263,26 @@ func (c *Console) shownTo(v *visit, a answer) shown {
 	return s
 }
 
-// trouble is what the user sees of an error.
-type trouble struct{ Title, Text string }
+// trouble is what the user sees of an error. Back is the page that the user comes from, if it is one of these.
+type trouble struct{ Title, Text, Back string }
 
 // fail tells the user what went wrong, or for an error that may hold secrets that the log has it.
 func (c *Console) fail(w http.ResponseWriter, v *visit, err error) {
 	status, title, text := c.explain(v, err)
-	c.render(w, v, status, answer{page: "error", title: title, data: trouble{title, text}})
+	c.render(w, v, status, answer{page: "error", title: title, data: trouble{title, text, c.cameFrom(v)}})
+}
+
+// cameFrom is the page below the prefix that the user comes from, "" for none.
+func (c *Console) cameFrom(v *visit) string {
+	from, err := url.Parse(v.Referer())
+	if err != nil || from.Host != v.Host {
+		return ""
+	}
+	rest, below := strings.CutPrefix(from.RequestURI(), c.c.Prefix+"/")
+	if !below {
+		return ""
+	}
+	return "/" + strings.TrimLeft(rest, "/") // "//" would be another host
 }
 
 // explain is what the user sees of an error. What may hold secrets is in the log only.

@@ -254,7 +254,7 @@ func TestConsole_TheOverviewMissesTheNodesOfAConsumer(t *testing.T) {
 	pgtest.Exec(t, b.Pool, `insert into holdfast.consumer_type (consumer, type, node, seen_until) values ('hooks', 'a', 'n', now() + interval '110 seconds'), ('ledger', 'a', 'n', now() - interval '11 minutes')`)
 	page := user.get(200, "/")
 	wantIn(t, page, ">hooks</a>", `<td class="n" data-l="Nodes">1</td>`, ">ledger</a>", "start one")
-	if n := strings.Count(page, ": start one</td>"); n != 1 {
+	if n := strings.Count(page, ": start one</span>"); n != 1 {
 		t.Errorf("%d consumers have no node, want 1", n)
 	}
 }
@@ -263,8 +263,8 @@ func TestConsole_TheOverviewShowsBackfills(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	user := b.browser(t)
-	if page := user.get(200, "/"); strings.Contains(page, "Backfills") || !strings.Contains(page, "Nothing needs a person.") {
-		t.Errorf("without a backfill it is\n%s", page)
+	if page := user.get(200, "/"); strings.Contains(page, "Backfills") || !strings.Contains(page, "Nothing needs a person.") || strings.Contains(page, `class="bad"`) {
+		t.Errorf("of a new database it is\n%s", page)
 	}
 	pgtest.Exec(t, b.Pool, `insert into holdfast.consumer_backfill (consumer, node, began_at, partitions, partitions_left, done, remaining, per_second)
 		values ('read-model-2', 'n', now() - interval '1 minute', 8, 5, 12000, 38000, 200)`)
@@ -329,13 +329,13 @@ func TestConsole_ListsShowTheReasonAndTheKindOfFailure(t *testing.T) {
 	id := b.letter(t, "e1", "{}")
 	pgtest.Exec(t, b.Pool, "update holdfast.letter set reason = 'it failed 4 times', fingerprint = 'order.placed: a string where an int# is wanted'")
 	user := b.browser(t)
-	wantIn(t, user.get(200, "/letters"), `<span class="print">order.placed: a string where an int# is wanted</span>`, "it failed 4 times")
+	wantIn(t, user.get(200, "/letters"), `">order.placed: a string where an int# is wanted</a>`, "it failed 4 times")
 	page := user.get(200, "/letters/list")
 	wantIn(t, page, `it failed 4 times<span class="small">order.placed: a string where an int# is wanted</span>`)
 	if strings.Contains(page+user.get(200, "/letters"), "the bank is closed") {
 		t.Errorf("what the handler said is in a list\n%s", page)
 	}
-	wantIn(t, user.get(200, fmt.Sprint("/letters/", id)), `<span class="print">order.placed: a string where an int# is wanted</span>`, "Those of its kind")
+	wantIn(t, user.get(200, fmt.Sprint("/letters/", id)), `<span class="print">order.placed: a string where an int# is wanted</span>`, "Others of this kind")
 }
 
 func TestConsole_SomeLettersAreSelectedAndPagesTurnBothWays(t *testing.T) {
@@ -366,9 +366,9 @@ func TestConsole_SomeLettersAreSelectedAndPagesTurnBothWays(t *testing.T) {
 		t.Fatalf("%d letters can be selected, want 100", len(ids))
 	}
 	form := url.Values{"token": {user.token(second)}, "which": {"selected"}, "does": {"discard"}, "consumer": {"billing"}, "reason": {"test orders"}}
-	wantIn(t, user.post(422, "/letters", form), "0 dead letters are selected: it must be 1 to 100, or all of the filter")
+	wantIn(t, user.post(422, "/letters", form), "0 dead letters are selected: select 1 to 100 of them, or choose all of the filter")
 	form["ids"] = []string{ids[3][1], ids[7][1]}
-	wantIn(t, user.sure(200, "/letters", user.post(200, "/letters", form)), "Discarded 2 dead letters", "numbers "+ids[3][1]+", "+ids[7][1])
+	wantIn(t, user.sure(200, "/letters", user.post(200, "/letters", form)), "Discarded 2 dead letters", `Dead letters <b class="count bad">248</b>`, "letters "+ids[3][1]+", "+ids[7][1])
 	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.letter where state = 'discarded' and event_id in ('e104', 'e108')"); n != 2 {
 		t.Errorf("%d of those selected are discarded, want 2", n)
 	}
@@ -383,6 +383,24 @@ func TestConsole_SomeLettersAreSelectedAndPagesTurnBothWays(t *testing.T) {
 	}
 	wantIn(t, user.get(200, "/letters/list?after=100&trail=x%26state%3Dany,7"), `rel="prev" href="/ops/holdfast/letters/list?&amp;after=7">`)
 	wantIn(t, user.get(200, "/letters/list?after=100"), `rel="prev" href="/ops/holdfast/letters/list?&amp;after=0"`)
+	// An error leads back to where the user was, and nowhere else.
+	host := strings.TrimSuffix(b.url, "/ops/holdfast")
+	for from, back := range map[string]string{
+		b.url + "/letters/list?consumer=billing&after=7": `<a href="/ops/holdfast/letters/list?consumer=billing&amp;after=7">Back</a>`,
+		b.url + "//evil.example/x":                       `<a href="/ops/holdfast/evil.example/x">Back</a>`,
+		host + "/other":                                  "",
+		"https://evil.example/ops/holdfast/letters":      "",
+	} {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, b.url+"/letters/x", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Referer", from)
+		response, err := user.Do(request)
+		if page := user.read(404, response, err); !strings.Contains(page, back) || (back == "") == strings.Contains(page, ">Back<") {
+			t.Errorf("from %s it leads back by %q:\n%s", from, back, page)
+		}
+	}
 	form["ids"] = []string{"1,x"}
 	wantIn(t, user.post(422, "/letters", form), `ids has &#34;x&#34;: it must be a number`)
 }
@@ -405,7 +423,7 @@ func TestConsole_GroupsAreSortedAndFiltersOfferWhatIsKnown(t *testing.T) {
 			t.Errorf("%s is not before %s\n%s", a, b, page)
 		}
 	}
-	const many, late = `<span class="print">many</span>`, `<span class="print">late</span>`
+	const many, late = `">many</a>`, `">late</a>`
 	page := user.get(200, "/letters?consumer=billing")
 	before(page, many, late)
 	wantIn(t, page, `<option value="mail">`, `<option value="bills">`, `<option value="order.placed">`, `aria-sort="descending">Letters ↓`, `href="/ops/holdfast/letters?consumer=billing&amp;sort=last"`)
@@ -481,7 +499,7 @@ func TestConsole_LettersAreReadEditedReplayedAndDiscarded(t *testing.T) {
 	b := setup(t, nil)
 	first, second, third := b.letter(t, "e1", `{"amount":1,"to":"shop"}`), b.letter(t, "e2", "not JSON"), b.letter(t, "e3", "\xff\x00")
 	user := b.browser(t)
-	wantIn(t, user.get(200, "/letters"), `fingerprint=f`, ">3</a>", "the bank is closed")
+	wantIn(t, user.get(200, "/letters"), `fingerprint=f`, ">3</td>", "the bank is closed")
 	wantIn(t, user.get(200, "/letters/list?consumer=billing"), ">e1</a>", ">e2</a>", ">e3</a>", "consumer billing")
 	wantIn(t, user.get(200, "/letters/list?consumer=mail"), "There are none.")
 	wantIn(t, user.get(422, "/letters/list?state=lost"), "it must be open, replaying")
@@ -515,7 +533,7 @@ func TestConsole_LettersAreReadEditedReplayedAndDiscarded(t *testing.T) {
 	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.letter where state = 'open'"); n != 3 {
 		t.Errorf("%d are open before the user is sure", n)
 	}
-	wantIn(t, user.sure(200, "/letters", page), "<h1>Replayed 1 dead letter</h1>", fmt.Sprintf(`<a href="/ops/holdfast/letters/%d">Dead letter %d</a>`, first, first))
+	wantIn(t, user.sure(200, "/letters", page), "<h1>Started the replay of 1 dead letter</h1>", fmt.Sprintf(`<a href="/ops/holdfast/letters/%d">Dead letter %d</a>`, first, first))
 	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.letter_action where action = 'replay' and by = 'ann' and reason = 'the amount is right' and letter = $1", first); n != 1 {
 		t.Error("the replay is not recorded")
 	}
@@ -543,7 +561,7 @@ func TestConsole_WhatWaitsInAConsumerIsListedAndChanged(t *testing.T) {
 	b := setup(t, nil)
 	b.stored(t)
 	user := b.browser(t)
-	wantIn(t, user.get(200, "/waiting"), "2 by place, topic and reason", "failed", "no such mailbox", "/ops/holdfast/waiting/list?consumer=mail&amp;origin=inbox&amp;topic=orders&amp;why=failed")
+	wantIn(t, user.get(200, "/waiting"), "2 events, grouped by place, topic and reason", "failed", "no such mailbox", "/ops/holdfast/waiting/list?consumer=mail&amp;origin=inbox&amp;topic=orders&amp;why=failed")
 	page := user.get(200, "/waiting/list?consumer=mail")
 	wantIn(t, page, "no such mailbox", "failed", "behind-event", ">s1<", ">s2<", "All of this filter: consumer mail")
 	if strings.Contains(page, "Redirect to") {

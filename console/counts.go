@@ -41,6 +41,13 @@ func (t *tally) counts(ctx context.Context, c *Console) counts {
 	return t.last
 }
 
+// forget has the next page count again.
+func (t *tally) forget() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.at = time.Time{}
+}
+
 func (c *Console) readCounts(ctx context.Context) (counts, error) {
 	r := state.Reader{DB: plain.Of(c.pool), Schema: c.c.Schema}
 	open, looked, err := r.Letters(ctx, state.MostEvents)

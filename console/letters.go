@@ -256,7 +256,7 @@ func (c *Console) changeLetters(v *visit) (answer, error) {
 		}
 		f = dlq.Filter{IDs: ids, NoPayloads: true}
 		given["ids"] = strings.Trim(strings.ReplaceAll(fmt.Sprint(ids), " ", ","), "[]")
-		words = plural(len(ids), "number ", "numbers ") + strings.ReplaceAll(given["ids"], ",", ", ")
+		words = plural(len(ids), "letter ", "letters ") + strings.ReplaceAll(given["ids"], ",", ", ")
 	}
 	ch := change{
 		Does:   given["does"],
@@ -271,6 +271,7 @@ func (c *Console) changeLetters(v *visit) (answer, error) {
 	switch ch.Does {
 	case "replay":
 		ch.Note = "Each goes ahead of the events of its key that still wait. Fix the cause first: what fails again is a dead letter again."
+		ch.After = "What fails again is a dead letter again."
 		with := func(ctx context.Context, o dlq.ReplayOptions) (int, error) {
 			o.By, o.Reason = by, reason
 			return c.dlq.Replay(ctx, f, o)
@@ -309,7 +310,7 @@ func idsOf(v *visit) (ids []int64, err error) {
 		ids = append(ids, id)
 	}
 	if len(ids) == 0 || len(ids) > mostSelected {
-		return nil, refusal{http.StatusUnprocessableEntity, fmt.Sprintf("%d dead letters are selected: it must be 1 to %d, or all of the filter", len(ids), mostSelected)}
+		return nil, refusal{http.StatusUnprocessableEntity, fmt.Sprintf("%d dead letters are selected: select 1 to %d of them, or choose all of the filter", len(ids), mostSelected)}
 	}
 	return ids, nil
 }

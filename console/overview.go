@@ -38,6 +38,7 @@ type overviewPage struct {
 	LagError string // why they have not
 
 	Unowned     int // lanes
+	Stuck       int // of them, those that have events
 	Troubled    int // relays
 	Silent      int // consumers without a node, though one should run
 	InRelays    string
@@ -202,6 +203,9 @@ func overviewOf(s state.State, lags bool) overviewPage {
 		if l.Owner == "" {
 			p.Unowned++
 		}
+		if stuck(l) {
+			p.Stuck++
+		}
 	}
 	for _, r := range s.Relays {
 		if r.Trouble != "" {
@@ -243,6 +247,11 @@ func overviewOf(s state.State, lags bool) overviewPage {
 	p.OpenLetters = counted(letters, s.Looked >= state.MostEvents)
 	p.Counts = countsOf(s.Letters, s.Looked, s.Backlog.Waiting, waiting, cut, len(s.Paused))
 	return p
+}
+
+// stuck says that a lane has events and no owner.
+func stuck(l state.Lane) bool {
+	return l.Owner == "" && (l.Unread || l.Waiting > 0 || l.Scheduled > 0)
 }
 
 // add counts a partition of the consumer.

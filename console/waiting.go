@@ -140,7 +140,7 @@ func (c *Console) changeWaiting(v *visit) (answer, error) {
 		"cancel":  {c.room.Cancel, "Nobody gets them then. Each becomes a discarded dead letter, whose payload stays until a purge."},
 		"redirect": {func(ctx context.Context, f waiting.Filter, o waiting.Options) (int, error) {
 			return c.room.Redirect(ctx, f, given["to"], o)
-		}, "They are events of topic " + given["to"] + " then, with their ids, keys and payloads."},
+		}, "They will be published to topic " + given["to"] + ", with their ids, keys and payloads."},
 	}
 	chosen, known := does[given["does"]]
 	switch {

@@ -33,6 +33,12 @@ document.addEventListener("DOMContentLoaded", () => {
     document.getElementById("search").focus();
   });
 
+  // All of a list's page are ticked at once. A refresh makes the box anew, so the document hears of it.
+  document.addEventListener("change", (event) => {
+    if (event.target.id !== "every") return;
+    for (const f of document.querySelectorAll('input[name="ids"]')) f.checked = event.target.checked;
+  });
+
   // What is sent once is not sent twice. After the event, so that the button is part of what is sent. Nothing is put into the page meanwhile.
   let sending = false;
   document.addEventListener("submit", (event) => {
@@ -97,6 +103,7 @@ function live(sending) {
     const age = seconds < 120 ? seconds + " s" : Math.floor(seconds / 60) + " min";
     asof.textContent = trouble ? "Not refreshed for " + age + ": " + trouble : "As of " + age + " ago" + (kept ? ", but for what you work on" : "");
     asof.classList.toggle("bad", trouble !== "");
+    document.body.classList.toggle("stale", trouble !== "");
     if (alarm.textContent !== trouble) alarm.textContent = trouble;
   };
   // The next look begins after this one has ended, and the later the longer it took, up to a minute: a database in trouble is not asked more

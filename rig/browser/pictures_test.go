@@ -61,6 +61,9 @@ func TestPictures_ThePicturesOfTheGuide(t *testing.T) {
 		pgtest.Exec(t, b.Pool, `insert into holdfast.inbox (consumer, source, event_id, topic, hash, processed_at, result)
 			select 'stock', 'shop', 'watched-' || $1::integer || '-' || n, 'orders', '', now(), 'handled' from generate_series(1, $2::integer) n`, n, 15+n%25+n/9%30)
 		pgtest.Exec(t, b.Pool, "update holdfast.consumer_position set position = position + 7")
+		pgtest.Exec(t, b.Pool, "update holdfast.consumer_type set seen_until = now() + interval '2 minutes'")
+		pgtest.Exec(t, b.Pool, "update holdfast.stored set next_at = now() + interval '30 seconds' where next_at < 'infinity'")
+		pgtest.Exec(t, b.Pool, "update holdfast.lane set done = pg_current_snapshot(), saved_at = now() where lane <> 3")
 		time.Sleep(time.Second) // the pace of the traffic
 	}
 	b.do("be a desk", emulation.SetDeviceMetricsOverride(1200, 320, 1, false))
