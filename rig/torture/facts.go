@@ -210,7 +210,7 @@ func (r *run) readLogs(ctx context.Context, known *oracle.Run) (err error) {
 	if err != nil {
 		return err
 	}
-	known.Parked, err = texts(ctx, r.admin, "select id from parked_log")
+	known.Parked, err = rowsOf(ctx, r.admin, pgx.RowToStructByPos[oracle.Parking], "select id, at from parked_log")
 	return err
 }
 

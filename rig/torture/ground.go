@@ -171,7 +171,7 @@ var tables = []string{
 		insert into public.place_log (id, xid, seq) values (new.id, new.xid, new.seq);
 		return null;
 	end $$`,
-	"create table parked_log (id text not null)",
+	"create table parked_log (id text not null, at timestamptz not null default clock_timestamp())",
 	// What a person decided about, with the lane's lock held.
 	"create table removed_log (id text not null, by text not null default current_setting('application_name'), at timestamptz not null default clock_timestamp())",
 	`create function log_removed() returns trigger language plpgsql as $$ begin

@@ -144,7 +144,7 @@ func TestAllowed_WhatMayHappenIsNotHeldAgainstARun(t *testing.T) {
 			r.later(r.entry(history.Heal, 0), time.Minute)
 		}},
 		{"a parked event is tried again long after it had arrived", func(r *Run) {
-			r.Parked = []string{"a1", "b1"}
+			r.Parked = []Parking{{ID: "a1"}, {ID: "b1"}}
 			r.later(r.entry(history.Fault, 0), 11*time.Second)
 		}},
 		{"a record that was refused and sent again", func(r *Run) {
@@ -211,7 +211,7 @@ func TestAllowed_WhatMayHappenIsNotHeldAgainstARun(t *testing.T) {
 			}
 		}},
 		{"a parked event that the cursor covers", func(r *Run) {
-			r.Places, r.Parked = []Place{{ID: "a1", XID: 1, Seq: 1, At: begun}}, []string{"a1"}
+			r.Places, r.Parked = []Place{{ID: "a1", XID: 1, Seq: 1, At: begun}}, []Parking{{ID: "a1"}}
 			r.LaneLog[1].Done, r.LaneLog[2].Done = "2:2:", "2:2:"
 		}},
 		{"an event that stands in the log once more, as replays do", func(r *Run) {
@@ -249,6 +249,7 @@ func TestAllowed_EveryDuplicateHasItsReason(t *testing.T) {
 	claim := func(lane int) history.Entry {
 		return history.Entry{Actor: "relay/1", PID: 21, Op: history.Claim, Lane: lane, Epoch: 9}
 	}
+	adopted := []LaneChange{{At: time.Time{}.Add(-time.Hour), Adopted: true}}
 	for _, c := range []struct {
 		name   string
 		lanes  int
@@ -256,27 +257,32 @@ func TestAllowed_EveryDuplicateHasItsReason(t *testing.T) {
 		then   []history.Entry
 		adopts []LaneChange // At counts from the last publication before
 		taken  string       // the event that a person had redirected before
+		parked []Parking
 	}{
-		{"a process that knew that it had arrived", 1, "", pub("relay/1", 21, "a3"), nil, ""},
-		{"a process that knew it, of what a person had redirected", 1, "", pub("relay/1", 21, "a3"), nil, "a3"},
-		{"a process that knew it since a copy was adopted", 1, "", pub("relay/1", 21, "a3"), []LaneChange{{At: time.Time{}.Add(-time.Hour), Adopted: true}}, ""},
-		{"a process that knew it since a copy was adopted, of what a person had redirected", 1, AfterAdoption, pub("relay/1", 21, "a3"), []LaneChange{{At: time.Time{}.Add(-time.Hour), Adopted: true}}, "a3"},
-		{"a process that knew it since a copy was adopted, beside what a person had redirected", 1, "", pub("relay/1", 21, "a3"), []LaneChange{{At: time.Time{}.Add(-time.Hour), Adopted: true}}, "a1"},
-		{"another process", 1, OtherProcess, pub("relay/0", 23, "a3"), nil, ""},
-		{"the same process under a later claim", 1, ClaimedAgain, slices.Concat([]history.Entry{claim(0)}, pub("relay/1", 21, "a3")), nil, ""},
-		{"the same process under a later claim of another lane", 1, "", slices.Concat([]history.Entry{claim(1)}, pub("relay/1", 21, "a3")), nil, ""},
-		{"the same process under a later claim of nobody knows which lane", 0, ClaimedAgain, slices.Concat([]history.Entry{claim(1)}, pub("relay/1", 21, "a3")), nil, ""},
+		{"a process that knew that it had arrived", 1, "", pub("relay/1", 21, "a3"), nil, "", nil},
+		{"a process that knew it, of what a person had redirected", 1, "", pub("relay/1", 21, "a3"), nil, "a3", nil},
+		{"a process that knew it since a copy was adopted", 1, "", pub("relay/1", 21, "a3"), adopted, "", nil},
+		{"a process that knew it since a copy was adopted, of what a person had redirected", 1, AfterAdoption, pub("relay/1", 21, "a3"), adopted, "a3", nil},
+		{"a process that knew it since a copy was adopted, beside what a person had redirected", 1, "", pub("relay/1", 21, "a3"), adopted, "a1", nil},
+		{"a process that knew it since a copy was adopted, of an event that was parked before", 1, AfterAdoption, pub("relay/1", 21, "a3"), adopted, "", []Parking{{ID: "a3"}}},
+		{"a process that knew it since a copy was adopted, of an event that was parked later", 1, "", pub("relay/1", 21, "a3"), adopted, "", []Parking{{"a3", time.Now().Add(time.Hour)}}},
+		{"a process that knew it since a copy was adopted, beside an event that was parked before", 1, "", pub("relay/1", 21, "a3"), adopted, "", []Parking{{ID: "a1"}}},
+		{"a process that knew it, of an event that was parked before, and no copy was adopted", 1, "", pub("relay/1", 21, "a3"), nil, "", []Parking{{ID: "a3"}}},
+		{"another process", 1, OtherProcess, pub("relay/0", 23, "a3"), nil, "", nil},
+		{"the same process under a later claim", 1, ClaimedAgain, slices.Concat([]history.Entry{claim(0)}, pub("relay/1", 21, "a3")), nil, "", nil},
+		{"the same process under a later claim of another lane", 1, "", slices.Concat([]history.Entry{claim(1)}, pub("relay/1", 21, "a3")), nil, "", nil},
+		{"the same process under a later claim of nobody knows which lane", 0, ClaimedAgain, slices.Concat([]history.Entry{claim(1)}, pub("relay/1", 21, "a3")), nil, "", nil},
 		{"another process after the lane was handed back", 1, HandedBack, slices.Concat(
-			[]history.Entry{{Actor: "relay/1", PID: 21, Op: history.Lose, How: history.OK}}, pub("relay/0", 23, "a3")), nil, ""},
+			[]history.Entry{{Actor: "relay/1", PID: 21, Op: history.Lose, How: history.OK}}, pub("relay/0", 23, "a3")), nil, "", nil},
 		{"another process after the lane was lost", 1, OtherProcess, slices.Concat(
-			[]history.Entry{{Actor: "relay/1", PID: 21, Op: history.Lose, How: history.Failed}}, pub("relay/0", 23, "a3")), nil, ""},
-		{"another process after a copy was adopted", 1, AfterAdoption, pub("relay/0", 23, "a3"), []LaneChange{{Adopted: true}}, ""},
+			[]history.Entry{{Actor: "relay/1", PID: 21, Op: history.Lose, How: history.Failed}}, pub("relay/0", 23, "a3")), nil, "", nil},
+		{"another process after a copy was adopted", 1, AfterAdoption, pub("relay/0", 23, "a3"), []LaneChange{{Adopted: true}}, "", nil},
 		{"another process after the lane was handed back and the copy adopted", 1, AfterAdoption, slices.Concat(
-			[]history.Entry{{Actor: "relay/1", PID: 21, Op: history.Lose, How: history.OK}}, pub("relay/0", 23, "a3")), []LaneChange{{Adopted: true}}, ""},
-		{"another process after a copy was adopted, and nobody knows which lane", 0, AfterAdoption, pub("relay/0", 23, "a3"), []LaneChange{{Lane: 3, Adopted: true}}, ""},
-		{"another process after another lane was adopted", 1, OtherProcess, pub("relay/0", 23, "a3"), []LaneChange{{Lane: 1, Adopted: true}}, ""},
-		{"another process before a copy was adopted", 1, OtherProcess, pub("relay/0", 23, "a3"), []LaneChange{{At: time.Time{}.Add(time.Second), Adopted: true}}, ""},
-		{"another process after a change that was no adoption", 1, OtherProcess, pub("relay/0", 23, "a3"), []LaneChange{{}}, ""},
+			[]history.Entry{{Actor: "relay/1", PID: 21, Op: history.Lose, How: history.OK}}, pub("relay/0", 23, "a3")), []LaneChange{{Adopted: true}}, "", nil},
+		{"another process after a copy was adopted, and nobody knows which lane", 0, AfterAdoption, pub("relay/0", 23, "a3"), []LaneChange{{Lane: 3, Adopted: true}}, "", nil},
+		{"another process after another lane was adopted", 1, OtherProcess, pub("relay/0", 23, "a3"), []LaneChange{{Lane: 1, Adopted: true}}, "", nil},
+		{"another process before a copy was adopted", 1, OtherProcess, pub("relay/0", 23, "a3"), []LaneChange{{At: time.Time{}.Add(time.Second), Adopted: true}}, "", nil},
+		{"another process after a change that was no adoption", 1, OtherProcess, pub("relay/0", 23, "a3"), []LaneChange{{}}, "", nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -291,6 +297,7 @@ func TestAllowed_EveryDuplicateHasItsReason(t *testing.T) {
 				change.N, change.Epoch, change.At = int64(n), 99, r.Entries[len(r.Entries)-1].At.Add(time.Microsecond+change.At.Sub(time.Time{}))
 				r.LaneLog = append(r.LaneLog, change)
 			}
+			r.Parked = c.parked
 			if c.taken != "" {
 				r.Removed = []Removal{{ID: c.taken, By: "person/0"}}
 			}
@@ -315,6 +322,27 @@ func TestAllowed_EveryDuplicateHasItsReason(t *testing.T) {
 				t.Errorf("want one more %s: %s", c.want, v)
 			}
 		})
+	}
+}
+
+// Of an event that a copy has in two rows, each is sent once, and no more.
+func TestAllowed_ARowOfAnAdoptedCopyIsSentOnce(t *testing.T) {
+	t.Parallel()
+	for more, want := range []int{0, 1} {
+		r := whole()
+		r.LaneLog = []LaneChange{{Epoch: 99, At: r.Entries[0].At.Add(-time.Hour), Adopted: true}}
+		i := r.entry(history.End, 0)
+		last := slices.Clone(r.Entries[i:])
+		r.Entries = slices.DeleteFunc(r.Entries[:i], func(e history.Entry) bool { return e.Op == history.Lose })
+		r.Parked = []Parking{{ID: "a3"}}
+		for range more + 1 {
+			r.insert("a3", "a", 0)
+			r.then(by("relay/1", 21, history.Publish, "", "a3"), by("relay/1", 21, history.Acknowledge, history.OK, "a3"))
+		}
+		r.then(last...)
+		if v := Judge(r); v.Count(Unexplained) != want {
+			t.Errorf("sent %d times more, %d are without a reason, want %d: %s", more+1, v.Count(Unexplained), want, v)
+		}
 	}
 }
 

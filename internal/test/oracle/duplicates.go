@@ -15,8 +15,8 @@ type Explanation string
 // The reasons for a duplicate. If more than one is true, the first of this list counts.
 const (
 	// AfterAdoption: the cursor of its lane began anew between the two, because a restored copy was adopted
-	// (LaneChange.Adopted): what the copy does not know is sent again. An event that a person had taken out of what was parked before, to
-	// redirect it say, is in its log twice, and each of the two is sent.
+	// (LaneChange.Adopted): what the copy does not know is sent again. A copy may have an event in more rows than one: in the log, and parked;
+	// or in the log twice, if a person had redirected it. Each of its rows is sent.
 	AfterAdoption Explanation = "sent again after a restored copy was adopted"
 	// HandedBack: by another owner of the lane, or under a later claim, although the one before had handed the lane back in
 	// order after the acknowledgement. A hand-over saves the cursor first. So this needs a save that failed, or a page that
@@ -58,9 +58,15 @@ func duplicates(b *book, found *findings, figures *Figures) {
 	if len(suspects) == 0 {
 		return
 	}
-	for _, id := range b.Parked {
-		if s := suspects[id]; s != nil {
+	for _, p := range b.Parked {
+		if s := suspects[p.ID]; s != nil {
 			s.parked = true
+			s.rows = append(s.rows, p.At)
+		}
+	}
+	for _, r := range b.Removed {
+		if s := suspects[r.ID]; s != nil {
+			s.rows = append(s.rows, r.At)
 		}
 	}
 	b.question(suspects)
@@ -104,8 +110,9 @@ func duplicates(b *book, found *findings, figures *Figures) {
 // suspect is an event that is in Kafka more than once, with its publications and the reasons of those that had one.
 type suspect struct {
 	event  int32
-	lane   int32 // none: not known
-	parked bool  // it was once: then it has a time of its own at which it is tried again
+	lane   int32       // none: not known
+	parked bool        // it was once: then it has a time of its own at which it is tried again
+	rows   []time.Time // when it got or lost a row beside that in the log: it was parked, or a person took it out of there
 	tries  []try
 }
 
@@ -122,6 +129,26 @@ func (s *suspect) repeats() (some []try) {
 		first = false
 	}
 	return some
+}
+
+// rowsBefore is in how many rows beside that in the log a copy may have it that was adopted then.
+func (s *suspect) rowsBefore(adopted time.Time) (n int) {
+	for _, at := range s.rows {
+		if at.Before(adopted) {
+			n++
+		}
+	}
+	return n
+}
+
+// sentSince is how often it has been published since.
+func (s *suspect) sentSince(adopted time.Time) (n int) {
+	for _, t := range s.tries {
+		if !t.at.Before(adopted) && !t.refused {
+			n++
+		}
+	}
+	return n
 }
 
 // try is one publication of an event.
@@ -175,7 +202,7 @@ func (b *book) question(suspects map[string]*suspect) {
 					if at, known := places[id]; known && s.lane != none && !b.undone(now.at) && begun[claimed{int(s.lane), under[hold{who, s.lane}]}].covers(at) {
 						reason = ""
 					}
-					if reason == "" && slices.ContainsFunc(b.Removed, func(r Removal) bool { return r.ID == id && b.adoptedBetween(s.lane, r.At, now.at) }) {
+					if adopted := b.adoptedLast(s.lane, now.at); reason == "" && s.sentSince(adopted) <= s.rowsBefore(adopted) {
 						reason = AfterAdoption
 					}
 					now.reason = reason

@@ -53,10 +53,10 @@ type Run struct {
 	// Cursors were taken during the run.
 	Cursors []CursorSample
 
-	// Places are the places of events in the log, and Parked the events that were ever parked, both as triggers saw them.
+	// Places are the places of events in the log, and Parked the events that were parked, both as triggers saw them.
 	// Without them O5 does not know what a cursor covered.
 	Places []Place
-	Parked []string
+	Parked []Parking
 
 	// Removed is what a person's commands took out of what is parked, as a trigger saw it: with the lane's lock held.
 	Removed []Removal
@@ -188,6 +188,12 @@ type Place struct {
 	XID uint64
 	Seq int64
 	At  time.Time
+}
+
+// Parking is an event that was parked. At is by the database's clock, before the COMMIT.
+type Parking struct {
+	ID string
+	At time.Time
 }
 
 // Removal is an event that the session By took out of what is parked. At is by the database's clock, before the COMMIT.

@@ -139,6 +139,16 @@ func (b *book) failures() map[string]string {
 // clock is the time of day: a run is shorter than that.
 func clock(at time.Time) string { return at.UTC().Format("15:04:05.000") }
 
+// adoptedLast is when a restored copy was adopted last before a moment, zero if none was.
+func (b *book) adoptedLast(lane int32, until time.Time) (last time.Time) {
+	for _, c := range b.adoptions {
+		if (lane == none || lane == int32(c.Lane)) && c.At.Before(until) && c.At.After(last) {
+			last = c.At
+		}
+	}
+	return last
+}
+
 // adoptedBetween says whether a restored copy was adopted between two moments, as the log of a lane says, or of any if it is not known.
 func (b *book) adoptedBetween(lane int32, from, until time.Time) bool {
 	return slices.ContainsFunc(b.adoptions, func(c LaneChange) bool {
