@@ -267,6 +267,7 @@ func TestAllowed_EveryDuplicateHasItsReason(t *testing.T) {
 		{"a process that knew it since a copy was adopted, of an event that was parked before", 1, AfterAdoption, pub("relay/1", 21, "a3"), adopted, "", []Parking{{ID: "a3"}}},
 		{"a process that knew it since a copy was adopted, of an event that was parked later", 1, "", pub("relay/1", 21, "a3"), adopted, "", []Parking{{"a3", time.Now().Add(time.Hour)}}},
 		{"a process that knew it since a copy was adopted, beside an event that was parked before", 1, "", pub("relay/1", 21, "a3"), adopted, "", []Parking{{ID: "a1"}}},
+		{"a process that knew it before a copy is adopted, of an event that was parked before", 1, "", pub("relay/1", 21, "a3"), []LaneChange{{At: time.Time{}.Add(time.Hour), Adopted: true}}, "", []Parking{{ID: "a3"}}},
 		{"a process that knew it, of an event that was parked before, and no copy was adopted", 1, "", pub("relay/1", 21, "a3"), nil, "", []Parking{{ID: "a3"}}},
 		{"another process", 1, OtherProcess, pub("relay/0", 23, "a3"), nil, "", nil},
 		{"the same process under a later claim", 1, ClaimedAgain, slices.Concat([]history.Entry{claim(0)}, pub("relay/1", 21, "a3")), nil, "", nil},
