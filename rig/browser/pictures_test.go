@@ -64,7 +64,7 @@ func TestPictures_ThePicturesOfTheGuide(t *testing.T) {
 		pgtest.Exec(t, b.Pool, "update holdfast.consumer_type set seen_until = now() + interval '2 minutes'")
 		pgtest.Exec(t, b.Pool, "update holdfast.stored set next_at = now() + interval '30 seconds' where next_at < 'infinity'")
 		pgtest.Exec(t, b.Pool, "update holdfast.lane set done = pg_current_snapshot(), saved_at = now() where lane <> 3")
-		time.Sleep(time.Second) // the pace of the traffic
+		time.Sleep(time.Second) // sleep: the pace of the traffic
 	}
 	b.do("be a desk", emulation.SetDeviceMetricsOverride(1200, 320, 1, false))
 	for _, picture := range []struct{ file, scheme, path, says string }{
