@@ -269,7 +269,11 @@ type trouble struct{ Title, Text, Back string }
 // fail tells the user what went wrong, or for an error that may hold secrets that the log has it.
 func (c *Console) fail(w http.ResponseWriter, v *visit, err error) {
 	status, title, text := c.explain(v, err)
-	c.render(w, v, status, answer{page: "error", title: title, data: trouble{title, text, c.cameFrom(v)}})
+	c.render(w, v, status, answer{
+		page:  "error",
+		title: title,
+		data:  trouble{title, text, c.cameFrom(v)},
+	})
 }
 
 // cameFrom is the page below the prefix that the user comes from, "" for none.
