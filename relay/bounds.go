@@ -12,8 +12,7 @@ type bounds struct {
 	listed      int   // queues that one statement lists
 	queues      int   // with parked events, that a lane remembers
 	drainQueues int   // of whose parked events one statement reads those that are due, and what follows them
-	drainRows   int   // of one queue, that it reads
-	drainMemory int   // parked events that a lane has in memory; half as many may be stuck, beyond which it fails: then no row is to blame
+	drainEvents int   // that it reads, and beyond which a lane reads no more; half as many may be stuck, beyond which it fails: then no row is to blame
 }
 
 // usualBounds are the bounds of every relay.
@@ -28,6 +27,5 @@ var usualBounds = bounds{
 	listed:      2000,
 	queues:      10_000,
 	drainQueues: 500,
-	drainRows:   100,
-	drainMemory: 2000,
+	drainEvents: 2000,
 }

@@ -100,7 +100,7 @@ func drainBound(budget int64, lanes int) int {
 // loadDue reads parked heads that are due, with what waits for them, into the queues of their destinations.
 func (l *lane) loadDue(ctx context.Context) error {
 	bound := drainBound(l.r.c.MemoryBudget, l.r.lanesOwned())
-	if l.leases.events >= l.r.bounds.drainMemory || l.leases.bytes >= 2*bound || l.outage != nil && l.anyQueued() || l.stopping() {
+	if l.leases.events >= l.r.bounds.drainEvents || l.leases.bytes >= 2*bound || l.outage != nil && l.anyQueued() || l.stopping() {
 		l.due.full()
 		return nil
 	}

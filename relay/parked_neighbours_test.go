@@ -484,6 +484,47 @@ func TestParkedNeighbours_AHeadIsReadWithWhatFollowsIt(t *testing.T) {
 	}
 }
 
+// Queues share the rows that are read: as many of each as there are for all, and of each its head.
+func TestParkedNeighbours_QueuesShareTheRows(t *testing.T) {
+	t.Parallel()
+	db := parkedDB(t)
+	const one, two = "b/a/10 b/b/10 b/c/10", "b/a/10 b/a/20 b/b/10 b/b/20 b/c/10 b/c/20"
+	const three = "b/a/10 b/a/20 b/a/30 b/b/10 b/b/20 b/b/30 b/c/10 b/c/20 b/c/30"
+	for name, c := range map[string]struct {
+		keys []string
+		rows int32
+		want string
+	}{
+		"none":                    {[]string{"a", "b", "c"}, 0, one},
+		"fewer than queues":       {[]string{"a", "b", "c"}, 2, one},
+		"as many as queues":       {[]string{"a", "b", "c"}, 3, one},
+		"nearly two of each":      {[]string{"a", "b", "c"}, 5, one},
+		"two of each":             {[]string{"a", "b", "c"}, 6, two},
+		"more than there are":     {[]string{"a", "b", "c"}, 100, three},
+		"one queue":               {[]string{"b"}, 2, "b/b/10 b/b/20"},
+		"without a key, one each": {[]string{"", "a", "b"}, 6, "b//10 b/a/10 b/a/20 b/b/10 b/b/20"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			due := parkedSet("next_at = now()", "lane = 2 and topic = 'b' and place = 10 and key in ('"+strings.Join(c.keys, "', '")+"')")
+			topics, places := slices.Repeat([]string{"b"}, len(c.keys)), slices.Repeat([]int64{10}, len(c.keys))
+			for statement, args := range map[string][]any{
+				readDue:   {int16(2), []string{}, int32(100), []string{}, []string{}, []int64{}, c.rows, int64(math.MaxInt64)},
+				readHeads: {int16(2), topics, c.keys, places, c.rows, int64(math.MaxInt64)},
+			} {
+				read, _ := parkedRun(t, db, due, sqlschema.In("", statement), args, 1, 2, 0)
+				for i, r := range read { // place, topic, key
+					place, rest, _ := strings.Cut(r, "/")
+					read[i] = rest + "/" + place
+				}
+				slices.Sort(read)
+				if got := strings.Join(read, " "); got != c.want {
+					t.Errorf("%.20s: read are %q, want %q", statement, got, c.want)
+				}
+			}
+		})
+	}
+}
+
 // An event is read whole if each part has as many bytes as it may have; of one with a byte more that part is kept back.
 func TestParkedNeighbours_AnEventOfTheLargestSizeIsReadWhole(t *testing.T) {
 	t.Parallel()

@@ -134,7 +134,8 @@ with head as (
        select m.topic, m.place from unnest($4::text[], $5::text[], $6::bigint[]) as m (topic, key, place) where m.key = ''))
    order by p.next_at limit $3::integer)`
 
-// drained and drainedEnd enclose how many rows of one queue are read, and after drained comes after how many bytes.
+// drained, ofBytes and drainedEnd enclose how many rows are read at most, and after how many bytes no more. Every queue has the same share of
+// the rows: a few queues drain in few rounds, however long they are, and of many not much is read that there is no room for.
 const (
 	drained = sizedParked + `
     select d.* from (
@@ -146,8 +147,8 @@ const (
           select p.* from holdfast.parked p
            where p.lane = $1::smallint and p.topic = head.topic and p.key = head.key and p.place >= head.place
            order by p.place
-           limit case when head.key = '' then 1 else `
-	ofBytes = `::integer end) q) d
+           limit case when head.key = '' then 1 else greatest(`
+	ofBytes = `::integer / (select count(*) from head)::integer, 1) end) q) d
      where coalesce(d.before, 0) < `
 	drainedEnd = `::bigint` + sizedParkedEnd + `
  order by r.place`
@@ -155,14 +156,14 @@ const (
 
 // readDue reads the heads that are due, and after each the rows of its queue, so that a queue drains in few rounds. It stops
 // after $8 bytes of payloads, headers and texts, but reads one row at least. Only headers that are compressed are read for
-// that. $1 to $6 are dueHead's, $7 rows of one queue.
+// that. $1 to $6 are dueHead's, $7 rows, which the queues share: one of each at least.
 const readDue = `-- relay.due` + dueHead + drained + `$7` + ofBytes + `$8` + drainedEnd
 
 // listDue lists the heads that readDue reads, without their events: for when it fails. $1 to $6 are dueHead's.
 const listDue = `-- relay.list_due` + dueHead + `
 select head.topic, head.key, head.place from head`
 
-// readHeads is readDue of given heads. $1 lane, $2 topics, $3 keys, $4 places, $5 rows of one queue, $6 bytes.
+// readHeads is readDue of given heads. $1 lane, $2 topics, $3 keys, $4 places, $5 rows, $6 bytes.
 const readHeads = `-- relay.due_of
 with head as (
   select u.topic, u.key, u.place from unnest($2::text[], $3::text[], $4::bigint[]) as u (topic, key, place))` + drained + `$5` + ofBytes + `$6` + drainedEnd

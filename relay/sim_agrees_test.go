@@ -591,7 +591,7 @@ func (co *comparison) step() {
 			slices.Sort(all)
 			return []any{all, reasonOf(err)}
 		})
-		most := 1 + co.rng.IntN(3)
+		most := 1 + co.rng.IntN(8)
 		co.both("due_of", func(s *side) any {
 			l, of := owned(s), heads[slices.Index(co.sides, s)]
 			got, err := l.readLeased(co.t.Context(), simStatements.In(readHeads), number, of.topics, of.keys, of.places, most, 1<<20)

@@ -118,12 +118,12 @@ func newPlan(seed uint64, bug simBug) simPlan {
 	}
 	if bug == (simBug{}) {
 		sizes := rand.New(rand.NewPCG(seed, 14))
-		for _, n := range []*int{&p.bounds.queues, &p.bounds.places, &p.bounds.parks, &p.bounds.resumes, &p.bounds.moves, &p.bounds.drainQueues, &p.bounds.drainRows} {
+		for _, n := range []*int{&p.bounds.queues, &p.bounds.places, &p.bounds.parks, &p.bounds.resumes, &p.bounds.moves, &p.bounds.drainQueues} {
 			*n = []int{1, 2, *n}[sizes.IntN(3)]
 		}
 		p.bounds.parkBytes = []int{1, 60, p.bounds.parkBytes}[sizes.IntN(3)]
 		p.bounds.moveBytes = []int64{1, 60, p.bounds.moveBytes}[sizes.IntN(3)]
-		p.bounds.drainMemory = []int{4, p.bounds.drainMemory}[sizes.IntN(2)]
+		p.bounds.drainEvents = []int{4, p.bounds.drainEvents}[sizes.IntN(2)]
 	}
 	p.tenants = bug == simBug{} && rand.New(rand.NewPCG(seed, 10)).IntN(3) == 0
 	p.person = bug == simBug{} && rand.New(rand.NewPCG(seed, 12)).IntN(3) == 0

@@ -130,7 +130,7 @@ func (l *lane) writeAlone(ctx context.Context, p *pending, a answer, to *outcome
 
 // stick leaves a row alone for a while. It stays where it is, and what follows it waits.
 func (l *lane) stick(p *pending, a answer, to outcome, err error) error {
-	if len(l.stuck) >= l.r.bounds.drainMemory/2 {
+	if len(l.stuck) >= l.r.bounds.drainEvents/2 {
 		return fmt.Errorf("%d parked rows can be neither published nor made dead letters, the last is %w", len(l.stuck)+1, p.placed(err))
 	}
 	event := *p.event
@@ -299,7 +299,7 @@ func (l *lane) nameRow(ctx context.Context, statement string, args ...any) (*pen
 // readDue reads parked heads that are due, with what waits for them. If that fails for one of the rows it reads them by halves.
 func (l *lane) readDue(ctx context.Context, skip rowKeys, bound int) ([]parkedEvent, error) {
 	due := []any{l.number, l.heldTopicNames(), l.r.bounds.drainQueues, skip.topics, skip.keys, skip.places}
-	rows, err := l.readLeased(ctx, l.r.sql.In(readDue), append(due, l.r.bounds.drainRows, bound)...)
+	rows, err := l.readLeased(ctx, l.r.sql.In(readDue), append(due, l.r.bounds.drainEvents, bound)...)
 	if err == nil || !l.divides(err) {
 		return rows, err
 	}
@@ -314,11 +314,11 @@ func (l *lane) readDue(ctx context.Context, skip rowKeys, bound int) ([]parkedEv
 	if len(heads.places) == 0 {
 		return nil, nil // somebody else has changed the table meanwhile
 	}
-	return l.readByHalves(ctx, heads, l.r.bounds.drainRows, bound)
+	return l.readByHalves(ctx, heads, l.r.bounds.drainEvents, bound)
 }
 
-// readByHalves reads what readDue does of some heads, with so many rows of each queue.
-func (l *lane) readByHalves(ctx context.Context, heads rowKeys, most int, bytes int) ([]parkedEvent, error) {
+// readByHalves reads what readDue does of some heads, so many rows at most.
+func (l *lane) readByHalves(ctx context.Context, heads rowKeys, most, bytes int) ([]parkedEvent, error) {
 	n := len(heads.places)
 	if n == 0 || bytes <= 0 {
 		return nil, nil
@@ -334,7 +334,7 @@ func (l *lane) readByHalves(ctx context.Context, heads rowKeys, most int, bytes 
 			{topics: heads.topics[:n/2], keys: heads.keys[:n/2], places: heads.places[:n/2]},
 			{topics: heads.topics[n/2:], keys: heads.keys[n/2:], places: heads.places[n/2:]},
 		} {
-			more, err := l.readByHalves(ctx, half, most, bytes)
+			more, err := l.readByHalves(ctx, half, max(most/2, 1), bytes)
 			if err != nil {
 				return nil, err
 			}

@@ -218,7 +218,10 @@ func (c *call) due() []*cell[Parked] {
 	return heads[:min(queues, len(heads))]
 }
 
-func readDue(c *call) error { return c.drain(c.due(), c.args[6].(int), c.args[7].(int)) }
+func readDue(c *call) error {
+	heads := c.due()
+	return c.drain(heads, share(c.args[6].(int), len(heads)), c.args[7].(int))
+}
 
 func listDue(c *call) error {
 	for _, q := range c.due() {
@@ -230,8 +233,11 @@ func listDue(c *call) error {
 
 func readHeads(c *call) error {
 	heads := slices.DeleteFunc(c.rowsAt(c.args[1].([]string), c.args[2].([]string), c.args[3].([]int64)), func(q *cell[Parked]) bool { return q == nil })
-	return c.drain(heads, c.args[4].(int), c.args[5].(int))
+	return c.drain(heads, share(c.args[4].(int), len(c.args[1].([]string))), c.args[5].(int))
 }
+
+// share is how many of so many rows each queue has.
+func share(rows, queues int) int { return max(rows/max(queues, 1), 1) }
 
 // drain returns heads and what follows them in their queues.
 func (c *call) drain(heads []*cell[Parked], limit, most int) error {
