@@ -558,14 +558,14 @@ func (co *comparison) step() {
 			return
 		}
 		co.each(func(s *side) { s.due(co.t) })
-		shift, rows := co.rng.IntN(1000), map[string][]parkedEvent{}
+		shift, most, rows := co.rng.IntN(1000), 1+co.rng.IntN(8), map[string][]parkedEvent{}
 		skip := rowKeys{topics: []string{}, keys: []string{}, places: []int64{}}
 		if co.rng.IntN(4) == 0 { // a queue that is in memory
 			skip = rowKeys{topics: []string{"orders"}, keys: []string{"a"}, places: []int64{0}}
 		}
 		co.both("due", func(s *side) any {
 			l := owned(s)
-			got, err := l.readLeased(co.t.Context(), s.relays[relay].sql.In(readDue), l.number, []string{}, 50, skip.topics, skip.keys, skip.places, 100, 1<<20)
+			got, err := l.readLeased(co.t.Context(), s.relays[relay].sql.In(readDue), l.number, []string{}, 50, skip.topics, skip.keys, skip.places, most, 1<<20)
 			if err != nil {
 				return err.Error()
 			}
@@ -591,7 +591,6 @@ func (co *comparison) step() {
 			slices.Sort(all)
 			return []any{all, reasonOf(err)}
 		})
-		most := 1 + co.rng.IntN(8)
 		co.both("due_of", func(s *side) any {
 			l, of := owned(s), heads[slices.Index(co.sides, s)]
 			got, err := l.readLeased(co.t.Context(), simStatements.In(readHeads), number, of.topics, of.keys, of.places, most, 1<<20)
