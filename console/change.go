@@ -33,12 +33,9 @@ var deeds = []deed{
 	{"cancel", "Cancel", "Cancelling", "Cancelled", true},
 }
 
-// deedOf is the deed of that name.
+// deedOf is the deed of that name, which is in the list.
 func deedOf(name string) deed {
-	if i := slices.IndexFunc(deeds, func(d deed) bool { return d.Name == name }); i >= 0 {
-		return deeds[i]
-	}
-	return deed{Name: name, Asks: name, Doing: name, Done: name}
+	return deeds[slices.IndexFunc(deeds, func(d deed) bool { return d.Name == name })]
 }
 
 // change is something that a user wants to do to many things. It is asked for twice: the first form says how much it would change, and

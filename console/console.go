@@ -70,8 +70,8 @@ type Console struct {
 	room  *waiting.Room
 	pages *template.Template
 	serve http.Handler
-	looks looks
-	tally tally
+	looks shared[overviewPage]
+	tally shared[counts]
 }
 
 // New returns a Console, or one error that names every problem of the configuration. It does not use the database. The pool's role needs
@@ -124,7 +124,6 @@ func New(pool *pgxpool.Pool, c Config) (*Console, error) {
 		"letteractions": func() []string { return []string{"replay", "discard"} },
 		"resumeactions": func() []string { return []string{"resume"} },
 		"deed":          deedOf,
-		"stuck":         stuck,
 		"letterquery":   func(f map[string]string) template.URL { return queryFor(letterFields, f) },
 		"waitquery":     func(f map[string]string) template.URL { return queryFor(waitFields, f) },
 		"letterhidden":  func() []string { return []string{"origin", "source", "event", "fingerprint"} },
@@ -258,7 +257,7 @@ func (c *Console) shownTo(v *visit, a answer) shown {
 	case a.counts != nil:
 		s.Counts = *a.counts
 	case a.page != "error":
-		s.Counts = c.tally.counts(v.Context(), c)
+		s.Counts, _ = c.tally.get(v.Context(), c.count) // it has no error, but counts that say so
 	}
 	return s
 }

@@ -3,7 +3,6 @@ package console
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/plain"
@@ -16,36 +15,14 @@ type counts struct{ Letters, Waiting, Paused string }
 // unknown are counts that could not be read.
 var unknown = counts{"?", "?", "?"}
 
-// tally keeps the last counts for a second: many pages may be open.
-type tally struct {
-	mu   sync.Mutex
-	last counts
-	at   time.Time
-}
-
-// counts counts for a page that has not read the whole state.
-func (t *tally) counts(ctx context.Context, c *Console) counts {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if time.Since(t.at) >= time.Second {
-		// The caller's end does not end it: others may wait for the same counts.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
-		defer cancel()
-		var err error
-		if t.last, err = c.readCounts(ctx); err != nil {
-			t.last = unknown
-			c.c.Logger.Error("console request failed", "path", "navigation", "error", err)
-		}
-		t.at = time.Now()
+// count counts for a page that has not read the whole state.
+func (c *Console) count(ctx context.Context, _ counts, _ time.Duration) (counts, error) {
+	n, err := c.readCounts(ctx)
+	if err != nil {
+		n = unknown
+		c.c.Logger.Warn("console did not look", "error", err)
 	}
-	return t.last
-}
-
-// forget has the next page count again.
-func (t *tally) forget() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.at = time.Time{}
+	return n, nil
 }
 
 func (c *Console) readCounts(ctx context.Context) (counts, error) {

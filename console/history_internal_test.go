@@ -161,7 +161,7 @@ func TestHistory_RunSamplesWhileNobodyLooks(t *testing.T) {
 	wait.Until(t, "a sample", func() bool {
 		c.looks.mu.Lock()
 		defer c.looks.mu.Unlock()
-		return len(c.looks.history) == 1
+		return len(c.looks.last.history) == 1
 	})
 	stop()
 	if err := <-ended; err != nil {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/plain"
@@ -38,12 +37,11 @@ type overviewPage struct {
 	LagError string // why they have not
 
 	Unowned     int // lanes
-	Stuck       int // of them, those that have events
+	NeedOwner   int // of them, those that have events
 	Troubled    int // relays
 	Silent      int // consumers without a node, though one should run
 	InRelays    string
 	InConsumers string
-	OpenLetters string
 	NoEmpty     bool // no segment of the log is empty
 	Counts      counts
 	Lag         int64 // of all consumers
@@ -51,6 +49,8 @@ type overviewPage struct {
 
 	Written, Recorded, Dead figure
 	Unpublished, Lagging    chart
+
+	history history // of the last hour
 }
 
 // figure is a counter's rate of now, and that of the last hour.
@@ -60,7 +60,7 @@ type figure struct {
 }
 
 func (c *Console) overview(v *visit) (answer, error) {
-	p, err := c.looks.overview(v.Context(), c)
+	p, err := c.looks.get(v.Context(), c.look)
 	if err != nil {
 		return answer{}, fmt.Errorf("read overview: %w", sqlschema.Explain(err, "grant the roles holdfast_operator and holdfast_reader (docs/operations.md)"))
 	}
@@ -69,16 +69,6 @@ func (c *Console) overview(v *visit) (answer, error) {
 		title = fmt.Sprintf("(%d) %s", n, title)
 	}
 	return answer{page: "overview", title: title, every: 5, counts: &p.Counts, data: p}, nil
-}
-
-// looks keeps the last look at the state, and what was counted in the last hour. Many may watch the overview: they share a look for a
-// second, and so a database in trouble is not asked more often.
-type looks struct {
-	mu      sync.Mutex
-	last    overviewPage
-	err     error
-	at      time.Time
-	history history
 }
 
 // lookedBefore is for how long a look at the owners of lanes is one of seconds ago: a relay that restarts takes longer.
@@ -94,7 +84,7 @@ func (c *Console) Run(ctx context.Context) error {
 	ticker := time.NewTicker(lookEvery)
 	defer ticker.Stop()
 	for {
-		if _, err := c.looks.overview(ctx, c); err != nil && ctx.Err() == nil {
+		if _, err := c.looks.get(ctx, c.look); err != nil && ctx.Err() == nil {
 			c.c.Logger.Warn("console did not look", "error", err)
 		}
 		select {
@@ -105,36 +95,29 @@ func (c *Console) Run(ctx context.Context) error {
 	}
 }
 
-func (l *looks) overview(ctx context.Context, c *Console) (overviewPage, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	age := time.Since(l.at)
-	if age < time.Second {
-		return l.last, l.err
-	}
-	// The caller's end does not end it: others may wait for the same look.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
-	defer cancel()
+// look reads the overview, and adds to the history of the last one.
+func (c *Console) look(ctx context.Context, last overviewPage, age time.Duration) (overviewPage, error) {
 	o := state.Options{Schema: c.c.Schema, Limits: state.DefaultLimits, Ends: c.c.EndsFunc}
 	if age < lookedBefore {
-		o.Before = l.last.After
+		o.Before = last.After
 	}
 	s, err := state.Read(ctx, plain.Of(c.pool), o)
 	if s.NoEnds != nil {
 		c.c.Logger.Warn("lag not read", "error", s.NoEnds)
 	}
 	withoutBroker(&s)
-	l.last, l.err, l.at = overviewOf(s, c.c.EndsFunc != nil), err, time.Now()
-	if err == nil {
-		now, err := readSample(ctx, state.Reader{DB: plain.Of(c.pool), Schema: c.c.Schema}, &l.last)
-		if err == nil {
-			l.history = l.history.add(now)
-		} else {
-			c.c.Logger.Warn("console did not look", "error", err)
-		}
-		l.last.draw(l.history)
+	p := overviewOf(s, c.c.EndsFunc != nil)
+	p.history = last.history
+	if err != nil {
+		return p, err
 	}
-	return l.last, l.err
+	if now, err := readSample(ctx, state.Reader{DB: plain.Of(c.pool), Schema: c.c.Schema}, &p); err == nil {
+		p.history = p.history.add(now)
+	} else {
+		c.c.Logger.Warn("console did not look", "error", err)
+	}
+	p.draw()
+	return p, nil
 }
 
 // readSample reads what is counted, beside what a look has seen.
@@ -163,7 +146,8 @@ func readSample(ctx context.Context, r state.Reader, p *overviewPage) (sample, e
 }
 
 // draw adds rates and charts.
-func (p *overviewPage) draw(h history) {
+func (p *overviewPage) draw() {
+	h := p.history
 	p.Written = figure{h.rate(written), h.perSecond("written", written)}
 	p.Recorded = figure{h.rate(recorded), h.perSecond("recorded", recorded)}
 	p.Dead = figure{h.rate(letters), h.perSecond("dead letters", letters)}
@@ -203,8 +187,8 @@ func overviewOf(s state.State, lags bool) overviewPage {
 		if l.Owner == "" {
 			p.Unowned++
 		}
-		if stuck(l) {
-			p.Stuck++
+		if l.NeedsOwner() {
+			p.NeedOwner++
 		}
 	}
 	for _, r := range s.Relays {
@@ -212,10 +196,8 @@ func overviewOf(s state.State, lags bool) overviewPage {
 			p.Troubled++
 		}
 	}
-	var letters int64
 	var relays consumerRow
 	for _, l := range s.Letters {
-		letters += l.Open
 		if l.Consumer == "" {
 			relays.Letters += l.Open
 		}
@@ -244,14 +226,8 @@ func overviewOf(s state.State, lags bool) overviewPage {
 	}
 	p.InRelays = counted(int64(s.Backlog.Waiting), s.Backlog.Waiting >= state.MostInRelays)
 	p.InConsumers = counted(waiting, cut)
-	p.OpenLetters = counted(letters, s.Looked >= state.MostEvents)
 	p.Counts = countsOf(s.Letters, s.Looked, s.Backlog.Waiting, waiting, cut, len(s.Paused))
 	return p
-}
-
-// stuck says that a lane has events and no owner.
-func stuck(l state.Lane) bool {
-	return l.Owner == "" && (l.Unread || l.Waiting > 0 || l.Scheduled > 0)
 }
 
 // add counts a partition of the consumer.

@@ -190,7 +190,7 @@ func (s *State) isPaused(p waiting.Pausable) bool {
 // unowned counts the lanes that have events and no owner.
 func (s *State) unowned() (lanes int) {
 	for _, l := range s.Lanes {
-		if l.Owner == "" && (l.Unread || l.Scheduled > 0 || l.Waiting > 0) {
+		if l.NeedsOwner() {
 			lanes++
 		}
 	}

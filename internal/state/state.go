@@ -137,6 +137,11 @@ type Lane struct {
 	HeldBy  string `db:"-" json:"held_by"`
 }
 
+// NeedsOwner says that the lane has events and no owner.
+func (l Lane) NeedsOwner() bool {
+	return l.Owner == "" && (l.Unread || l.Scheduled > 0 || l.Waiting > 0)
+}
+
 // WaitingText and the like are counts as people read them: with a plus for one that has reached its bound.
 func (l Lane) WaitingText() string { return AtMost(l.Waiting, MostRows) }
 

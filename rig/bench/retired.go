@@ -51,7 +51,7 @@ func measureRetired(ctx context.Context, e *env, r *report) error {
 	if err != nil {
 		return err
 	}
-	const warmUp = 4 * latencyRate
+	const warmUp = 25 * latencyRate // a broker that has just started answers late for some 20 s
 	before := int(e.pinned.Seconds() * latencyRate)
 	n := warmUp + before + int(e.giveUp.Seconds()*latencyRate)
 	l := newLatencies(e, n)

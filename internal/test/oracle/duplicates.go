@@ -194,7 +194,7 @@ func (b *book) question(suspects map[string]*suspect) {
 				now := try{at: e.At, by: who, claims: claims[hold{who, s.lane}]}
 				if len(s.tries) > 0 {
 					reason := s.why(now, func(t try) bool { return handed[hold{t.by, s.lane}] > t.handed }, func(t try) bool {
-						return b.adoptedBetween(s.lane, t.at, now.at)
+						return b.adoptedLast(s.lane, now.at).After(t.at)
 					})
 					if reason == "" && b.replayed(s.event) {
 						reason = LetterReplayed

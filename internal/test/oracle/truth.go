@@ -1,7 +1,6 @@
 package oracle
 
 import (
-	"slices"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/test/history"
@@ -105,7 +104,7 @@ func givenUpWhenSaid(b *book, found *findings) {
 			n := b.event(id)
 			for _, l := range b.letters[n] {
 				at, told := done[l.Command]
-				if told && l.Consumer == "" && (l.State == Open || l.State == Discarded) && !b.adoptedBetween(none, at, e.At) {
+				if told && l.Consumer == "" && (l.State == Open || l.State == Discarded) && !b.adoptedLast(none, e.At).After(at) {
 					found.add(SentAfter, "%s: %s began at %s, and the command %q was done at %s", b.name(n), e.Actor, clock(e.At), l.Command, clock(at))
 				}
 			}
@@ -139,7 +138,8 @@ func (b *book) failures() map[string]string {
 // clock is the time of day: a run is shorter than that.
 func clock(at time.Time) string { return at.UTC().Format("15:04:05.000") }
 
-// adoptedLast is when a restored copy was adopted last before a moment, zero if none was.
+// adoptedLast is when a restored copy was adopted last before a moment, as the log of a lane says, or of any if it is not known; zero if none
+// was.
 func (b *book) adoptedLast(lane int32, until time.Time) (last time.Time) {
 	for _, c := range b.adoptions {
 		if (lane == none || lane == int32(c.Lane)) && c.At.Before(until) && c.At.After(last) {
@@ -147,11 +147,4 @@ func (b *book) adoptedLast(lane int32, until time.Time) (last time.Time) {
 		}
 	}
 	return last
-}
-
-// adoptedBetween says whether a restored copy was adopted between two moments, as the log of a lane says, or of any if it is not known.
-func (b *book) adoptedBetween(lane int32, from, until time.Time) bool {
-	return slices.ContainsFunc(b.adoptions, func(c LaneChange) bool {
-		return (lane == none || lane == int32(c.Lane)) && c.At.After(from) && c.At.Before(until)
-	})
 }
