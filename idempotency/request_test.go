@@ -21,7 +21,7 @@ import (
 	"github.com/holdfast-go/holdfast/outbox"
 )
 
-// R1 to R49 and C1 to C10 in names of tests are rows of docs/design/idempotency.md, which says what each is about.
+// R1 to R49 and C1 to C10 in names of tests are rows of docs/project/idempotency.md, which says what each is about.
 
 // R1.
 func TestRequest_AMissingKeyIsRefused(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
-// Rows of docs/design/idempotency.md that are about what stands around the middleware, and about its options.
+// Rows of docs/project/idempotency.md that are about what stands around the middleware, and about its options.
 
 // R15.
 func TestRows_WhoseAccountWasRevokedGetsNoStoredAnswer(t *testing.T) {

@@ -6,7 +6,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 )
 
-// The mutation run asks this test (docs/mutation.md): what it finds must not depend on the day, and each mutant costs its time.
+// The mutation run asks this test (docs/project/mutation.md): what it finds must not depend on the day, and each mutant costs its time.
 func TestSimFixed_TheFirstSchedulesKeepThePromises(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()

@@ -20,6 +20,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/dlq"
+	"github.com/holdfast-go/holdfast/idempotency"
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/kafkago"
 	"github.com/holdfast-go/holdfast/outbox"
@@ -267,6 +268,30 @@ func Serve(pool *pgxpool.Pool, server *http.Server, in *inbox.Inbox, group inbox
 	p.Close()
 	pool.Close() // 3. It waits for every connection.
 	return err
+}
+
+// end snippet
+
+// snippet: route
+
+// Refunds makes POST /refunds safe to send again. account says which user a request comes from.
+func Refunds(pool *pgxpool.Pool, account func(*http.Request) (string, error)) (http.Handler, error) {
+	guard, err := idempotency.New(pool, idempotency.Config{Principal: account})
+	if err != nil {
+		return nil, err
+	}
+	refund := func(w http.ResponseWriter, r *http.Request) {
+		tx := idempotency.Tx(r.Context()) // commits together with the answer
+		_, err := tx.Exec(r.Context(), "insert into refunds (charge) values ($1)", r.FormValue("charge"))
+		if err != nil {
+			http.Error(w, "try again", http.StatusInternalServerError) // rolled back, and the key is free
+			return
+		}
+		w.WriteHeader(http.StatusCreated)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("POST /refunds", guard.Middleware(http.HandlerFunc(refund)))
+	return mux, nil
 }
 
 // end snippet

@@ -35,9 +35,8 @@ func TestQuickstart_EveryOrderGetsOneInvoice(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 2)
-	go func() { ended <- Publish(ctx, db.Pool, cluster.Brokers...) }()
-	go func() { ended <- Bill(ctx, db.Pool, cluster.Brokers...) }()
+	ended := make(chan error, 1)
+	go func() { ended <- Run(ctx, db.Pool, cluster.Brokers...) }()
 	const orders = 10
 	for i := range orders {
 		if err := PlaceOrder(ctx, db.Pool, Order{Customer: string(rune('a' + i%3)), Cents: 100}); err != nil {
@@ -48,10 +47,8 @@ func TestQuickstart_EveryOrderGetsOneInvoice(t *testing.T) {
 		t.Error(err)
 	}
 	stop()
-	for range cap(ended) {
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 	if n := pgtest.Count(t, db.Pool, "select count(distinct order_id) from invoices"); n != orders || n != pgtest.Count(t, db.Pool, "select count(*) from invoices") {
 		t.Errorf("%d orders of %d have an invoice, or one has two", n, orders)
@@ -83,7 +80,7 @@ func TestQuickstart_ARefundThatIsSentTwiceIsMadeOnce(t *testing.T) {
 	}
 }
 
-// The blocks of Go in the README, one after the other, are a package that compiles: no name comes out of nowhere.
+// The block of Go in the README is a package that compiles: no name comes out of nowhere.
 func TestQuickstart_TheCodeOfTheREADMECompilesAsItStands(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../README.md")
@@ -100,8 +97,8 @@ func TestQuickstart_TheCodeOfTheREADMECompilesAsItStands(t *testing.T) {
 	for _, b := range blocks {
 		code += "\n" + b[1]
 	}
-	if len(blocks) != 4 {
-		t.Errorf("the README has %d blocks of Go, want producer, relay, consumer and route", len(blocks))
+	if len(blocks) != 1 {
+		t.Errorf("the README has %d blocks of Go, want one: producer, relay and consumer", len(blocks))
 	}
 	if out, err := compile(t, code); err != nil {
 		t.Errorf("%v: %s", err, out)

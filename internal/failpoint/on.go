@@ -2,7 +2,7 @@
 
 // Package failpoint marks the places between two steps where it matters that a process may end. In a program that is
 // built with the tag failpoints, an environment variable can kill, stall, freeze, stop or panic the process
-// there; docs/failpoints.md says how. In every other program the package is empty, and links nothing.
+// there; docs/project/failpoints.md says how. In every other program the package is empty, and links nothing.
 package failpoint
 
 import (

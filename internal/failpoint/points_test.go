@@ -109,7 +109,7 @@ func TestPoints_EveryPointIsHitSomewhereAndOnlyDeclaredOnesAre(t *testing.T) {
 }
 
 func TestPoints_TheDocumentListsEveryPointAsTheCodeDeclaresIt(t *testing.T) {
-	const path = root + "/docs/failpoints.md"
+	const path = root + "/docs/project/failpoints.md"
 	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)

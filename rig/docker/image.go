@@ -13,7 +13,7 @@ import (
 )
 
 // digests pins images by what they contain, by name and tag: "postgres:18" is "sha256:…". A registry can give a tag to
-// another image at any time. docs/releasing.md#images says how to look a digest up, and which images have none here.
+// another image at any time. docs/project/releasing.md#images says how to look a digest up, and which images have none here.
 var digests = map[string]string{}
 
 // DigestsVar names images with their digests, before those that the code pins, separated by commas:

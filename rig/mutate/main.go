@@ -4,7 +4,7 @@
 //	go run ./rig/mutate -only 'relay/(cursor|log)' -v
 //	go run ./rig/mutate -statements -only dlq
 //
-// It runs at the top of the repository. docs/mutation.md says what it changes, how it chooses tests, and what its report means.
+// It runs at the top of the repository. docs/project/mutation.md says what it changes, how it chooses tests, and what its report means.
 // Nothing in the checkout is edited: all mutants of a package are compiled into one test binary, by go's -overlay, and a
 // variable of the environment turns one of them on.
 package main

@@ -15,7 +15,7 @@ const downloadVersion = "18.3.0"
 // pinnedSums are the SHA-256 sums of the archives that may be unpacked and run, by version and platform. The archive's
 // host serves a checksum too, which protects against nothing: whoever changes the one changes the other.
 //
-// docs/releasing.md#the-binaries-of-postgresql says how a new version gets its sums.
+// docs/project/releasing.md#the-binaries-of-postgresql says how a new version gets its sums.
 var pinnedSums = map[string]string{
 	"18.3.0 darwin-amd64":       "cb68c57232945f5e74db946e6077d70cec56bfed35959b21acc750cc80ca0977",
 	"18.3.0 darwin-arm64v8":     "a18ec9ec6a905e04f5a08a8f7870bddadd635feb54dee332a3daf80fada3cb1a",

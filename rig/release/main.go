@@ -6,6 +6,7 @@
 //	go run ./rig/release -version v0.2.0 -tag        # signs tags of the commit; the tree must be as it was committed
 //	go run ./rig/release                             # go mod tidy in all modules, between releases
 //	go run ./rig/release -check                      # says whether that would change something
+//	go run ./rig/release -use ../shop                # has the module in ../shop take all modules from this clone
 //
 // Modules of the repository require each other at the version of the release, so each is tidied with the ones before it
 // served from a folder, and go.sum has the sums that the tags will have.
@@ -30,6 +31,7 @@ func main() {
 	flag.StringVar(&o.version, "version", unreleased, "the version that all modules get")
 	flag.BoolVar(&o.check, "check", false, "write nothing, and fail where something would change")
 	flag.BoolVar(&o.tag, "tag", false, "make the tags, where the tree is as the release would write it")
+	flag.StringVar(&o.use, "use", "", "the folder of a module of yours: write replace lines into its go.mod, so that it takes all modules from this clone, and do nothing else")
 	flag.StringVar(&o.sbom, "sbom", "", "the folder to write bills of materials into")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -44,13 +46,16 @@ func main() {
 type options struct {
 	version    string
 	check, tag bool
-	sbom       string
+	sbom, use  string
 }
 
 func run(ctx context.Context, o options) error {
 	root, err := rootDir(ctx)
 	if err != nil {
 		return err
+	}
+	if o.use != "" {
+		return use(root, o.use)
 	}
 	work, err := os.MkdirTemp("", "holdfast-release-")
 	if err != nil {

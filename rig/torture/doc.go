@@ -1,6 +1,6 @@
 //go:build linux
 
-// Torture runs holdfast under faults, and reports what became of every event. See docs/torture.md.
+// Torture runs holdfast under faults, and reports what became of every event. See docs/project/torture.md.
 //
 //	go run ./rig/torture -for 3m
 //

@@ -87,7 +87,7 @@ func TestFaultsBrokers_TheDocumentSaysWhatBrokerFaultsDoWithThree(t *testing.T) 
 	_, table, found := strings.Cut(document(t), "| fault | with three brokers |")
 	table, _, ended := strings.Cut(table, "\n\n")
 	if !found || !ended {
-		t.Fatal("docs/torture.md has no such table")
+		t.Fatal("docs/project/torture.md has no such table")
 	}
 	var patterns []string
 	for line := range strings.Lines(table) {

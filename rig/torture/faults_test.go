@@ -59,7 +59,7 @@ func TestFaults_EveryAlarmIsALineThatTheLibraryLogs(t *testing.T) {
 // The page says how many faults there are, and how many of them need PgBouncer or are made only where they are asked for.
 func TestFaults_ThePageSaysHowManyThereAre(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "torture.md"))
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "project", "torture.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +76,7 @@ func TestFaults_ThePageSaysHowManyThereAre(t *testing.T) {
 	}
 	want := fmt.Sprintf("There are %d now (`go run ./rig/torture -list`): %d need PgBouncer, and %d are made only where they are asked for.", all, bouncer, long)
 	if !strings.Contains(strings.Join(strings.Fields(string(page)), " "), want) {
-		t.Errorf("docs/torture.md does not say %q", want)
+		t.Errorf("docs/project/torture.md does not say %q", want)
 	}
 }
 
@@ -183,10 +183,10 @@ func TestFaults_EveryLinkFaultSaysWhatItHits(t *testing.T) {
 	}
 }
 
-// document is docs/torture.md.
+// document is docs/project/torture.md.
 func document(t *testing.T) string {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/torture.md")
+	text, err := os.ReadFile("../../docs/project/torture.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -196,7 +196,7 @@ func document(t *testing.T) string {
 func TestFaults_TheDocumentSaysWhenLeasesAndSessionsEnd(t *testing.T) {
 	t.Parallel()
 	if want := fmt.Sprintf("Leases are %g s, sessions %g s", lease.Seconds(), session.Seconds()); !strings.Contains(document(t), want) {
-		t.Errorf("docs/torture.md does not say %q", want)
+		t.Errorf("docs/project/torture.md does not say %q", want)
 	}
 }
 
@@ -205,7 +205,7 @@ func TestFaults_TheDocumentNamesTheFaultsThatAreHeldToAnAlarm(t *testing.T) {
 	_, list, found := strings.Cut(document(t), "O11 holds these to an alarm:")
 	list, _, ended := strings.Cut(list, ".\n")
 	if !found || !ended {
-		t.Fatal("docs/torture.md has no such list")
+		t.Fatal("docs/project/torture.md has no such list")
 	}
 	said := regexp.MustCompile("`([a-z-]+)`").FindAllStringSubmatch(list, -1)
 	var named, held []string

@@ -21,7 +21,7 @@ func Without(t testing.TB, need, remedy string, err error) {
 }
 
 // InShort skips a test under -short, wherever it runs. why says what takes long, or what of the test depends on how busy
-// the machine is. docs/testing.md says where such a test runs.
+// the machine is. docs/project/testing.md says where such a test runs.
 func InShort(t testing.TB, why string) {
 	t.Helper()
 	if testing.Short() {

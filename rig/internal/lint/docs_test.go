@@ -152,15 +152,23 @@ func TestDocs_EveryPathUnderDocsThatIsNamedAnywhereExists(t *testing.T) {
 	}
 }
 
-// Every page is one click away from the index.
-func TestDocs_TheIndexOfTheDocumentationListsEveryPage(t *testing.T) {
-	listed := map[string]bool{"docs/README.md": true}
-	for _, m := range link.FindAllStringSubmatch(read(t, "docs/README.md"), -1) {
-		listed[path.Join("docs", m[1])] = true
-	}
-	for _, doc := range documents(t) {
-		if strings.HasPrefix(doc, "docs/") && !listed[doc] {
-			t.Errorf("docs/README.md does not list %s", doc)
+// Every page is one click away from the index: from that of users, or that of contributors.
+func TestDocs_TheIndexesOfTheDocumentationListEveryPage(t *testing.T) {
+	for _, index := range []string{"docs/README.md", "docs/project/README.md"} {
+		listed := map[string]bool{index: true}
+		for _, m := range link.FindAllStringSubmatch(read(t, index), -1) {
+			listed[path.Join(path.Dir(index), m[1])] = true
+		}
+		pages := 0
+		for _, doc := range documents(t) {
+			if strings.HasPrefix(doc, "docs/") && strings.HasPrefix(doc, "docs/project/") == (index == "docs/project/README.md") {
+				if pages++; !listed[doc] {
+					t.Errorf("%s does not list %s", index, doc)
+				}
+			}
+		}
+		if pages < 10 {
+			t.Errorf("%s is to list only %d pages: the search has gone blind", index, pages)
 		}
 	}
 }

@@ -18,7 +18,7 @@ func TestImages_TheDocumentationSaysWhichImagesHaveADigest(t *testing.T) {
 		digests[m[1]] = m[2]
 	}
 	said := map[string]string{}
-	for _, m := range regexp.MustCompile("(?m)^\\| `([^`]+:[^`]+)` \\| (none|`sha256:[0-9a-f]{64}`) \\|$").FindAllStringSubmatch(read(t, "docs/releasing.md"), -1) {
+	for _, m := range regexp.MustCompile("(?m)^\\| `([^`]+:[^`]+)` \\| (none|`sha256:[0-9a-f]{64}`) \\|$").FindAllStringSubmatch(read(t, "docs/project/releasing.md"), -1) {
 		said[m[1]] = strings.Trim(m[2], "`")
 	}
 	images := imagesOf(t)
@@ -28,12 +28,12 @@ func TestImages_TheDocumentationSaysWhichImagesHaveADigest(t *testing.T) {
 			want = "none"
 		}
 		if said[image] != want {
-			t.Errorf("docs/releasing.md says that the digest of %s is %q, and it is %s", image, said[image], want)
+			t.Errorf("docs/project/releasing.md says that the digest of %s is %q, and it is %s", image, said[image], want)
 		}
 	}
 	for image := range said {
 		if !slices.Contains(images, image) {
-			t.Errorf("docs/releasing.md names %s, which nothing runs", image)
+			t.Errorf("docs/project/releasing.md names %s, which nothing runs", image)
 		}
 	}
 }

@@ -93,7 +93,7 @@ func definedTests(t *testing.T) map[string]bool {
 }
 
 func TestRequirements_EveryRequirementNamesTestsThatExist(t *testing.T) {
-	page, defined := read(t, "docs/design/requirements.md"), definedTests(t)
+	page, defined := read(t, "docs/project/requirements.md"), definedTests(t)
 	said := map[string]map[string]bool{}
 	for _, document := range []string{"000", "001", "002", "003", "004"} {
 		said[document] = map[string]bool{}
@@ -124,13 +124,13 @@ func TestRequirements_EveryRequirementNamesTestsThatExist(t *testing.T) {
 	for _, entry := range drawn(t, "requirements.txt") {
 		n++
 		if !said[entry[0]][entry[2]] {
-			t.Errorf("docs/design/requirements.md has no row of document %s, %s: %s", entry[0], entry[1], entry[2])
+			t.Errorf("docs/project/requirements.md has no row of document %s, %s: %s", entry[0], entry[1], entry[2])
 		}
 		delete(said[entry[0]], entry[2])
 	}
 	for document, rest := range said {
 		for words := range rest {
-			t.Errorf("docs/design/requirements.md has %q, which is not drawn from document %s", words, document)
+			t.Errorf("docs/project/requirements.md has %q, which is not drawn from document %s", words, document)
 		}
 	}
 	if n < 110 {
@@ -145,8 +145,8 @@ func TestRequirements_NoRowOfTheFinerRequirementsIsMissing(t *testing.T) {
 		file, section string
 		rows          map[string]int
 	}{
-		{"docs/design/idempotency.md", "## Rows and tests", map[string]int{"R": 49, "C": 10}},
-		{"docs/design/webhook-rules.md", "# Webhook rules", map[string]int{"W": 25}},
+		{"docs/project/idempotency.md", "## Rows and tests", map[string]int{"R": 49, "C": 10}},
+		{"docs/project/webhook-rules.md", "# Webhook rules", map[string]int{"W": 25}},
 	} {
 		said := map[string]bool{}
 		for _, row := range rowsOf(section(t, "\n"+read(t, page.file), page.section)) {
@@ -178,7 +178,7 @@ func TestRequirements_NoRowOfTheFinerRequirementsIsMissing(t *testing.T) {
 
 // The matrix of failures: what a reader looks for has a row, and each row has effect, answer, next try and a test.
 func TestRequirements_TheFailureMatrixHasEveryRowAndNamesItsTest(t *testing.T) {
-	matrix, defined := section(t, read(t, "docs/design/idempotency.md"), "## When something fails"), definedTests(t)
+	matrix, defined := section(t, read(t, "docs/project/idempotency.md"), "## When something fails"), definedTests(t)
 	var events []string
 	for _, row := range rowsOf(matrix) {
 		if row[0] == "what happens" {
@@ -217,8 +217,8 @@ func TestRequirements_ThePagesSayWhatTheDocumentsAskThemTo(t *testing.T) {
 		file, section string
 		words         []string
 	}{
-		{"docs/design/idempotency.md", "## In short", []string{"**Key source.**", "**Store.**", "Postgres", "Redis", "**TTL.**", "24 hours", "**Replay.**", "same status", "**Claim and commit.**", "one transaction"}},
-		{"docs/design/idempotency.md", "## For each operation", []string{"`POST /payments`", "`POST /payments/{id}/void`", "`POST /refunds`", "webhook", "TTL", "while it runs", "after success", "after a failure"}},
+		{"docs/project/idempotency.md", "## In short", []string{"**Key source.**", "**Store.**", "Postgres", "Redis", "**TTL.**", "24 hours", "**Replay.**", "same status", "**Claim and commit.**", "one transaction"}},
+		{"docs/project/idempotency.md", "## For each operation", []string{"`POST /payments`", "`POST /payments/{id}/void`", "`POST /refunds`", "webhook", "TTL", "while it runs", "after success", "after a failure"}},
 		{"docs/operations/idempotency.md", "## What a failure leaves", []string{"the answer arrives", "the answer is lost", "the effect is there", "the effect is not there"}},
 		{"docs/guides/idempotent-requests.md", "## How long", []string{"30 d", "7 d", "24 h", "`Guard.Run` cleans up"}},
 	} {

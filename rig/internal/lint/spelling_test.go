@@ -7,7 +7,7 @@ import (
 )
 
 // otherSpellings are names of metrics and of attributes of logs and spans that were in use beside the ones we chose: the names of the
-// observability contract in document 004. docs/decisions.md has the reasons.
+// observability contract in document 004. docs/project/decisions.md has the reasons.
 var otherSpellings = map[string]*regexp.Regexp{
 	"idempotent.replayed":              regexp.MustCompile(`\bidempotent[._]replays\b`),
 	"idempotent.conflict":              regexp.MustCompile(`\bidempotent[._]conflicts\b`),
@@ -19,7 +19,7 @@ var otherSpellings = map[string]*regexp.Regexp{
 }
 
 // mayNameOthers are files that say what a name was called, or what the documents call it.
-var mayNameOthers = []string{"CHANGELOG.md", "docs/decisions.md", "docs/reference/requirement-names.md", "docs/design/requirements.md", "rig/internal/lint/spelling_test.go", "rig/internal/lint/requirements_test.go"}
+var mayNameOthers = []string{"CHANGELOG.md", "docs/project/decisions.md", "docs/reference/requirement-names.md", "docs/project/requirements.md", "rig/internal/lint/spelling_test.go", "rig/internal/lint/requirements_test.go"}
 
 func spelledOtherwise(text string) (found []string) {
 	for ours, others := range otherSpellings {

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/mod/modfile"
+
+	"github.com/holdfast-go/holdfast/internal/test/skip"
+)
+
+// The program of the page for beginners, with an adapter beside it, in a folder of its own.
+func TestUse_AModuleOutsideTakesAllFromTheClone(t *testing.T) {
+	skip.InShort(t, "it takes 10 s beside the others")
+	needProxy(t)
+	root, err := rootDir(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	program, err := os.ReadFile(filepath.Join(root, "examples/hello/own/main.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, "main.go"), string(program))
+	write(t, filepath.Join(dir, "traces.go"), "package main\n\nimport _ \""+holdfast+"/contrib/otel\"\n")
+	write(t, filepath.Join(dir, "go.mod"), "module example.com/shop\n\ngo 1.25.0\n\nreplace "+holdfast+" => ../old\n\nreplace example.com/other => ../other\n")
+	if err := run(t.Context(), options{use: dir}); err != nil {
+		t.Fatal(err)
+	}
+	alone := append(os.Environ(), "GOWORK=off")
+	for _, args := range [][]string{{"mod", "tidy"}, {"build", "-o", os.DevNull, "."}} {
+		if _, err := output(t.Context(), dir, alone, "go", args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	from, err := output(t.Context(), dir, alone, "go", "list", "-m", "-f", "{{.Path}} {{.Dir}}", holdfast, holdfast+"/contrib/otel")
+	if want := holdfast + " " + root + "\n" + holdfast + "/contrib/otel " + filepath.Join(root, "contrib/otel") + "\n"; err != nil || from != want {
+		t.Errorf("it takes\n%s\nwant\n%s\n%v", from, want, err)
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := modfile.Parse("go.mod", text, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	replaced := map[string]int{}
+	for _, r := range file.Replace {
+		replaced[r.Old.Path]++
+		if name := strings.TrimPrefix(r.Old.Path, holdfast+"/"); private(name) {
+			t.Errorf("it replaces %s, which nobody requires", r.Old.Path)
+		}
+	}
+	for _, m := range []string{holdfast, holdfast + "/contrib/franz", holdfast + "/cmd/holdfast", "example.com/other"} {
+		if replaced[m] != 1 {
+			t.Errorf("it replaces %s %d times, want once", m, replaced[m])
+		}
+	}
+}
+
+func TestUse_AFolderThatIsNoModuleIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	if err := run(t.Context(), options{use: dir}); err == nil || !strings.Contains(err.Error(), "go mod init") {
+		t.Errorf("a folder without go.mod: %v", err)
+	}
+	write(t, filepath.Join(dir, "go.mod"), "module")
+	if err := run(t.Context(), options{use: dir}); err == nil || !strings.Contains(err.Error(), "go.mod:1") {
+		t.Errorf("a go.mod that is none: %v", err)
+	}
+	root, err := rootDir(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.ReadFile(filepath.Join(root, "go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := run(t.Context(), options{use: root}); err == nil || !strings.Contains(err.Error(), "beside each other") {
+		t.Errorf("the clone itself: %v", err)
+	}
+	if after, err := os.ReadFile(filepath.Join(root, "go.mod")); err != nil || string(after) != string(before) {
+		t.Errorf("its go.mod was changed: %v", err)
+	}
+}
