@@ -124,6 +124,7 @@ func New(pool *pgxpool.Pool, c Config) (*Console, error) {
 		"letteractions": func() []string { return []string{"replay", "discard"} },
 		"resumeactions": func() []string { return []string{"resume"} },
 		"deed":          deedOf,
+		"listed":        c.listed,
 		"letterquery":   func(f map[string]string) template.URL { return queryFor(letterFields, f) },
 		"waitquery":     func(f map[string]string) template.URL { return queryFor(waitFields, f) },
 		"letterhidden":  func() []string { return []string{"origin", "source", "event", "fingerprint"} },

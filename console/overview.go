@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"html/template"
 	"math"
 	"strings"
 	"time"
@@ -228,6 +229,32 @@ func overviewOf(s state.State, lags bool) overviewPage {
 	p.InConsumers = counted(waiting, cut)
 	p.Counts = countsOf(s.Letters, s.Looked, s.Backlog.Waiting, waiting, cut, len(s.Paused))
 	return p
+}
+
+// listing is where a list is, and what a link to it says.
+type listing struct {
+	Href template.URL // it is encoded
+	Name string
+}
+
+// listed is where a need is listed, nil if nowhere.
+func (c Config) listed(l state.List) *listing {
+	filter := template.URL(queryOf("origin", l.Origin, "consumer", l.Consumer, "topic", l.Topic))
+	at := template.URL(c.Prefix)
+	switch l.Of {
+	case state.OfLetters:
+		return &listing{at + "/letters" + filter, "Dead letters"}
+	case state.OfWaiting:
+		return &listing{at + "/waiting" + filter, "Waiting"}
+	case state.OfPaused:
+		return &listing{at + "/paused", "Paused"}
+	case state.OfLanes:
+		return &listing{"#lanes-of", "Lanes"}
+	case state.OfConsumers:
+		return &listing{"#consumers-of", "Consumers"}
+	case state.OfNothing:
+	}
+	return nil
 }
 
 // add counts a partition of the consumer.

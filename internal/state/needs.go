@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
+	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/internal/terminal"
 	"github.com/holdfast-go/holdfast/waiting"
 )
@@ -17,7 +19,27 @@ import (
 type Need struct {
 	Says    string // one sentence, or two
 	Command string // a shell command that shows more of it, or ends it
+	See     List   // where it is listed, for those who show lists; zero if nowhere
 }
+
+// List is a list of what holdfast has, or the part of it that is of an origin, a consumer or a topic, where they are not "".
+type List struct {
+	Of                      ListOf
+	Origin, Consumer, Topic string
+}
+
+// ListOf is what a list has.
+type ListOf int
+
+// What a need may be listed among.
+const (
+	OfNothing ListOf = iota
+	OfLetters
+	OfWaiting
+	OfPaused
+	OfLanes
+	OfConsumers
+)
 
 // Apart says that Says does not have the command.
 func (n Need) Apart() bool { return !strings.Contains(n.Says, n.Command) }
@@ -46,66 +68,73 @@ const lockedLong = 5
 // HeldLong is the age in seconds from which a transaction counts as the cause of a full log. Younger ones come and go.
 const HeldLong = 60
 
-// Needs lists what needs a person, the most general first. Of what was not read it says nothing but that.
+// Needs lists what needs a person: what keeps all events first, then what keeps those of a lane, a topic or a consumer, then dead letters, and last what a
+// person has paused. Of what was not read it says nothing but that.
 func (s *State) Needs(l Limits) []Need {
 	all := []Need{}
-	add := func(command, format string, args ...any) {
+	add := func(see List, command, format string, args ...any) {
 		for i, arg := range args {
 			if text, ok := arg.(string); ok {
 				args[i] = terminal.Clean(text)
 			}
 		}
-		all = append(all, Need{fmt.Sprintf(format, args...), terminal.Clean(command)})
+		all = append(all, Need{fmt.Sprintf(format, args...), terminal.Clean(command), see})
 	}
 	if s.Drift != nil {
-		add("holdfast check", "holdfast check fails, so what is shown here may be incomplete: %s; docs/operations/runbooks.md, 'Schema drift', says how to repair it", strings.ReplaceAll(s.Drift.Error(), "\n", "; "))
+		add(List{}, "holdfast check", "holdfast check fails, so what is shown here may be incomplete: %s; docs/operations/runbooks.md, 'Schema drift', says how to repair it", strings.ReplaceAll(s.Drift.Error(), "\n", "; "))
 	}
 	for _, u := range s.Unread {
-		add("holdfast check", "status cannot read %s: %s", u.Part, u.Err.Error())
+		add(List{}, "holdfast check", "status cannot read %s: %s", u.Part, u.Err.Error())
 	}
 	if s.History != nil && !slices.Contains(s.History, History{true}) {
-		add("holdfast adopt --yes", "this database is a restored copy, or was moved, so relays refuse to run: stop them all, then run holdfast adopt --yes")
+		add(List{}, "holdfast adopt --yes", "this database is a restored copy, or was moved, so relays refuse to run: stop them all, then run holdfast adopt --yes")
 	}
-	for _, p := range s.Paused {
-		add("holdfast resume"+Flags(p.Of())+" --reason WHY", "%s is paused for %s, by %s", p.Of().String(), Span(p.Seconds), p.By)
-	}
-	s.needsOfLetters(add)
-	s.needsOfHeld(add)
 	s.needsOfLanes(add, l)
-	for _, w := range s.Long {
-		add("holdfast waiting groups --origin relay", "lane %d has %s that %s waited for more than %s", w.Lane, terminal.Count(w.Events, "event"), terminal.Verb(w.Events, "has", "have"), spoken(l.Waiting))
-	}
-	if n := s.openLetters(""); n > 0 {
-		add("holdfast dlq list --origin relay", "the relay has %s", terminal.Count(n, "open dead letter"))
-	}
 	if s.Full() {
 		for _, n := range whyFull(s.LogHolders, s.Behind) {
-			add(n.Command, "no segment of the log is empty: %s", n.Says)
-		}
-	}
-	s.needsOfConsumers(add, l)
-	for _, b := range s.Backfills {
-		if b.Waiting() && !s.isPaused(waiting.Pausable{Consumer: b.Consumer}) {
-			add("holdfast waiting groups --consumer "+terminal.Quote(b.Consumer), "the backfill of consumer %s waits: %s", b.Consumer, b.Waits)
-		}
-	}
-	if s.NoEnds != nil {
-		add("holdfast doctor --brokers HOST:PORT", "Kafka does not say where the partitions end, so the lag of consumers is not known: %s", s.NoEnds.Error())
-	}
-	for _, p := range s.Positions {
-		if p.Held != "" {
-			add("holdfast status --brokers HOST:PORT", "consumer %s holds partition %d of topic %s: %s", p.Consumer, p.Partition, p.Topic, p.Held)
+			add(List{Of: OfLanes}, n.Command, "no segment of the log is empty: %s", n.Says)
 		}
 	}
 	if relay, lanes := SameName(s.Before, s.After); relay != "" {
 		n := SameNameNeed(relay, lanes)
-		add(n.Command, "%s", n.Says)
+		add(List{Of: OfLanes}, n.Command, "%s", n.Says)
+	}
+	s.needsOfHeld(add)
+	for _, w := range s.Long {
+		add(List{Of: OfWaiting, Origin: dlq.OriginRelay}, "holdfast waiting groups --origin relay", "lane %d has %s that %s waited for more than %s", w.Lane, terminal.Count(w.Events, "event"), terminal.Verb(w.Events, "has", "have"), spoken(l.Waiting))
+	}
+	s.needsOfConsumers(add, l)
+	for _, p := range s.Positions {
+		if p.Held != "" {
+			add(List{Of: OfConsumers}, "holdfast status --brokers HOST:PORT", "consumer %s holds partition %d of topic %s: %s", p.Consumer, p.Partition, p.Topic, p.Held)
+		}
+	}
+	for _, b := range s.Backfills {
+		if b.Waiting() && !s.isPaused(waiting.Pausable{Consumer: b.Consumer}) {
+			add(ofConsumer(OfWaiting, b.Consumer), "holdfast waiting groups --consumer "+terminal.Quote(b.Consumer), "the backfill of consumer %s waits: %s", b.Consumer, b.Waits)
+		}
+	}
+	if s.NoEnds != nil {
+		add(List{}, "holdfast doctor --brokers HOST:PORT", "Kafka does not say where the partitions end, so the lag of consumers is not known: %s", s.NoEnds.Error())
+	}
+	s.needsOfLetters(add)
+	for _, p := range s.Paused {
+		why := ""
+		if p.Reason != "" {
+			why = " (" + strconv.Quote(p.Reason) + ")"
+		}
+		add(List{Of: OfPaused}, "holdfast resume"+Flags(p.Of())+" --reason WHY", "%s is paused for %s, by %s%s", p.Of().String(), Span(p.Seconds), p.By, why)
 	}
 	return all
 }
 
 // adder adds a need. Strings among the arguments are made safe for a terminal.
-type adder func(command, format string, args ...any)
+type adder func(see List, command, format string, args ...any)
+
+// ofConsumer is a list of events of a consumer.
+func ofConsumer(of ListOf, consumer string) List {
+	return List{Of: of, Origin: dlq.OriginInbox, Consumer: consumer}
+}
 
 func (s *State) openLetters(consumer string) (n int64) {
 	for _, l := range s.Letters {
@@ -117,8 +146,16 @@ func (s *State) openLetters(consumer string) (n int64) {
 }
 
 func (s *State) needsOfLetters(add adder) {
+	if n := s.openLetters(""); n > 0 {
+		add(List{Of: OfLetters, Origin: dlq.OriginRelay}, "holdfast dlq list --origin relay", "the relay has %s", terminal.Count(n, "open dead letter"))
+	}
+	for _, c := range s.Consumers {
+		if c.Letters > 0 {
+			add(ofConsumer(OfLetters, c.Consumer), "holdfast dlq list --consumer "+terminal.Quote(c.Consumer), "consumer %s has %s", c.Consumer, terminal.Count(c.Letters, "open dead letter"))
+		}
+	}
 	if s.Looked >= MostEvents {
-		add("holdfast dlq groups", "%d or more dead letters are open or being re-delivered; only the first %d are counted here", MostEvents, MostEvents)
+		add(List{Of: OfLetters}, "holdfast dlq groups", "%d or more dead letters are open or being re-delivered; only the first %d are counted here", MostEvents, MostEvents)
 	}
 }
 
@@ -137,15 +174,15 @@ func (s *State) needsOfHeld(add adder) {
 	}
 	for _, topic := range topics {
 		n := waits[topic]
-		add("holdfast waiting give-up --help", "topic %s is missing, or the relay may not write to it: create it or grant the rights; %s %s for it. If it will not come back: holdfast waiting give-up --help",
+		add(List{Of: OfWaiting, Origin: dlq.OriginRelay, Topic: topic}, "holdfast waiting give-up --help", "topic %s is missing, or the relay may not write to it: create it or grant the rights; %s %s for it. If it will not come back: holdfast waiting give-up --help",
 			topic, terminal.Count(n, "event"), terminal.Verb(n, "waits", "wait"))
 	}
 }
 
 func (s *State) needsOfLanes(add adder, l Limits) {
-	if n := s.unowned(); n > 0 && s.Relays != nil {
+	if lanes := s.unowned(); len(lanes) > 0 && s.Relays != nil {
 		why := whyUnowned(len(s.Relays) > 0, s.LaneHolders)
-		add(why.Command, "%s %s events and no owner%s", terminal.Count(n, "lane"), terminal.Verb(n, "has", "have"), why.Says)
+		add(List{Of: OfLanes}, why.Command, "%s %s events and no owner%s", laneList(lanes), terminal.Verb(len(lanes), "has", "have"), why.Says)
 	}
 	type cause struct{ owner, trouble string }
 	var causes []cause
@@ -165,44 +202,55 @@ func (s *State) needsOfLanes(add adder, l Limits) {
 		lanes := late[c]
 		says := fmt.Sprintf("%s %s events that are not published, the oldest of them for %s", laneList(lanes), terminal.Verb(len(lanes), "has", "have"), Span(oldest[c]))
 		if c.trouble != "" {
-			add("holdfast doctor --brokers HOST:PORT", "%s: relay %s gets no answer from the broker: check its address, its credentials and the network: %s", says, c.owner, c.trouble)
+			add(List{Of: OfLanes}, "holdfast doctor --brokers HOST:PORT", "%s: relay %s gets no answer from the broker: check its address, its credentials and the network: %s", says, c.owner, c.trouble)
 			continue
 		}
-		add("holdfast doctor", "%s: the log of relay %s says what it waits for; if that is nothing, it is not fast enough: start more relays", says, c.owner)
+		add(List{Of: OfLanes}, "holdfast doctor", "%s: the log of relay %s says what it waits for; if that is nothing, it is not fast enough: start more relays", says, c.owner)
 	}
 }
 
 func (s *State) needsOfConsumers(add adder, l Limits) {
 	for _, c := range s.Consumers {
 		name := terminal.Quote(c.Consumer)
-		if c.Letters > 0 {
-			add("holdfast dlq list --consumer "+name, "consumer %s has %s", c.Consumer, terminal.Count(c.Letters, "open dead letter"))
-		}
-		if exceeds(c.Oldest, l.Waiting) {
-			add("holdfast waiting list --consumer "+name+" --heads", "consumer %s has %s waiting events of %s keys, the oldest for %s", c.Consumer,
-				c.WaitingText(), c.KeysText(), Span(c.Oldest))
+		if c.Node.Consumer != "" && c.Node.Gone() {
+			lag, forget := "", Psql(c.Node.Forget(s.Schema))
+			if n := s.lag(c.Consumer); n > 0 {
+				lag = fmt.Sprintf(", and %s %s not consumed", terminal.Count(n, "offset"), terminal.Verb(n, "is", "are"))
+			}
+			add(List{Of: OfConsumers}, forget, "consumer %s: no node has been heard of for %s, so its events wait%s: start one; only if nobody needs the consumer any more: %s",
+				c.Consumer, Span(c.Node.Silent), lag, forget)
 		}
 		if c.Overdue > 0 {
-			add("holdfast waiting groups --consumer "+name, "consumer %s has waiting events that were due %s ago, and no node takes them: start a node of this consumer that handles their types",
+			add(ofConsumer(OfWaiting, c.Consumer), "holdfast waiting groups --consumer "+name, "consumer %s has waiting events that were due %s ago, and no node takes them: start a node of this consumer that handles their types",
 				c.Consumer, Span(c.Overdue))
 		}
-		if c.Node.Consumer != "" && c.Node.Gone() {
-			forget := Psql(c.Node.Forget(s.Schema))
-			add(forget, "consumer %s: no node has been heard of for %s, so its events wait: start one; if nobody needs the consumer any more: %s", c.Consumer, Span(c.Node.Silent), forget)
+		if exceeds(c.Oldest, l.Waiting) {
+			add(ofConsumer(OfWaiting, c.Consumer), "holdfast waiting list --consumer "+name+" --heads", "consumer %s has %s waiting events of %s keys, the oldest for %s", c.Consumer,
+				c.WaitingText(), c.KeysText(), Span(c.Oldest))
 		}
 	}
+}
+
+// lag is how many offsets of a consumer are known to be not consumed.
+func (s *State) lag(consumer string) (n int64) {
+	for _, p := range s.Positions {
+		if p.Consumer == consumer && p.Known {
+			n += max(p.Lag, 0) // a position past the end has no lag
+		}
+	}
+	return n
 }
 
 // whyUnowned says why lanes have no owner. holders have locks on lanes, and are sorted by age, the oldest first.
 func whyUnowned(running bool, holders []Holder) Need {
 	switch {
 	case !running:
-		return Need{": start a relay", "holdfast relay"}
+		return Need{Says: ": start a relay", Command: "holdfast relay"}
 	case len(holders) > 0 && holders[0].Seconds >= lockedLong:
 		n := holders[0].Blame("them")
-		return Need{", although a relay runs. Rows of the table lane may be locked: " + n.Says, n.Command}
+		return Need{Says: ", although a relay runs. Rows of the table lane may be locked: " + n.Says, Command: n.Command}
 	}
-	return Need{", although a relay runs: it takes them within seconds, unless a transaction has their rows locked; its log says so. If it has died: start a relay", "holdfast relay"}
+	return Need{Says: ", although a relay runs: it takes them within seconds, unless a transaction has their rows locked; its log says so. If it has died: start a relay", Command: "holdfast relay"}
 }
 
 // whyFull lists what keeps the log from being emptied: the oldest transaction, if it is old, and
@@ -216,26 +264,35 @@ func whyFull(holders []Holder, behind []Behind) (reasons []Need) {
 		for i, b := range behind {
 			lanes[i] = b.Lane
 		}
-		reasons = append(reasons, Need{fmt.Sprintf("events in older segments are unread in %s: the log of the lane's relay says whether the lane is held, and why; if it is not, start more relays to share the lanes", laneList(lanes)), "holdfast relay"})
+		reasons = append(reasons, Need{
+			Says:    fmt.Sprintf("events in older segments are unread in %s: the log of the lane's relay says whether the lane is held, and why; if it is not, start more relays to share the lanes", laneList(lanes)),
+			Command: "holdfast relay",
+		})
 	}
 	if len(reasons) > 0 {
 		return reasons
 	}
 	for _, h := range holders {
 		if h.Seconds < 0 {
-			return []Need{{fmt.Sprintf("process %d holds it in a transaction of unknown age: grant pg_read_all_stats to this role to see the age", h.PID), "holdfast roles"}}
+			return []Need{{Says: fmt.Sprintf("process %d holds it in a transaction of unknown age: grant pg_read_all_stats to this role to see the age", h.PID), Command: "holdfast roles"}}
 		}
 	}
-	return []Need{{"the older segments are read and no transaction holds them: the relay that owns lane 0 empties them; check its log, or start a relay", "holdfast relay"}}
+	return []Need{{Says: "the older segments are read and no transaction holds them: the relay that owns lane 0 empties them; check its log, or start a relay", Command: "holdfast relay"}}
 }
 
 // Blame names the transaction that holds what, "it" or "them", and says how to end it.
 func (h Holder) Blame(what string) Need {
 	if h.Prepared != "" {
 		name := "'" + strings.ReplaceAll(h.Prepared, "'", "''") + "'"
-		return Need{fmt.Sprintf("prepared transaction %s has held %s for %s: in this database, roll it back, or commit it if its changes are wanted", name, what, Span(h.Seconds)), Psql("rollback prepared " + name)}
+		return Need{
+			Says:    fmt.Sprintf("prepared transaction %s has held %s for %s: in this database, roll it back, or commit it if its changes are wanted", name, what, Span(h.Seconds)),
+			Command: Psql("rollback prepared " + name),
+		}
 	}
-	return Need{fmt.Sprintf("process %d (%s) has held %s in one transaction for %s: end it", h.PID, Dash(h.Application), what, Span(h.Seconds)), Psql(fmt.Sprintf("select pg_terminate_backend(%d)", h.PID))}
+	return Need{
+		Says:    fmt.Sprintf("process %d (%s) has held %s in one transaction for %s: end it", h.PID, Dash(h.Application), what, Span(h.Seconds)),
+		Command: Psql(fmt.Sprintf("select pg_terminate_backend(%d)", h.PID)),
+	}
 }
 
 // Psql is a command for a shell.
@@ -260,8 +317,10 @@ func SameName(before, after Owners) (relay string, lanes []int) {
 
 // SameNameNeed says what SameName has found.
 func SameNameNeed(relay string, lanes []int) Need {
-	return Need{fmt.Sprintf("relay %s has claimed %s again within seconds: two relays have that name, or the lane fails again and again, as the relay's log says", terminal.Clean(relay), laneList(lanes)),
-		"start each relay with a --name of its own, or without one"}
+	return Need{
+		Says:    fmt.Sprintf("relay %s has claimed %s again within seconds: two relays have that name, or the lane fails again and again, as the relay's log says", terminal.Clean(relay), laneList(lanes)),
+		Command: "start each relay with a --name of its own, or without one",
+	}
 }
 
 // Flags are those of a command that name what is paused.

@@ -3,6 +3,7 @@ package state
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -76,7 +77,7 @@ func TestNeeds_ALaneWithoutAnOwnerNamesWhatLocksIt(t *testing.T) {
 func whole() State {
 	return State{
 		Schema: "holdfast", Drift: errors.New("two things:\none and another"), Unread: []Unread{{"sizes", errors.New("no such table")}}, History: []History{{false}},
-		Paused: []Pause{{Topic: "orders", By: "ann\x1b[2J", Seconds: 60}, {Consumer: "it's", Topic: "orders", Key: "k 1", By: "bob", Seconds: 3600}, {Consumer: "mail", By: "bob"}},
+		Paused: []Pause{{Topic: "orders", By: "ann\x1b[2J", Seconds: 60}, {Consumer: "it's", Topic: "orders", Key: "k 1", By: "bob", Seconds: 3600}, {Consumer: "mail", By: "bob", Reason: "its \"server\" is away"}},
 		Looked: MostEvents, Letters: []Letters{{Lane: 3, Open: 2}, {Lane: -1, Consumer: "billing", Open: 1}},
 		Held: []Held{{Lane: 1, Topic: "gone", Partition: -2, Events: 3}, {Lane: 2, Topic: "gone", Partition: -2, Events: 1}, {Lane: 1, Topic: "orders", Partition: -2, Events: 9},
 			{Lane: 1, Topic: "slow", Partition: 4, Events: 9}, {Lane: 7, Topic: "zero", Partition: 0, Events: 1}},
@@ -90,8 +91,9 @@ func whole() State {
 		},
 		Backfills: []Backfill{{backfill.Row{Consumer: "billing", Recent: true, Waits: "9 events wait"}}, {backfill.Row{Consumer: "mail", Recent: true, Waits: "it is paused"}}, {backfill.Row{Consumer: "done", Ended: true}}},
 		NoEnds:    errors.New("no broker answers"),
-		Positions: []Position{{Consumer: "billing", Topic: "orders", Partition: 2, Held: "its offset is out of range"}, {Consumer: "billing", Topic: "orders"}},
-		Before:    Owners{1: {"r", 1}, 2: {"s", 1}}, After: Owners{1: {"r", 2}, 2: {"r", 9}},
+		Positions: []Position{{Consumer: "billing", Topic: "orders", Partition: 2, Held: "its offset is out of range"}, {Consumer: "billing", Topic: "orders"},
+			{Consumer: "mail", Topic: "orders", Known: true, Lag: 12}, {Consumer: "mail", Topic: "orders", Partition: 1, Known: true, Lag: -3}, {Consumer: "mail", Topic: "orders", Partition: 2, Lag: 5}},
+		Before: Owners{1: {"r", 1}, 2: {"s", 1}}, After: Owners{1: {"r", 2}, 2: {"r", 9}},
 	}
 }
 
@@ -101,27 +103,27 @@ func TestNeeds_WhatNeedsAPersonAndWithWhichCommand(t *testing.T) {
 		"holdfast check fails, so what is shown here may be incomplete: two things:; one and another; docs/operations/runbooks.md, 'Schema drift', says how to repair it",
 		"status cannot read sizes: no such table: holdfast check",
 		"this database is a restored copy, or was moved, so relays refuse to run: stop them all, then run holdfast adopt --yes",
-		`topic orders is paused for 1m0s, by ann\x1b[2J: holdfast resume --topic orders --reason WHY`,
-		`key "k 1" of topic orders in consumer it's is paused for 1h0m0s, by bob: holdfast resume --consumer "it's" --topic orders --key 'k 1' --reason WHY`,
-		"consumer mail is paused for 0s, by bob: holdfast resume --consumer mail --reason WHY",
-		"10000 or more dead letters are open or being re-delivered; only the first 10000 are counted here: holdfast dlq groups",
-		"topic gone is missing, or the relay may not write to it: create it or grant the rights; 4 events wait for it. If it will not come back: holdfast waiting give-up --help",
-		`1 lane has events and no owner, although a relay runs. Rows of the table lane may be locked: process 7 (psql) has held them in one transaction for 5s: end it: psql -c 'select pg_terminate_backend(7)'`,
+		`lane 0 has events and no owner, although a relay runs. Rows of the table lane may be locked: process 7 (psql) has held them in one transaction for 5s: end it: psql -c 'select pg_terminate_backend(7)'`,
 		"lane 3 has events that are not published, the oldest of them for 6m40s: relay s gets no answer from the broker: check its address, its credentials and the network: dial tcp: refused: holdfast doctor --brokers HOST:PORT",
 		"lanes 1, 2 have events that are not published, the oldest of them for 1m30s: the log of relay r says what it waits for; if that is nothing, it is not fast enough: start more relays: holdfast doctor",
-		"lane 2 has 1 event that has waited for more than 15 minutes: holdfast waiting groups --origin relay",
-		"the relay has 2 open dead letters: holdfast dlq list --origin relay",
 		`no segment of the log is empty: prepared transaction 'p' has held it for 1m0s: in this database, roll it back, or commit it if its changes are wanted: psql -c "rollback prepared 'p'"`,
 		"no segment of the log is empty: events in older segments are unread in lanes 3, 5: the log of the lane's relay says whether the lane is held, and why; if it is not, start more relays to share the lanes: holdfast relay",
-		"consumer billing has 1 open dead letter: holdfast dlq list --consumer billing",
-		"consumer billing has 10000+ waiting events of 12+ keys, the oldest for 15m1s: holdfast waiting list --consumer billing --heads",
+		"relay r has claimed lane 1 again within seconds: two relays have that name, or the lane fails again and again, as the relay's log says: start each relay with a --name of its own, or without one",
+		"topic gone is missing, or the relay may not write to it: create it or grant the rights; 4 events wait for it. If it will not come back: holdfast waiting give-up --help",
+		"lane 2 has 1 event that has waited for more than 15 minutes: holdfast waiting groups --origin relay",
 		"consumer billing has waiting events that were due 6m0s ago, and no node takes them: start a node of this consumer that handles their types: holdfast waiting groups --consumer billing",
+		"consumer billing has 10000+ waiting events of 12+ keys, the oldest for 15m1s: holdfast waiting list --consumer billing --heads",
+		`consumer mail: no node has been heard of for 1m30s, so its events wait, and 12 offsets are not consumed: start one; only if nobody needs the consumer any more: psql -c 'delete from "holdfast".consumer_type where consumer = '\''mail'\'''`,
 		"consumer mail has 3 waiting events of 2 keys, the oldest for 15m1s: holdfast waiting list --consumer mail --heads",
-		`consumer mail: no node has been heard of for 1m30s, so its events wait: start one; if nobody needs the consumer any more: psql -c 'delete from "holdfast".consumer_type where consumer = '\''mail'\'''`,
+		"consumer billing holds partition 2 of topic orders: its offset is out of range: holdfast status --brokers HOST:PORT",
 		"the backfill of consumer billing waits: 9 events wait: holdfast waiting groups --consumer billing",
 		"Kafka does not say where the partitions end, so the lag of consumers is not known: no broker answers: holdfast doctor --brokers HOST:PORT",
-		"consumer billing holds partition 2 of topic orders: its offset is out of range: holdfast status --brokers HOST:PORT",
-		"relay r has claimed lane 1 again within seconds: two relays have that name, or the lane fails again and again, as the relay's log says: start each relay with a --name of its own, or without one",
+		"the relay has 2 open dead letters: holdfast dlq list --origin relay",
+		"consumer billing has 1 open dead letter: holdfast dlq list --consumer billing",
+		"10000 or more dead letters are open or being re-delivered; only the first 10000 are counted here: holdfast dlq groups",
+		`topic orders is paused for 1m0s, by ann\x1b[2J: holdfast resume --topic orders --reason WHY`,
+		`key "k 1" of topic orders in consumer it's is paused for 1h0m0s, by bob: holdfast resume --consumer "it's" --topic orders --key 'k 1' --reason WHY`,
+		`consumer mail is paused for 0s, by bob ("its \"server\" is away"): holdfast resume --consumer mail --reason WHY`,
 	}
 	s := whole()
 	got := s.Needs(DefaultLimits)
@@ -135,6 +137,28 @@ func TestNeeds_WhatNeedsAPersonAndWithWhichCommand(t *testing.T) {
 	}
 	if len(got) != len(want) {
 		t.Errorf("%d needs, want %d", len(got), len(want))
+	}
+	for says, see := range map[string]List{
+		"holdfast check fails":                     {},
+		"lane 0 has events and no owner":           {Of: OfLanes},
+		"lane 3 has events that are not published": {Of: OfLanes},
+		"lane 2 has 1 event":                       {Of: OfWaiting, Origin: "relay"},
+		"no segment of the log is empty":           {Of: OfLanes},
+		"relay r has claimed":                      {Of: OfLanes},
+		"topic gone is missing":                    {Of: OfWaiting, Origin: "relay", Topic: "gone"},
+		"consumer billing has waiting events":      {Of: OfWaiting, Origin: "inbox", Consumer: "billing"},
+		"consumer billing has 10000+":              {Of: OfWaiting, Origin: "inbox", Consumer: "billing"},
+		"the backfill of consumer billing":         {Of: OfWaiting, Origin: "inbox", Consumer: "billing"},
+		"consumer mail: no node":                   {Of: OfConsumers},
+		"consumer billing holds partition 2":       {Of: OfConsumers},
+		"consumer billing has 1 open dead letter":  {Of: OfLetters, Origin: "inbox", Consumer: "billing"},
+		"the relay has 2 open dead letters":        {Of: OfLetters, Origin: "relay"},
+		"10000 or more dead letters":               {Of: OfLetters},
+		"topic orders is paused":                   {Of: OfPaused},
+	} {
+		if i := slices.IndexFunc(got, func(n Need) bool { return strings.HasPrefix(n.Says, says) }); i < 0 || got[i].See != see {
+			t.Errorf("%q is not listed in %+v", says, see)
+		}
 	}
 	for name, limits := range map[string]Limits{"no limits": {}, "longer ones": {time.Hour, time.Hour}} {
 		if all := s.Needs(limits); len(all) != len(want)-4 {
@@ -182,8 +206,8 @@ func TestNeeds_WhatNeedsAPersonAtTheEdge(t *testing.T) {
 		{"two topics, one of them in two lanes", State{Paused: []Pause{}, Held: []Held{{1, "gone", -2, 1}, {2, "gone", -2, 1}, {1, "lost", -2, 1}}}, Limits{}, "topic gone is missing|topic lost is missing"},
 		{"lanes that have owners", State{Relays: []Relay{{Relay: "r"}}, Lanes: []Lane{{Lane: 1, Owner: "r", Unread: true}}}, Limits{}, ""},
 		{"a lane without an owner or events", State{Relays: []Relay{}, Lanes: []Lane{{Lane: 1}}}, Limits{}, ""},
-		{"a lane with a scheduled event, and no relay", State{Relays: []Relay{}, Lanes: []Lane{{Lane: 1, Scheduled: 1}}}, Limits{}, "1 lane has events and no owner: start a relay"},
-		{"a lane with a waiting event, and no relay", State{Relays: []Relay{}, Lanes: []Lane{{Lane: 1, Waiting: 1}}}, Limits{}, "1 lane has events and no owner: start a relay"},
+		{"a lane with a scheduled event, and no relay", State{Relays: []Relay{}, Lanes: []Lane{{Lane: 1, Scheduled: 1}}}, Limits{}, "lane 1 has events and no owner: start a relay"},
+		{"a lane with a waiting event, and no relay", State{Relays: []Relay{}, Lanes: []Lane{{Lane: 1, Waiting: 1}}}, Limits{}, "lane 1 has events and no owner: start a relay"},
 		{"overdue for a second", State{Consumers: []Consumer{{Consumer: "a", Overdue: 1}}}, Limits{}, "consumer a has waiting events that were due 1s ago"},
 		{"the shortest limit", State{Consumers: []Consumer{{Consumer: "a", Waiting: 1, Oldest: 1}}}, Limits{Waiting: 1}, "consumer a has 1 waiting events"},
 	} {

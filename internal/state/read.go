@@ -187,18 +187,18 @@ func (s *State) isPaused(p waiting.Pausable) bool {
 	return slices.ContainsFunc(s.Paused, func(is Pause) bool { return is.Of() == p })
 }
 
-// unowned counts the lanes that have events and no owner.
-func (s *State) unowned() (lanes int) {
+// unowned are the lanes that have events and no owner.
+func (s *State) unowned() (lanes []int) {
 	for _, l := range s.Lanes {
 		if l.NeedsOwner() {
-			lanes++
+			lanes = append(lanes, int(l.Lane))
 		}
 	}
 	return lanes
 }
 
 func readHoldersOfLanes(ctx context.Context, r Reader, s *State, _ Options) (err error) {
-	if s.unowned() > 0 && len(s.Relays) > 0 {
+	if len(s.unowned()) > 0 && len(s.Relays) > 0 {
 		s.LaneHolders, err = list[Holder](ctx, r, readLaneHolders)
 	}
 	return err
