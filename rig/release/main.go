@@ -34,6 +34,10 @@ func main() {
 	flag.StringVar(&o.use, "use", "", "the folder of a module of yours: write replace lines into its go.mod, so that it takes all modules from this clone, and do nothing else")
 	flag.StringVar(&o.sbom, "sbom", "", "the folder to write bills of materials into")
 	flag.Parse()
+	if flag.NArg() > 0 {
+		fmt.Fprintf(os.Stderr, "release: %q is no flag: the folder of a module of yours goes with -use\n", flag.Arg(0))
+		os.Exit(2)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	if err := run(ctx, o); err != nil {
@@ -55,6 +59,9 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 	if o.use != "" {
+		if o != (options{version: unreleased, use: o.use}) {
+			return errors.New("-use does nothing else: leave the other flags out")
+		}
 		return use(root, o.use)
 	}
 	work, err := os.MkdirTemp("", "holdfast-release-")

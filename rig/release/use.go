@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"golang.org/x/mod/modfile"
 )
@@ -14,7 +13,22 @@ import (
 // use writes replace lines into the go.mod of the module in dir, so that it takes each module that gets a tag from the clone in root. Lines
 // of the same modules are replaced. The paths are relative, so that both may move together.
 func use(root, dir string) error {
-	name := filepath.Join(dir, "go.mod")
+	from, err := filepath.Abs(dir)
+	if err != nil {
+		return fmt.Errorf("find the module: %w", err)
+	}
+	in, errIn := filepath.Rel(root, from)
+	out, errOut := filepath.Rel(from, root)
+	if err := errors.Join(errIn, errOut); err != nil {
+		return fmt.Errorf("find the clone from the module: %w", err)
+	}
+	if filepath.IsLocal(in) || filepath.IsLocal(out) {
+		return fmt.Errorf("%s is in the clone, or the clone in it: put them beside each other", dir)
+	}
+	if _, err := os.Stat(from); err != nil {
+		return fmt.Errorf("find the module: %w", err)
+	}
+	name := filepath.Join(from, "go.mod")
 	text, err := os.ReadFile(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%s is no module: run go mod init there first: %w", dir, err)
@@ -30,21 +44,11 @@ func use(root, dir string) error {
 	if err != nil {
 		return err
 	}
-	from, err := filepath.Abs(dir)
-	if err != nil {
-		return fmt.Errorf("find the clone from %s: %w", dir, err)
-	}
 	for _, m := range modules {
 		if private(m.dir) {
 			continue
 		}
-		to, err := filepath.Rel(from, filepath.Join(root, m.dir))
-		if err != nil {
-			return fmt.Errorf("find the clone from %s: %w", dir, err)
-		}
-		if to = filepath.ToSlash(to); !strings.HasPrefix(to, "../") {
-			return fmt.Errorf("%s is in the clone, or the clone in it: put them beside each other", dir)
-		}
+		to := filepath.ToSlash(filepath.Join(out, m.dir))
 		if err := file.AddReplace(m.path(), "", to, ""); err != nil {
 			return fmt.Errorf("replace %s: %w", m.path(), err)
 		}
@@ -56,5 +60,6 @@ func use(root, dir string) error {
 	if err := os.WriteFile(name, text, 0o644); err != nil {
 		return fmt.Errorf("write the module: %w", err)
 	}
+	fmt.Println("changed", name)
 	return nil
 }

@@ -27,7 +27,7 @@ func TestUse_AModuleOutsideTakesAllFromTheClone(t *testing.T) {
 	write(t, filepath.Join(dir, "main.go"), string(program))
 	write(t, filepath.Join(dir, "traces.go"), "package main\n\nimport _ \""+holdfast+"/contrib/otel\"\n")
 	write(t, filepath.Join(dir, "go.mod"), "module example.com/shop\n\ngo 1.25.0\n\nreplace "+holdfast+" => ../old\n\nreplace example.com/other => ../other\n")
-	if err := run(t.Context(), options{use: dir}); err != nil {
+	if err := run(t.Context(), options{version: unreleased, use: dir}); err != nil {
 		t.Fatal(err)
 	}
 	alone := append(os.Environ(), "GOWORK=off")
@@ -64,25 +64,48 @@ func TestUse_AModuleOutsideTakesAllFromTheClone(t *testing.T) {
 
 func TestUse_AFolderThatIsNoModuleIsRefused(t *testing.T) {
 	dir := t.TempDir()
-	if err := run(t.Context(), options{use: dir}); err == nil || !strings.Contains(err.Error(), "go mod init") {
-		t.Errorf("a folder without go.mod: %v", err)
+	refused := func(o options, says string) {
+		t.Helper()
+		if err := run(t.Context(), o); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%+v: %v, want %q", o, err, says)
+		}
 	}
+	refused(options{version: unreleased, use: dir}, "go mod init")
+	refused(options{version: unreleased, use: filepath.Join(dir, "missing")}, "no such file")
+	refused(options{version: unreleased, use: dir, check: true}, "leave the other flags out")
 	write(t, filepath.Join(dir, "go.mod"), "module")
-	if err := run(t.Context(), options{use: dir}); err == nil || !strings.Contains(err.Error(), "go.mod:1") {
-		t.Errorf("a go.mod that is none: %v", err)
+	refused(options{version: unreleased, use: dir}, "go.mod:1")
+}
+
+// A replace line in a module of the clone would make the clone useless.
+func TestUse_AModuleOfTheCloneIsRefused(t *testing.T) {
+	outer := t.TempDir()
+	clone := filepath.Join(outer, "clone")
+	deep := filepath.Join(clone, "examples", "mine")
+	for _, dir := range []string{outer, clone, deep} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(dir, "go.mod"), "module example.com/"+filepath.Base(dir)+"\n")
 	}
-	root, err := rootDir(t.Context())
-	if err != nil {
+	write(t, filepath.Join(clone, "go.work"), "go 1.25.0\n\nuse .\n")
+	for _, dir := range []string{outer, clone, deep} {
+		if err := use(clone, dir); err == nil || !strings.Contains(err.Error(), "beside each other") {
+			t.Errorf("%s: %v", dir, err)
+		}
+		if text, err := os.ReadFile(filepath.Join(dir, "go.mod")); err != nil || strings.Contains(string(text), "replace") {
+			t.Errorf("%s was changed: %s, %v", dir, text, err)
+		}
+	}
+	beside := filepath.Join(outer, "shop")
+	if err := os.Mkdir(beside, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	before, err := os.ReadFile(filepath.Join(root, "go.mod"))
-	if err != nil {
+	write(t, filepath.Join(beside, "go.mod"), "module example.com/shop\n")
+	if err := use(clone, beside); err != nil {
 		t.Fatal(err)
 	}
-	if err := run(t.Context(), options{use: root}); err == nil || !strings.Contains(err.Error(), "beside each other") {
-		t.Errorf("the clone itself: %v", err)
-	}
-	if after, err := os.ReadFile(filepath.Join(root, "go.mod")); err != nil || string(after) != string(before) {
-		t.Errorf("its go.mod was changed: %v", err)
+	if text, err := os.ReadFile(filepath.Join(beside, "go.mod")); err != nil || !strings.Contains(string(text), "replace example.com/clone => ../clone\n") {
+		t.Errorf("it is\n%s\n%v", text, err)
 	}
 }
