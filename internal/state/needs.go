@@ -174,7 +174,8 @@ func (s *State) needsOfHeld(add adder) {
 	}
 	for _, topic := range topics {
 		n := waits[topic]
-		add(List{Of: OfWaiting, Origin: dlq.OriginRelay, Topic: topic}, "holdfast waiting give-up --help", "topic %s is missing, or the relay may not write to it: create it or grant the rights; %s %s for it. If it will not come back: holdfast waiting give-up --help",
+		see := List{Of: OfWaiting, Origin: dlq.OriginRelay, Topic: topic}
+		add(see, "holdfast waiting give-up --help", "topic %s is missing, or the relay may not write to it: create it or grant the rights; %s %s for it. If it will not come back: holdfast waiting give-up --help",
 			topic, terminal.Count(n, "event"), terminal.Verb(n, "waits", "wait"))
 	}
 }
