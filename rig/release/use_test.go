@@ -13,7 +13,7 @@ import (
 
 // The program of the page for beginners, with an adapter beside it, in a folder of its own.
 func TestUse_AModuleOutsideTakesAllFromTheClone(t *testing.T) {
-	skip.InShort(t, "it takes 10 s beside the others")
+	skip.InShort(t, "it takes 12 s beside the others")
 	needProxy(t)
 	root, err := rootDir(t.Context())
 	if err != nil {
