@@ -41,7 +41,7 @@ func TestDoctor_DoctorPrintsEachCheckAndItsCommand(t *testing.T) {
 	}
 	// It ends with the list of status.
 	pgtest.Exec(t, db.Pool, "insert into holdfast.pause (topic, by, reason) values ('orders', 'ann', 'a test')")
-	const paused = ", by ann: holdfast resume --topic orders --reason WHY"
+	const paused = ", by ann (a test): holdfast resume --topic orders --reason WHY"
 	wantStatus(t, 1, paused, "status")
 	wantStatus(t, 1, paused, "doctor", "--pause", "1ms")
 	wantStatus(t, 1, paused, "doctor", "--pause", "1ms", "--json")

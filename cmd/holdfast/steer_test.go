@@ -47,7 +47,7 @@ func TestSteer_ATopicAConsumerAndAKeyArePausedAndResumed(t *testing.T) {
 		values ('billing', 'orders', $1, 1, 's', 'e', 't', now(), '', 'infinity')`, "it's \x1b[2J")
 	out := wantStatus(t, 1, "topic orders is paused for", "status")
 	for _, says := range []string{
-		"PAUSED", "the mail team asked", "topic orders, which is paused", "by ann: holdfast resume --topic orders --reason WHY\n", "by ann: holdfast resume --consumer billing --reason WHY\n",
+		"PAUSED", "the mail team asked", "topic orders, which is paused", "by ann (the mail team asked): holdfast resume --topic orders --reason WHY\n", "by ann (tax): holdfast resume --consumer billing --reason WHY\n",
 		"topic gone is missing", "  e     0         paused", `--key "it's \x1b[2J"`,
 	} {
 		if !strings.Contains(out, says) {

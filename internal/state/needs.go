@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -121,7 +120,7 @@ func (s *State) Needs(l Limits) []Need {
 	for _, p := range s.Paused {
 		why := ""
 		if p.Reason != "" {
-			why = " (" + strconv.Quote(p.Reason) + ")"
+			why = " (" + p.Reason + ")"
 		}
 		add(List{Of: OfPaused}, "holdfast resume"+Flags(p.Of())+" --reason WHY", "%s is paused for %s, by %s%s", p.Of().String(), Span(p.Seconds), p.By, why)
 	}

@@ -77,7 +77,7 @@ func TestNeeds_ALaneWithoutAnOwnerNamesWhatLocksIt(t *testing.T) {
 func whole() State {
 	return State{
 		Schema: "holdfast", Drift: errors.New("two things:\none and another"), Unread: []Unread{{"sizes", errors.New("no such table")}}, History: []History{{false}},
-		Paused: []Pause{{Topic: "orders", By: "ann\x1b[2J", Seconds: 60}, {Consumer: "it's", Topic: "orders", Key: "k 1", By: "bob", Seconds: 3600}, {Consumer: "mail", By: "bob", Reason: "its \"server\" is away"}},
+		Paused: []Pause{{Topic: "orders", By: "ann\x1b[2J", Seconds: 60}, {Consumer: "it's", Topic: "orders", Key: "k 1", By: "bob", Seconds: 3600}, {Consumer: "mail", By: "bob", Reason: "its server is\x1b away"}},
 		Looked: MostEvents, Letters: []Letters{{Lane: 3, Open: 2}, {Lane: -1, Consumer: "billing", Open: 1}},
 		Held: []Held{{Lane: 1, Topic: "gone", Partition: -2, Events: 3}, {Lane: 2, Topic: "gone", Partition: -2, Events: 1}, {Lane: 1, Topic: "orders", Partition: -2, Events: 9},
 			{Lane: 1, Topic: "slow", Partition: 4, Events: 9}, {Lane: 7, Topic: "zero", Partition: 0, Events: 1}},
@@ -123,7 +123,7 @@ func TestNeeds_WhatNeedsAPersonAndWithWhichCommand(t *testing.T) {
 		"10000 or more dead letters are open or being re-delivered; only the first 10000 are counted here: holdfast dlq groups",
 		`topic orders is paused for 1m0s, by ann\x1b[2J: holdfast resume --topic orders --reason WHY`,
 		`key "k 1" of topic orders in consumer it's is paused for 1h0m0s, by bob: holdfast resume --consumer "it's" --topic orders --key 'k 1' --reason WHY`,
-		`consumer mail is paused for 0s, by bob ("its \"server\" is away"): holdfast resume --consumer mail --reason WHY`,
+		"consumer mail is paused for 0s, by bob (its server is\\x1b away): holdfast resume --consumer mail --reason WHY",
 	}
 	s := whole()
 	got := s.Needs(DefaultLimits)
