@@ -269,7 +269,7 @@ func (r *consumerRow) add(p state.Position) {
 	if n := len(r.Lag); n == 0 || r.Lag[n-1].Topic != p.Topic {
 		r.Lag = append(r.Lag, topicLag{Topic: p.Topic})
 	}
-	r.Lag[len(r.Lag)-1].Offsets += max(p.Lag, 0) // a position past the end has no lag
+	r.Lag[len(r.Lag)-1].Offsets += p.Behind()
 }
 
 // Late says that an event has waited for longer to be published than holdfast status takes for well, by default.

@@ -234,8 +234,8 @@ func (s *State) needsOfConsumers(add adder, l Limits) {
 // lag is how many offsets of a consumer are known to be not consumed.
 func (s *State) lag(consumer string) (n int64) {
 	for _, p := range s.Positions {
-		if p.Consumer == consumer && p.Known {
-			n += max(p.Lag, 0) // a position past the end has no lag
+		if p.Consumer == consumer {
+			n += p.Behind()
 		}
 	}
 	return n
@@ -339,12 +339,27 @@ func exceeds(age int64, limit time.Duration) bool {
 	return limit > 0 && time.Duration(age)*time.Second > limit
 }
 
-// laneList is "lane 3" or "lanes 3, 5".
+// laneList is "lane 3" or "lanes 0 to 3, 5".
 func laneList(lanes []int) string {
 	if len(lanes) == 1 {
 		return fmt.Sprint("lane ", lanes[0])
 	}
-	return "lanes " + strings.Trim(strings.ReplaceAll(fmt.Sprint(lanes), " ", ", "), "[]")
+	lanes = slices.Sorted(slices.Values(lanes))
+	var runs []string
+	for i := 0; i < len(lanes); {
+		last := i
+		for last+1 < len(lanes) && lanes[last+1] == lanes[last]+1 {
+			last++
+		}
+		if last < i+2 { // two are not a run
+			last = i
+			runs = append(runs, fmt.Sprint(lanes[i]))
+		} else {
+			runs = append(runs, fmt.Sprintf("%d to %d", lanes[i], lanes[last]))
+		}
+		i = last + 1
+	}
+	return "lanes " + strings.Join(runs, ", ")
 }
 
 // AtMost prints a count whose bound is most.

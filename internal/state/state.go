@@ -263,6 +263,14 @@ type Position struct {
 	Known bool  `db:"-" json:"-"`   // Lag is
 }
 
+// Behind is how many offsets of the partition are known to be not consumed. A position past the end has none.
+func (p Position) Behind() int64 {
+	if !p.Known {
+		return 0
+	}
+	return max(p.Lag, 0)
+}
+
 // Progress sums up the partitions of a consumer.
 type Progress struct {
 	Consumer   string
