@@ -23,7 +23,7 @@ type Backlog struct {
 // from many goroutines. It looks up at most 20 events of each lane, and of each transaction that is in flight, by their indexes, and
 // counts what waits, so it is cheap enough for a call every 15 s. Every node sees the same figures.
 func (r *Relay) Backlog(ctx context.Context) (Backlog, error) {
-	sum, err := backlog.Read(ctx, r.pool, r.c.Schema, math.MaxInt64)
+	sum, err := backlog.Read(ctx, r.log, r.c.Schema, math.MaxInt64)
 	if err != nil {
 		return Backlog{}, fmt.Errorf("read the backlog: %w", err)
 	}

@@ -21,6 +21,7 @@ func TestInterpret_NothingThatReadsTheLogIsCompiled(t *testing.T) {
 		`create function see() returns boolean volatile language plpgsql as $$ begin
 			insert into seen values (split_part(current_query(), e'\n', 1), current_setting('jit')); return true; end $$`,
 		"do $$ begin execute 'create or replace view holdfast.current_incarnation with (security_invoker = true) as select * from (' || rtrim(pg_get_viewdef('holdfast.current_incarnation'), ';') || ') v where public.see()'; end $$",
+		"do $$ begin execute 'create or replace view holdfast.backlog with (security_invoker = true) as select * from (' || rtrim(pg_get_viewdef('holdfast.backlog'), ';') || ') v where public.see()'; end $$",
 	} {
 		pgtest.Exec(t, db.Pool, sql)
 	}
@@ -30,8 +31,17 @@ func TestInterpret_NothingThatReadsTheLogIsCompiled(t *testing.T) {
 	wait.Until(t, "a page was read", func() bool {
 		return pgtest.Count(t, db, "select count(*) from seen where statement = '-- relay.page'") > 0
 	})
-	if n := pgtest.Count(t, db, "select count(*) from seen where statement = '-- relay.page' and jit <> 'off'"); n > 0 {
-		t.Errorf("%d pages may be compiled", n)
+	asked, err := relay.New(db.Pool, b, relay.Config{Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := asked.Backlog(t.Context()); err != nil {
+		t.Error(err)
+	}
+	for _, statement := range []string{"-- relay.page", "-- backlog.read"} {
+		if of := pgtest.Text(t, db, "select coalesce(string_agg(distinct jit, ', '), 'never run') from seen where statement = $1", statement); of != "off" {
+			t.Errorf("jit of %s: %s", statement, of)
+		}
 	}
 	// The connections are those of the service, which may want it otherwise.
 	if n := pgtest.Count(t, db, "select count(*) from seen where statement = '-- relay.probe' and jit = 'off'"); n > 0 {
