@@ -33,7 +33,10 @@
 // An arrow shows what a package imports besides internal packages and the standard library. Any of them may be imported by
 // cmd, examples, rig and the tests. A test of rig/internal/lint compares this drawing with the code, in both directions.
 //
+//	contrib/echo (a module)   ->  echo
+//	contrib/echo/echo4        ->  echo
 //	contrib/franz (a module)  ->  relay/publish, inbox/source, holdfast, franz-go, compress, lz4, x/sync
+//	contrib/gin (a module)    ->  gin
 //	contrib/mskiam (a module) ->  kafkago/oauthbearer, kafka-go, aws-msk-iam-sasl-signer-go, aws-sdk-go-v2
 //	contrib/nats (a module)   ->  relay/publish, inbox/source, retry, holdfast, nats.go
 //	contrib/otel (a module)   ->  metrics, idempotency, webhook, inbox, relay, relay/publish, outbox, retry, holdfast, otel
@@ -45,6 +48,7 @@
 //	kafkago                   ->  inbox/source, relay/publish, retry, holdfast, kafka-go, compress, x/sync
 //	kafkago/oauthbearer       ->  kafka-go
 //	direct                    ->  relay/publish, inbox, retry, holdfast
+//	service                   ->  metrics, idempotency, inbox, relay, pgx
 //	console                   ->  find, waiting, dlq, inbox/source, pgx
 //	metrics                   ->  idempotency, webhook, inbox, inbox/source, relay, relay/publish, outbox, retry, holdfast, pgx
 //	holdfasttest (for tests)  ->  inbox/sourcetest, relay/publish, inbox, inbox/source, holdfast, pgx

@@ -1,0 +1,97 @@
+package holdfastecho_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	echofour "github.com/labstack/echo/v4"
+	"github.com/labstack/echo/v5"
+
+	holdfastecho "github.com/holdfast-go/holdfast/contrib/echo"
+	"github.com/holdfast-go/holdfast/contrib/echo/echo4"
+)
+
+// kept is a guard that keeps what is answered inside of it, and what the request says there, before it sends the answer.
+type kept struct {
+	answer  *httptest.ResponseRecorder
+	pattern string
+	refuse  bool
+}
+
+type seen struct{}
+
+func (k *kept) guard(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if k.refuse {
+			http.Error(w, "in progress", http.StatusConflict)
+			return
+		}
+		k.pattern, k.answer = r.Pattern, httptest.NewRecorder()
+		k.answer.Code = 0 // of nothing
+		next.ServeHTTP(k.answer, r.WithContext(context.WithValue(r.Context(), seen{}, true)))
+		if k.answer.Code == 0 {
+			http.Error(w, "no answer", http.StatusServiceUnavailable)
+			return
+		}
+		w.WriteHeader(k.answer.Code)
+		_, _ = w.Write(k.answer.Body.Bytes())
+	})
+}
+
+// served is a route of each version whose handler does what is asked, with the context that it gets.
+func served(k *kept, do func(ctx context.Context, answer func(int, string) error) error) map[string]http.Handler {
+	five := echo.New()
+	five.POST("/shops/:shop/charges", func(c *echo.Context) error { return do(c.Request().Context(), c.String) }, holdfastecho.Guard(k.guard))
+	four := echofour.New()
+	four.POST("/shops/:shop/charges", func(c echofour.Context) error { return do(c.Request().Context(), c.String) }, echo4.Guard(k.guard))
+	return map[string]http.Handler{"v5": five, "v4": four}
+}
+
+func TestGuard_WhatAHandlerAnswersIsInsideTheGuard(t *testing.T) {
+	t.Parallel()
+	for name, of := range map[string]struct {
+		do     func(context.Context, func(int, string) error) error
+		status int
+		inside int // the status that the guard saw, 0 for none
+	}{
+		"an answer": {func(_ context.Context, answer func(int, string) error) error { return answer(201, "made") }, 201, 201},
+		"an error":  {func(context.Context, func(int, string) error) error { return errors.New("sold out") }, 500, 500},
+		"nothing":   {func(context.Context, func(int, string) error) error { return nil }, 503, 0},
+		"its context": {func(ctx context.Context, answer func(int, string) error) error {
+			if ctx.Value(seen{}) == nil {
+				return errors.New("the context is not that of the guard")
+			}
+			return answer(202, "")
+		}, 202, 202},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			k := &kept{}
+			for version, h := range served(k, of.do) {
+				w := httptest.NewRecorder()
+				h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/shops/7/charges", nil))
+				if w.Code != of.status || k.answer.Code != of.inside {
+					t.Errorf("%s: got %d %q, inside %d; want %d, inside %d", version, w.Code, w.Body, k.answer.Code, of.status, of.inside)
+				}
+				if k.pattern != "/shops/:shop/charges" {
+					t.Errorf("%s: the guard has the pattern %q", version, k.pattern)
+				}
+			}
+		})
+	}
+}
+
+func TestGuard_WhenTheGuardAnswersNoHandlerRuns(t *testing.T) {
+	t.Parallel()
+	ran := false
+	for version, h := range served(&kept{refuse: true}, func(context.Context, func(int, string) error) error { ran = true; return nil }) {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/shops/7/charges", nil))
+		if ran || w.Code != http.StatusConflict {
+			t.Errorf("%s: the handler ran: %v; the answer is %d", version, ran, w.Code)
+		}
+	}
+}

@@ -1,0 +1,142 @@
+package holdfastgin_test
+
+import (
+	"bufio"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"testing"
+
+	"github.com/gin-gonic/gin"
+
+	holdfastgin "github.com/holdfast-go/holdfast/contrib/gin"
+)
+
+func TestMain(m *testing.M) {
+	gin.SetMode(gin.ReleaseMode)
+	os.Exit(m.Run())
+}
+
+// kept is a guard that keeps what is answered inside of it, and what the request says there, before it sends the answer.
+type kept struct {
+	answer  *httptest.ResponseRecorder
+	pattern string
+	refuse  bool
+}
+
+func (k *kept) guard(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if k.refuse {
+			http.Error(w, "in progress", http.StatusConflict)
+			return
+		}
+		k.pattern, k.answer = r.Pattern, httptest.NewRecorder()
+		k.answer.Code = 0 // of nothing
+		next.ServeHTTP(k.answer, r)
+		if k.answer.Code == 0 {
+			http.Error(w, "no answer", http.StatusServiceUnavailable)
+			return
+		}
+		w.WriteHeader(k.answer.Code)
+		_, _ = w.Write(k.answer.Body.Bytes())
+	})
+}
+
+// connection has a connection that can be taken.
+type connection struct {
+	*httptest.ResponseRecorder
+	taken bool
+}
+
+func (c *connection) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	c.taken = true
+	return nil, nil, nil
+}
+
+func TestGuard_WhatAHandlerAnswersIsInsideTheGuard(t *testing.T) {
+	t.Parallel()
+	errorsToAnswers := func(c *gin.Context) {
+		if c.Next(); len(c.Errors) > 0 {
+			c.JSON(http.StatusTeapot, gin.H{"error": c.Errors.Last().Error()})
+		}
+	}
+	for name, of := range map[string]struct {
+		handler gin.HandlerFunc
+		status  int
+		body    string
+		inside  int // the status that the guard saw, 0 for none
+	}{
+		"an answer":   {func(c *gin.Context) { c.String(http.StatusCreated, "made") }, 201, "made", 201},
+		"a status":    {func(c *gin.Context) { c.Status(http.StatusNoContent) }, 204, "", 204},
+		"an error":    {func(c *gin.Context) { _ = c.Error(errors.New("sold out")) }, 418, `{"error":"sold out"}`, 418},
+		"an abort":    {func(c *gin.Context) { c.AbortWithStatus(http.StatusForbidden) }, 403, "", 403},
+		"nothing":     {func(*gin.Context) {}, 503, "no answer\n", 0},
+		"two headers": {func(c *gin.Context) { c.Status(202); c.String(http.StatusAccepted, "yes") }, 202, "yes", 202},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			k, e := &kept{}, gin.New()
+			e.POST("/shops/:shop/charges", holdfastgin.Guard(k.guard), errorsToAnswers, of.handler)
+			w := httptest.NewRecorder()
+			e.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/shops/7/charges", nil))
+			if w.Code != of.status || w.Body.String() != of.body || k.answer.Code != of.inside {
+				t.Errorf("got %d %q, inside %d; want %d %q, inside %d", w.Code, w.Body, k.answer.Code, of.status, of.body, of.inside)
+			}
+			if k.pattern != "/shops/:shop/charges" {
+				t.Errorf("the guard has the pattern %q", k.pattern)
+			}
+		})
+	}
+}
+
+func TestGuard_WhenTheGuardAnswersNoHandlerRuns(t *testing.T) {
+	t.Parallel()
+	k, e, ran := &kept{refuse: true}, gin.New(), false
+	e.POST("/charges", holdfastgin.Guard(k.guard), func(*gin.Context) { ran = true })
+	w := httptest.NewRecorder()
+	e.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/charges", nil))
+	if ran || w.Code != http.StatusConflict {
+		t.Errorf("the handler ran: %v; the answer is %d", ran, w.Code)
+	}
+}
+
+func TestGuard_AHandlerCannotTakeTheConnection(t *testing.T) {
+	t.Parallel()
+	k, e := &kept{}, gin.New()
+	var failed error
+	e.POST("/charges", holdfastgin.Guard(k.guard), func(c *gin.Context) { _, _, failed = c.Writer.Hijack() })
+	w := &connection{ResponseRecorder: httptest.NewRecorder()}
+	e.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/charges", nil))
+	if w.taken || !errors.Is(failed, http.ErrNotSupported) {
+		t.Errorf("the connection is taken: %v; the handler got %v", w.taken, failed)
+	}
+}
+
+// What stands outside the guard has its own writer and request again, also after a panic.
+func TestGuard_MiddlewaresOutsideSeeWhatTheyHad(t *testing.T) {
+	t.Parallel()
+	for _, panics := range []bool{false, true} {
+		k, e := &kept{}, gin.New()
+		e.Use(func(c *gin.Context) {
+			writer, request := c.Writer, c.Request
+			defer func() {
+				if recovered := recover(); (recovered != nil) != panics {
+					t.Errorf("it panicked with %v", recovered)
+				}
+				if c.Writer != writer || c.Request != request {
+					t.Errorf("after a panic %v: the writer is %T, the same %v; the request is the same %v", panics, c.Writer, c.Writer == writer, c.Request == request)
+				}
+			}()
+			c.Next()
+		})
+		e.POST("/charges", holdfastgin.Guard(k.guard), func(c *gin.Context) {
+			if panics {
+				panic("planned")
+			}
+			c.Status(http.StatusOK)
+		})
+		e.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/charges", nil))
+	}
+}
