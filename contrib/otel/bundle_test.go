@@ -22,8 +22,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m, kafkatest.Stop)) }
 
-// service is POST /charges and POST /refunds/{id} behind a guard with that observer.
-func service(t *testing.T, db *pgtest.DB, observer idempotency.Observer, handler http.HandlerFunc) (http.Handler, *idempotency.Guard) {
+// guardedService is POST /charges and POST /refunds/{id} behind a guard with that observer.
+func guardedService(t *testing.T, db *pgtest.DB, observer idempotency.Observer, handler http.HandlerFunc) (http.Handler, *idempotency.Guard) {
 	t.Helper()
 	g, err := idempotency.New(db.Pool, idempotency.Config{
 		Principal: func(r *http.Request) (string, error) { return "a", nil },

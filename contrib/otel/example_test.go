@@ -1,7 +1,6 @@
 package holdfastotel_test
 
 import (
-	"errors"
 	"net/http"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -10,11 +9,10 @@ import (
 
 	holdfastotel "github.com/holdfast-go/holdfast/contrib/otel"
 	"github.com/holdfast-go/holdfast/idempotency"
-	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/kafkago"
 	"github.com/holdfast-go/holdfast/metrics"
 	"github.com/holdfast-go/holdfast/outbox"
-	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/service"
 )
 
 func Example() {
@@ -40,19 +38,12 @@ func ExampleOutboxSpans() {
 
 // snippet: service
 
-// Observed measures and traces an outbox, a relay and an inbox: set these observers in their Configs. It also measures the database, the
-// lag of consumers and the pool. Call stop before you close the pool, unless err says that something is wrong: then end the program.
-func Observed(provider metric.MeterProvider, tracer trace.Tracer, pool *pgxpool.Pool, offsets *kafkago.Offsets, consumer string) (
-	out outbox.Observer, to relay.Observer, in inbox.Observer, stop func() error, err error) {
-	meter := holdfastotel.Meter(provider.Meter("holdfast"))
-	out, outErr := metrics.Outbox(meter)
-	to, toErr := metrics.Relay(meter)
-	in, inErr := metrics.Inbox(meter, consumer)
-	stopPool, poolErr := metrics.ObservePool(meter, "main", pool)
-	stopDatabase, databaseErr := metrics.ObserveDatabase(meter, pool, metrics.DatabaseConfig{EndsFunc: offsets.Ends})
-	stop = func() error { return errors.Join(stopDatabase(), stopPool()) }
-	return holdfastotel.OutboxSpans(tracer, out), holdfastotel.RelaySpans(tracer, to), holdfastotel.InboxSpans(tracer, in),
-		stop, errors.Join(outErr, toErr, inErr, poolErr, databaseErr)
+// Observed makes the observers of a program whose inbox is named consumer, and lets s measure the database, the lag of consumers and the pool.
+func Observed(provider metric.MeterProvider, tracer trace.Tracer, s *service.Service, offsets *kafkago.Offsets, consumer string) (metrics.Observers, error) {
+	s.Meter = holdfastotel.Meter(provider.Meter("holdfast"))
+	s.Database.EndsFunc = offsets.Ends
+	observers, err := metrics.All(s.Meter, consumer)
+	return holdfastotel.Spans(tracer, observers), err
 }
 
 // end snippet

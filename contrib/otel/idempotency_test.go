@@ -31,7 +31,7 @@ func TestIdempotency_RequestsAreCountedByResultAndOperation(t *testing.T) {
 		t.Fatal(err)
 	}
 	in, out := make(chan struct{}), make(chan struct{})
-	h, g := service(t, db, observer, func(w http.ResponseWriter, r *http.Request) {
+	h, g := guardedService(t, db, observer, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		switch string(body) {
 		case `"slow"`:
@@ -105,7 +105,7 @@ func TestIdempotency_TheSpanOfARequestSaysWhatBecameOfIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, _ := service(t, migrated.New(t), holdfastotel.IdempotencyAttributes(observer), created)
+	h, _ := guardedService(t, migrated.New(t), holdfastotel.IdempotencyAttributes(observer), created)
 	traced := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, span := tracer.Start(r.Context(), "request")
 		defer span.End()

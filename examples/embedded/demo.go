@@ -11,7 +11,7 @@ import (
 )
 
 // demo serves, is its own client for a moment, and stops as a signal would make it.
-func (s *service) demo(ctx context.Context, l net.Listener, out io.Writer) error {
+func (s *shop) demo(ctx context.Context, l net.Listener, out io.Writer) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	ended := make(chan error, 1)
@@ -30,9 +30,9 @@ func (s *service) demo(ctx context.Context, l net.Listener, out io.Writer) error
 }
 
 // visit sends the requests and waits for the events.
-func (s *service) visit(ctx context.Context, url string, out io.Writer) error {
+func (s *shop) visit(ctx context.Context, url string, out io.Writer) error {
 	client := &http.Client{Timeout: 10 * time.Second}
-	if err := ask(ctx, client, "GET", url+"/healthz", "", http.StatusOK); err != nil {
+	if err := ask(ctx, client, "GET", url+"/readyz", "", http.StatusOK); err != nil {
 		return err
 	}
 	if err := ask(ctx, client, "POST", url+"/orders", `{"customer":"","cents":0}`, http.StatusBadRequest); err != nil {

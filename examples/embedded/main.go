@@ -7,7 +7,7 @@
 // It starts a PostgreSQL and an imitation of Kafka for itself unless DATABASE_URL and KAFKA_BROKERS
 // name servers of yours.
 //
-// Read service.go for how the parts start, and in which order they stop; orders.go for the request.
+// Read service.go for the parts, orders.go for the request, and package service for the order in which the parts stop.
 package main
 
 import (
@@ -61,7 +61,8 @@ func run(ctx context.Context, out io.Writer, c config) (err error) {
 	defer func() { err = errors.Join(err, on.Stop()) }()
 
 	log := slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	s, err := newService(ctx, on.Pool, on.Brokers, on.Schema, on.Topic, log)
+	steps := slog.New(slog.NewTextHandler(out, nil))
+	s, err := newShop(ctx, on.Pool, on.Brokers, on.Schema, on.Topic, log, steps)
 	if err != nil {
 		return err
 	}
@@ -70,7 +71,6 @@ func run(ctx context.Context, out io.Writer, c config) (err error) {
 		return err
 	}
 	fmt.Fprintf(out, "%s\n%s\nserving on http://%s\n", on.AboutPostgres, on.AboutKafka, listener.Addr())
-	s.said = func(stage string) { fmt.Fprintln(out, stage) }
 	if c.Demo {
 		return s.demo(ctx, listener, out)
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -23,6 +22,7 @@ import (
 	"github.com/holdfast-go/holdfast/examples/internal/exampletest"
 	"github.com/holdfast-go/holdfast/examples/internal/servers"
 	"github.com/holdfast-go/holdfast/internal/test/kafkaclient"
+	"github.com/holdfast-go/holdfast/internal/test/logtest"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
@@ -38,7 +38,7 @@ func TestEmbedded_WithoutAnyServerTheDemoRunsToItsEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"20 orders answered with 201", "20 events published", "stopped: requests", "stopped: relay", "stopped: pool"}
+	want := []string{"20 orders answered with 201", "20 events published", "part=requests", "part=relay", "part=pool"}
 	rest := text
 	for _, line := range want {
 		_, after, ok := strings.Cut(rest, line)
@@ -106,21 +106,21 @@ func (s *site) topic() string { return s.name + ".orders" }
 
 // started is a service that runs in this process.
 type started struct {
-	url    string
-	addr   string
-	stop   func()
-	ended  chan error
-	mu     sync.Mutex
-	stages []string
+	url   string
+	addr  string
+	stop  func()
+	ended chan error
+	steps logtest.Log
 }
 
-func (s *site) start(change ...func(*service)) *started {
+func (s *site) start(change ...func(*shop)) *started {
 	s.Helper()
 	on, err := servers.Start(s.Context(), servers.Config{DatabaseURL: s.db.DSN, Brokers: strings.Join(s.kafka.Brokers, ","), Name: s.name, Keep: true})
 	if err != nil {
 		s.Fatal(err)
 	}
-	v, err := newService(s.Context(), on.Pool, on.Brokers, on.Schema, on.Topic, slog.New(slog.DiscardHandler))
+	r := &started{}
+	v, err := newShop(s.Context(), on.Pool, on.Brokers, on.Schema, on.Topic, slog.New(slog.DiscardHandler), slog.New(slog.NewJSONHandler(&r.steps, nil)))
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -132,12 +132,7 @@ func (s *site) start(change ...func(*service)) *started {
 		s.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(s.Context())
-	r := &started{url: "http://" + l.Addr().String(), addr: l.Addr().String(), stop: cancel, ended: make(chan error, 1)}
-	v.said = func(stage string) {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.stages = append(r.stages, stage)
-	}
+	r.url, r.addr, r.stop, r.ended = "http://"+l.Addr().String(), l.Addr().String(), cancel, make(chan error, 1)
 	go func() {
 		err := v.run(ctx, l)
 		r.ended <- errors.Join(err, on.Stop())
@@ -146,10 +141,12 @@ func (s *site) start(change ...func(*service)) *started {
 	return r
 }
 
-func (s *started) said() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Clone(s.stages)
+// stopped are the parts that have stopped, in that order.
+func (s *started) stopped(t testing.TB) (parts []string) {
+	for _, line := range logtest.Lines[struct{ Part string }](t, s.steps.String()) {
+		parts = append(parts, line.Part)
+	}
+	return parts
 }
 
 func (s *site) wantEnd(r *started, want string) {
@@ -250,7 +247,7 @@ func TestEmbedded_ARequestInHandEndsWellWhileTheServiceStops(t *testing.T) {
 		}
 		return err != nil
 	})
-	if stages := r.said(); len(stages) > 0 {
+	if stages := r.stopped(t); len(stages) > 0 {
 		t.Errorf("with a request in progress it went on to %q", stages)
 	}
 	fmt.Fprint(conn, body)
@@ -259,7 +256,7 @@ func TestEmbedded_ARequestInHandEndsWellWhileTheServiceStops(t *testing.T) {
 		t.Fatalf("the request in progress was answered with %v, %v", resp, err)
 	}
 	s.wantEnd(r, "")
-	if got, want := r.said(), []string{"stopped: requests", "stopped: relay", "stopped: pool"}; !slices.Equal(got, want) {
+	if got, want := r.stopped(t), []string{"requests", "relay", "pool"}; !slices.Equal(got, want) {
 		t.Errorf("it stopped in the order %q, want %q", got, want)
 	}
 	if n := pgtest.Count(t, s.db, "select count(*) from "+s.name+".orders"); n != 1 {
@@ -274,7 +271,7 @@ func TestEmbedded_ARequestInHandEndsWellWhileTheServiceStops(t *testing.T) {
 func TestEmbedded_ARequestThatDoesNotEndIsCutOffAndRolledBack(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, exampletest.Cluster(t).Server.Cluster)
-	r := s.start(func(v *service) { v.drain = 200 * time.Millisecond })
+	r := s.start(func(v *shop) { v.service.DrainTimeout = 200 * time.Millisecond })
 
 	// A transaction elsewhere holds the table: the request waits for it in the middle of its own.
 	tx, err := s.db.Begin(t.Context())
@@ -294,11 +291,11 @@ func TestEmbedded_ARequestThatDoesNotEndIsCutOffAndRolledBack(t *testing.T) {
 		return pgtest.Count(t, s.db, "select count(*) from pg_locks where not granted and relation = '"+s.name+".orders'::regclass") > 0
 	})
 	r.stop()
-	s.wantEnd(r, "requests took longer than 200ms to end and were cut off")
+	s.wantEnd(r, "requests: some took longer than 200ms to end, and were cut off")
 	if err := <-answered; err == nil {
 		t.Error("the request was answered with 201")
 	}
-	if got, want := r.said(), []string{"stopped: requests", "stopped: relay", "stopped: pool"}; !slices.Equal(got, want) {
+	if got, want := r.stopped(t), []string{"requests", "relay", "pool"}; !slices.Equal(got, want) {
 		t.Errorf("it stopped in the order %q, want %q", got, want)
 	}
 	if err := tx.Rollback(t.Context()); err != nil {
@@ -332,9 +329,9 @@ func TestEmbedded_OrdersTakenWhileKafkaIsAwayArePublishedByTheNextStart(t *testi
 			t.Fatalf("an order was refused: %v", err)
 		}
 	}
-	resp, err := http.Get(r.url + "/healthz")
+	resp, err := http.Get(r.url + "/readyz")
 	if err != nil || resp.StatusCode != http.StatusOK {
-		t.Errorf("health: %v, %v", resp, err)
+		t.Errorf("it is not ready: %v, %v", resp, err)
 	}
 	r.stop()
 	s.wantEnd(r, "")
@@ -351,31 +348,25 @@ func TestEmbedded_OrdersTakenWhileKafkaIsAwayArePublishedByTheNextStart(t *testi
 	s.wantEnd(next, "")
 }
 
-func TestEmbedded_HealthFailsWhenTheRelayOrTheDatabaseDoes(t *testing.T) {
+func TestEmbedded_ItIsNotReadyWithoutItsDatabase(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, exampletest.Cluster(t).Server.Cluster)
-	var v *service
-	r := s.start(func(made *service) { v = made })
-	health := func() string {
-		resp, err := http.Get(r.url + "/healthz")
+	r := s.start()
+	ready := func() (int, string) {
+		resp, err := http.Get(r.url + "/readyz")
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer resp.Body.Close()
 		text, _ := io.ReadAll(resp.Body)
-		return fmt.Sprintf("%d %s", resp.StatusCode, bytes.TrimSpace(text))
+		return resp.StatusCode, string(text)
 	}
-	if got := health(); got != "200 serving" {
-		t.Errorf("health is %q", got)
+	if status, text := ready(); status != http.StatusOK {
+		t.Errorf("it is not ready: %d %s", status, text)
 	}
-	v.state.Store(stopping)
-	if got := health(); got != "503 stopping" {
-		t.Errorf("health while it stops is %q", got)
-	}
-	v.state.Store(serving)
 	allow := s.refuseConnections()
-	if got := health(); got != "503 the database does not answer" {
-		t.Errorf("health without a database is %q", got)
+	if status, text := ready(); status != http.StatusServiceUnavailable || !strings.Contains(text, "the database does not answer") {
+		t.Errorf("without a database: %d %s", status, text)
 	}
 	if _, err := s.post(r.url, "ann"); err == nil || !strings.Contains(err.Error(), "503") {
 		t.Errorf("an order without a database: %v", err)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -24,17 +23,18 @@ type order struct {
 	Cents    int64  `json:"cents"`
 }
 
-func (s *service) handler() http.Handler {
+func (s *shop) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /orders", s.postOrder)
-	mux.HandleFunc("GET /healthz", s.getHealth)
+	mux.Handle("GET /livez", s.service.Probes())
+	mux.Handle("GET /readyz", s.service.Probes())
 	return mux
 }
 
 // postOrder answers after the commit: 201 means that the order and its event are both safe. A
 // client that gets no answer cannot know; package idempotency lets it ask again without ordering
 // twice.
-func (s *service) postOrder(w http.ResponseWriter, r *http.Request) {
+func (s *shop) postOrder(w http.ResponseWriter, r *http.Request) {
 	var o order
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<16)).Decode(&o); err != nil {
 		http.Error(w, "the body is not an order: "+err.Error(), http.StatusBadRequest)
@@ -55,7 +55,7 @@ func (s *service) postOrder(w http.ResponseWriter, r *http.Request) {
 }
 
 // place writes the order and its event, and wakes the relay of this process.
-func (s *service) place(ctx context.Context, o *order) error {
+func (s *shop) place(ctx context.Context, o *order) error {
 	// snippet: embedded
 	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
 		if err := s.outbox.Lock(ctx, tx, o.Customer); err != nil {
@@ -75,19 +75,4 @@ func (s *service) place(ctx context.Context, o *order) error {
 	}
 	return err
 	// end snippet
-}
-
-// getHealth says whether to send requests here: not while it stops, not without its database. A
-// Kafka that is away is no reason to refuse orders: their events wait in the outbox.
-func (s *service) getHealth(w http.ResponseWriter, r *http.Request) {
-	ctx, cancel := context.WithTimeout(r.Context(), time.Second)
-	defer cancel()
-	state := s.state.Load().(string)
-	if state == serving && s.pool.Ping(ctx) != nil {
-		state = "the database does not answer"
-	}
-	if state != serving {
-		w.WriteHeader(http.StatusServiceUnavailable)
-	}
-	_, _ = w.Write([]byte(state + "\n"))
 }

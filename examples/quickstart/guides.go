@@ -26,6 +26,7 @@ import (
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
 	"github.com/holdfast-go/holdfast/retry"
+	"github.com/holdfast-go/holdfast/service"
 )
 
 // The code of docs/guides.
@@ -237,37 +238,16 @@ func SetPrice(in *inbox.Inbox) inbox.Handler {
 
 // Serve runs a server, a consumer and a relay until SIGTERM or Ctrl-C, and then stops them in order. group is a
 // kafkago.Group; p is the relay's publisher.
-func Serve(pool *pgxpool.Pool, server *http.Server, in *inbox.Inbox, group inbox.Source, r *relay.Relay, p *kafkago.Publisher) error {
+func Serve(pool *pgxpool.Pool, routes *http.ServeMux, in *inbox.Inbox, group inbox.Source, r *relay.Relay, p *kafkago.Publisher) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 
-	// Each part has a context of its own, because it ends in its turn.
-	consuming, stopConsuming := context.WithCancel(context.Background())
-	defer stopConsuming()
-	relaying, stopRelay := context.WithCancel(context.Background())
-	defer stopRelay()
-	served, consumed, relayed := make(chan error, 1), make(chan error, 1), make(chan error, 1)
-	go func() { served <- server.ListenAndServe(); stop() }()
-	go func() { consumed <- in.Consume(consuming, group); stop() }()
-	go func() { relayed <- r.Run(relaying); stop() }()
-	<-ctx.Done() // a signal, or a part that has ended
-
-	stopConsuming() // 1. At the same time: handlers end, and so do requests.
-	draining, cancel := context.WithTimeout(context.Background(), 8*time.Second)
-	defer cancel()
-	err := server.Shutdown(draining)
-	if err != nil {
-		_ = server.Close() // ends the contexts of the requests that are left
-	}
-	if e := <-served; !errors.Is(e, http.ErrServerClosed) {
-		err = errors.Join(err, e)
-	}
-	err = errors.Join(err, <-consumed)
-	stopRelay() // 2. It still publishes what they wrote.
-	err = errors.Join(err, <-relayed)
-	p.Close()
-	pool.Close() // 3. It waits for every connection.
-	return err
+	s := &service.Service{Pool: pool, Relay: r, CloseFuncs: []func(){p.Close}}
+	s.Consumers = []service.Consumer{{Inbox: in, Source: group}}
+	routes.Handle("GET /livez", s.Probes())
+	routes.Handle("GET /readyz", s.Probes())
+	s.Server = &http.Server{Addr: ":8080", Handler: routes, ReadHeaderTimeout: 5 * time.Second}
+	return s.Run(ctx)
 }
 
 // end snippet

@@ -52,6 +52,12 @@ func TestShop_AnOrderIsPlacedPaidAndSent(t *testing.T) {
 	signed := http.Header{"Stripe-Signature": {fmt.Sprintf("t=%s,v1=%x", at, mac.Sum(nil))}}
 	wait.Until(t, "the webhook is taken", func() bool { return post("/webhooks/stripe", paid, signed)/100 == 2 })
 	wait.Until(t, "the parcel is sent", func() bool { return pgtest.Count(t, db.Pool, "select count(*) from orders where state = 'sent'") == 1 })
+	for _, path := range []string{"/livez", "/readyz", "/metrics"} {
+		wait.Until(t, path+" answers with 200", func() bool {
+			answer, err := http.Get("http://" + address + path)
+			return err == nil && answer.StatusCode == http.StatusOK
+		})
+	}
 	_ = shop.Process.Signal(syscall.SIGTERM)
 	if err := shop.Wait(); err != nil {
 		t.Errorf("the shop ended: %v", err)
