@@ -256,7 +256,7 @@ func (s *Service) await(parts []*part) (err error) {
 // serve serves until ctx ends, and then lets requests end.
 func (s *Service) serve(ctx context.Context) error {
 	requests, cut := context.WithCancel(context.WithoutCancel(ctx))
-	defer cut()
+	defer cut() // those that are left at the end
 	base := s.Server.BaseContext
 	s.Server.BaseContext = func(l net.Listener) context.Context {
 		if base == nil {
@@ -284,7 +284,6 @@ func (s *Service) serve(ctx context.Context) error {
 	draining, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
 	if err := s.Server.Shutdown(draining); err != nil {
-		cut()
 		_ = s.Server.Close()
 		return fmt.Errorf("some took longer than %v to end, and were cut off", limit)
 	}

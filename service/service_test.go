@@ -224,26 +224,41 @@ func TestService_WhatIsWrittenInTheStopIsPublished(t *testing.T) {
 // A request that does not end, and has not read its body, is cut off: its context ends.
 func TestService_ARequestThatDoesNotEndIsCutOff(t *testing.T) {
 	t.Parallel()
-	db := migrated.New(t)
-	asked, cut := make(chan struct{}), make(chan struct{})
-	s := &service.Service{Pool: db.Pool, DrainTimeout: 20 * time.Millisecond}
-	r := start(t, s, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		close(asked)
-		<-r.Context().Done()
-		close(cut)
-	}))
-	go func() {
-		r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, r.url, strings.NewReader(strings.Repeat("x", 1<<20)))
-		if answer, err := http.DefaultClient.Do(r); err == nil {
-			answer.Body.Close()
-		}
-	}()
-	<-asked
-	r.stop()
-	if err := r.ended(t); err == nil || err.Error() != "requests: some took longer than 20ms to end, and were cut off" {
-		t.Errorf("it ended with %v", err)
+	for name, base := range map[string]func(net.Listener) context.Context{
+		"as it is":                           nil,
+		"with a context of the server's own": func(net.Listener) context.Context { return context.Background() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			asked, cut := make(chan struct{}), make(chan struct{})
+			s := &service.Service{
+				Pool: migrated.New(t).Pool, DrainTimeout: 20 * time.Millisecond,
+				Server: &http.Server{ReadHeaderTimeout: time.Minute, BaseContext: base},
+			}
+			r := start(t, s, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				close(asked)
+				<-r.Context().Done()
+				close(cut)
+			}))
+			go func() {
+				body := strings.NewReader(strings.Repeat("x", 1<<20))
+				r, _ := http.NewRequestWithContext(context.WithoutCancel(t.Context()), http.MethodPost, r.url, body)
+				if answer, err := http.DefaultClient.Do(r); err == nil {
+					answer.Body.Close()
+				}
+			}()
+			<-asked
+			r.stop()
+			if err := r.ended(t); err == nil || err.Error() != "requests: some took longer than 20ms to end, and were cut off" {
+				t.Errorf("it ended with %v", err)
+			}
+			select {
+			case <-cut:
+			case <-time.After(wait.Limit()):
+				t.Error("the context of the request has not ended")
+			}
+		})
 	}
-	<-cut
 }
 
 func TestService_APartThatEndsEndsTheOthers(t *testing.T) {
