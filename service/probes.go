@@ -8,8 +8,11 @@ import (
 	"time"
 )
 
-// pingTimeout bounds how long a probe waits for the database.
-const pingTimeout = 2 * time.Second
+// What a probe waits for, at most: together less than the second after which Kubernetes gives up by default.
+const (
+	pingTimeout   = 500 * time.Millisecond
+	healthTimeout = 300 * time.Millisecond
+)
 
 // health is what a probe has learned of a part.
 type health struct {
@@ -35,7 +38,7 @@ func judgeLive(parts map[string]health) verdict {
 }
 
 // judgeReady decides /readyz. A program that serves is ready while its database answers: without the broker it takes requests and writes
-// events all the same. One that does not is ready while all of its parts are. A program that stops is not ready.
+// events all the same. One that does not is ready while its database answers and all of its parts are ready. A program that stops is not ready.
 func judgeReady(parts map[string]health, serves, stopping, answers bool) verdict {
 	v := verdict{Well: true, Parts: parts}
 	switch {
@@ -54,12 +57,10 @@ func judgeReady(parts map[string]health, serves, stopping, answers bool) verdict
 // Probes answers /livez and /readyz, below whatever prefix it is mounted: 200, or 503 and why. Both list what keeps each part from being
 // live or ready, without payloads and secrets. Many goroutines may call it at once, before, during and after Run.
 //
-// A Service with a Server is ready while its database answers: it takes requests while Kafka is away. One without is ready while Relay and
-// Consumers are. Neither is while it stops.
+// A Service with a Server is ready while its database answers: it takes requests while Kafka is away. One without is ready while, besides, Relay
+// and Consumers are. Neither is while it stops. A pool whose connections are all in use is no reason: the program is busy.
 func (s *Service) Probes() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ctx, cancel := context.WithTimeout(r.Context(), pingTimeout)
-		defer cancel()
 		var v verdict
 		switch path := r.URL.Path; {
 		case r.Method != http.MethodGet && r.Method != http.MethodHead:
@@ -67,9 +68,10 @@ func (s *Service) Probes() http.Handler {
 			http.Error(w, "a probe is a GET", http.StatusMethodNotAllowed)
 			return
 		case strings.HasSuffix(path, "/livez"):
-			v = judgeLive(s.health(ctx))
+			v = judgeLive(s.health(r.Context()))
 		case strings.HasSuffix(path, "/readyz"):
-			v = judgeReady(s.health(ctx), s.Server != nil, s.stopping.Load(), s.Pool != nil && s.Pool.Ping(ctx) == nil)
+			answers := s.answers(r.Context())
+			v = judgeReady(s.health(r.Context()), s.Server != nil, s.stopping.Load(), answers)
 		default:
 			http.NotFound(w, r)
 			return
@@ -83,8 +85,26 @@ func (s *Service) Probes() http.Handler {
 	})
 }
 
+// answers says whether the database does. If no connection becomes free, others are at work on them.
+func (s *Service) answers(ctx context.Context) bool {
+	if s.Pool == nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
+	defer cancel()
+	c, err := s.Pool.Acquire(ctx)
+	if err != nil {
+		stat := s.Pool.Stat()
+		return ctx.Err() != nil && stat.AcquiredConns() == stat.MaxConns()
+	}
+	defer c.Release()
+	return c.Ping(ctx) == nil
+}
+
 // health asks the parts.
 func (s *Service) health(ctx context.Context) map[string]health {
+	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
+	defer cancel()
 	parts := map[string]health{}
 	if s.Relay != nil {
 		h := s.Relay.Health(ctx)

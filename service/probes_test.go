@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/service"
@@ -46,5 +48,40 @@ func TestProbes_AProgramThatServesIsReadyWhileItsDatabaseAnswers(t *testing.T) {
 	close(hold)
 	if err := r.ended(t); err != nil {
 		t.Error(err)
+	}
+}
+
+// All connections are at work: the program is busy, and its database answers.
+func TestProbes_ABusyPoolIsNoReason(t *testing.T) {
+	t.Parallel()
+	db := migrated.New(t)
+	config := db.Pool.Config()
+	config.MaxConns, config.MinConns = 1, 0
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	c, err := pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Release()
+	w := httptest.NewRecorder()
+	s := &service.Service{Pool: pool, Server: &http.Server{ReadHeaderTimeout: 1}}
+	s.Probes().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/readyz", nil))
+	if w.Code != http.StatusOK {
+		t.Errorf("a busy pool: %d %s", w.Code, w.Body)
+	}
+	away, err := pgxpool.New(t.Context(), "postgres://nobody@127.0.0.1:1/none?sslmode=disable")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer away.Close()
+	w = httptest.NewRecorder()
+	s = &service.Service{Pool: away, Server: &http.Server{ReadHeaderTimeout: 1}}
+	s.Probes().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/readyz", nil))
+	if w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "the database does not answer") {
+		t.Errorf("no database: %d %s", w.Code, w.Body)
 	}
 }

@@ -1,14 +1,14 @@
 // Package service runs the parts of holdfast that a program has, answers its probes, measures its database, and stops the parts in the
 // order in which they need each other.
 //
-//	s := &service.Service{Pool: pool, Guard: guard, Relay: r, CloseFuncs: []func(){publisher.Close}}
+//	s := &service.Service{Pool: pool, Guard: guard, Relay: r, CloseFuncs: []func(){publisher.Close, pool.Close}}
 //	s.Consumers = []service.Consumer{{Inbox: in, Source: group}}
 //	routes.Handle("/livez", s.Probes())
 //	routes.Handle("/readyz", s.Probes())
 //	s.Server = &http.Server{Addr: ":8080", Handler: routes}
 //	return s.Run(ctx)
 //
-// Every part can be left out, or be run by your own code beside it.
+// Every part can be left out. What you run yourself on the same pool belongs into RunFuncs, or ends before Run closes the pool.
 package service
 
 import (
@@ -31,23 +31,23 @@ import (
 
 // Service is the parts of a program. Set its fields before Run, and do not change them afterwards.
 //
-// All parts run until the context of Run ends, or until one of them returns: then all stop, and Probes says that the program is not
-// ready. They stop in this order, each within a time of its own:
+// All parts run until the context of Run ends or one of them fails. Then all stop, in this order:
 //
 //  1. Server, Consumers, Guard and RunFuncs, at the same time: they do not need each other.
 //  2. Relay. It goes on until the log is read, for at most a second, so that what the others wrote at the end is published. Then it saves how
 //     far it got, and hands its lanes to others.
-//  3. CloseFuncs, in their order, for what the parts have used. Then Pool.
+//  3. CloseFuncs, in their order, for what the parts have used.
 //
-// Nothing is lost when a step takes too long, or when the process is killed: what was not published is in the log, and what was not
-// committed is handled again. docs/guides/shutdown.md says how long each step takes with the defaults.
+// Nothing is lost when the process is killed before: what was not published is in the log, and what was not committed is handled again.
+// docs/guides/shutdown.md says how long each step takes with the defaults.
 type Service struct {
-	// Pool is what the parts work on. It is closed last. Required.
+	// Pool is what probes look at, and what Meter measures. Required.
 	Pool *pgxpool.Pool
 
 	// Server takes requests. While it stops, requests in progress may end for DrainTimeout. Then their contexts end, which rolls back
-	// what they did not commit, and their connections are closed. Run sets BaseContext for that, around the one that it finds. Defaults to
-	// none.
+	// what they did not commit, and their connections are closed. Run sets BaseContext for that, around the one that it finds. As with
+	// http.Server.Shutdown, a connection that a handler has taken (Hijack) is not waited for: its context ends when all others have. Defaults
+	// to none.
 	Server *http.Server
 
 	// ServeFunc makes Server serve, until Server.Shutdown is called. Defaults to Server.ListenAndServe. Set it for TLS, or for a
@@ -57,32 +57,35 @@ type Service struct {
 	// DrainTimeout is how long requests in progress may take to end. Defaults to 8 s.
 	DrainTimeout time.Duration
 
-	// Consumers handle events. Defaults to none.
+	// Consumers handle events. Each needs an Inbox with a Consumer of its own. Defaults to none.
 	Consumers []Consumer
 
 	// Guard removes expired keys, and completes abandoned requests. Defaults to none.
 	Guard *idempotency.Guard
 
-	// RunFuncs are loops of your own that may write events: each blocks until its context ends. Defaults to none.
+	// RunFuncs are your own: loops that may write events, each until its context ends. One that returns nil before has done its work; one
+	// that returns an error ends the service. Defaults to none.
 	RunFuncs []func(ctx context.Context) error
 
 	// Relay publishes. Defaults to none: then it runs elsewhere.
 	Relay *relay.Relay
 
-	// CloseFuncs are called when all parts have ended, in their order: for example the Close of the relay's publisher. Defaults to none.
+	// CloseFuncs are called when all parts have ended, one after the other: the Close of the relay's publisher, and that of the pool. Defaults
+	// to none.
 	CloseFuncs []func()
 
-	// CloseTimeout is how long Run waits for Pool to get all of its connections back. Defaults to 3 s.
+	// CloseTimeout is how long CloseFuncs may take, together. Defaults to 3 s.
 	CloseTimeout time.Duration
 
-	// Meter measures the database and the pool, as metrics.ObserveDatabase and metrics.ObservePool do. The parts have Observers of
-	// their own: metrics.All makes them. Defaults to none.
+	// Meter measures the database and the pool while the service runs, as metrics.ObserveDatabase and metrics.ObservePool do. One process that
+	// has no relay should measure the database too: it sees when no relay runs. The parts have Observers of their own: metrics.All
+	// makes them. Defaults to none.
 	Meter metrics.Meter
 
 	// Database is how the database is measured. Its EndsFunc adds the lag of consumers.
 	Database metrics.DatabaseConfig
 
-	// Logger says at info how the service stops. Defaults to slog.Default().
+	// Logger says at info how the service stops, and warns of a part that takes long. Defaults to slog.Default().
 	Logger *slog.Logger
 
 	running, stopping atomic.Bool
@@ -103,14 +106,6 @@ const (
 	flushEvery   = 50 * time.Millisecond
 )
 
-// part is what Run runs.
-type part struct {
-	name  string
-	run   func(ctx context.Context) error
-	ended chan struct{}
-	err   error // valid once ended is closed
-}
-
 // validate lists every problem.
 func (s *Service) validate() error {
 	var problems []error
@@ -124,10 +119,16 @@ func (s *Service) validate() error {
 	if s.Server == nil && s.ServeFunc != nil {
 		bad("serve func is set, but server is nil")
 	}
+	names := map[string]bool{}
 	for i, c := range s.Consumers {
 		if c.Inbox == nil {
 			bad("consumers[%d].inbox is nil", i)
+			continue
 		}
+		if names[c.name()] {
+			bad("consumers[%d].inbox has the name %q, as another one: each needs a Consumer of its own", i, c.Inbox.Config().Consumer)
+		}
+		names[c.name()] = true
 	}
 	for i, run := range s.RunFuncs {
 		if run == nil {
@@ -148,8 +149,9 @@ func (s *Service) validate() error {
 	return errors.Join(problems...)
 }
 
-// Run runs the parts until ctx ends, or one of them returns, stops the others in order, and returns after all have ended: nil after
-// ctx has ended and every part has stopped in time, otherwise what went wrong, by part. An error about the Service itself comes at once, and
+// Run runs the parts until ctx ends or one of them fails, stops them in order, and returns after all have ended: nil if ctx has ended and
+// all stopped as they should, otherwise what went wrong, by part. A part that ends by itself, other than a RunFunc, ends the others too. A part
+// that does not end when it is told to keeps Run from returning; the log names it. An error about the Service itself comes at once, and
 // lists every problem of it; nothing has run then, and nothing is closed. Call Run once.
 //
 // Run knows nothing of signals. signal.NotifyContext makes a context that ends with them.
@@ -166,95 +168,73 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 
 	// The parts do not stop with ctx, but when it is their turn.
-	work, stopWork := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopWork()
-	relaying, stopRelay := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopRelay()
-	over, end := context.WithCancel(ctx)
-	defer end()
-	start := func(ctx context.Context, name string, run func(context.Context) error) *part {
-		p := &part{name: name, run: run, ended: make(chan struct{})}
-		go func() {
-			defer close(p.ended)
-			defer end()
-			if err := p.run(ctx); err != nil {
-				p.err = fmt.Errorf("%s: %w", p.name, err)
-			}
-		}()
-		return p
+	work, relaying := newStage(ctx), newStage(ctx)
+	defer work.stop()
+	defer relaying.stop()
+	over, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	fails := func(name string, _ error) { end(errors.New(name + " has ended")) }
+	if s.Relay != nil {
+		relaying.start("relay", s.Relay.Run, fails)
 	}
-	var first []*part
-	if s.Server != nil {
-		first = append(first, start(work, "requests", s.serve))
+	if s.Guard != nil {
+		work.start("guard", s.Guard.Run, fails)
 	}
 	for _, c := range s.Consumers {
 		run := c.Inbox.Run
 		if c.Source != nil {
 			run = func(ctx context.Context) error { return c.Inbox.Consume(ctx, c.Source) }
 		}
-		first = append(first, start(work, c.name(), run))
+		work.start(c.name(), run, fails)
 	}
-	if s.Guard != nil {
-		first = append(first, start(work, "guard", s.Guard.Run))
+	if s.Server != nil {
+		serve := func(ctx context.Context) error { return s.serve(ctx, func() { fails("requests", nil) }) }
+		work.start("requests", serve, fails)
 	}
+	alone := len(work.parts)+len(relaying.parts) == 0
+	var done atomic.Int64
 	for i, run := range s.RunFuncs {
-		first = append(first, start(work, fmt.Sprintf("run funcs[%d]", i), run))
-	}
-	var last []*part
-	if s.Relay != nil {
-		last = append(last, start(relaying, "relay", s.Relay.Run))
+		work.start(fmt.Sprintf("run funcs[%d]", i), run, func(name string, err error) {
+			if n := done.Add(1); err != nil || alone && n == int64(len(s.RunFuncs)) {
+				fails(name, err)
+			}
+		})
 	}
 
 	<-over.Done()
+	s.logger().Info("service stops", "because", context.Cause(over))
 	s.stopping.Store(true)
-	stopWork()
-	err = s.await(first)
-	s.flush(ctx, last)
-	stopRelay()
-	err = errors.Join(err, s.await(last), unobserve())
-	for _, f := range s.CloseFuncs {
-		f()
+	work.stop()
+	err = work.await(s.logger())
+	if s.Relay != nil {
+		s.flush(ctx)
 	}
-	return errors.Join(err, s.closePool())
+	relaying.stop()
+	err = errors.Join(err, relaying.await(s.logger()), unobserve())
+	return errors.Join(err, s.close())
 }
 
 // flush waits until no relay has anything left to read, for flushTimeout. Who writes without a break, elsewhere, may keep it from that, and
 // so may a broker that is away: then another relay reads on, or the next start.
-func (s *Service) flush(ctx context.Context, relays []*part) {
-	if len(relays) == 0 {
-		return
-	}
+func (s *Service) flush(ctx context.Context) {
 	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 	defer cancel()
 	ticker := time.NewTicker(flushEvery)
 	defer ticker.Stop()
-	for s.Relay.Wake(); ; {
+	for s.Relay.Wake(); s.Relay.Health(limited).Live; {
 		if b, err := s.Relay.Backlog(limited); err != nil || b.Lanes == 0 {
 			return
 		}
 		select {
 		case <-limited.Done():
 			return
-		case <-relays[0].ended:
-			return
 		case <-ticker.C:
 		}
 	}
 }
 
-// await waits until parts have ended, says so of each, and returns their errors.
-func (s *Service) await(parts []*part) (err error) {
-	began := time.Now()
-	for _, p := range parts {
-		<-p.ended
-		s.logger().Info("part stopped", "part", p.name, "took", time.Since(began).Round(time.Millisecond))
-		err = errors.Join(err, p.err)
-	}
-	return err
-}
-
-// serve serves until ctx ends, and then lets requests end.
-func (s *Service) serve(ctx context.Context) error {
+// serve serves until ctx ends, and then lets requests end. ended is called when the server has ended by itself.
+func (s *Service) serve(ctx context.Context, ended func()) error {
 	requests, cut := context.WithCancel(context.WithoutCancel(ctx))
 	defer cut() // those that are left at the end
 	base := s.Server.BaseContext
@@ -272,12 +252,11 @@ func (s *Service) serve(ctx context.Context) error {
 	}
 	served := make(chan error, 1)
 	go func() { served <- serve(s.Server) }()
+	var failure error
 	select {
-	case err := <-served: // it cannot listen, for example
-		if errors.Is(err, http.ErrServerClosed) {
-			return nil // your code has stopped it
-		}
-		return err
+	case failure = <-served:
+		served = nil // it cannot listen, or your code has called Shutdown: what it has taken may end
+		ended()
 	case <-ctx.Done():
 	}
 	limit := orDefault(s.DrainTimeout, 8*time.Second)
@@ -287,7 +266,13 @@ func (s *Service) serve(ctx context.Context) error {
 		_ = s.Server.Close()
 		return fmt.Errorf("some took longer than %v to end, and were cut off", limit)
 	}
-	return nil
+	if served != nil {
+		failure = <-served
+	}
+	if errors.Is(failure, http.ErrServerClosed) {
+		return nil
+	}
+	return failure
 }
 
 // observe measures the database and the pool, if there is a Meter.
@@ -306,21 +291,24 @@ func (s *Service) observe() (stop func() error, err error) {
 	return func() error { return errors.Join(stopDatabase(), stopPool()) }, nil
 }
 
-// closePool waits until connections are back, for CloseTimeout.
-func (s *Service) closePool() error {
-	began, closed, limit := time.Now(), make(chan struct{}), orDefault(s.CloseTimeout, 3*time.Second)
+// close calls CloseFuncs, and waits for CloseTimeout.
+func (s *Service) close() error {
+	var at atomic.Int64
+	closed, limit := make(chan struct{}), orDefault(s.CloseTimeout, 3*time.Second)
 	go func() {
-		s.Pool.Close()
+		for i, f := range s.CloseFuncs {
+			at.Store(int64(i))
+			f()
+		}
 		close(closed)
 	}()
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	select {
 	case <-closed:
-		s.logger().Info("part stopped", "part", "pool", "took", time.Since(began).Round(time.Millisecond))
 		return nil
 	case <-timer.C:
-		return fmt.Errorf("pool: %d connections were not given back within %v", s.Pool.Stat().AcquiredConns(), limit)
+		return fmt.Errorf("close funcs[%d] has not returned within %v; %d connections of the pool are in use", at.Load(), limit, s.Pool.Stat().AcquiredConns())
 	}
 }
 

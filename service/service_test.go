@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"slices"
 	"strings"
@@ -178,7 +179,7 @@ func TestService_WhatIsWrittenInTheStopIsPublished(t *testing.T) {
 		}
 	})
 	s := &service.Service{
-		Pool: db.Pool, Relay: newRelay(t, db.Pool, b), Consumers: []service.Consumer{{Inbox: in}}, CloseFuncs: []func(){b.close},
+		Pool: db.Pool, Relay: newRelay(t, db.Pool, b), Consumers: []service.Consumer{{Inbox: in}}, CloseFuncs: []func(){b.close, db.Pool.Close},
 		RunFuncs: []func(context.Context) error{func(ctx context.Context) error {
 			<-ctx.Done()
 			close(stopping)
@@ -214,10 +215,16 @@ func TestService_WhatIsWrittenInTheStopIsPublished(t *testing.T) {
 	}
 	var parts []string
 	for _, line := range logtest.Lines[struct{ Msg, Part string }](t, log.String()) {
-		parts = append(parts, line.Part)
+		if line.Msg == "part stopped" {
+			parts = append(parts, line.Part)
+		}
 	}
-	if want := []string{"requests", "consumer billing", "run funcs[0]", "relay", "pool"}; !slices.Equal(parts, want) {
-		t.Errorf("they stopped in the order %q, want %q", parts, want)
+	if len(parts) != 4 || parts[3] != "relay" {
+		t.Errorf("they stopped in the order %q, want four with the relay as the last", parts)
+	}
+	slices.Sort(parts)
+	if want := []string{"consumer billing", "relay", "requests", "run funcs[0]"}; !slices.Equal(parts, want) {
+		t.Errorf("%q have stopped, want %q", parts, want)
 	}
 }
 
@@ -269,7 +276,7 @@ func TestService_APartThatEndsEndsTheOthers(t *testing.T) {
 		Pool: db.Pool, Relay: newRelay(t, db.Pool, &broker{}),
 		Consumers:  []service.Consumer{{Inbox: newInbox(t, db.Pool, "billing")}},
 		RunFuncs:   []func(context.Context) error{func(context.Context) error { return failure }},
-		CloseFuncs: []func(){func() { closed.Store(true) }},
+		CloseFuncs: []func(){func() { closed.Store(true) }, db.Pool.Close},
 	}
 	r := start(t, s, http.NotFoundHandler())
 	if err := r.ended(t); !errors.Is(err, failure) || err.Error() != "run funcs[0]: planned" {
@@ -328,11 +335,75 @@ func TestService_AConnectionThatIsNotGivenBackIsSaid(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &service.Service{Pool: pool, CloseTimeout: 20 * time.Millisecond, RunFuncs: []func(context.Context) error{func(context.Context) error { return nil }}}
-	if err := start(t, s, nil).ended(t); err == nil || err.Error() != "pool: 1 connections were not given back within 20ms" {
+	s := &service.Service{
+		Pool: pool, CloseTimeout: 20 * time.Millisecond, CloseFuncs: []func(){func() {}, pool.Close},
+		RunFuncs: []func(context.Context) error{func(context.Context) error { return nil }},
+	}
+	if err := start(t, s, nil).ended(t); err == nil || err.Error() != "close funcs[1] has not returned within 20ms; 1 connections of the pool are in use" {
 		t.Errorf("it ended with %v", err)
 	}
 	c.Release()
+}
+
+// A loop that has done its work ends nothing else, unless there is nothing else.
+func TestService_ALoopMayEndBeforeTheOthers(t *testing.T) {
+	t.Parallel()
+	db := migrated.New(t)
+	once := func(context.Context) error { return nil }
+	s := &service.Service{Pool: db.Pool, RunFuncs: []func(context.Context) error{once, func(ctx context.Context) error {
+		<-ctx.Done()
+		return ctx.Err() // it was told to
+	}}}
+	r := start(t, s, http.NotFoundHandler())
+	wait.Until(t, "it answers", func() bool { status, _ := get(t, r.url); return status == http.StatusNotFound })
+	select {
+	case err := <-r.done:
+		t.Fatalf("it has ended: %v", err)
+	default:
+	}
+	r.stop()
+	if err := r.ended(t); err != nil {
+		t.Error(err)
+	}
+	if err := start(t, &service.Service{Pool: db.Pool, RunFuncs: []func(context.Context) error{once, once}}, nil).ended(t); err != nil {
+		t.Error(err)
+	}
+}
+
+// A program that stops its server by itself does not cut off what the server has taken.
+func TestService_AServerThatYourCodeShutsDownIsDrained(t *testing.T) {
+	t.Parallel()
+	db, b := migrated.New(t), &broker{}
+	asked, over := make(chan struct{}), make(chan struct{})
+	s := &service.Service{Pool: db.Pool, Relay: newRelay(t, db.Pool, b)}
+	var failed atomic.Value
+	r := start(t, s, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		close(asked)
+		<-over
+		if err := write(r.Context(), db.Pool, "of the request"); err != nil {
+			failed.Store(err)
+		}
+	}))
+	answered := make(chan int, 1)
+	go func() {
+		status, _ := get(t, r.url)
+		answered <- status
+	}()
+	<-asked
+	shut := make(chan error, 1)
+	go func() { shut <- s.Server.Shutdown(context.WithoutCancel(t.Context())) }()
+	wait.Until(t, "the service stops", func() bool {
+		w := httptest.NewRecorder()
+		s.Probes().ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/readyz", nil))
+		return w.Code == http.StatusServiceUnavailable
+	})
+	close(over)
+	if err := errors.Join(r.ended(t), <-shut); err != nil {
+		t.Error(err)
+	}
+	if status := <-answered; status != http.StatusOK || failed.Load() != nil || !slices.Equal(b.types(), []string{"of the request"}) {
+		t.Errorf("the request: %d, %v; published are %q", status, failed.Load(), b.types())
+	}
 }
 
 func TestService_EveryProblemIsSaidAtOnce(t *testing.T) {
@@ -350,6 +421,11 @@ drain timeout is -1ns: it must be positive, or 0 for the default
 close timeout is -2ns: it must be positive, or 0 for the default`
 	if err := s.Run(t.Context()); err == nil || err.Error() != want {
 		t.Errorf("got %v\nwant %s", err, want)
+	}
+	twice := newInbox(t, migrated.New(t).Pool, "billing")
+	err := (&service.Service{Consumers: []service.Consumer{{Inbox: twice}, {Inbox: twice}}}).Run(t.Context())
+	if err == nil || !strings.Contains(err.Error(), `consumers[1].inbox has the name "billing", as another one`) {
+		t.Errorf("one inbox twice: %v", err)
 	}
 	if err := (&service.Service{}).Run(t.Context()); err == nil || !strings.Contains(err.Error(), "there is no part") {
 		t.Errorf("of nothing: %v", err)

@@ -95,3 +95,65 @@ func TestGuard_WhenTheGuardAnswersNoHandlerRuns(t *testing.T) {
 		}
 	}
 }
+
+// Who has answered and then fails has failed: the guard sees a panic, and rolls back. Echo gets the error, and what stands outside has its own
+// request and response.
+func TestGuard_AnErrorAfterAnAnswerKeepsNothing(t *testing.T) {
+	t.Parallel()
+	sold := errors.New("sold out")
+	for name, do := range map[string]func(context.Context, func(int, string) error) error{
+		"it answers, and fails": func(_ context.Context, answer func(int, string) error) error {
+			_ = answer(http.StatusCreated, "made")
+			return sold
+		},
+		"it panics": func(context.Context, func(int, string) error) error { panic(sold) },
+		"it answers": func(_ context.Context, answer func(int, string) error) error {
+			return answer(http.StatusCreated, "made")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var got [2]error // what the middleware outside of the guard of v4 and v5 got
+			var same [2]bool
+			k := &kept{}
+			five, four := echo.New(), echofour.New()
+			five.POST("/charges", func(c *echo.Context) error { return do(c.Request().Context(), c.String) }, func(next echo.HandlerFunc) echo.HandlerFunc {
+				return func(c *echo.Context) error {
+					request, response := c.Request(), c.Response()
+					defer func() { same[1] = c.Request() == request && c.Response() == response }()
+					got[1] = recovered(func() error { return next(c) })
+					return got[1]
+				}
+			}, holdfastecho.Guard(k.guard))
+			four.POST("/charges", func(c echofour.Context) error { return do(c.Request().Context(), c.String) }, func(next echofour.HandlerFunc) echofour.HandlerFunc {
+				return func(c echofour.Context) error {
+					request, response := c.Request(), c.Response()
+					defer func() { same[0] = c.Request() == request && c.Response() == response }()
+					got[0] = recovered(func() error { return next(c) })
+					return got[0]
+				}
+			}, echo4.Guard(k.guard))
+			want, status := sold, http.StatusInternalServerError
+			if name == "it answers" {
+				want, status = nil, http.StatusCreated
+			}
+			for i, h := range []http.Handler{four, five} {
+				w := httptest.NewRecorder()
+				h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/charges", nil))
+				if w.Code != status || !errors.Is(got[i], want) || !same[i] {
+					t.Errorf("v%d: %d %q, with %v; the request and response outside are the same: %v", 4+i, w.Code, w.Body, got[i], same[i])
+				}
+			}
+		})
+	}
+}
+
+// recovered makes an error of a panic that is one.
+func recovered(next func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = p.(error)
+		}
+	}()
+	return next()
+}

@@ -13,21 +13,27 @@ import (
 // When the guard answers by itself, they do not run. Many goroutines may use it at once.
 func Guard(guarded func(http.Handler) http.Handler) gin.HandlerFunc {
 	return func(c *gin.Context) {
+		path := c.FullPath()
+		if path == "" { // no route: there is nothing to guard
+			c.Next()
+			return
+		}
 		outer, request := c.Writer, c.Request
 		defer func(r *http.Request) { c.Writer, c.Request = outer, r }(request) // also for gin.Recovery
-		if path := c.FullPath(); path != "" {
-			request = request.WithContext(request.Context())
-			request.Pattern = path
-		}
+		request = request.WithContext(request.Context())
+		request.Pattern = path
+		ran := false
 		guarded(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			inner := &writer{ResponseWriter: outer, to: w, size: -1}
-			c.Request, c.Writer = r, inner
+			c.Request, c.Writer, ran = r, inner, true
 			c.Next()
 			if inner.status != 0 { // c.Status alone
 				inner.WriteHeaderNow()
 			}
 		})).ServeHTTP(outer, request)
-		c.Abort() // The guard may have answered without calling the handlers.
+		if !ran { // the guard has answered
+			c.Abort()
+		}
 	}
 }
 
@@ -39,11 +45,17 @@ type writer struct {
 	status, size       int
 }
 
-func (w *writer) Header() http.Header  { return w.to.Header() }
-func (w *writer) WriteHeader(code int) { w.status = code }
-func (w *writer) Size() int            { return w.size }
-func (w *writer) Written() bool        { return w.size >= 0 }
-func (w *writer) Flush()               {}
+func (w *writer) Header() http.Header { return w.to.Header() }
+func (w *writer) Size() int           { return w.size }
+func (w *writer) Written() bool       { return w.size >= 0 }
+func (w *writer) Flush()              {}
+
+// WriteHeader notes a status. For gin -1 means that the status stays as it is.
+func (w *writer) WriteHeader(code int) {
+	if code > 0 && !w.Written() {
+		w.status = code
+	}
+}
 
 // Hijack refuses: code that has the connection could answer what is not stored.
 func (w *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {

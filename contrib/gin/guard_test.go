@@ -68,11 +68,18 @@ func TestGuard_WhatAHandlerAnswersIsInsideTheGuard(t *testing.T) {
 		body    string
 		inside  int // the status that the guard saw, 0 for none
 	}{
-		"an answer":   {func(c *gin.Context) { c.String(http.StatusCreated, "made") }, 201, "made", 201},
-		"a status":    {func(c *gin.Context) { c.Status(http.StatusNoContent) }, 204, "", 204},
-		"an error":    {func(c *gin.Context) { _ = c.Error(errors.New("sold out")) }, 418, `{"error":"sold out"}`, 418},
-		"an abort":    {func(c *gin.Context) { c.AbortWithStatus(http.StatusForbidden) }, 403, "", 403},
-		"nothing":     {func(*gin.Context) {}, 503, "no answer\n", 0},
+		"an answer":           {func(c *gin.Context) { c.String(http.StatusCreated, "made") }, 201, "made", 201},
+		"a status":            {func(c *gin.Context) { c.Status(http.StatusNoContent) }, 204, "", 204},
+		"an error":            {func(c *gin.Context) { _ = c.Error(errors.New("sold out")) }, 418, `{"error":"sold out"}`, 418},
+		"an abort":            {func(c *gin.Context) { c.AbortWithStatus(http.StatusForbidden) }, 403, "", 403},
+		"nothing":             {func(*gin.Context) {}, 503, "no answer\n", 0},
+		"a status that stays": {func(c *gin.Context) { c.Status(http.StatusConflict); c.JSON(-1, gin.H{}) }, 409, "{}", 409},
+		"a status too late": {func(c *gin.Context) {
+			c.String(http.StatusCreated, "made")
+			if c.Status(http.StatusInternalServerError); c.Writer.Status() != http.StatusCreated {
+				panic("it says that it sent something else")
+			}
+		}, 201, "made", 201},
 		"two headers": {func(c *gin.Context) { c.Status(202); c.String(http.StatusAccepted, "yes") }, 202, "yes", 202},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -138,5 +145,24 @@ func TestGuard_MiddlewaresOutsideSeeWhatTheyHad(t *testing.T) {
 			c.Status(http.StatusOK)
 		})
 		e.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/charges", nil))
+	}
+}
+
+// A group's guard is called for paths without a route, if it stands around the engine: they pass. What has run is not aborted.
+func TestGuard_WhatHasNoRoutePasses(t *testing.T) {
+	t.Parallel()
+	k, e, aborted := &kept{}, gin.New(), false
+	e.Use(func(c *gin.Context) {
+		c.Next()
+		aborted = c.IsAborted()
+	}, holdfastgin.Guard(k.guard))
+	e.POST("/charges", func(c *gin.Context) { c.Status(http.StatusOK) })
+	for path, want := range map[string]int{"/charges": http.StatusOK, "/other": http.StatusNotFound} {
+		k.answer = nil
+		w := httptest.NewRecorder()
+		e.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, nil))
+		if w.Code != want || (k.answer == nil) != (want == http.StatusNotFound) || aborted {
+			t.Errorf("%s: %d, guarded %v, aborted %v", path, w.Code, k.answer != nil, aborted)
+		}
 	}
 }

@@ -62,7 +62,7 @@ func newShop(ctx context.Context, pool *pgxpool.Pool, brokers []string, schema, 
 	// The limits together (8 + 1 + 8 + 5 + 3 s) stay below the platform's grace period (30 s in Kubernetes). What is not published by then
 	// is in the outbox, and the next start publishes it.
 	s.service = &service.Service{
-		Pool: pool, Relay: r, CloseFuncs: []func(){publisher.Close}, DrainTimeout: 8 * time.Second, CloseTimeout: 3 * time.Second, Logger: steps,
+		Pool: pool, Relay: r, CloseFuncs: []func(){publisher.Close, pool.Close}, DrainTimeout: 8 * time.Second, CloseTimeout: 3 * time.Second, Logger: steps,
 	}
 	s.service.Server = &http.Server{Handler: s.handler(), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
 	return s, nil

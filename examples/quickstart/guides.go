@@ -242,7 +242,7 @@ func Serve(pool *pgxpool.Pool, routes *http.ServeMux, in *inbox.Inbox, group inb
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 
-	s := &service.Service{Pool: pool, Relay: r, CloseFuncs: []func(){p.Close}}
+	s := &service.Service{Pool: pool, Relay: r, CloseFuncs: []func(){p.Close, pool.Close}}
 	s.Consumers = []service.Consumer{{Inbox: in, Source: group}}
 	routes.Handle("GET /livez", s.Probes())
 	routes.Handle("GET /readyz", s.Probes())

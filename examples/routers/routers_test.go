@@ -201,3 +201,38 @@ func TestRouters_EveryRouterKeepsWhatIsAnsweredAndNothingElse(t *testing.T) {
 		})
 	}
 }
+
+// In Echo a handler can answer and then return an error. Nothing of it may be kept.
+func TestRouters_AnErrorAfterAnAnswerIsRolledBackInEcho(t *testing.T) {
+	t.Parallel()
+	db := shop.New(t)
+	guard, err := idempotency.New(db.Pool, idempotency.Config{
+		Principal: func(r *http.Request) (string, error) { return "ann", nil }, Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fails := true
+	do := func(ctx context.Context, answer func(int, string) error) error {
+		if err := errors.Join(charge(ctx, ""), answer(http.StatusCreated, "charged")); err != nil || !fails {
+			return err
+		}
+		return errSoldOut
+	}
+	for key, h := range map[string]http.Handler{
+		"v4": routers.Echo4(guard, func(c echo4.Context) error { return do(c.Request().Context(), c.String) }),
+		"v5": routers.Echo5(guard, func(c *echo5.Context) error { return do(c.Request().Context(), c.String) }),
+	} {
+		pgtest.Exec(t, db, "truncate charge")
+		for i, want := range []int{http.StatusInternalServerError, http.StatusCreated, http.StatusCreated} {
+			fails = i == 0
+			r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/charges", nil)
+			r.Header.Set("Idempotency-Key", key)
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+			if n := pgtest.Count(t, db, "select count(*) from charge"); w.Code != want || n != int64(min(i, 1)) {
+				t.Errorf("%s, request %d: %d %s, and there are %d charges", key, i+1, w.Code, w.Body, n)
+			}
+		}
+	}
+}

@@ -37,7 +37,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	pool, err := pgxpool.New(ctx, os.Getenv("DATABASE_URL"))
 	check(err)
 	check(holdfast.Migrate(ctx, pool, holdfast.SchemaConfig{}))
@@ -77,7 +77,7 @@ func main() {
 
 	shop := &service.Service{
 		Pool: pool, Relay: r, Consumers: []service.Consumer{{Inbox: in, Source: source}}, Guard: guard,
-		CloseFuncs: []func(){publisher.Close}, Meter: collector,
+		CloseFuncs: []func(){publisher.Close, pool.Close}, Meter: collector,
 	}
 	routes := chi.NewMux()
 	routes.With(guard.Middleware).Post("/orders", order)

@@ -10,20 +10,38 @@ import (
 )
 
 // Guard makes a middleware of Echo v4 from one of net/http: Guard.Middleware of package idempotency, or what Guard.Route of that package
-// returns. What the handlers behind it return as an error is written inside the guard, by Echo's HTTPErrorHandler, and not returned. Many
-// goroutines may use it at once.
+// returns. What the handlers behind it return as an error is written inside the guard, by Echo's HTTPErrorHandler, and not returned. If they
+// have answered before, nothing of that is kept: the error goes to Echo, and the next request with the key runs anew. Many goroutines may
+// use it at once.
 func Guard(guarded func(http.Handler) http.Handler) echo.MiddlewareFunc {
 	guard := echo.WrapMiddleware(guarded)
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		inside := guard(func(c echo.Context) error {
-			if err := next(c); err != nil {
-				c.Echo().HTTPErrorHandler(err, c)
+			err := next(c)
+			if err == nil {
+				return nil
 			}
+			if c.Response().Committed {
+				panic(failed{err}) // so that the guard rolls back
+			}
+			c.Echo().HTTPErrorHandler(err, c)
 			return nil
 		})
-		return func(c echo.Context) error {
+		return func(c echo.Context) (err error) {
+			request, response := c.Request(), c.Response()
+			defer func() {
+				c.SetRequest(request)
+				c.SetResponse(response)
+				if p := recover(); p != nil {
+					f, ours := p.(failed)
+					if !ours {
+						panic(p)
+					}
+					err = f.err
+				}
+			}()
 			if path := c.Path(); path != "" { // Echo v5 says it itself
-				r := c.Request().WithContext(c.Request().Context())
+				r := request.WithContext(request.Context())
 				r.Pattern = path
 				c.SetRequest(r)
 			}
@@ -31,3 +49,6 @@ func Guard(guarded func(http.Handler) http.Handler) echo.MiddlewareFunc {
 		}
 	}
 }
+
+// failed is what a handler returned after it had answered.
+type failed struct{ err error }
