@@ -28,35 +28,35 @@ type ending struct {
 }
 
 func newStage(ctx context.Context) *stage {
-	g := &stage{ended: make(chan ending)}
-	g.ctx, g.stop = context.WithCancel(context.WithoutCancel(ctx))
-	return g
+	s := &stage{ended: make(chan ending)}
+	s.ctx, s.stop = context.WithCancel(context.WithoutCancel(ctx))
+	return s
 }
 
 // start runs a part, and calls ended after it. That it was told to end is no error.
-func (g *stage) start(name string, run func(context.Context) error, ended func(name string, err error)) {
-	g.parts = append(g.parts, name)
+func (s *stage) start(name string, run func(context.Context) error, ended func(name string, err error)) {
+	s.parts = append(s.parts, name)
 	go func() {
-		err := run(g.ctx)
-		if g.ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		err := run(s.ctx)
+		if s.ctx.Err() != nil && errors.Is(err, context.Canceled) {
 			err = nil
 		}
 		if err != nil {
 			err = fmt.Errorf("%s: %w", name, err)
 		}
 		ended(name, err)
-		g.ended <- ending{name, err}
+		s.ended <- ending{name, err}
 	}()
 }
 
 // await waits until all parts have ended, says so of each, and returns their errors.
-func (g *stage) await(log *slog.Logger) (err error) {
+func (s *stage) await(log *slog.Logger) (err error) {
 	began, ticker := time.Now(), time.NewTicker(warnEvery)
 	defer ticker.Stop()
-	left := slices.Clone(g.parts)
+	left := slices.Clone(s.parts)
 	for len(left) > 0 {
 		select {
-		case e := <-g.ended:
+		case e := <-s.ended:
 			log.Info("part stopped", "part", e.part, "after", time.Since(began).Round(time.Millisecond))
 			err = errors.Join(err, e.err)
 			i := slices.Index(left, e.part)
