@@ -314,7 +314,24 @@ func (c *Console) explain(v *visit, err error) (status int, title, text string) 
 			return status, "The schema is not what this version needs", "run holdfast check: " + text
 		}
 	}
-	return status, http.StatusText(status), text
+	return status, titleOf(status), text
+}
+
+// titleOf is the heading of a page that says why something was not done.
+func titleOf(status int) string {
+	switch status {
+	case http.StatusBadRequest:
+		return "The form cannot be read"
+	case http.StatusForbidden:
+		return "You may not do this"
+	case http.StatusNotFound:
+		return "Not found"
+	case http.StatusConflict:
+		return "This cannot be done now"
+	case http.StatusUnprocessableEntity:
+		return "Check what you entered"
+	}
+	return "Something went wrong"
 }
 
 // isAway says whether an error is the database's absence: no connection, none in time, or a server that stops or starts.

@@ -3,6 +3,7 @@ package console
 import (
 	"strings"
 
+	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/find"
 )
 
@@ -15,6 +16,16 @@ type findPage struct {
 
 // Nowhere says what may have become of what was not found.
 func (findPage) Nowhere() string { return find.Nowhere }
+
+// Undecided are the open dead letters that it is.
+func (p findPage) Undecided() (letters []int64) {
+	for _, s := range p.Found.Sightings {
+		if s.Place == "letter" && s.State == dlq.StateOpen {
+			letters = append(letters, s.Letter)
+		}
+	}
+	return letters
+}
 
 func (c *Console) find(v *visit) (answer, error) {
 	p := findPage{

@@ -173,8 +173,7 @@ type version struct {
 type letterPage struct {
 	dlq.Letter
 	Payload   payload
-	Editable  string // the payload as a form has it
-	IsText    bool   // it may be edited in one
+	Editor    editor
 	Errors    []string
 	Headers   map[string]string
 	Actions   []version
@@ -210,7 +209,7 @@ func (c *Console) letter(v *visit) (answer, error) {
 	now := payloadOf(l.Event.Payload)
 	if p.Sees {
 		p.Payload, p.Headers = now, l.Event.Headers
-		p.Editable, _, p.IsText = editable(l.Event.Payload)
+		p.Editor = editorOf(l.Event.Payload)
 	}
 	after := now
 	p.Actions = make([]version, len(actions))

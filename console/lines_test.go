@@ -84,6 +84,9 @@ func TestLines_AnEditChangesNoByteThatNobodyEdited(t *testing.T) {
 	}{
 		"nothing is edited":             {`{"a": 1,"b":2}`, "", `{"a": 1,"b":2}`, false},
 		"JSON on one line":              {`{"a": 1,"b":2}`, "2>3", `{"a": 1,"b":3}`, false},
+		"compact JSON":                  {`{"a":1.0,"a":[2,{}],"b":"x  <\u00e9>\n"}`, "2>3", `{"a":1.0,"a":[3,{}],"b":"x  <\u00e9>\n"}`, false},
+		"compact JSON that stays":       {`{"a":1e400,"b":[2]}`, "", `{"a":1e400,"b":[2]}`, false},
+		"compact JSON, and no longer":   {`{"a":1}`, "1>", "{\n  \"a\": \n}", false},
 		"JSON of several lines":         {"{\n \"a\":1\n}\n", "1>2", "{\n \"a\":2\n}\n", false},
 		"line breaks of Windows":        {"a\r\nb\r\n", "b>c", "a\r\nc\r\n", false},
 		"one more of them":              {"a\r\nb", "b>b\nc", "a\r\nb\r\nc", false},
@@ -95,12 +98,15 @@ func TestLines_AnEditChangesNoByteThatNobodyEdited(t *testing.T) {
 		"a CR alone":                    {"a\rb", "a>b", "", true},
 		"what is too large":             {strings.Repeat("a", mostShown+1), "a>b", "", true},
 	} {
-		shown, _, ok := editable([]byte(c.payload))
-		if ok == c.refused {
-			t.Errorf("%s: offered as text: %v", name, ok)
+		e := editorOf([]byte(c.payload))
+		if e.OK == c.refused {
+			t.Errorf("%s: offered as text: %v", name, e.OK)
+		}
+		if strings.HasPrefix(name, "compact") && !strings.Contains(e.Text, "\n") {
+			t.Errorf("%s: it is shown on one line: %s", name, e.Text)
 		}
 		from, to, _ := strings.Cut(c.edit, ">")
-		sent := strings.ReplaceAll(strings.Replace(shown, from, to, 1), "\n", "\r\n") // as a browser does
+		sent := strings.ReplaceAll(strings.Replace(e.Text, from, to, 1), "\n", "\r\n") // as a browser does
 		got, err := edited([]byte(c.payload), sent)
 		if string(got) != c.want || (err != nil) != c.refused {
 			t.Errorf("%s: %q became %q (%v), want %q", name, c.payload, got, err, c.want)

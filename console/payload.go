@@ -41,31 +41,55 @@ func payloadOf(b []byte) payload {
 	return p
 }
 
-// editable is a payload as a form shows it, and its line breaks. ok is false for what a browser does not give back as it was: it replaces
-// bytes that are not UTF-8 and NUL, and it has one kind of line break only.
-func editable(b []byte) (text, lineEnd string, ok bool) {
-	lineEnd = "\n"
-	if bytes.Contains(b, []byte("\r\n")) {
-		lineEnd = "\r\n"
-	}
-	text = strings.ReplaceAll(string(b), lineEnd, "\n")
-	ok = len(b) <= mostShown && utf8.Valid(b) && !strings.ContainsAny(text, "\r\x00") && strings.ReplaceAll(text, "\n", lineEnd) == string(b)
-	return text, lineEnd, ok
+// editor is a payload as a form shows it.
+type editor struct {
+	Text    string // with line breaks between the values of JSON that has none
+	LineEnd string // of the payload
+	Compact bool   // the payload is JSON without line breaks, and stays so
+	OK      bool   // false for what a browser does not give back as it was: it replaces bytes that are not UTF-8 and NUL, and has one kind of line break only
 }
 
-// edited is a payload as a form gave it back. What nobody changed has its bytes.
+// editorOf decides how a payload is edited.
+func editorOf(b []byte) editor {
+	e := editor{LineEnd: "\n"}
+	if bytes.Contains(b, []byte("\r\n")) {
+		e.LineEnd = "\r\n"
+	}
+	e.Text = strings.ReplaceAll(string(b), e.LineEnd, "\n")
+	e.OK = len(b) <= mostShown && utf8.Valid(b) && !strings.ContainsAny(e.Text, "\r\x00") && strings.ReplaceAll(e.Text, "\n", e.LineEnd) == string(b)
+	if !e.OK || bytes.ContainsRune(b, '\n') {
+		return e
+	}
+	var indented bytes.Buffer
+	if compact, isJSON := compacted(b); isJSON && bytes.Equal(compact, b) && json.Indent(&indented, b, "", "  ") == nil {
+		e.Text, e.Compact = indented.String(), true
+	}
+	return e
+}
+
+// compacted is JSON without spaces between its values, and whether it is JSON.
+func compacted(b []byte) (compact []byte, isJSON bool) {
+	var out bytes.Buffer
+	isJSON = json.Compact(&out, b) == nil
+	return out.Bytes(), isJSON
+}
+
+// edited is a payload as a form gave it back. What nobody changed has its bytes, and JSON that had no line breaks gets none.
 func edited(old []byte, form string) ([]byte, error) {
-	shown, lineEnd, ok := editable(old)
+	e := editorOf(old)
 	text := strings.ReplaceAll(form, "\r\n", "\n") // A browser sends line breaks as CR LF.
 	switch {
-	case !ok:
+	case !e.OK:
 		return nil, refusal{http.StatusUnprocessableEntity, "a browser would change bytes that you do not edit: use holdfast dlq edit"}
 	case !utf8.ValidString(text):
 		return nil, refusal{http.StatusUnprocessableEntity, "the new payload is not UTF-8: use holdfast dlq edit"}
-	case text == shown:
+	case text == e.Text:
 		return old, nil
 	}
-	return []byte(strings.ReplaceAll(text, "\n", lineEnd)), nil
+	if compact, isJSON := compacted([]byte(text)); e.Compact && isJSON {
+		return compact, nil
+	}
+	return []byte(strings.ReplaceAll(text, "\n", e.LineEnd)), nil
 }
 
 func firstLine(s string) string {

@@ -89,7 +89,7 @@ var (
 		class:  retry.Conflict,
 		title:  "Idempotency-Key is already used",
 		link:   true,
-		detail: "This key was used for another request: its host, operation, path, query, conditions or body differ. Nothing was done. Use a new key for a new operation; to repeat the old one, send it unchanged.",
+		detail: "This key was used for another request: its method, host, operation, path, query, media type, conditions or body differ. Nothing was done. Use a new key for a new operation; to repeat the old one, send it unchanged.",
 	}
 	tooManyKeys = problem{
 		status:    http.StatusTooManyRequests,

@@ -27,7 +27,7 @@ func (in *Inbox) Run(ctx context.Context) (err error) {
 		return err
 	}
 	in.vitals.begin(false)
-	in.sayPool(false)
+	defer in.usePool(false)()
 	defer func() { in.vitals.end(err) }()
 	g := loop.NewGroup(ctx)
 	in.runStored(g)
@@ -92,7 +92,7 @@ func open(ctx context.Context, in *Inbox, s Source) (source.Session, error) {
 // consume runs until ctx ends, or until the bound of a backfill is reached.
 func (in *Inbox) consume(ctx context.Context, src source.Session) (err error) {
 	in.vitals.begin(true)
-	in.sayPool(true)
+	defer in.usePool(true)()
 	defer func() {
 		if errors.Is(err, errArrived) {
 			err = nil

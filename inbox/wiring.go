@@ -11,11 +11,12 @@ import (
 	"github.com/jackc/puddle/v2"
 
 	"github.com/holdfast-go/holdfast/inbox/source"
+	"github.com/holdfast-go/holdfast/internal/poolneed"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
 
-// This file explains what waiting cannot cure: a database that is not prepared for this consumer, a pool that was closed. It warns when a node
-// starts of what keeps it from working though nothing fails: topics that are missing, a pool that is too small.
+// This file explains what waiting cannot cure: a database that is not prepared for this consumer, a pool that was closed. It warns of what
+// keeps a node from working though nothing fails: topics that are missing, a pool that is too small.
 
 // poolClosed reports that no statement of ours can be made any more.
 func poolClosed(err error) bool { return errors.Is(err, puddle.ErrClosedPool) }
@@ -96,13 +97,7 @@ func needed(c Config, consuming bool) int {
 	return c.Workers + 2
 }
 
-// sayPool warns of a pool that is too small.
-func (env *env) sayPool(consuming bool) {
-	if env.pool == nil {
-		return
-	}
-	if most, want := int(env.pool.Config().MaxConns), needed(env.c, consuming); most < want {
-		env.c.Logger.Warn("the pool is smaller than the workers need: they wait for each other; set pool_max_conns, or fewer Workers", "consumer", env.c.Consumer,
-			"connections", most, "needed", want, "workers", env.c.Workers)
-	}
+// usePool says what the inbox needs of its pool, until leave is called.
+func (env *env) usePool(consuming bool) (leave func()) {
+	return poolneed.Enter(env.pool, "consumer "+env.c.Consumer, needed(env.c, consuming), env.c.Logger)
 }

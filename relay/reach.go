@@ -6,6 +6,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/internal/foreign"
 	"github.com/holdfast-go/holdfast/internal/plain"
+	"github.com/holdfast-go/holdfast/internal/poolneed"
 	"github.com/holdfast-go/holdfast/internal/private"
 	"github.com/holdfast-go/holdfast/relay/publish"
 )
@@ -45,13 +46,8 @@ func (r *Relay) reachBroker(ctx context.Context) {
 	}
 }
 
-// sayPool warns of a pool that is too small for a relay.
-func (r *Relay) sayPool() {
-	pool, ok := r.pool.(plain.Pool)
-	if !ok {
-		return
-	}
-	if most := int(pool.Config().MaxConns); most < leastConnections {
-		r.c.Logger.Warn("the relay's pool is small: its statements wait for each other, and leases may run out; set pool_max_conns", "connections", most, "needed", leastConnections)
-	}
+// usePool says what the relay needs of its pool, until leave is called.
+func (r *Relay) usePool() (leave func()) {
+	pool, _ := r.pool.(plain.Pool)
+	return poolneed.Enter(pool.Pool, "relay "+r.c.Name, leastConnections, r.c.Logger)
 }

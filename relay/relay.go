@@ -154,7 +154,7 @@ func (r *Relay) Run(ctx context.Context) (err error) {
 	}
 	defer r.running.Store(false)
 	r.vitals.begin(r.env.now())
-	r.sayPool()
+	defer r.usePool()()
 	defer func() { r.vitals.end(err) }()
 	work, cut := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cut(nil)

@@ -58,6 +58,9 @@ func (c *dlqListCmd) Run(p *program.Program) error {
 	if err != nil {
 		return err
 	}
+	if len(letters) == 0 {
+		defer sayUnknown(p, c.Consumer)
+	}
 	if c.JSON {
 		enc := json.NewEncoder(p.Out)
 		for _, l := range letters {
@@ -132,6 +135,9 @@ func (c *dlqGroupsCmd) Run(p *program.Program) error {
 	groups, err := d.Groups(p.Ctx, f)
 	if err != nil {
 		return err
+	}
+	if len(groups) == 0 {
+		defer sayUnknown(p, c.Consumer)
 	}
 	if c.JSON {
 		enc := json.NewEncoder(p.Out)

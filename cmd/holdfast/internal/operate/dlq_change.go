@@ -111,6 +111,9 @@ func (r *DLQReplay) Run(p *program.Program) error {
 		Anew:         r.Anew,
 		ProgressFunc: watch.report,
 	})
+	if n == 0 && err == nil {
+		defer sayUnknown(p, r.Consumer)
+	}
 	if r.DryRun {
 		return watch.wouldBe(d, n, "replayed", r.given(), err)
 	}

@@ -52,9 +52,18 @@ func (pa *Pause) known(p *program.Program, room *waiting.Room, target waiting.Pa
 	if target.Consumer == "" || pa.Force {
 		return nil
 	}
-	names, err := room.Consumers(p.Ctx)
-	if err != nil || slices.Contains(names, target.Consumer) {
+	unknown, err := unknownConsumer(p, room, target.Consumer)
+	if err != nil || unknown == "" {
 		return err
+	}
+	return fmt.Errorf("nothing is paused: %s. To pause one before it begins, add --force", unknown)
+}
+
+// unknownConsumer says that the database does not know a consumer, and which it knows. It is "" if it does.
+func unknownConsumer(p *program.Program, room *waiting.Room, consumer string) (says string, err error) {
+	names, err := room.Consumers(p.Ctx)
+	if err != nil || slices.Contains(names, consumer) {
+		return "", err
 	}
 	known := "it knows none"
 	if len(names) > 0 {
@@ -64,7 +73,22 @@ func (pa *Pause) known(p *program.Program, room *waiting.Room, target waiting.Pa
 		}
 		known = "it knows " + strings.Join(names, ", ") + rest
 	}
-	return fmt.Errorf("nothing is paused: this database knows no consumer %s: %s. To pause one before it begins, add --force", terminal.Clean(target.Consumer), terminal.Clean(known))
+	return terminal.Clean("this database knows no consumer " + consumer + ": " + known), nil
+}
+
+// sayUnknown tells the user of a command that found nothing of a consumer that the database does not know one of that name: it may be mistyped.
+func sayUnknown(p *program.Program, consumer string) {
+	if consumer == "" {
+		return
+	}
+	room, done, err := openRoom(p)
+	if err != nil {
+		return // the command has said what it came for
+	}
+	defer done()
+	if says, err := unknownConsumer(p, room, consumer); err == nil && says != "" {
+		fmt.Fprintln(p.ErrOut, says)
+	}
 }
 
 func (pa *Pause) Run(p *program.Program) error {

@@ -140,6 +140,9 @@ func (c *waitingGroupsCmd) Run(p *program.Program) error {
 	if err != nil {
 		return err
 	}
+	if len(groups) == 0 {
+		defer sayUnknown(p, c.Consumer)
+	}
 	if c.JSON {
 		enc := json.NewEncoder(p.Out)
 		for _, g := range groups {
@@ -217,6 +220,9 @@ func (c *waitingListCmd) Run(p *program.Program) error {
 	events, err := room.List(p.Ctx, c.filter(c.Limit))
 	if err != nil {
 		return err
+	}
+	if len(events) == 0 {
+		defer sayUnknown(p, c.Consumer)
 	}
 	if c.JSON {
 		enc := json.NewEncoder(p.Out)
