@@ -463,3 +463,50 @@ func TestService_TheDatabaseAndThePoolAreMeasuredUntilTheStop(t *testing.T) {
 		}
 	}
 }
+
+// Each part alone has enough connections; who starts last says what they need together. What has ended needs none.
+func TestService_APoolThatIsTooSmallForAllPartsIsSaidOnce(t *testing.T) {
+	t.Parallel()
+	db := migrated.New(t)
+	config := db.Pool.Config()
+	config.MaxConns = 12
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	var log logtest.Log
+	logger := slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	in, err := inbox.New(pool, inbox.Config{Consumer: "billing", Logger: logger})
+	if err != nil {
+		t.Fatal(err)
+	}
+	newRelay := func() *relay.Relay {
+		r, err := relay.New(pool, &broker{}, relay.Config{Name: "a", Logger: logger})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	r := start(t, &service.Service{Pool: pool, Relay: newRelay(), Consumers: []service.Consumer{{Inbox: in}}}, nil)
+	wait.Until(t, "it is said", func() bool { return log.String() != "" })
+	r.stop()
+	if err := r.ended(t); err != nil {
+		t.Error(err)
+	}
+	r = start(t, &service.Service{Pool: pool, Relay: newRelay()}, nil)
+	wait.Until(t, "the relay has its lanes", func() bool {
+		return pgtest.Count(t, db, "select count(*) from holdfast.lane where owner is not null") > 0
+	})
+	r.stop()
+	if err := r.ended(t); err != nil {
+		t.Error(err)
+	}
+	lines := logtest.Lines[struct {
+		Msg, Parts          string
+		Connections, Needed int
+	}](t, log.String())
+	if len(lines) != 1 || lines[0].Connections != 12 || lines[0].Needed != 14 || !strings.Contains(lines[0].Parts, "relay a: 4") || !strings.Contains(lines[0].Parts, "consumer billing: 10") {
+		t.Errorf("got %+v", lines)
+	}
+}
