@@ -477,9 +477,12 @@ func TestService_APoolThatIsTooSmallForAllPartsIsSaidOnce(t *testing.T) {
 	defer pool.Close()
 	var log logtest.Log
 	logger := slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	in, err := inbox.New(pool, inbox.Config{Consumer: "billing", Logger: logger})
-	if err != nil {
-		t.Fatal(err)
+	newInbox := func() *inbox.Inbox {
+		in, err := inbox.New(pool, inbox.Config{Consumer: "billing", Logger: logger})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return in
 	}
 	newRelay := func() *relay.Relay {
 		r, err := relay.New(pool, &broker{}, relay.Config{Name: "a", Logger: logger})
@@ -488,7 +491,7 @@ func TestService_APoolThatIsTooSmallForAllPartsIsSaidOnce(t *testing.T) {
 		}
 		return r
 	}
-	r := start(t, &service.Service{Pool: pool, Relay: newRelay(), Consumers: []service.Consumer{{Inbox: in}}}, nil)
+	r := start(t, &service.Service{Pool: pool, Relay: newRelay(), Consumers: []service.Consumer{{Inbox: newInbox()}}}, nil)
 	wait.Until(t, "it is said", func() bool { return log.String() != "" })
 	r.stop()
 	if err := r.ended(t); err != nil {
@@ -498,6 +501,13 @@ func TestService_APoolThatIsTooSmallForAllPartsIsSaidOnce(t *testing.T) {
 	wait.Until(t, "the relay has its lanes", func() bool {
 		return pgtest.Count(t, db, "select count(*) from holdfast.lane where owner is not null") > 0
 	})
+	r.stop()
+	if err := r.ended(t); err != nil {
+		t.Error(err)
+	}
+	in := newInbox()
+	r = start(t, &service.Service{Pool: pool, Consumers: []service.Consumer{{Inbox: in}}}, nil)
+	wait.Until(t, "the inbox runs", func() bool { return in.Health(t.Context()).Ready })
 	r.stop()
 	if err := r.ended(t); err != nil {
 		t.Error(err)
