@@ -12,41 +12,15 @@ import (
 
 	holdfastecho "github.com/holdfast-go/holdfast/contrib/echo"
 	"github.com/holdfast-go/holdfast/contrib/echo/echo4"
+	"github.com/holdfast-go/holdfast/internal/test/guarded"
 )
 
-// kept is a guard that keeps what is answered inside of it, and what the request says there, before it sends the answer.
-type kept struct {
-	answer  *httptest.ResponseRecorder
-	pattern string
-	refuse  bool
-}
-
-type seen struct{}
-
-func (k *kept) guard(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if k.refuse {
-			http.Error(w, "in progress", http.StatusConflict)
-			return
-		}
-		k.pattern, k.answer = r.Pattern, httptest.NewRecorder()
-		k.answer.Code = 0 // of nothing
-		next.ServeHTTP(k.answer, r.WithContext(context.WithValue(r.Context(), seen{}, true)))
-		if k.answer.Code == 0 {
-			http.Error(w, "no answer", http.StatusServiceUnavailable)
-			return
-		}
-		w.WriteHeader(k.answer.Code)
-		_, _ = w.Write(k.answer.Body.Bytes())
-	})
-}
-
 // served is a route of each version whose handler does what is asked, with the context that it gets.
-func served(k *kept, do func(ctx context.Context, answer func(int, string) error) error) map[string]http.Handler {
+func served(k *guarded.Guard, do func(ctx context.Context, answer func(int, string) error) error) map[string]http.Handler {
 	five := echo.New()
-	five.POST("/shops/:shop/charges", func(c *echo.Context) error { return do(c.Request().Context(), c.String) }, holdfastecho.Guard(k.guard))
+	five.POST("/shops/:shop/charges", func(c *echo.Context) error { return do(c.Request().Context(), c.String) }, holdfastecho.Guard(k.Middleware))
 	four := echofour.New()
-	four.POST("/shops/:shop/charges", func(c echofour.Context) error { return do(c.Request().Context(), c.String) }, echo4.Guard(k.guard))
+	four.POST("/shops/:shop/charges", func(c echofour.Context) error { return do(c.Request().Context(), c.String) }, echo4.Guard(k.Middleware))
 	return map[string]http.Handler{"v5": five, "v4": four}
 }
 
@@ -61,7 +35,7 @@ func TestGuard_WhatAHandlerAnswersIsInsideTheGuard(t *testing.T) {
 		"an error":  {func(context.Context, func(int, string) error) error { return errors.New("sold out") }, 500, 500},
 		"nothing":   {func(context.Context, func(int, string) error) error { return nil }, 503, 0},
 		"its context": {func(ctx context.Context, answer func(int, string) error) error {
-			if ctx.Value(seen{}) == nil {
+			if !guarded.Inside(ctx) {
 				return errors.New("the context is not that of the guard")
 			}
 			return answer(202, "")
@@ -69,15 +43,15 @@ func TestGuard_WhatAHandlerAnswersIsInsideTheGuard(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			k := &kept{}
+			k := &guarded.Guard{}
 			for version, h := range served(k, of.do) {
 				w := httptest.NewRecorder()
 				h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/shops/7/charges", nil))
-				if w.Code != of.status || k.answer.Code != of.inside {
-					t.Errorf("%s: got %d %q, inside %d; want %d, inside %d", version, w.Code, w.Body, k.answer.Code, of.status, of.inside)
+				if w.Code != of.status || k.Answer.Code != of.inside {
+					t.Errorf("%s: got %d %q, inside %d; want %d, inside %d", version, w.Code, w.Body, k.Answer.Code, of.status, of.inside)
 				}
-				if k.pattern != "/shops/:shop/charges" {
-					t.Errorf("%s: the guard has the pattern %q", version, k.pattern)
+				if k.Pattern != "/shops/:shop/charges" {
+					t.Errorf("%s: the guard has the pattern %q", version, k.Pattern)
 				}
 			}
 		})
@@ -87,7 +61,7 @@ func TestGuard_WhatAHandlerAnswersIsInsideTheGuard(t *testing.T) {
 func TestGuard_WhenTheGuardAnswersNoHandlerRuns(t *testing.T) {
 	t.Parallel()
 	ran := false
-	for version, h := range served(&kept{refuse: true}, func(context.Context, func(int, string) error) error { ran = true; return nil }) {
+	for version, h := range served(&guarded.Guard{Refuse: true}, func(context.Context, func(int, string) error) error { ran = true; return nil }) {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/shops/7/charges", nil))
 		if ran || w.Code != http.StatusConflict {
@@ -115,7 +89,7 @@ func TestGuard_AnErrorAfterAnAnswerKeepsNothing(t *testing.T) {
 			t.Parallel()
 			var got [2]error // what the middleware outside of the guard of v4 and v5 got
 			var same [2]bool
-			k := &kept{}
+			k := &guarded.Guard{}
 			five, four := echo.New(), echofour.New()
 			five.POST("/charges", func(c *echo.Context) error { return do(c.Request().Context(), c.String) }, func(next echo.HandlerFunc) echo.HandlerFunc {
 				return func(c *echo.Context) error {
@@ -124,7 +98,7 @@ func TestGuard_AnErrorAfterAnAnswerKeepsNothing(t *testing.T) {
 					got[1] = recovered(func() error { return next(c) })
 					return got[1]
 				}
-			}, holdfastecho.Guard(k.guard))
+			}, holdfastecho.Guard(k.Middleware))
 			four.POST("/charges", func(c echofour.Context) error { return do(c.Request().Context(), c.String) }, func(next echofour.HandlerFunc) echofour.HandlerFunc {
 				return func(c echofour.Context) error {
 					request, response := c.Request(), c.Response()
@@ -132,7 +106,7 @@ func TestGuard_AnErrorAfterAnAnswerKeepsNothing(t *testing.T) {
 					got[0] = recovered(func() error { return next(c) })
 					return got[0]
 				}
-			}, echo4.Guard(k.guard))
+			}, echo4.Guard(k.Middleware))
 			want, status := sold, http.StatusInternalServerError
 			if name == "it answers" {
 				want, status = nil, http.StatusCreated

@@ -12,36 +12,12 @@ import (
 	"github.com/gin-gonic/gin"
 
 	holdfastgin "github.com/holdfast-go/holdfast/contrib/gin"
+	"github.com/holdfast-go/holdfast/internal/test/guarded"
 )
 
 func TestMain(m *testing.M) {
 	gin.SetMode(gin.ReleaseMode)
 	os.Exit(m.Run())
-}
-
-// kept is a guard that keeps what is answered inside of it, and what the request says there, before it sends the answer.
-type kept struct {
-	answer  *httptest.ResponseRecorder
-	pattern string
-	refuse  bool
-}
-
-func (k *kept) guard(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if k.refuse {
-			http.Error(w, "in progress", http.StatusConflict)
-			return
-		}
-		k.pattern, k.answer = r.Pattern, httptest.NewRecorder()
-		k.answer.Code = 0 // of nothing
-		next.ServeHTTP(k.answer, r)
-		if k.answer.Code == 0 {
-			http.Error(w, "no answer", http.StatusServiceUnavailable)
-			return
-		}
-		w.WriteHeader(k.answer.Code)
-		_, _ = w.Write(k.answer.Body.Bytes())
-	})
 }
 
 // connection has a connection that can be taken.
@@ -84,15 +60,15 @@ func TestGuard_WhatAHandlerAnswersIsInsideTheGuard(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			k, e := &kept{}, gin.New()
-			e.POST("/shops/:shop/charges", holdfastgin.Guard(k.guard), errorsToAnswers, of.handler)
+			k, e := &guarded.Guard{}, gin.New()
+			e.POST("/shops/:shop/charges", holdfastgin.Guard(k.Middleware), errorsToAnswers, of.handler)
 			w := httptest.NewRecorder()
 			e.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/shops/7/charges", nil))
-			if w.Code != of.status || w.Body.String() != of.body || k.answer.Code != of.inside {
-				t.Errorf("got %d %q, inside %d; want %d %q, inside %d", w.Code, w.Body, k.answer.Code, of.status, of.body, of.inside)
+			if w.Code != of.status || w.Body.String() != of.body || k.Answer.Code != of.inside {
+				t.Errorf("got %d %q, inside %d; want %d %q, inside %d", w.Code, w.Body, k.Answer.Code, of.status, of.body, of.inside)
 			}
-			if k.pattern != "/shops/:shop/charges" {
-				t.Errorf("the guard has the pattern %q", k.pattern)
+			if k.Pattern != "/shops/:shop/charges" {
+				t.Errorf("the guard has the pattern %q", k.Pattern)
 			}
 		})
 	}
@@ -100,8 +76,8 @@ func TestGuard_WhatAHandlerAnswersIsInsideTheGuard(t *testing.T) {
 
 func TestGuard_WhenTheGuardAnswersNoHandlerRuns(t *testing.T) {
 	t.Parallel()
-	k, e, ran := &kept{refuse: true}, gin.New(), false
-	e.POST("/charges", holdfastgin.Guard(k.guard), func(*gin.Context) { ran = true })
+	k, e, ran := &guarded.Guard{Refuse: true}, gin.New(), false
+	e.POST("/charges", holdfastgin.Guard(k.Middleware), func(*gin.Context) { ran = true })
 	w := httptest.NewRecorder()
 	e.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/charges", nil))
 	if ran || w.Code != http.StatusConflict {
@@ -111,9 +87,9 @@ func TestGuard_WhenTheGuardAnswersNoHandlerRuns(t *testing.T) {
 
 func TestGuard_AHandlerCannotTakeTheConnection(t *testing.T) {
 	t.Parallel()
-	k, e := &kept{}, gin.New()
+	k, e := &guarded.Guard{}, gin.New()
 	var failed error
-	e.POST("/charges", holdfastgin.Guard(k.guard), func(c *gin.Context) { _, _, failed = c.Writer.Hijack() })
+	e.POST("/charges", holdfastgin.Guard(k.Middleware), func(c *gin.Context) { _, _, failed = c.Writer.Hijack() })
 	w := &connection{ResponseRecorder: httptest.NewRecorder()}
 	e.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/charges", nil))
 	if w.taken || !errors.Is(failed, http.ErrNotSupported) {
@@ -125,7 +101,7 @@ func TestGuard_AHandlerCannotTakeTheConnection(t *testing.T) {
 func TestGuard_MiddlewaresOutsideSeeWhatTheyHad(t *testing.T) {
 	t.Parallel()
 	for _, panics := range []bool{false, true} {
-		k, e := &kept{}, gin.New()
+		k, e := &guarded.Guard{}, gin.New()
 		e.Use(func(c *gin.Context) {
 			writer, request := c.Writer, c.Request
 			defer func() {
@@ -138,7 +114,7 @@ func TestGuard_MiddlewaresOutsideSeeWhatTheyHad(t *testing.T) {
 			}()
 			c.Next()
 		})
-		e.POST("/charges", holdfastgin.Guard(k.guard), func(c *gin.Context) {
+		e.POST("/charges", holdfastgin.Guard(k.Middleware), func(c *gin.Context) {
 			if panics {
 				panic("planned")
 			}
@@ -151,18 +127,18 @@ func TestGuard_MiddlewaresOutsideSeeWhatTheyHad(t *testing.T) {
 // A group's guard is called for paths without a route, if it stands around the engine: they pass. What has run is not aborted.
 func TestGuard_WhatHasNoRoutePasses(t *testing.T) {
 	t.Parallel()
-	k, e, aborted := &kept{}, gin.New(), false
+	k, e, aborted := &guarded.Guard{}, gin.New(), false
 	e.Use(func(c *gin.Context) {
 		c.Next()
 		aborted = c.IsAborted()
-	}, holdfastgin.Guard(k.guard))
+	}, holdfastgin.Guard(k.Middleware))
 	e.POST("/charges", func(c *gin.Context) { c.Status(http.StatusOK) })
 	for path, want := range map[string]int{"/charges": http.StatusOK, "/other": http.StatusNotFound} {
-		k.answer = nil
+		k.Answer = nil
 		w := httptest.NewRecorder()
 		e.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, nil))
-		if w.Code != want || (k.answer == nil) != (want == http.StatusNotFound) || aborted {
-			t.Errorf("%s: %d, guarded %v, aborted %v", path, w.Code, k.answer != nil, aborted)
+		if w.Code != want || (k.Answer == nil) != (want == http.StatusNotFound) || aborted {
+			t.Errorf("%s: %d, guarded %v, aborted %v", path, w.Code, k.Answer != nil, aborted)
 		}
 	}
 }
