@@ -86,7 +86,7 @@ type Found struct {
 	Unsearched []Unsearched // what the sightings may lack
 }
 
-// Nowhere says what may have become of an event that is in no place that was searched, for whoever shows that to a person.
+// Nowhere says what may have become of an event that is in no place that was searched, for programs that show it to a person.
 const Nowhere = "its transaction was not committed here, or it is published and its part of the log is emptied, or its inbox row is past its retention, " +
 	"or no node handled its type and it was skipped (holdfast status lists skipped types)"
 

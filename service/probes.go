@@ -2,10 +2,11 @@ package service
 
 import (
 	"context"
-	"encoding/json"
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/probe"
 )
 
 // What a probe waits for, at most: together less than the second after which Kubernetes gives up by default.
@@ -14,32 +15,21 @@ const (
 	healthTimeout = 300 * time.Millisecond
 )
 
-// health is what a probe has learned of a part.
-type health struct {
-	Live    bool     `json:"live"`
-	Ready   bool     `json:"ready"`
-	Reasons []string `json:"reasons"`
-}
-
 // verdict is the body of an answer.
 type verdict struct {
-	Well   bool              `json:"well"`
-	Reason string            `json:"reason,omitempty"` // of the whole program
-	Parts  map[string]health `json:"parts"`
+	Well   bool                    `json:"well"`
+	Reason string                  `json:"reason,omitempty"` // of the whole program
+	Parts  map[string]probe.Health `json:"parts"`
 }
 
 // judgeLive decides /livez: only a new process helps a part that is not live.
-func judgeLive(parts map[string]health) verdict {
-	v := verdict{Well: true, Parts: parts}
-	for _, h := range parts {
-		v.Well = v.Well && h.Live
-	}
-	return v
+func judgeLive(parts map[string]probe.Health) verdict {
+	return verdict{Well: probe.AllLive(parts), Parts: parts}
 }
 
 // judgeReady decides /readyz. A program that serves is ready while its database answers: without the broker it takes requests and writes
 // events all the same. One that does not is ready while its database answers and all of its parts are ready. A program that stops is not ready.
-func judgeReady(parts map[string]health, serves, stopping, answers bool) verdict {
+func judgeReady(parts map[string]probe.Health, serves, stopping, answers bool) verdict {
 	v := verdict{Well: true, Parts: parts}
 	switch {
 	case stopping:
@@ -47,9 +37,7 @@ func judgeReady(parts map[string]health, serves, stopping, answers bool) verdict
 	case !answers:
 		v.Well, v.Reason = false, "the database does not answer"
 	case !serves:
-		for _, h := range parts {
-			v.Well = v.Well && h.Ready
-		}
+		v.Well = probe.AllReady(parts)
 	}
 	return v
 }
@@ -76,12 +64,7 @@ func (s *Service) Probes() http.Handler {
 			http.NotFound(w, r)
 			return
 		}
-		w.Header().Set("Content-Type", "application/json")
-		w.Header().Set("Cache-Control", "no-store")
-		if !v.Well {
-			w.WriteHeader(http.StatusServiceUnavailable)
-		}
-		_ = json.NewEncoder(w).Encode(v) // it fails if the asker has gone
+		probe.Answer(w, v.Well, v)
 	})
 }
 
@@ -102,18 +85,18 @@ func (s *Service) answers(ctx context.Context) bool {
 }
 
 // health asks the parts.
-func (s *Service) health(ctx context.Context) map[string]health {
+func (s *Service) health(ctx context.Context) map[string]probe.Health {
 	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
 	defer cancel()
-	parts := map[string]health{}
+	parts := map[string]probe.Health{}
 	if s.Relay != nil {
 		h := s.Relay.Health(ctx)
-		parts["relay"] = health{h.Live, h.Ready, h.Reasons}
+		parts["relay"] = probe.Health{Live: h.Live, Ready: h.Ready, Reasons: h.Reasons}
 	}
 	for _, c := range s.Consumers {
 		if c.Inbox != nil {
 			h := c.Inbox.Health(ctx)
-			parts[c.name()] = health{h.Live, h.Ready, h.Reasons}
+			parts[c.name()] = probe.Health{Live: h.Live, Ready: h.Ready, Reasons: h.Reasons}
 		}
 	}
 	return parts

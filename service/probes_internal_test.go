@@ -1,14 +1,18 @@
 package service
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/holdfast-go/holdfast/internal/probe"
+)
 
 func TestProbes_WhatMakesAProgramReady(t *testing.T) {
 	t.Parallel()
-	away := map[string]health{"relay": {Live: true}, "consumer billing": {Live: true, Ready: true}}
-	all := map[string]health{"relay": {Live: true, Ready: true}}
+	away := map[string]probe.Health{"relay": {Live: true}, "consumer billing": {Live: true, Ready: true}}
+	all := map[string]probe.Health{"relay": {Live: true, Ready: true}}
 	for _, c := range []struct {
 		name                      string
-		parts                     map[string]health
+		parts                     map[string]probe.Health
 		serves, stopping, answers bool
 		want                      bool
 	}{
@@ -24,7 +28,7 @@ func TestProbes_WhatMakesAProgramReady(t *testing.T) {
 			t.Errorf("%s: %+v", c.name, v)
 		}
 	}
-	if judgeLive(map[string]health{"relay": {}}).Well || !judgeLive(away).Well {
+	if judgeLive(map[string]probe.Health{"relay": {}}).Well || !judgeLive(away).Well {
 		t.Error("a part that is not live, or one that is not ready")
 	}
 }

@@ -12,6 +12,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -151,7 +152,7 @@ func (s *Service) validate() error {
 
 // Run runs the parts until ctx ends or one of them fails, stops them in order, and returns after all have ended: nil if ctx has ended and
 // all stopped as they should, otherwise what went wrong, by part. A part that ends by itself, other than a RunFunc, ends the others too. A part
-// that does not end when it is told to keeps Run from returning; the log names it. An error about the Service itself comes at once, and
+// that does not end when its context does keeps Run from returning; the log names it. An error about the Service itself comes at once, and
 // lists every problem of it; nothing has run then, and nothing is closed. Call Run once.
 //
 // Run knows nothing of signals. signal.NotifyContext makes a context that ends with them.
@@ -259,7 +260,7 @@ func (s *Service) serve(ctx context.Context, ended func()) error {
 		ended()
 	case <-ctx.Done():
 	}
-	limit := orDefault(s.DrainTimeout, 8*time.Second)
+	limit := cmp.Or(s.DrainTimeout, 8*time.Second)
 	draining, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
 	if err := s.Server.Shutdown(draining); err != nil {
@@ -294,7 +295,7 @@ func (s *Service) observe() (stop func() error, err error) {
 // close calls CloseFuncs, and waits for CloseTimeout.
 func (s *Service) close() error {
 	var at atomic.Int64
-	closed, limit := make(chan struct{}), orDefault(s.CloseTimeout, 3*time.Second)
+	closed, limit := make(chan struct{}), cmp.Or(s.CloseTimeout, 3*time.Second)
 	go func() {
 		for i, f := range s.CloseFuncs {
 			at.Store(int64(i))
@@ -312,16 +313,4 @@ func (s *Service) close() error {
 	}
 }
 
-func (s *Service) logger() *slog.Logger {
-	if s.Logger == nil {
-		return slog.Default()
-	}
-	return s.Logger
-}
-
-func orDefault(d, byDefault time.Duration) time.Duration {
-	if d == 0 {
-		return byDefault
-	}
-	return d
-}
+func (s *Service) logger() *slog.Logger { return cmp.Or(s.Logger, slog.Default()) }

@@ -33,7 +33,7 @@ func newStage(ctx context.Context) *stage {
 	return s
 }
 
-// start runs a part, and calls ended after it. That it was told to end is no error.
+// start runs a part, and calls ended after it. That its context has ended is no error.
 func (s *stage) start(name string, run func(context.Context) error, ended func(name string, err error)) {
 	s.parts = append(s.parts, name)
 	go func() {

@@ -4,6 +4,8 @@ import (
 	"net/http"
 
 	"github.com/labstack/echo/v5"
+
+	"github.com/holdfast-go/holdfast/contrib/echo/internal/rollback"
 )
 
 // Guard makes a middleware of Echo v5 from one of net/http: Guard.Middleware of package idempotency, or what Guard.Route of that package
@@ -19,28 +21,19 @@ func Guard(guarded func(http.Handler) http.Handler) echo.MiddlewareFunc {
 				return nil
 			}
 			if w, unwrap := echo.UnwrapResponse(c.Response()); unwrap == nil && w.Committed {
-				panic(failed{err}) // so that the guard rolls back
+				rollback.Panic(err)
 			}
 			c.Echo().HTTPErrorHandler(c, err)
 			return nil
 		})
 		return func(c *echo.Context) (err error) {
 			request, response := c.Request(), c.Response()
+			defer rollback.Recover(&err)
 			defer func() {
 				c.SetRequest(request)
 				c.SetResponse(response)
-				if p := recover(); p != nil {
-					f, ours := p.(failed)
-					if !ours {
-						panic(p)
-					}
-					err = f.err
-				}
 			}()
 			return inside(c)
 		}
 	}
 }
-
-// failed is what a handler returned after it had answered.
-type failed struct{ err error }

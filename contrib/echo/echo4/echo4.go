@@ -7,6 +7,8 @@ import (
 	"net/http"
 
 	"github.com/labstack/echo/v4"
+
+	"github.com/holdfast-go/holdfast/contrib/echo/internal/rollback"
 )
 
 // Guard makes a middleware of Echo v4 from one of net/http: Guard.Middleware of package idempotency, or what Guard.Route of that package
@@ -22,23 +24,17 @@ func Guard(guarded func(http.Handler) http.Handler) echo.MiddlewareFunc {
 				return nil
 			}
 			if c.Response().Committed {
-				panic(failed{err}) // so that the guard rolls back
+				rollback.Panic(err)
 			}
 			c.Echo().HTTPErrorHandler(err, c)
 			return nil
 		})
 		return func(c echo.Context) (err error) {
 			request, response := c.Request(), c.Response()
+			defer rollback.Recover(&err)
 			defer func() {
 				c.SetRequest(request)
 				c.SetResponse(response)
-				if p := recover(); p != nil {
-					f, ours := p.(failed)
-					if !ours {
-						panic(p)
-					}
-					err = f.err
-				}
 			}()
 			if path := c.Path(); path != "" { // Echo v5 says it itself
 				r := request.WithContext(request.Context())
@@ -49,6 +45,3 @@ func Guard(guarded func(http.Handler) http.Handler) echo.MiddlewareFunc {
 		}
 	}
 }
-
-// failed is what a handler returned after it had answered.
-type failed struct{ err error }

@@ -25,7 +25,7 @@ const (
 var forTests = map[string]bool{"holdfasttest": true, "relay/publishertest": true, "inbox/sourcetest": true}
 
 // internals says which internal packages the library may import: the others are for tests, examples and the benchmark.
-var internals = map[string]bool{"internal/wire": true, "internal/sqlschema": true, "internal/lane": true, "internal/murmur2": true, "internal/partitionqueue": true, "internal/hook": true, "internal/handlertx": true, "internal/failpoint": true, "internal/cutoff": true, "internal/rights": true, "internal/correlation": true, "internal/private": true, "internal/quiet": true, "internal/backfill": true, "internal/nodes": true, "internal/foreign": true, "internal/plain": true, "internal/poolneed": true, "internal/waitroom": true, "internal/manual": true, "internal/state": true, "internal/terminal": true, "internal/backlog": true, "internal/kafkafault": true, "internal/catalog": true}
+var internals = map[string]bool{"internal/wire": true, "internal/sqlschema": true, "internal/lane": true, "internal/murmur2": true, "internal/partitionqueue": true, "internal/hook": true, "internal/handlertx": true, "internal/failpoint": true, "internal/cutoff": true, "internal/rights": true, "internal/correlation": true, "internal/private": true, "internal/quiet": true, "internal/backfill": true, "internal/nodes": true, "internal/foreign": true, "internal/plain": true, "internal/poolneed": true, "internal/probe": true, "internal/waitroom": true, "internal/manual": true, "internal/state": true, "internal/terminal": true, "internal/backlog": true, "internal/kafkafault": true, "internal/catalog": true}
 
 // sources yields the Go files of the module, by path from its root, tests included.
 func sources(t *testing.T) []string {

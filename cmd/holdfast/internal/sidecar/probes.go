@@ -2,46 +2,33 @@ package sidecar
 
 import (
 	"context"
-	"encoding/json"
 	"net/http"
 	"net/http/pprof"
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
-)
 
-// health is what a probe learns of a database's relay.
-type health struct {
-	Live    bool     `json:"live"`
-	Ready   bool     `json:"ready"`
-	Reasons []string `json:"reasons"`
-}
+	"github.com/holdfast-go/holdfast/internal/probe"
+)
 
 // verdict is the body of /livez and /readyz.
 type verdict struct {
-	Well      bool              `json:"well"`
-	Reason    string            `json:"reason,omitempty"` // of the whole process
-	Databases map[string]health `json:"databases"`
+	Well      bool                    `json:"well"`
+	Reason    string                  `json:"reason,omitempty"` // of the whole process
+	Databases map[string]probe.Health `json:"databases"`
 }
 
 // judgeLive decides /livez: only a new process helps a relay that is not live.
-func judgeLive(of map[string]health) verdict {
-	v := verdict{Well: true, Databases: of}
-	for _, h := range of {
-		v.Well = v.Well && h.Live
-	}
-	return v
+func judgeLive(of map[string]probe.Health) verdict {
+	return verdict{Well: probe.AllLive(of), Databases: of}
 }
 
 // judgeReady decides /readyz: every database's events flow, and the process is not stopping.
-func judgeReady(of map[string]health, stopping bool) verdict {
-	v := verdict{Well: !stopping, Databases: of}
+func judgeReady(of map[string]probe.Health, stopping bool) verdict {
+	v := verdict{Well: !stopping && probe.AllReady(of), Databases: of}
 	if stopping {
 		v.Reason = "the process is stopping"
-	}
-	for _, h := range of {
-		v.Well = v.Well && h.Ready
 	}
 	return v
 }
@@ -60,7 +47,7 @@ func (p *probes) handler(metrics prometheus.Gatherer, profiles bool) http.Handle
 		p.answer(w, r, judgeLive)
 	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
-		p.answer(w, r, func(of map[string]health) verdict { return judgeReady(of, p.stopping.Load()) })
+		p.answer(w, r, func(of map[string]probe.Health) verdict { return judgeReady(of, p.stopping.Load()) })
 	})
 	if profiles {
 		mux.HandleFunc("GET /debug/pprof/", pprof.Index)
@@ -72,7 +59,7 @@ func (p *probes) handler(metrics prometheus.Gatherer, profiles bool) http.Handle
 	return mux
 }
 
-func (p *probes) answer(w http.ResponseWriter, r *http.Request, judge func(map[string]health) verdict) {
+func (p *probes) answer(w http.ResponseWriter, r *http.Request, judge func(map[string]probe.Health) verdict) {
 	only := r.URL.Query().Get("database")
 	of := p.health(r.Context(), only)
 	if only != "" && len(of) == 0 {
@@ -80,17 +67,12 @@ func (p *probes) answer(w http.ResponseWriter, r *http.Request, judge func(map[s
 		return
 	}
 	v := judge(of)
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Cache-Control", "no-store")
-	if !v.Well {
-		w.WriteHeader(http.StatusServiceUnavailable)
-	}
-	_ = json.NewEncoder(w).Encode(v)
+	probe.Answer(w, v.Well, v)
 }
 
 // health asks the relays: all of them, or that of one database.
-func (p *probes) health(ctx context.Context, only string) map[string]health {
-	of := map[string]health{}
+func (p *probes) health(ctx context.Context, only string) map[string]probe.Health {
+	of := map[string]probe.Health{}
 	for _, d := range p.relays {
 		if only == "" || only == d.name {
 			of[d.name] = d.health(ctx)

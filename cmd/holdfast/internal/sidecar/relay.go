@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/probe"
 	"github.com/holdfast-go/holdfast/relay"
 )
 
@@ -78,12 +79,12 @@ func (d *databaseRelay) runAgain(ctx context.Context) error {
 }
 
 // health is what the relay says of itself. One that will be started again is live: a new process would do no more.
-func (d *databaseRelay) health(ctx context.Context) health {
+func (d *databaseRelay) health(ctx context.Context) probe.Health {
 	d.mu.Lock()
 	current, again := d.current, d.again
 	d.mu.Unlock()
 	said := current.Health(ctx)
-	h := health{Live: said.Live, Ready: said.Ready, Reasons: append([]string{}, said.Reasons...)}
+	h := probe.Health{Live: said.Live, Ready: said.Ready, Reasons: append([]string{}, said.Reasons...)}
 	if again > 0 {
 		h.Live = true
 		h.Reasons = append(h.Reasons, fmt.Sprintf("it is started again within %s", again))

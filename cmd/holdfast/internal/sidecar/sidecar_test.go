@@ -3,20 +3,22 @@ package sidecar
 import (
 	"testing"
 	"time"
+
+	"github.com/holdfast-go/holdfast/internal/probe"
 )
 
 func TestSidecar_AProbeIsToldTheWorstOfItsDatabases(t *testing.T) {
-	well, slow, dead := health{Live: true, Ready: true}, health{Live: true, Reasons: []string{"slow"}}, health{Reasons: []string{"dead"}}
+	well, slow, dead := probe.Health{Live: true, Ready: true}, probe.Health{Live: true, Reasons: []string{"slow"}}, probe.Health{Reasons: []string{"dead"}}
 	for _, c := range []struct {
 		name        string
-		of          map[string]health
+		of          map[string]probe.Health
 		stopping    bool
 		live, ready bool
 	}{
-		{"all are well", map[string]health{"a": well, "b": well}, false, true, true},
-		{"one is not ready", map[string]health{"a": well, "b": slow}, false, true, false},
-		{"one is dead", map[string]health{"a": dead, "b": well}, false, false, false},
-		{"it is stopping", map[string]health{"a": well}, true, true, false},
+		{"all are well", map[string]probe.Health{"a": well, "b": well}, false, true, true},
+		{"one is not ready", map[string]probe.Health{"a": well, "b": slow}, false, true, false},
+		{"one is dead", map[string]probe.Health{"a": dead, "b": well}, false, false, false},
+		{"it is stopping", map[string]probe.Health{"a": well}, true, true, false},
 	} {
 		if live, ready := judgeLive(c.of), judgeReady(c.of, c.stopping); live.Well != c.live || ready.Well != c.ready || len(live.Databases) != len(c.of) {
 			t.Errorf("%s: %+v, %+v", c.name, live, ready)
