@@ -84,7 +84,11 @@ func (d *databaseRelay) health(ctx context.Context) probe.Health {
 	current, again := d.current, d.again
 	d.mu.Unlock()
 	said := current.Health(ctx)
-	h := probe.Health{Live: said.Live, Ready: said.Ready, Reasons: append([]string{}, said.Reasons...)}
+	h := probe.Health{
+		Live:    said.Live,
+		Ready:   said.Ready,
+		Reasons: append([]string{}, said.Reasons...),
+	}
 	if again > 0 {
 		h.Live = true
 		h.Reasons = append(h.Reasons, fmt.Sprintf("it is started again within %s", again))
