@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/holdfast-go/holdfast"
@@ -18,6 +20,7 @@ const (
 	defaultGrace            = 5 * time.Second
 	defaultStopTimeout      = 10 * time.Second
 	defaultRetention        = 7 * 24 * time.Hour
+	mostSourceRetentions    = 64
 	defaultWorkers          = 8
 	defaultGroup            = 1
 	defaultMaxHung          = 8
@@ -130,6 +133,11 @@ type Config struct {
 	// catches a later repeat, by Receive, ReceiveTx, Store or StoreTx, or of an event that was published twice. So make it
 	// longer than a sender repeats. At least a minute, and longer than a handler may run. Defaults to 7 days.
 	Retention time.Duration
+
+	// SourceRetention is the Retention of the events of single sources, by name: a webhook endpoint whose provider repeats for longer, or a
+	// sender of many events that are known for a shorter time. All nodes of the consumer must have the same, since the rows of a source that
+	// a node does not find here follow its Retention. At most 64, with the bounds of Retention. Defaults to none.
+	SourceRetention map[string]time.Duration
 
 	// HoldKey keeps the later events of a key waiting when one of them has become a dead letter, until the letter is replayed or
 	// discarded. That holds for an event that was given up, and for a record that the tables cannot hold, if they can hold its
@@ -281,6 +289,18 @@ func (c Config) validate() error {
 	if c.Retention < time.Minute {
 		bad("retention is %s: it must be at least 1m, and longer than a redelivery can be late", c.Retention)
 	}
+	if len(c.SourceRetention) > mostSourceRetentions {
+		bad("source retention has %d sources: it must have at most %d, because the rows of each are removed apart", len(c.SourceRetention), mostSourceRetentions)
+	}
+	for _, source := range slices.Sorted(maps.Keys(c.SourceRetention)) {
+		of := c.SourceRetention[source]
+		if err := checkText("source", source, 1, 255); err != nil {
+			bad("source retention: %w", err)
+		}
+		if of < time.Minute {
+			bad("source retention of %s is %s: it must be at least 1m, and longer than a redelivery can be late", excerpt(source), of)
+		}
+	}
 	if c.MaxStored < -1 {
 		bad("max stored is %d: it must be at least 1, 0 for the default, or -1 for no limit", c.MaxStored)
 	}
@@ -330,7 +350,20 @@ func (c Config) timeoutProblems() (problems []error) {
 	if c.Retention <= c.Timeout+c.Grace {
 		problems = append(problems, fmt.Errorf("retention is %s: it must be longer than timeout and grace, %s: a row's age counts from before its handler ran", c.Retention, c.Timeout+c.Grace))
 	}
+	for _, source := range slices.Sorted(maps.Keys(c.SourceRetention)) {
+		if of := c.SourceRetention[source]; of <= c.Timeout+c.Grace {
+			problems = append(problems, fmt.Errorf("source retention of %s is %s: it must be longer than timeout and grace, %s: a row's age counts from before its handler ran", excerpt(source), of, c.Timeout+c.Grace))
+		}
+	}
 	return problems
+}
+
+// RetentionOf is how long an inbox row of an event of source is kept at least: SourceRetention, or else Retention.
+func (c Config) RetentionOf(source string) time.Duration {
+	if own, has := c.SourceRetention[source]; has {
+		return own
+	}
+	return c.Retention
 }
 
 // lease is how long a stored event belongs to the worker that claimed it: as long as its handler can take at most, and 30 s to get a

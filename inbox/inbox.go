@@ -22,7 +22,7 @@ type Inbox struct {
 	claims       *claims
 	backlog      *backlog
 	sweeper      *sweeper
-	retention    *retention.Loop
+	retention    []*retention.Loop // one for each source with a retention of its own; the first is of all others
 	consumer     *consumer
 	pauses       *pauses
 
@@ -103,11 +103,12 @@ func newInbox(pool *pgxpool.Pool, c Config) *Inbox {
 			pauses:   pauses,
 		},
 		sweeper: &sweeper{env: env, runner: runner},
-		retention: retention.New(retention.Config{
+		retention: retention.Loops(retention.Config{
 			Pool:     pool,
 			Schema:   c.Schema,
 			Consumer: c.Consumer,
 			Window:   c.Retention,
+			Own:      c.SourceRetention,
 			Random:   func() float64 { return env.random() },
 			Cleaned:  c.Observer.OnCleaned,
 			Failed:   env.transient,

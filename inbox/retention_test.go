@@ -24,7 +24,7 @@ import (
 func (b *bundle) retain(in *Inbox) int {
 	b.Helper()
 	pgtest.Exec(b, b.db, "update holdfast.retention set next_at = '-infinity', from_at = null") // whatever the last one asked for
-	turn, err := in.retention.Turn(b.Context(), 1000, false)
+	turn, err := in.retention[0].Turn(b.Context(), 1000, false)
 	if err != nil {
 		b.Fatalf("turn: %v", err)
 	}
@@ -69,7 +69,7 @@ func TestRetention_RetentionOnFourNodesRemovesAllThatIsDueAndNoMore(t *testing.T
 		})
 		others.Go(func() { // with no pauses: turns as close as they can come
 			for ctx.Err() == nil {
-				_, err := in.retention.Turn(ctx, 500, false)
+				_, err := in.retention[0].Turn(ctx, 500, false)
 				if err != nil && !errors.Is(err, retention.ErrNotOurTurn) && ctx.Err() == nil {
 					t.Errorf("turn: %v", err)
 					return
@@ -238,6 +238,39 @@ func TestRetention_AnEventWithoutAPositionIsKnownForTheWindowOnly(t *testing.T) 
 	}
 }
 
+// Run makes the turns of every source.
+func TestRetention_AnEventOfASourceIsKnownAsLongAsItsSourceSays(t *testing.T) {
+	b := setup(t)
+	in := b.inbox(func(c *Config) {
+		c.SourceRetention = map[string]time.Duration{"stripe": 30 * 24 * time.Hour, "clicks": time.Hour}
+	})
+	in.Handle("order.placed", effectOf)
+	of := func(source string) holdfast.Event {
+		e := event(source, "k")
+		e.Source = source
+		return e
+	}
+	for _, source := range []string{"shop", "stripe", "clicks"} {
+		b.receive(in, of(source), Handled)
+	}
+	for _, c := range []struct{ age, left string }{
+		{"59 minutes", "clicks shop stripe"}, {"61 minutes", "shop stripe"}, {"167 hours", "shop stripe"},
+		{"169 hours", "stripe"}, {"719 hours", "stripe"}, {"721 hours", ""},
+	} {
+		pgtest.Exec(t, b.db, "update holdfast.inbox set processed_at = now() - $1::interval", c.age)
+		pgtest.Exec(t, b.db, "update holdfast.retention set next_at = '-infinity', from_at = null, kept_at = null")
+		stop := b.run(in.Run)
+		wait.Until(t, "the turns of all sources", func() bool {
+			return b.count("select count(*) from holdfast.retention where next_at > '-infinity'") == 3
+		})
+		stop()
+		if left := pgtest.Text(t, b.db, "select coalesce(string_agg(event_id, ' ' order by event_id), '') from holdfast.inbox"); left != c.left {
+			t.Errorf("after %s %q are left, want %q", c.age, left, c.left)
+		}
+	}
+	b.receive(in, of("stripe"), Handled)
+}
+
 func TestRetention_AReplayFindsTheRowOfAnOpenLetterHoweverOld(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
@@ -260,5 +293,25 @@ func TestRetention_AWindowThatAHandlerCouldOutliveIsRefused(t *testing.T) {
 	_, err := New(b.db.Pool, Config{Consumer: "billing", Retention: time.Minute, Timeout: time.Minute})
 	if err == nil || !strings.Contains(err.Error(), "retention is 1m0s: it must be longer than timeout and grace, 1m5s") {
 		t.Errorf("got %v", err)
+	}
+	_, err = New(b.db.Pool, Config{Consumer: "billing", Timeout: time.Minute, SourceRetention: map[string]time.Duration{"b": time.Minute, "a": time.Second, "": time.Hour, "c": time.Hour}})
+	for _, want := range []string{
+		"source retention: source is empty: it must have 1 to 255 bytes",
+		`source retention of "a" is 1s: it must be at least 1m, and longer than a redelivery can be late`,
+		`source retention of "b" is 1m0s: it must be longer than timeout and grace, 1m5s: a row's age counts from before its handler ran`,
+	} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+	if err != nil && strings.Contains(err.Error(), `"c"`) {
+		t.Errorf("an hour is refused: %v", err)
+	}
+	many := map[string]time.Duration{}
+	for n := range mostSourceRetentions + 1 {
+		many[fmt.Sprint(n)] = time.Hour
+	}
+	if _, err := New(b.db.Pool, Config{Consumer: "billing", SourceRetention: many}); err == nil || !strings.Contains(err.Error(), "source retention has 65 sources: it must have at most 64") {
+		t.Errorf("65 sources: %v", err)
 	}
 }

@@ -21,7 +21,7 @@ import (
 // or holdfast.ErrSchemaVersion when there is no schema, or one that does not fit this build; an error about missing rights says which.
 // A pool that is closed ends it with an error too. Run waits for a database that cannot be reached. Consume runs it too.
 //
-// Run also removes rows of `inbox` that are no longer needed (Config.Retention), a few at a time.
+// Run also removes rows of `inbox` that are no longer needed (Config.Retention, SourceRetention), a few at a time.
 func (in *Inbox) Run(ctx context.Context) (err error) {
 	if err := in.registry.start(); err != nil {
 		return err
@@ -42,7 +42,9 @@ func (in *Inbox) runStored(g *loop.Group) {
 	g.Run(in.receiver.watchWiring)
 	g.Run(in.skips.skipsLoop)
 	g.Run(in.sweeper.sweepLoop)
-	g.Run(in.retention.Run)
+	for _, l := range in.retention {
+		g.Run(l.Run)
+	}
 }
 
 // Consume takes in the events of a consumer group's topics, and also does what Run does. Events of a partition with different keys

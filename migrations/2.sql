@@ -76,7 +76,10 @@ alter table holdfast.consumer_position
     alter column owner type text collate "C";
 
 alter table holdfast.retention
-    alter column consumer type text collate "C";
+    alter column consumer type text collate "C",
+    add column source text collate "C" not null default '',
+    drop constraint retention_pkey,
+    add primary key (consumer, source);
 
 alter table holdfast.letter_replay
     alter column name type text collate "C";

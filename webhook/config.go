@@ -105,7 +105,7 @@ type Config struct {
 	RetryAfter time.Duration
 
 	// Horizon is how long the provider may send an event again. New refuses an inbox that forgets sooner
-	// (inbox.Config.Retention). If the signature has no time (GitHub, Shopify), a replay is recognised only that long;
+	// (inbox.Config.SourceRetention, Retention). If the signature has no time (GitHub, Shopify), a replay is recognised only that long;
 	// below 30 days a warning is logged. Stripe lets people send an event again by hand for 30 days: below that a warning is
 	// logged too, unless Horizon is set. Defaults to 76 hours.
 	Horizon time.Duration
@@ -239,8 +239,8 @@ func (c Config) validate(source string, in inbox.Config) error {
 	switch {
 	case c.Horizon < time.Minute:
 		bad("horizon is %s: it must be at least 1m: a provider repeats what was not acknowledged", c.Horizon)
-	case in.Retention < c.Horizon:
-		bad("horizon is %s: it must be at most the inbox's retention, %s, or a later repeat would be handled again: lengthen inbox.Config.Retention", c.Horizon, in.Retention)
+	case in.RetentionOf(source) < c.Horizon:
+		bad("horizon is %s: it must be at most the inbox's retention of this source, %s, or a later repeat would be handled again: lengthen it, in inbox.Config.SourceRetention", c.Horizon, in.RetentionOf(source))
 	}
 	return errors.Join(problems...)
 }

@@ -51,13 +51,13 @@ func New(in *inbox.Inbox, source string, v Verifier, c Config) (http.Handler, er
 	r := &receiver{
 		in: in, source: source, v: v, c: c,
 		turns:  make(chan struct{}, c.Workers),
-		window: of.Retention,
+		window: of.RetentionOf(source),
 	}
 	if signsNoTime(v) {
 		r.warnTimeless()
 	}
 	if by := resentWithin(v); by > r.window && !chosen {
-		c.Logger.Warn("webhooks that people send again by hand may be handled again: lengthen inbox.Config.Retention, or set webhook.Config.Horizon", "source", source, "window", r.window, "want", by)
+		c.Logger.Warn("webhooks that people send again by hand may be handled again: set inbox.Config.SourceRetention for this source, or webhook.Config.Horizon", "source", source, "window", r.window, "want", by)
 	}
 	return r, nil
 }
@@ -71,7 +71,7 @@ type receiver struct {
 	v      Verifier
 	c      Config
 	turns  chan struct{}
-	window time.Duration // how long the inbox remembers an id
+	window time.Duration // how long the inbox remembers an id of source
 	warned sync.Once     // warned that the window is short
 	quiet  quiet.Limiter // of refused requests: anybody can send them
 }
@@ -196,7 +196,7 @@ func (r *receiver) warnTimeless() {
 		return
 	}
 	r.warned.Do(func() {
-		r.c.Logger.Warn("webhooks without a signed time are forgotten early: lengthen inbox.Config.Retention", "source", r.source, "window", r.window, "want", timelessWindow)
+		r.c.Logger.Warn("webhooks without a signed time are forgotten early: set inbox.Config.SourceRetention for this source", "source", r.source, "window", r.window, "want", timelessWindow)
 	})
 }
 

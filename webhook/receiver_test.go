@@ -255,7 +255,7 @@ func TestReceiver_EveryProblemOfTheConfigurationIsNamedAtOnce(t *testing.T) {
 	}
 	for _, want := range []string{"webhook config: ", "verifier is nil", `topic is "webhook.shop/orders"`, `mode is "later"`, `unsigned is "luck"`,
 		`header is "Authorization"`, `header is "X-Hub-Signature-256"`, `header is "ce_id": it must not be a reserved name`, `header is "a b"`, `header is ""`, "max body is", "workers is -1", "wait is 2h", "retry after is 1ms",
-		"horizon is 720h0m0s: it must be at most the inbox's retention, 168h0m0s"} {
+		"horizon is 720h0m0s: it must be at most the inbox's retention of this source, 168h0m0s"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not said:\n%v", want, err)
 		}
@@ -273,10 +273,23 @@ func TestReceiver_EveryProblemOfTheConfigurationIsNamedAtOnce(t *testing.T) {
 	}
 	// W22: what is forgotten before the provider has stopped repeating it would be handled again.
 	short := b.inbox(func(c *inbox.Config) { c.Retention = 75 * time.Hour })
-	if _, err := New(short, "shop", must(Standard(macSecret)), Config{}); err == nil || !strings.Contains(err.Error(), "lengthen inbox.Config.Retention") {
+	if _, err := New(short, "shop", must(Standard(macSecret)), Config{}); err == nil || !strings.Contains(err.Error(), "horizon is 76h0m0s: it must be at most the inbox's retention of this source, 75h0m0s") {
 		t.Error(err)
 	}
 	if _, err := New(short, "shop", must(Standard(macSecret)), Config{Horizon: 4 * time.Hour}); err != nil {
 		t.Error(err)
+	}
+	// A source's own retention counts, not the inbox's.
+	long := b.inbox(func(c *inbox.Config) {
+		c.Retention = time.Hour
+		c.SourceRetention = map[string]time.Duration{"shop": 76 * time.Hour, "bank": 75 * time.Hour}
+	})
+	if _, err := New(long, "shop", must(Standard(macSecret)), Config{}); err != nil {
+		t.Error(err)
+	}
+	for _, source := range []string{"bank", "other"} {
+		if _, err := New(long, source, must(Standard(macSecret)), Config{}); err == nil || !strings.Contains(err.Error(), "or a later repeat would be handled again") {
+			t.Errorf("%s: %v", source, err)
+		}
 	}
 }

@@ -72,15 +72,21 @@ func TestWindow_AWindowShorterThanPeopleSendEventsAgainIsWarnedOf(t *testing.T) 
 		v               Verifier
 		window, horizon time.Duration
 		warnings        int
+		own             time.Duration // the retention of the source
 	}{
-		{"Stripe's, in the default window", s, 0, 0, 1},
-		{"an old secret of Stripe's", AnyOf(timed, Until(now.Add(time.Hour), s)), 0, 0, 1},
-		{"Stripe's, in a window that is a little too short", s, month - time.Second, 0, 1},
-		{"Stripe's, in 30 days", s, month, 0, 0},
-		{"Stripe's, where nobody does that", s, 0, 76 * time.Hour, 0},
-		{"those of others", timed, 0, 0, 0},
+		{"Stripe's, in the default window", s, 0, 0, 1, 0},
+		{"an old secret of Stripe's", AnyOf(timed, Until(now.Add(time.Hour), s)), 0, 0, 1, 0},
+		{"Stripe's, in a window that is a little too short", s, month - time.Second, 0, 1, 0},
+		{"Stripe's, in 30 days", s, month, 0, 0, 0},
+		{"Stripe's, where nobody does that", s, 0, 76 * time.Hour, 0, 0},
+		{"those of others", timed, 0, 0, 0, 0},
+		{"Stripe's, in 30 days of the source", s, 0, 0, 0, month},
+		{"Stripe's, in less than 30 days of the source", s, 0, 0, 1, month - time.Second},
 	} {
 		in := b.inbox(func(ic *inbox.Config) { ic.Retention = c.window })
+		if c.own > 0 {
+			in = b.inbox(func(ic *inbox.Config) { ic.SourceRetention = map[string]time.Duration{"hooks": c.own} })
+		}
 		b.log.Take()
 		if _, err := New(in, "hooks", c.v, Config{Horizon: c.horizon}); err != nil {
 			t.Fatal(err)

@@ -46,8 +46,8 @@ type service struct {
 func newService(pool *pgxpool.Pool, schema string, trusting bool, log *slog.Logger) (*service, error) {
 	s := &service{mux: http.NewServeMux(), booking: func() {}}
 	in, err := inbox.New(pool, inbox.Config{Schema: schema, Consumer: "bookkeeping", Logger: log,
-		// GitHub signs no time: what somebody has recorded is recognised for that long.
-		Retention:        30 * 24 * time.Hour,
+		// GitHub signs no time: a recorded request is recognised for that long.
+		SourceRetention:  map[string]time.Duration{"github": 30 * 24 * time.Hour},
 		ImmediateRetries: -1, Retry: retry.Policy{Base: 50 * time.Millisecond, Cap: 100 * time.Millisecond}}) // soon, to be seen
 	if err != nil {
 		return nil, err

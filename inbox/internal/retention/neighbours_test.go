@@ -43,6 +43,12 @@ const gone = "-baa -bab -bac -bba -bbb -bbc -bca -bcb -bcc"
 // them, and the first that it kept.
 func sweep(t *testing.T, tx pgx.Tx, mark string, limit int32) (said string) {
 	t.Helper()
+	return sweepOf(t, tx, mark, limit, []string{}, false)
+}
+
+// sweepOf is a sweep of sources, or of all others.
+func sweepOf(t *testing.T, tx pgx.Tx, mark string, limit int32, sources []string, these bool) (said string) {
+	t.Helper()
 	var read, removed, overdue int64
 	var last, kept, from *time.Time
 	if mark != "" {
@@ -60,7 +66,7 @@ func sweep(t *testing.T, tx pgx.Tx, mark string, limit int32) (said string) {
 	if _, err := pgx.ForEachRow(named, []any{&name, &at}, func() error { names[at.UnixMicro()] = name; return nil }); err != nil {
 		t.Fatal(err)
 	}
-	if err := tx.QueryRow(t.Context(), sqlschema.In("", sweepSQL), "b", from, 30*second, limit).Scan(&read, &removed, &last, &kept, &overdue); err != nil {
+	if err := tx.QueryRow(t.Context(), sqlschema.In("", sweepSQL), "b", from, 30*second, limit, sources, these).Scan(&read, &removed, &last, &kept, &overdue); err != nil {
 		t.Fatal(err)
 	}
 	said = fmt.Sprintf("%d read, %d removed", read, removed)
@@ -114,6 +120,31 @@ func TestNeighbours_RetentionRemovesWhatMayGoOfItsConsumer(t *testing.T) {
 			}
 		})
 	}
+	// A source with a retention of its own is not swept with the others, nor others with it.
+	for _, c := range []struct {
+		sources    []string
+		these      bool
+		before     []string
+		gone, said string
+	}{
+		{[]string{"b"}, true, nil, "-bba -bbb -bbc", "9 read, 3 removed, the last bcc"},
+		{[]string{"b"}, false, nil, "-baa -bab -bac -bca -bcb -bcc", "9 read, 6 removed, the last bcc"},
+		{[]string{"a", "c"}, false, nil, "-bba -bbb -bbc", "9 read, 3 removed, the last bcc"},
+		{[]string{"d"}, true, nil, "", "9 read, 0 removed, the last bcc"},
+		{[]string{"b"}, true, []string{change(`"offset" = 50`)}, "-bba -bbc", "9 read, 2 removed, the last bcc, kept bbb"},
+		{[]string{"b"}, false, []string{change(`"offset" = 50`)}, "-baa -bab -bac -bca -bcb -bcc", "9 read, 6 removed, the last bcc"},
+	} {
+		effect.Undone(t, db, func(tx pgx.Tx) {
+			for _, sql := range append([]string{theEvents, otherPositions, ourPosition}, c.before...) {
+				pgtest.Exec(t, tx, sql)
+			}
+			var said string
+			changed := strings.Join(effect.Changed(t, tx, eventRows, func() { said = sweepOf(t, tx, "", 100, c.sources, c.these) }), " ")
+			if changed != c.gone || said != c.said {
+				t.Errorf("%v, %v: %s: %s, want %s: %s", c.sources, c.these, said, changed, c.said, c.gone)
+			}
+		})
+	}
 	// An event that another transaction has is passed, as is one that is settled anew before the sweep comes to it.
 	pgtest.Exec(t, db.Pool, theEvents)
 	pgtest.Exec(t, db.Pool, ourPosition)
@@ -134,7 +165,7 @@ func TestNeighbours_RetentionRemovesWhatMayGoOfItsConsumer(t *testing.T) {
 			t.Fatalf("the sweep has no %q", come)
 		}
 		sql = strings.Replace(sql, come, come+", pg_advisory_xact_lock(4711)", 1)
-		swept := effect.Blocked(t, db, sql, "b", nil, 30*second, int32(100))
+		swept := effect.Blocked(t, db, sql, "b", nil, 30*second, int32(100), []string{}, false)
 		pgtest.Exec(t, other, "update holdfast.inbox set processed_at = now() where "+ours)
 		if err := other.Commit(t.Context()); err != nil {
 			t.Fatal(err)
@@ -146,12 +177,13 @@ func TestNeighbours_RetentionRemovesWhatMayGoOfItsConsumer(t *testing.T) {
 	}
 }
 
-// A consumer has one row, takes its turn by that alone, when it is due or set by a wrong clock, and saves its mark there.
-func TestNeighbours_AConsumerTakesAndSavesOnlyItsTurn(t *testing.T) {
+// A source of a consumer has one row, takes its turn by that alone, when it is due or set by a wrong clock, and saves its mark there.
+func TestNeighbours_ASourceOfAConsumerTakesAndSavesOnlyItsTurn(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
-	const others = "insert into holdfast.retention (consumer, from_at, kept_at, next_at) select c, now(), now(), %s from unnest('{a,c}'::text[]) c"
-	const turns = "select consumer, r::text from holdfast.retention r"
+	const others = `insert into holdfast.retention (consumer, source, from_at, kept_at, next_at)
+		select c, s, now(), now(), %s from unnest('{a,b,c}'::text[]) c, unnest('{"",a,b}'::text[]) s where (c, s) <> ('b', 'a')`
+	const turns = "select consumer || source, r::text from holdfast.retention r"
 	for next, c := range map[string]struct{ ours, others bool }{
 		"now() - interval '1 microsecond'":           {true, true},
 		"now()":                                      {true, true},
@@ -162,12 +194,12 @@ func TestNeighbours_AConsumerTakesAndSavesOnlyItsTurn(t *testing.T) {
 		for _, otherNext := range []string{"now() - interval '1 hour'", "now() + interval '1 minute'", "now() + interval '1 hour'"} {
 			effect.Undone(t, db, func(tx pgx.Tx) {
 				pgtest.Exec(t, tx, fmt.Sprintf(others, otherNext))
-				pgtest.Exec(t, tx, "insert into holdfast.retention (consumer, next_at) values ('b', "+next+")")
+				pgtest.Exec(t, tx, "insert into holdfast.retention (consumer, source, next_at) values ('b', 'a', "+next+")")
 				want := ""
 				if c.ours {
 					want = "<nil> <nil>"
 				}
-				if got := effect.Returned(t, tx, sqlschema.In("", takeSQL), "b", 60*second); got != want {
+				if got := effect.Returned(t, tx, sqlschema.In("", takeSQL), "b", "a", 60*second); got != want {
 					t.Errorf("due at %s, others at %s: the turn is %q, want %q", next, otherNext, got, want)
 				}
 			})
@@ -175,16 +207,16 @@ func TestNeighbours_AConsumerTakesAndSavesOnlyItsTurn(t *testing.T) {
 	}
 	effect.Undone(t, db, func(tx pgx.Tx) {
 		pgtest.Exec(t, tx, fmt.Sprintf(others, "now()"))
-		for call, want := range []string{"+b", ""} {
-			changed := strings.Join(effect.Changed(t, tx, turns, func() { pgtest.Exec(t, tx, sqlschema.In("", rowSQL), "b") }), " ")
+		for call, want := range []string{"+ba", ""} {
+			changed := strings.Join(effect.Changed(t, tx, turns, func() { pgtest.Exec(t, tx, sqlschema.In("", rowSQL), "b", "a") }), " ")
 			if changed != want {
 				t.Errorf("call %d makes the rows %q, want %q", call, changed, want)
 			}
 		}
 		changed := strings.Join(effect.Changed(t, tx, turns, func() {
-			pgtest.Exec(t, tx, sqlschema.In("", saveSQL), "b", time.Now(), time.Now(), second)
+			pgtest.Exec(t, tx, sqlschema.In("", saveSQL), "b", "a", time.Now(), time.Now(), second)
 		}), " ")
-		if changed != "b" {
+		if changed != "ba" {
 			t.Errorf("saved are %q", changed)
 		}
 	})

@@ -100,7 +100,7 @@ func TestPlan_RetentionReadsByItsIndexHoweverLittleThePlannerKnows(t *testing.T)
 					}
 					return strings.Join(lines, "\n")
 				}
-				sweep := plan(l.sql.sweep, "'billing', now() - interval '30 days', 604800000000, 1000")
+				sweep := plan(l.sql.sweep, "'billing', now() - interval '30 days', 604800000000, 1000, '{stripe}', false")
 				starts := plan(l.sql.starts, "'billing', 604800000000")
 				conn.Release()
 				for _, want := range []string{"Index Scan using inbox_settled on inbox", "consumer_position_pkey", "letter_event", "Tid Scan on inbox f", "Tid Scan on inbox i"} {

@@ -9,6 +9,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -24,7 +27,13 @@ type Config struct {
 	Schema   string
 	Consumer string
 	Window   time.Duration // how long a row stays after its event was settled
-	Random   func() float64
+
+	// Own has the windows of sources that have one of their own. Source is the one of them whose rows this Loop removes; "" removes
+	// those of all others. Each has a Loop: see Loops.
+	Own    map[string]time.Duration
+	Source string
+
+	Random func() float64
 
 	Cleaned func(rows int, took time.Duration) // is told of rows that were removed; nil for nobody
 	Failed  func(error)                        // is told of an error after which the loop goes on; it must be set
@@ -43,16 +52,36 @@ const (
 // ErrNotOurTurn means that another node is removing rows, or that the next turn is not due.
 var ErrNotOurTurn = errors.New("it is not our turn")
 
-// Loop removes rows of one consumer.
+// Loop removes rows of one consumer, of one source or of all that have no Loop.
 type Loop struct {
-	c   Config
-	sql statements
+	c       Config
+	sources []string // of Own
+	sql     statements
+	turns   *sync.Mutex // of all Loops of a node: together they use one connection
 }
 
-// New returns a Loop. It asks the database nothing.
-func New(c Config) *Loop { return &Loop{c: c, sql: newStatements(c.Schema)} }
+// New returns the Loop of c.Source. It asks the database nothing.
+func New(c Config) *Loop {
+	sources := slices.AppendSeq([]string{}, maps.Keys(c.Own)) // nil would be null, which equals nothing
+	if c.Source != "" {
+		c.Window, sources = c.Own[c.Source], []string{c.Source}
+	}
+	return &Loop{c: c, sources: sources, sql: newStatements(c.Schema), turns: new(sync.Mutex)}
+}
 
-// Run removes rows, turn by turn, until ctx ends. Any number of nodes may run it. The consumer's row in `retention` is
+// Loops returns the Loop of the sources without a window of their own, and then that of each that has one.
+func Loops(c Config) []*Loop {
+	loops := []*Loop{New(c)}
+	for _, source := range slices.Sorted(maps.Keys(c.Own)) {
+		c.Source = source
+		l := New(c)
+		l.turns = loops[0].turns
+		loops = append(loops, l)
+	}
+	return loops
+}
+
+// Run removes rows, turn by turn, until ctx ends. Any number of nodes may run it. The Loop's row in `retention` is
 // the lock, the mark, and the time of the next turn, so that all nodes together do as much as one. A node that finds another
 // one removing rows tries again later.
 func (l *Loop) Run(ctx context.Context) error {
@@ -87,7 +116,7 @@ func (l *Loop) Run(ctx context.Context) error {
 		if t.Removed > 0 && l.c.Cleaned != nil {
 			l.c.Cleaned(t.Removed, t.took)
 		}
-		if whole {
+		if whole && l.c.Source == "" {
 			if err := l.ForgetStarts(ctx); err != nil && ctx.Err() == nil {
 				l.c.Failed(err)
 			}
@@ -105,18 +134,20 @@ type Turn struct {
 // Turn reads up to limit rows from the mark on and removes those that may go, in one transaction. whole starts at the
 // first row instead of the mark.
 func (l *Loop) Turn(ctx context.Context, limit int, whole bool) (Turn, error) {
+	l.turns.Lock()
+	defer l.turns.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, loop.Patience)
 	defer cancel()
-	if _, err := l.c.Pool.Exec(ctx, l.sql.row, l.c.Consumer); err != nil {
+	if _, err := l.c.Pool.Exec(ctx, l.sql.row, l.c.Consumer, l.c.Source); err != nil {
 		return Turn{}, fmt.Errorf("make retention row: %w", err)
 	}
 	var t Turn
 	var begun time.Time
 	err := pgx.BeginTxFunc(ctx, l.c.Pool, pgx.TxOptions{BeginQuery: l.sql.begin}, func(tx pgx.Tx) error {
 		begun = time.Now() // Do not count the wait for a connection.
-		// 1. Take the turn: lock the consumer's row, without waiting for it.
+		// 1. Take the turn: lock the row, without waiting for it.
 		var m mark
-		err := tx.QueryRow(ctx, l.sql.take, l.c.Consumer, longestPause.Microseconds()).Scan(&m.from, &m.kept)
+		err := tx.QueryRow(ctx, l.sql.take, l.c.Consumer, l.c.Source, longestPause.Microseconds()).Scan(&m.from, &m.kept)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return ErrNotOurTurn
 		}
@@ -131,7 +162,7 @@ func (l *Loop) Turn(ctx context.Context, limit int, whole bool) (Turn, error) {
 		s := swept{limit: limit}
 		working := time.Now()
 		var overdue int64
-		err = tx.QueryRow(ctx, l.sql.sweep, l.c.Consumer, start.from, l.c.Window.Microseconds(), int32(limit)).
+		err = tx.QueryRow(ctx, l.sql.sweep, l.c.Consumer, start.from, l.c.Window.Microseconds(), int32(limit), l.sources, l.c.Source != "").
 			Scan(&s.Read, &s.Removed, &s.last, &s.kept, &overdue)
 		if err != nil {
 			return fmt.Errorf("remove inbox rows: %w", err)
@@ -144,7 +175,7 @@ func (l *Loop) Turn(ctx context.Context, limit int, whole bool) (Turn, error) {
 		if next.from == nil {
 			next = m // There were no rows.
 		}
-		tag, err := tx.Exec(ctx, l.sql.save, l.c.Consumer, next.from, next.kept, t.wait.Microseconds())
+		tag, err := tx.Exec(ctx, l.sql.save, l.c.Consumer, l.c.Source, next.from, next.kept, t.wait.Microseconds())
 		if err == nil && tag.RowsAffected() != 1 {
 			err = fmt.Errorf("%d rows", tag.RowsAffected())
 		}

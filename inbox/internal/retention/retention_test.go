@@ -2,6 +2,7 @@ package retention
 
 import (
 	"cmp"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"testing"
@@ -218,5 +219,37 @@ func TestRetention_RetentionForgetsStartsThatNobodyAskedForAgain(t *testing.T) {
 	}
 	if n := b.count("select count(*) from holdfast.start"); n != 2 {
 		t.Errorf("%d starts are left, want 2", n)
+	}
+}
+
+// Each source with a window of its own has its rows as long as that says, shorter or longer, and no pass reads what lies beyond the other's.
+func TestRetention_ASourceWithAWindowOfItsOwnKeepsItsRowsThatLong(t *testing.T) {
+	b := setup(t)
+	pgtest.Exec(t, b.db, `insert into holdfast.inbox (consumer, source, event_id, topic, hash, processed_at, result)
+		select 'billing', s, s || d, 'hooks', '', now() - d * interval '1 day' - interval '1 minute', 'handled'
+		  from unnest('{"",shop,stripe,clicks}'::text[]) s, unnest('{0,1,7,30,31}'::int[]) d`)
+	pgtest.Exec(t, b.db, `insert into holdfast.inbox (consumer, source, event_id, topic, hash, processed_at, result)
+		values ('mail', 'stripe', '31', 'hooks', '', now() - interval '31 days', 'handled')`)
+	loops := Loops(Config{
+		Pool: b.db.Pool, Schema: "holdfast", Consumer: "billing", Window: 7 * 24 * time.Hour, Random: rand.Float64,
+		Own:    map[string]time.Duration{"stripe": 30 * 24 * time.Hour, "clicks": 24 * time.Hour},
+		Failed: func(err error) { t.Errorf("it failed: %v", err) },
+	})
+	if len(loops) != 3 {
+		t.Fatalf("%d loops, want one for each of two sources, and one for the others", len(loops))
+	}
+	// The first reads what is older than a week, of all sources; then clicks what is left and older than a day; then stripe the rest.
+	for i, want := range []string{"12 read, 6 removed", "10 read, 4 removed", "2 read, 2 removed"} {
+		if read, removed := b.pass(loops[i], 100); fmt.Sprintf("%d read, %d removed", read, removed) != want {
+			t.Errorf("loop %d: %d read, %d removed, want %s", i, read, removed, want)
+		}
+	}
+	left := pgtest.Text(t, b.db, "select string_agg(consumer || ' ' || event_id, ', ' order by consumer, source, processed_at desc) from holdfast.inbox")
+	const want = "billing 0, billing 1, billing clicks0, billing shop0, billing shop1, billing stripe0, billing stripe1, billing stripe7, mail 31"
+	if left != want {
+		t.Errorf("left are %q, want %q", left, want)
+	}
+	if n := b.count("select count(*) from holdfast.retention where consumer = 'billing' and source in ('', 'stripe', 'clicks')"); n != 3 {
+		t.Errorf("%d rows of progress, want 3", n)
 	}
 }
