@@ -449,7 +449,7 @@ create table holdfast.idempotency (
     scope                text collate "C" not null constraint scope_of_1_to_522_bytes check (octet_length(scope) between 1 and 522),
     operation            text collate "C" not null constraint operation_of_at_most_256_bytes check (octet_length(operation) <= 256),
     key                  text collate "C" not null constraint key_of_1_to_255_bytes check (octet_length(key) between 1 and 255),
-    fingerprint          bytea not null,          -- SHA-256
+    fingerprint          bytea not null,          -- SHA-256; then checksums of the parts of the request, to say what differs
     fingerprint_version  smallint not null,
     state                text not null constraint state_is_known check (state in ('pending', 'complete', 'omitted')), -- omitted: the body was too long
     status               smallint constraint status_is_final check (status between 200 and 599),
@@ -526,7 +526,7 @@ alter table holdfast.idempotency_expired replica identity full; -- it has no key
 -- Two tables by the names that other documents on idempotency use, for people and their queries (docs/reference/requirement-names.md).
 -- Nothing of holdfast reads them. They use the rights of the role that queries.
 create view holdfast.idempotency_keys with (security_invoker = true) as
-    select i.key, i.operation as operation_type, encode(i.fingerprint, 'hex') as request_hash, encode(i.body_hash, 'hex') as response_hash,
+    select i.key, i.operation as operation_type, left(encode(i.fingerprint, 'hex'), 64) as request_hash, encode(i.body_hash, 'hex') as response_hash,
            case i.state when 'pending' then 'pending' else 'complete' end as status, i.created_at, i.expires_at
       from holdfast.idempotency i;
 

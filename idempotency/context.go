@@ -156,7 +156,7 @@ func DownstreamKey(ctx context.Context, name string) string {
 		return ""
 	}
 	sum := sha256.New()
-	part(sum, "holdfast/idempotency/downstream", h.scope, h.info.Operation, h.info.Key, string(h.fingerprint[1:]), name)
+	part(sum, "holdfast/idempotency/downstream", h.scope, h.info.Operation, h.info.Key, string(comparedOf(h.fingerprint[1:])), name)
 	if !strings.HasPrefix(h.scope, principalScope) { // In a wider scope, another principal may use the key once it is free.
 		part(sum, h.info.Principal)
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"hash/crc32"
 	"io"
 	"mime"
 	"net/http"
@@ -23,8 +24,48 @@ const (
 	versionHostBytes = 4 // the host, and the bytes of JSON and forms that are too large for that
 )
 
+// A fingerprint is its version, then the hash by which requests are compared, then checksums of what it covers, one for each
+// of the parts that covered names. They only say what differs when the hash does, for the log. Rows of earlier builds have none.
+
 // versioned is a fingerprint of a version.
 func versioned(version byte, hash []byte) []byte { return append([]byte{version}, hash...) }
+
+// comparedOf is the hash of a fingerprint without its version.
+func comparedOf(fingerprint []byte) []byte { return fingerprint[:min(sha256.Size, len(fingerprint))] }
+
+// covered names the parts of a request that a fingerprint covers, as the log does, in the order of their checksums. A Store takes 64
+// bytes, so a checksum has three: of 16 million pairs of parts that differ, one seems equal.
+var covered = []string{"host", "operation", "method", "path", "query", "media_type", "conditions", "account", "body"}
+
+const checksumSize = 3
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// checksums are those of covered. form is the body as it is compared.
+func (s subject) checksums(tag string, form []byte) []byte {
+	sums := make([]byte, 0, len(covered)*checksumSize)
+	add := func(crc uint32) { sums = append(sums, byte(crc>>16), byte(crc>>8), byte(crc)) }
+	for _, part := range []string{s.host, s.operation, s.method, s.path, s.query, s.mediaType, strings.Join(s.conditions, "\n"), s.principal} {
+		add(crc32.Checksum([]byte(part), castagnoli))
+	}
+	add(crc32.Update(crc32.Checksum([]byte(tag), castagnoli), castagnoli, form))
+	return sums
+}
+
+// differing names the parts in which the requests of two fingerprints differ, without their versions. It names none if one of them has
+// no checksums.
+func differing(one, other []byte) (parts []string) {
+	if whole := sha256.Size + len(covered)*checksumSize; len(one) != whole || len(other) != whole {
+		return nil
+	}
+	for i, name := range covered {
+		at := sha256.Size + i*checksumSize
+		if !bytes.Equal(one[at:at+checksumSize], other[at:at+checksumSize]) {
+			parts = append(parts, name)
+		}
+	}
+	return parts
+}
 
 // subject is the input of a fingerprint.
 type subject struct {
@@ -101,7 +142,7 @@ func (s subject) fingerprint() []byte {
 	if !modest {
 		version = versionHostBytes
 	}
-	return versioned(version, s.sum(tag, form, s.host))
+	return append(versioned(version, s.sum(tag, form, s.host)), s.checksums(tag, form)...)
 }
 
 // earlier is the fingerprint that builds before versionHostForm gave the same request.

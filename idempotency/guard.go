@@ -273,6 +273,7 @@ func (rt *route) answerBy(w http.ResponseWriter, req *request, s *stored) found 
 	case foundAnswer:
 		rt.replay(w, req, s)
 	case foundOther:
+		req.differs = differing(s.Fingerprint, req.fingerprint[1:])
 		p := payloadMismatch
 		p.status = rt.o.MismatchStatus
 		rt.refuse(w, req, p, Conflict)

@@ -77,7 +77,10 @@ func (req *request) about() []any {
 		about = append(about, "idempotency_key", req.keyHash())
 	}
 	if req.fingerprint != nil {
-		about = append(about, "payload_hash", hex.EncodeToString(req.fingerprint[1:]))
+		about = append(about, "payload_hash", hex.EncodeToString(comparedOf(req.fingerprint[1:])))
+	}
+	if len(req.differs) > 0 {
+		about = append(about, "differs", req.differs)
 	}
 	if id := correlationOf(req.Header); id != "" {
 		about = append(about, "correlation_id", id)

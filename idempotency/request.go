@@ -103,7 +103,8 @@ type request struct {
 	scope       string // of the key, as in the table
 	operation   string // likewise
 	subject     subject
-	fingerprint []byte // of subject: its version, then the hash; the table has two columns
+	fingerprint []byte   // of subject: its version, and the rest; the table has two columns
+	differs     []string // in which parts it differs from the request that has its key, for the log
 	body        []byte
 	lock        int64
 	begun       time.Time
@@ -132,8 +133,16 @@ func (req *request) whole(ctx context.Context) *http.Request {
 // adopt gives the request the fingerprint that an earlier build would have given it, if one wrote the row. It reports
 // whether it did.
 func (req *request) adopt(s *stored) bool {
-	if s == nil || s.Expired || s.Version > versionBytes || req.fingerprint[0] <= versionBytes {
+	if s == nil || s.Expired || req.fingerprint[0] <= versionBytes {
 		return false
+	}
+	if s.Version > versionBytes {
+		without := 1 + sha256.Size
+		if len(s.Fingerprint) != sha256.Size || len(req.fingerprint) == without {
+			return false
+		}
+		req.fingerprint = req.fingerprint[:without]
+		return true
 	}
 	req.fingerprint = req.subject.earlier()
 	return true

@@ -290,7 +290,7 @@ create view holdfast.waiting with (security_invoker = true) as
 -- Two tables by the names that other documents on idempotency use, for people and their queries (docs/reference/requirement-names.md).
 -- Nothing of holdfast reads them. They use the rights of the role that queries.
 create view holdfast.idempotency_keys with (security_invoker = true) as
-    select i.key, i.operation as operation_type, encode(i.fingerprint, 'hex') as request_hash, encode(i.body_hash, 'hex') as response_hash,
+    select i.key, i.operation as operation_type, left(encode(i.fingerprint, 'hex'), 64) as request_hash, encode(i.body_hash, 'hex') as response_hash,
            case i.state when 'pending' then 'pending' else 'complete' end as status, i.created_at, i.expires_at
       from holdfast.idempotency i;
 
