@@ -49,7 +49,7 @@
 //	kafkago/oauthbearer       ->  kafka-go
 //	direct                    ->  relay/publish, inbox, retry, holdfast
 //	service                   ->  metrics, idempotency, inbox, relay, pgx
-//	console                   ->  find, waiting, dlq, inbox/source, pgx
+//	console                   ->  find, waiting, dlq, inbox/source, holdfast, pgx
 //	metrics                   ->  idempotency, webhook, inbox, inbox/source, relay, relay/publish, outbox, retry, holdfast, pgx
 //	holdfasttest (for tests)  ->  inbox/sourcetest, relay/publish, inbox, inbox/source, holdfast, pgx
 //	inbox/sourcetest          ->  inbox, inbox/source

@@ -19,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
@@ -57,6 +58,11 @@ type Config struct {
 	// EndsFunc says where partitions end, for the lag of consumers: the offset that the next event gets. kafkago.Offsets has one: Ends. It
 	// is called for each look at the overview, and every 10 seconds by Run. Defaults to none: then the overview shows no lag.
 	EndsFunc func(ctx context.Context, of []source.TopicPartition) (map[source.TopicPartition]int64, error)
+
+	// CheckFuncs check a payload that a person has edited, by the consumer of the dead letter: an error refuses it with its text, and the
+	// person may store it nevertheless. Inbox.CheckPayload is one, and names the field that the handler cannot read. They are called from
+	// many goroutines. Defaults to none: then JSON must be JSON.
+	CheckFuncs map[string]func(ctx context.Context, edited holdfast.Event) error
 
 	// Logger gets a line for each change and each refusal. Defaults to slog.Default().
 	Logger *slog.Logger

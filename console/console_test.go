@@ -24,6 +24,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/console"
 	"github.com/holdfast-go/holdfast/find"
+	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
@@ -503,6 +504,40 @@ func TestConsole_AnEventIsFoundInOneSearch(t *testing.T) {
 		t.Errorf("of a letter that is discarded it says\n%s", page)
 	}
 	b.browser(t).get(422, "/find?id="+strings.Repeat("a", 256))
+}
+
+// An inbox of the service says what its handlers could not read.
+func TestConsole_AnEditIsCheckedByTheConsumerThatWillGetIt(t *testing.T) {
+	t.Parallel()
+	in, err := inbox.New(migrated.New(t).Pool, inbox.Config{Consumer: "billing"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	inbox.On(in, "order.placed", func(context.Context, pgx.Tx, struct{ Amount int }, holdfast.Event) error { return nil })
+	b := setup(t, func(c *console.Config) {
+		c.CheckFuncs = map[string]func(context.Context, holdfast.Event) error{"billing": in.CheckPayload}
+	})
+	id := b.letter(t, "e1", `{"amount":"1"}`)
+	user := b.browser(t)
+	path := fmt.Sprint("/letters/", id)
+	page := user.get(200, path)
+	wantIn(t, page, `name="raw"`)
+	edit := url.Values{"token": {user.token(page)}, "version": {"1"}, "payload": {`{"amount":"2"}`}, "reason": {"a wrong amount"}}
+	wantIn(t, user.post(422, path+"/edit", edit), "consumer billing could not read the new payload: ", "field &#34;Amount&#34;: a string where an int is wanted", "tick the box")
+	edit.Set("payload", `{"amount":`)
+	wantIn(t, user.post(422, path+"/edit", edit), "is not JSON")
+	edit.Set("payload", `{"amount":"2"}`)
+	edit.Set("raw", "yes")
+	wantIn(t, user.post(200, path+"/edit", edit), "version 2")
+	edit.Set("version", "2")
+	edit.Del("raw")
+	edit.Set("payload", `{"amount":2}`)
+	wantIn(t, user.post(200, path+"/edit", edit), "version 3")
+	// The dead letters of others, and those of a relay, are checked by nobody.
+	pgtest.Exec(t, b.Pool, "update holdfast.letter set consumer = 'mail' where id = $1", id)
+	edit.Set("version", "3")
+	edit.Set("payload", `{"amount":"3"}`)
+	wantIn(t, user.post(200, path+"/edit", edit), "version 4")
 }
 
 func TestConsole_LettersAreReadEditedReplayedAndDiscarded(t *testing.T) {

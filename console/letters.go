@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/holdfast-go/holdfast/dlq"
+	"github.com/holdfast-go/holdfast/internal/foreign"
 )
 
 // letterFields are the fields of a filter of letters, as in links and forms.
@@ -178,7 +179,25 @@ type letterPage struct {
 	Headers   map[string]string
 	Actions   []version
 	Open      bool
+	Checked   bool // an edit is checked
 	May, Sees bool
+}
+
+// check says what is wrong with a new payload of a letter.
+func (c *Console) check(ctx context.Context, l dlq.Letter, payload []byte) error {
+	if err := l.CheckPayload(payload); err != nil {
+		return err
+	}
+	check := c.c.CheckFuncs[l.Consumer]
+	if check == nil || l.Origin != dlq.OriginInbox {
+		return nil
+	}
+	edited := l.Event
+	edited.Payload = payload
+	if err := foreign.Error(check(ctx, edited)); err != nil {
+		return fmt.Errorf("consumer %s could not read the new payload: %w", l.Consumer, err)
+	}
+	return nil
 }
 
 func (c *Console) letter(v *visit) (answer, error) {
@@ -191,10 +210,11 @@ func (c *Console) letter(v *visit) (answer, error) {
 		return answer{}, err
 	}
 	p := letterPage{
-		Letter: l,
-		Open:   l.State == dlq.StateOpen,
-		May:    v.User.MayChange,
-		Sees:   v.User.SeesPayload,
+		Letter:  l,
+		Open:    l.State == dlq.StateOpen,
+		Checked: l.IsJSON() || l.Origin == dlq.OriginInbox && c.c.CheckFuncs[l.Consumer] != nil,
+		May:     v.User.MayChange,
+		Sees:    v.User.SeesPayload,
 	}
 	for _, text := range l.Errors {
 		if !p.Sees {
@@ -338,7 +358,7 @@ func (c *Console) editLetter(v *visit) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	if err := l.CheckPayload(payload); err != nil && v.PostForm.Get("raw") == "" {
+	if err := c.check(v.Context(), l, payload); err != nil && v.PostForm.Get("raw") == "" {
 		return answer{}, refusal{http.StatusUnprocessableEntity, err.Error() + ". Go back and correct it, or tick the box that stores it as it is"}
 	}
 	if err := c.dlq.Edit(v.Context(), id, payload, v.User.Name, reason); err != nil {

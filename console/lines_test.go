@@ -82,21 +82,23 @@ func TestLines_AnEditChangesNoByteThatNobodyEdited(t *testing.T) {
 		payload, edit, want string // edit is made of the text that the form shows
 		refused             bool
 	}{
-		"nothing is edited":             {`{"a": 1,"b":2}`, "", `{"a": 1,"b":2}`, false},
-		"JSON on one line":              {`{"a": 1,"b":2}`, "2>3", `{"a": 1,"b":3}`, false},
-		"compact JSON":                  {`{"a":1.0,"a":[2,{}],"b":"x  <\u00e9>\n"}`, "2>3", `{"a":1.0,"a":[3,{}],"b":"x  <\u00e9>\n"}`, false},
-		"compact JSON that stays":       {`{"a":1e400,"b":[2]}`, "", `{"a":1e400,"b":[2]}`, false},
-		"compact JSON, and no longer":   {`{"a":1}`, "1>", "{\n  \"a\": \n}", false},
-		"JSON of several lines":         {"{\n \"a\":1\n}\n", "1>2", "{\n \"a\":2\n}\n", false},
-		"line breaks of Windows":        {"a\r\nb\r\n", "b>c", "a\r\nc\r\n", false},
-		"one more of them":              {"a\r\nb", "b>b\nc", "a\r\nb\r\nc", false},
-		"a line break at the beginning": {"\n\na", "a>b", "\n\nb", false},
-		"JSON that is not UTF-8":        {"{\"a\":\"\xff\"}", "a>b", "", true},
-		"text that is not UTF-8":        {"a\xff", "a>b", "", true},
-		"a NUL":                         {"a\x00b", "a>b", "", true},
-		"line breaks of both kinds":     {"a\r\nb\n", "a>b", "", true},
-		"a CR alone":                    {"a\rb", "a>b", "", true},
-		"what is too large":             {strings.Repeat("a", mostShown+1), "a>b", "", true},
+		"nothing is edited":              {`{"a": 1,"b":2}`, "", `{"a": 1,"b":2}`, false},
+		"JSON on one line":               {`{"a": 1,"b":2}`, "2>3", `{"a": 1,"b":3}`, false},
+		"compact JSON":                   {`{"a":1.0,"a":[2,{}],"b":"x  <\u00e9>\n"}`, "2>3", `{"a":1.0,"a":[3,{}],"b":"x  <\u00e9>\n"}`, false},
+		"compact JSON that stays":        {`{"a":1e400,"b":[2]}`, "", `{"a":1e400,"b":[2]}`, false},
+		"compact JSON, and no longer":    {`{"a":1}`, "1>", "{\n  \"a\": \n}", false},
+		"compact JSON with spaces":       {`{"a": 1, "b": ["x, y: \\ \", z", {}]}`, "1>2", `{"a": 2, "b": ["x, y: \\ \", z", {}]}`, false},
+		"compact JSON, spaced, as it is": {`{"a": 1, "b": 2}`, "", `{"a": 1, "b": 2}`, false},
+		"JSON of several lines":          {"{\n \"a\":1\n}\n", "1>2", "{\n \"a\":2\n}\n", false},
+		"line breaks of Windows":         {"a\r\nb\r\n", "b>c", "a\r\nc\r\n", false},
+		"one more of them":               {"a\r\nb", "b>b\nc", "a\r\nb\r\nc", false},
+		"a line break at the beginning":  {"\n\na", "a>b", "\n\nb", false},
+		"JSON that is not UTF-8":         {"{\"a\":\"\xff\"}", "a>b", "", true},
+		"text that is not UTF-8":         {"a\xff", "a>b", "", true},
+		"a NUL":                          {"a\x00b", "a>b", "", true},
+		"line breaks of both kinds":      {"a\r\nb\n", "a>b", "", true},
+		"a CR alone":                     {"a\rb", "a>b", "", true},
+		"what is too large":              {strings.Repeat("a", mostShown+1), "a>b", "", true},
 	} {
 		e := editorOf([]byte(c.payload))
 		if e.OK == c.refused {

@@ -45,7 +45,7 @@ func payloadOf(b []byte) payload {
 type editor struct {
 	Text    string // with line breaks between the values of JSON that has none
 	LineEnd string // of the payload
-	Compact bool   // the payload is JSON without line breaks, and stays so
+	Form    form   // of the payload, which it keeps; nil for one that is edited as it is
 	OK      bool   // false for what a browser does not give back as it was: it replaces bytes that are not UTF-8 and NUL, and has one kind of line break only
 }
 
@@ -61,10 +61,40 @@ func editorOf(b []byte) editor {
 		return e
 	}
 	var indented bytes.Buffer
-	if compact, isJSON := compacted(b); isJSON && bytes.Equal(compact, b) && json.Indent(&indented, b, "", "  ") == nil {
-		e.Text, e.Compact = indented.String(), true
+	compact, isJSON := compacted(b)
+	for _, f := range []form{dense, spaced} {
+		if isJSON && bytes.Equal(f(compact), b) && json.Indent(&indented, b, "", "  ") == nil {
+			e.Text, e.Form = indented.String(), f
+			break
+		}
 	}
 	return e
+}
+
+// form is how JSON without line breaks is written, made from JSON without spaces.
+type form func(compact []byte) []byte
+
+// dense has no spaces, as most encoders write.
+func dense(compact []byte) []byte { return compact }
+
+// spaced has a space after each colon and comma, as Python's and Postgres' encoders write.
+func spaced(compact []byte) []byte {
+	out := make([]byte, 0, len(compact)+len(compact)/8)
+	inString := false
+	for i := 0; i < len(compact); i++ {
+		c := compact[i]
+		out = append(out, c)
+		switch {
+		case inString && c == '\\': // A valid string has something after it.
+			i++
+			out = append(out, compact[i])
+		case c == '"':
+			inString = !inString
+		case !inString && (c == ':' || c == ','):
+			out = append(out, ' ')
+		}
+	}
+	return out
 }
 
 // compacted is JSON without spaces between its values, and whether it is JSON.
@@ -86,8 +116,8 @@ func edited(old []byte, form string) ([]byte, error) {
 	case text == e.Text:
 		return old, nil
 	}
-	if compact, isJSON := compacted([]byte(text)); e.Compact && isJSON {
-		return compact, nil
+	if compact, isJSON := compacted([]byte(text)); e.Form != nil && isJSON {
+		return e.Form(compact), nil
 	}
 	return []byte(strings.ReplaceAll(text, "\n", e.LineEnd)), nil
 }

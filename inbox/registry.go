@@ -1,9 +1,12 @@
 package inbox
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"sync"
+
+	"github.com/holdfast-go/holdfast"
 )
 
 // registry holds the handlers of an inbox, by type.
@@ -29,6 +32,7 @@ type registry struct {
 type handler struct {
 	one   Handler
 	batch BatchHandler
+	read  func(ctx context.Context, e holdfast.Event) (any, error) // the payload, for On and OnBatch; nil for others
 }
 
 func newRegistry(s *settings, outer func(BatchHandler) BatchHandler) *registry {
@@ -76,6 +80,13 @@ func (reg *registry) add(eventType string, h handler) {
 	if h.batch != nil {
 		reg.batched[eventType] = true
 	}
+}
+
+// readerOf is what reads the payloads of a type; nil if they are taken as they come, or the type has no handler.
+func (reg *registry) readerOf(eventType string) func(ctx context.Context, e holdfast.Event) (any, error) {
+	reg.mu.Lock()
+	defer reg.mu.Unlock()
+	return reg.bare[eventType].read
 }
 
 // start ends the registration of handlers. The error says what is wrong with it, each time.

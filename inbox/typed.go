@@ -11,6 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/internal/foreign"
+	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -30,7 +31,7 @@ func On[T any](in *Inbox, eventType string, h func(ctx context.Context, tx pgx.T
 		panic(fmt.Sprintf("inbox: on %q: the handler is nil", eventType))
 	}
 	r, read := valued(reflect.TypeFor[T](), eventType, o)
-	in.registry.register(r.types, r, handler{one: func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+	in.registry.register(r.types, r, handler{read: read, one: func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
 		v, err := read(ctx, e)
 		if err != nil {
 			return err
@@ -53,7 +54,7 @@ func OnBatch[T any](in *Inbox, eventType string, h func(ctx context.Context, tx 
 		panic(fmt.Sprintf("inbox: on %q: the handler is nil", eventType))
 	}
 	r, read := valued(reflect.TypeFor[T](), eventType, o)
-	in.registry.register(r.types, r, handler{batch: func(ctx context.Context, tx pgx.Tx, events []holdfast.Event) error {
+	in.registry.register(r.types, r, handler{read: read, batch: func(ctx context.Context, tx pgx.Tx, events []holdfast.Event) error {
 		values := make([]Value[T], len(events))
 		for i, e := range events {
 			v, err := read(ctx, e)
@@ -83,6 +84,26 @@ func valued(t reflect.Type, eventType string, o []Option) (r registration, read 
 	return r, func(ctx context.Context, e holdfast.Event) (any, error) {
 		return decoded(ctx, codec, t, versions[e.Type], e)
 	}
+}
+
+// CheckPayload says what keeps the handler of the event's type from reading its payload: the reason of a dead letter that a person has
+// edited, before it is replayed. It decrypts and decodes as On and OnBatch do. Nil means that the payload can be read, or that
+// nobody knows: Handle and HandleBatch take payloads as they come, and a type may have no handler here. It runs no handler and uses no
+// database. Many goroutines may call it at once, also before the inbox runs.
+func (in *Inbox) CheckPayload(ctx context.Context, e holdfast.Event) error {
+	read := in.registry.readerOf(e.Type)
+	if read == nil {
+		return nil
+	}
+	if s, sealed := wire.Sealed(e); sealed {
+		payload, err := in.decrypt(ctx, e, s)
+		if err != nil {
+			return err
+		}
+		e.Payload = payload
+	}
+	_, err := read(ctx, e)
+	return err
 }
 
 // version is how the payload of one type of event becomes what the handler takes.

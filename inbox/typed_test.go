@@ -276,3 +276,39 @@ func TestTyped_ATypedHandlerIsRegisteredOnce(t *testing.T) {
 		}()
 	}
 }
+
+func TestTyped_APayloadIsCheckedWithoutAHandlersRun(t *testing.T) {
+	b := setup(t)
+	in := b.inbox(func(c *Config) { c.Decryptor = decryptFunc(upper) })
+	On(in, "order", func(context.Context, pgx.Tx, orderV2, holdfast.Event) error { panic("it runs") }, WithUpcast("order.v1", v1to2))
+	OnBatch(in, "refund", func(context.Context, pgx.Tx, []Value[*orderV2]) error { panic("it runs") })
+	in.Handle("bytes", func(context.Context, pgx.Tx, holdfast.Event) error { panic("it runs") })
+	for _, c := range []struct{ eventType, payload, key, want string }{
+		{"order", `{"cents": 1}`, "", ""},
+		{"order", `{"cents": "1"}`, "", `payload: field "Cents": a string where an int is wanted`},
+		{"order", "-", "", "payload: a tombstone where inbox.orderV2 is wanted"},
+		{"order.v1", `{"total": 1.5}`, "", ""},
+		{"order.v1", `{"total": true}`, "", `payload: field "Total": a bool where a float64 is wanted`},
+		{"order.v1", `{"total": -1}`, "", "cannot become a inbox.orderV2"},
+		{"refund", `[]`, "", "payload: "},
+		{"refund", "-", "", ""},
+		{"bytes", `{`, "", ""},
+		{"unknown", `{`, "", ""},
+		{"order", `{"cents": 1}`, "k", ""}, // decrypted to {"CENTS": 1}
+		{"order", `[]`, "k", "payload: "},
+		{"order", `{"cents": 1}`, "erased", `decrypt the payload (key "erased")`},
+	} {
+		e := withPayload(event("1", ""), c.payload)
+		if c.payload == "-" {
+			e.Payload = nil
+		}
+		e.Type, e.Headers = c.eventType, nil
+		if c.key != "" {
+			e.Headers = map[string]string{"holdfast-encryption": "upper " + c.key}
+		}
+		err := in.CheckPayload(t.Context(), e)
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s, %s: %v, want %q", c.eventType, c.payload, err, c.want)
+		}
+	}
+}
