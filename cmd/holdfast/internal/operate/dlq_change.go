@@ -308,6 +308,9 @@ func (c *dlqDiscardCmd) Run(p *program.Program) error {
 		Reason:       c.Reason,
 		ProgressFunc: watch.report,
 	})
+	if n == 0 && err == nil {
+		defer sayUnknown(p, c.Consumer)
+	}
 	if c.DryRun {
 		return watch.wouldBe(d, n, "discarded", c.given(), err)
 	}

@@ -424,6 +424,9 @@ func (d deciding) change(p *program.Program, doing, done string, change waitingC
 			line.report(now.Changed, now.Total)
 		},
 	})
+	if n == 0 && (err == nil || errors.Is(err, waiting.ErrNotFound)) {
+		defer sayUnknown(p, d.Consumer)
+	}
 	if d.All && errors.Is(err, waiting.ErrNotFound) {
 		err = nil // All of none: a script may say so again and again.
 	}
