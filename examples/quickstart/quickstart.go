@@ -25,13 +25,13 @@ type Order struct {
 	Cents    int64
 }
 
-// placed says where events of the type "order.placed" go, and which of them keep their order: those of one customer.
+// placed sends order.placed to the topic orders, keyed, and so ordered, by customer.
 var placed = outbox.Typed[Order]{Topic: "orders", Type: "order.placed", KeyFunc: func(o Order) string { return o.Customer }}
 
 // PlaceOrder commits an order and its event together, or neither.
 func PlaceOrder(ctx context.Context, pool *pgxpool.Pool, o Order) error {
 	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-		if err := outbox.Lock(ctx, tx, o.Customer); err != nil { // a customer's orders commit one after the other
+		if err := outbox.Lock(ctx, tx, o.Customer); err != nil { // this customer's orders commit one at a time
 			return err
 		}
 		const insert = "insert into orders (customer, cents) values ($1, $2) returning id"
@@ -42,7 +42,7 @@ func PlaceOrder(ctx context.Context, pool *pgxpool.Pool, o Order) error {
 	})
 }
 
-// Run publishes what was committed, and writes one invoice for each order, until ctx is done.
+// Run publishes committed events and writes one invoice per order, until ctx is done.
 func Run(ctx context.Context, pool *pgxpool.Pool, brokers ...string) error {
 	kafka := kafkago.Connection{Brokers: brokers}
 	publisher, err := kafkago.NewPublisher(kafka, kafkago.PublisherConfig{})
@@ -60,7 +60,7 @@ func Run(ctx context.Context, pool *pgxpool.Pool, brokers ...string) error {
 	}
 	inbox.On(in, "order.placed", func(ctx context.Context, tx pgx.Tx, o Order, _ holdfast.Event) error {
 		_, err := tx.Exec(ctx, "insert into invoices (order_id, cents) values ($1, $2)", o.ID, o.Cents)
-		return err // the invoice commits together with the inbox row of the event
+		return err // the invoice commits together with the event's inbox row
 	})
 	orders, err := kafkago.NewGroup(kafka, kafkago.GroupConfig{GroupID: "billing", Topics: []string{"orders"}})
 	if err != nil {
