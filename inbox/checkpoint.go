@@ -32,7 +32,7 @@ type logIdentity int
 const (
 	logUnknown logIdentity = iota // the event that was settled last is not known, or no longer in the log
 	logSame                       // the log holds that event
-	logOther                      // another event has its offset: the topic was made again, or its log was cut short and written on
+	logOther                      // another event has its offset: the topic was recreated, or its log was cut short and written on
 )
 
 // identify looks whether the log holds the event that was settled last below the position. A group's committed offset does not
@@ -78,9 +78,9 @@ func (p *partition) notifyReread(f *position.Fence, r position.Reading, id logId
 	why := "the group's offset lies below the position"
 	switch {
 	case id == logOther:
-		why = "another event has the offset of the one that was settled last: the topic was made again, or its log was cut short and written on"
+		why = "another event has the offset of the one that was settled last: the topic was recreated, or its log was cut short and written on"
 	case p.start.Committed == source.NoOffset:
-		why = "the group has no offset, and the log does not hold the event that was settled last: the topic may have been made again; " +
+		why = "the group has no offset, and the log does not hold the event that was settled last: the topic may have been recreated; " +
 			"if it was not, stop, and set the group's offset to the position"
 	}
 	p.c.Logger.Warn("records below the position are read again; events without an inbox row become dead letters", "consumer", p.c.Consumer,

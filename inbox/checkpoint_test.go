@@ -76,7 +76,7 @@ func TestCheckpoint_ARecreatedTopicIsKnownFromOneWhoseOffsetsExpired(t *testing.
 	if err := b.cluster.Server.DeleteTopic(t.Context(), b.topic); err != nil {
 		t.Fatal(err)
 	}
-	wait.Until(b, "the topic can be made again", func() bool { return b.cluster.Server.CreateTopic(t.Context(), b.topic, 1, nil) == nil })
+	wait.Until(b, "the topic can be recreated", func() bool { return b.cluster.Server.CreateTopic(t.Context(), b.topic, 1, nil) == nil })
 	b.group.GroupID += " anew"
 	b.produce(0, b.later(n, n+10)...)
 	stop := start()
@@ -145,7 +145,7 @@ func TestCheckpoint_ALogCutShortIsReadOnAfterTheStatementInTheError(t *testing.T
 	if err := b.cluster.Server.DeleteTopic(t.Context(), b.topic); err != nil {
 		t.Fatal(err)
 	}
-	wait.Until(b, "the topic can be made again", func() bool { return b.cluster.Server.CreateTopic(t.Context(), b.topic, 1, nil) == nil })
+	wait.Until(b, "the topic can be recreated", func() bool { return b.cluster.Server.CreateTopic(t.Context(), b.topic, 1, nil) == nil })
 	b.produce(0, b.events(0, cut)...)
 	b.resetOffsets(0, n)
 	consumer := "o'neil" // It is quoted in the statement.

@@ -16,7 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/wire"
 )
 
-// A copy of a cluster, or a script, can bring a group's offset to a topic that was made again.
+// A copy of a cluster, or a script, can bring a group's offset to a topic that was recreated.
 func TestMadeAgain_ATopicMadeAgainUnderAnOffsetThatSurvivedIsNoticed(t *testing.T) {
 	for name, row := range map[string]struct {
 		same          bool // the log is the old one, and 10 events longer

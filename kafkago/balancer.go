@@ -37,7 +37,7 @@ func (b balancer) UserData() ([]byte, error) {
 
 // assigns notes what we have assigned the group by, for the topics of all members: members may name other topics than we do, in a rolling
 // deploy. As with Kafka's own client it is for the leader to look for what differs from that (generation.watch), because a group forms anew
-// when its leader asks, and not when another member does. It is not compared with what was there before: a topic that was made again
+// when its leader asks, and not when another member does. It is not compared with what was there before: a topic that was recreated
 // while the group formed would look the same, and nobody would have its partitions.
 func (s *session) assigns(members []kafka.GroupMember, partitions []kafka.Partition) {
 	counts := map[string]int{}

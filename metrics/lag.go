@@ -100,7 +100,7 @@ func partitionOf(p state.Position) source.TopicPartition {
 }
 
 // lagsOf adds up the lag of each consumer and topic, of which positions are sorted. A partition whose end is not known counts nothing,
-// and so does a position past the end, as after a topic was made again.
+// and so does a position past the end, as after a topic was recreated.
 func lagsOf(positions []state.Position, ends map[source.TopicPartition]int64) (all []lagOf) {
 	consumers := map[string]bool{}
 	for _, p := range positions {

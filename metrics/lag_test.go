@@ -30,7 +30,7 @@ func TestLag_TheLagIsTheDistanceToTheEndsOfPartitions(t *testing.T) {
 	if _, err := metrics.ObserveDatabase(g, db.Pool, metrics.DatabaseConfig{Interval: time.Second, EndsFunc: ends}); err != nil {
 		t.Fatal(err)
 	}
-	// mail's position in partition 0 is past the end, as after a topic was made again, and nobody knows the topic gone.
+	// mail's position in partition 0 is past the end, as after a topic was recreated, and nobody knows the topic gone.
 	want := map[string]float64{"0[billing orders]": 27, "0[billing bills]": 0, "0[mail orders]": 2, "1[]": 0}
 	begun := time.Now()
 	for range 2 { // The second does not ask, unless a second has passed.

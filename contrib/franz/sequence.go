@@ -29,7 +29,7 @@ type sequence struct {
 
 	// Owned by run, from here on.
 
-	id      [16]byte  // of the topic: of one that is made again nothing is known
+	id      [16]byte  // of the topic: of one that is recreated nothing is known
 	by      *identity // nil before the first batch, and after forget
 	next    int32     // the number of the next record
 	renew   bool      // by has to be another than that of all partitions
@@ -54,7 +54,7 @@ func (s *sequence) settled(b *sentBatch) { s.next, s.open = after(s.next, b.reco
 // the events' ids.
 func (s *sequence) forget() { s.by, s.next, s.renew, s.open, s.written = nil, 0, true, nil, nil }
 
-// in notes which topic it is that calls have events for. A topic that was made again has none of what we sent.
+// in notes which topic it is that calls have events for. A topic that was recreated has none of what we sent.
 func (s *sequence) in(id [16]byte) {
 	if id == s.id {
 		return

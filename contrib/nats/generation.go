@@ -56,7 +56,7 @@ func (g *generation) finish() { g.ended.Do(func() { close(g.over) }) }
 func (g *generation) Leave() { g.left.Do(func() { g.s.giveBack(g) }) }
 
 // errTopicMadeAgain is what a generation says that has met a stream that is missing, or another one under its name.
-var errTopicMadeAgain = errors.New("the topic's stream is missing, or was made again: the group is joined anew")
+var errTopicMadeAgain = errors.New("the topic's stream is missing, or was recreated: the group is joined anew")
 
 // Commit writes the offsets, all at the same time.
 func (g *generation) Commit(ctx context.Context, offsets map[source.TopicPartition]int64) error {
@@ -148,7 +148,7 @@ func (g *generation) ask(ctx context.Context, question func(ctx context.Context)
 	return g.meets(ctx, err)
 }
 
-// missedPause is how long a generation that missed a topic waits before it ends: the stream may be about to be made again.
+// missedPause is how long a generation that missed a topic waits before it ends: the stream may be about to be recreated.
 const missedPause = 500 * time.Millisecond
 
 // meets ends a generation that has missed a topic: its offsets mean nothing in another stream of the name.

@@ -223,7 +223,7 @@ func (s *session) take(ctx context.Context, kv jetstream.KeyValue, tp source.Top
 	}
 	r := leaseRecord{Owner: owner, Committed: source.NoOffset, Created: created}
 	if seen.revision > 0 && seen.Created.Equal(created) {
-		r.Committed = seen.Committed // Otherwise the topic was made again, and the offset means nothing in it.
+		r.Committed = seen.Committed // Otherwise the topic was recreated, and the offset means nothing in it.
 	}
 	l, err := claim(ctx, kv, leaseKey(s.config.GroupID, tp), r, seen.revision)
 	if errors.Is(err, errTaken) {

@@ -259,7 +259,7 @@ type Position struct {
 	Saved     int64  `json:"saved_seconds_ago"`
 	Held      string `json:"held"`
 
-	Lag   int64 `db:"-" json:"lag"` // -1 if it is not known; less than 0 too for a position past the end, as after a topic was made again
+	Lag   int64 `db:"-" json:"lag"` // -1 if it is not known; less than 0 too for a position past the end, as after a topic was recreated
 	Known bool  `db:"-" json:"-"`   // Lag is
 }
 

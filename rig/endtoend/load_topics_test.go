@@ -26,10 +26,10 @@ func (co *consumers) recreate(between func()) {
 		between()
 	}
 	// The name is free a moment after the topic is gone.
-	co.Await("the topic can be made again", func() bool { return co.Cluster.Server.CreateTopic(ctx, co.Topic(), co.partitions, nil) == nil })
+	co.Await("the topic can be recreated", func() bool { return co.Cluster.Server.CreateTopic(ctx, co.Topic(), co.partitions, nil) == nil })
 }
 
-// forgetOld takes what was done before a topic was made again out of the truth: Kafka has no record of it any more.
+// forgetOld takes what was done before a topic was recreated out of the truth: Kafka has no record of it any more.
 func (co *consumers) forgetOld() {
 	co.Helper()
 	if missing := co.Count("select count(*) from written w where not exists (select from effect e where e.id = w.id)"); missing != 0 {
@@ -70,7 +70,7 @@ func TestLoadTopics_ATopicMadeAgainShorterIsRefusedWithItsRemedy(t *testing.T) {
 	err := s.refuses(s.consumer(endtoend.EffectOf("billing"), nil), s.group())
 	t.Logf("it says: %v", err)
 	if !errors.Is(err, source.ErrOffsetOutOfRange) || !strings.Contains(err.Error(), "delete the partition's row of consumer_position") {
-		t.Errorf("the topic was made again: %v", err)
+		t.Errorf("the topic was recreated: %v", err)
 	}
 	s.remedyHolds()
 }
@@ -151,7 +151,7 @@ func TestLoadTopics_ATopicMadeAgainUnderARunningConsumerIsNoticed(t *testing.T) 
 	})
 	t.Logf("it says: %v", err)
 	if !errors.Is(err, source.ErrOffsetOutOfRange) {
-		t.Errorf("the topic was made again: %v", err)
+		t.Errorf("the topic was recreated: %v", err)
 	}
 	s.remedyHolds()
 }

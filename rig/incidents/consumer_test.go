@@ -259,7 +259,7 @@ func (s *scene) again(n, anew, nameless int) (topic string) {
 		s.Fatal(err)
 	}
 	// The name is free a moment after the topic is gone, and so is the offset of the group.
-	s.await("the topic is made again", func() bool { return s.cluster.Server.CreateTopic(s.Context(), topic, 1, nil) == nil })
+	s.await("the topic is recreated", func() bool { return s.cluster.Server.CreateTopic(s.Context(), topic, 1, nil) == nil })
 	s.await("Kafka has forgotten the group's offset", func() bool {
 		// The imitation does not forget it by itself.
 		_, _ = s.cluster.Client.OffsetDelete(s.Context(), &kafka.OffsetDeleteRequest{GroupID: "billing of " + topic, Topics: map[string][]int{topic: {0}}})

@@ -485,7 +485,7 @@ func TestFaults_ACommitWhoseAnswerWasLostLosesNoPartition(t *testing.T) {
 	}
 }
 
-// Offsets mean nothing in a stream that was made again under the name.
+// Offsets mean nothing in a stream that was recreated under the name.
 func TestFaults_ATopicThatWasMadeAgainHasNoOffsets(t *testing.T) {
 	t.Parallel()
 	n := startServer(t)

@@ -41,7 +41,7 @@ func StartAt(position, committed, first, end int64, same, adopt, skipDeleted boo
 		return Reading{}, &beyondEnd{position: position, end: end}
 	}
 	if committed > end {
-		return Reading{}, fmt.Errorf("%w: the group's committed offset is %d, but the log ends at %d: the topic was made again, or its log was cut short; "+
+		return Reading{}, fmt.Errorf("%w: the group's committed offset is %d, but the log ends at %d: the topic was recreated, or its log was cut short; "+
 			"stop the group's nodes and reset the group's offset to %d, or lower if events have come since", source.ErrOffsetOutOfRange, committed, end, end)
 	}
 	start := min(position, committed)
@@ -85,7 +85,7 @@ func (t *Table) Remedied(refused error, topic string, partition int) error {
 	}
 	table, inbox := sqlschema.In(t.Schema, "holdfast.consumer_position"), sqlschema.In(t.Schema, "holdfast.inbox")
 	row := t.row(topic, partition)
-	return fmt.Errorf("%w: if the topic was made again, delete the partition's row of consumer_position, and the inbox rows of events without an id of their own: "+
+	return fmt.Errorf("%w: if the topic was recreated, delete the partition's row of consumer_position, and the inbox rows of events without an id of their own: "+
 		"delete from %s where %s; delete from %s where %s and event_id like 'kafka:%%'; "+
 		"if its log was cut short, keep the row: %s; then stop the group's nodes and reset the group's offset to the same value; "+
 		"use a lower one for both if events have come since the cut", refused, table, row, inbox, row, t.SkipTo(topic, partition, beyond.end))

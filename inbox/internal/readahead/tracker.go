@@ -99,7 +99,7 @@ const (
 	MaxSpread = 16 * MaxAhead
 )
 
-// Checkpoint is the last event below a position, and is saved with it. In a topic that was made again, another event has its offset,
+// Checkpoint is the last event below a position, and is saved with it. In a topic that was recreated, another event has its offset,
 // or none.
 type Checkpoint struct {
 	Offset   int64 // NoOffset: no event of the partition was settled yet
