@@ -104,11 +104,11 @@ func complete(ctx context.Context, tx pgx.Tx, schema string, lanes int) error {
 	var problems []error
 	if len(lacks) > 0 {
 		problems = append(problems, fmt.Errorf("schema %s lacks %s: an unreleased build made it, or something dropped them after the migration; "+
-			"create a schema anew, or restore what was dropped from holdfast migrate --print", schema, strings.Join(shorten(lacks), ", ")))
+			"create the schema again, or restore what was dropped from holdfast migrate --print", schema, strings.Join(shorten(lacks), ", ")))
 	}
 	if len(differs) > 0 {
 		problems = append(problems, fmt.Errorf("schema %s is not what version %d is: %s: an unreleased build made it, or something changed it after the migration; "+
-			"create a schema anew, or change it back to what holdfast migrate --print shows", schema, SchemaVersion, strings.Join(shorten(differs), "; ")))
+			"create the schema again, or change it back to what holdfast migrate --print shows", schema, SchemaVersion, strings.Join(shorten(differs), "; ")))
 	}
 	return errors.Join(problems...)
 }
@@ -162,7 +162,7 @@ func bindings(ctx context.Context, tx pgx.Tx, schema string) error {
 		problems = append(problems, errors.New("producers are bound, and the function producers_bound says that none is: update a row of producer_binding as the schema's owner"))
 	}
 	if len(strangers) > 0 {
-		problems = append(problems, fmt.Errorf("bindings name roles that do not exist, so they hold for nobody: %s: correct the rows of consumer_binding and producer_binding", strings.Join(shorten(strangers), ", ")))
+		problems = append(problems, fmt.Errorf("bindings name roles that do not exist, so they have no effect: %s: correct the rows of consumer_binding and producer_binding", strings.Join(shorten(strangers), ", ")))
 	}
 	return errors.Join(problems...)
 }

@@ -132,7 +132,7 @@ func install(ctx context.Context, tx pgx.Tx, c SchemaConfig) error {
 
 func upgrade(ctx context.Context, tx pgx.Tx, c SchemaConfig, from int) error {
 	if from < 1 {
-		return fmt.Errorf("schema %s is at version %d: no release made that one: create a schema anew", c.Schema, from)
+		return fmt.Errorf("schema %s is at version %d: no release made that one: create the schema again", c.Schema, from)
 	}
 	err := tx.Conn().PgConn().Exec(ctx, upgradeSQL(c, from)).Close()
 	if err == nil {

@@ -300,7 +300,7 @@ func (c *Console) changeLetters(v *visit) (answer, error) {
 				return with(ctx, dlq.ReplayOptions{ProgressFunc: func(p dlq.Progress) { tell(p.Looked, p.Total) }})
 			})
 	case "discard":
-		ch.Note = "Nobody handles them then. Later events of the keys that they hold go on. The payloads stay until a purge."
+		ch.Note = "They are not handled then. Later events of the keys that they hold continue. The payloads stay until a purge."
 		with := func(ctx context.Context, o dlq.DiscardOptions) (int, error) {
 			o.By, o.Reason = by, reason
 			return c.dlq.DiscardAll(ctx, f, o)
@@ -352,7 +352,7 @@ func (c *Console) editLetter(v *visit) (answer, error) {
 		return answer{}, err
 	}
 	if v.PostForm.Get("version") != strconv.Itoa(l.Version) {
-		return answer{}, refusal{http.StatusConflict, fmt.Sprintf("somebody edited it meanwhile: it is at version %d, and you edited version %s. Load it again", l.Version, v.PostForm.Get("version"))}
+		return answer{}, refusal{http.StatusConflict, fmt.Sprintf("it was edited since: it is at version %d, and you edited version %s. Load it again", l.Version, v.PostForm.Get("version"))}
 	}
 	payload, err := edited(l.Event.Payload, v.PostForm.Get("payload"))
 	if err != nil {

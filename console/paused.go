@@ -39,7 +39,7 @@ func (c *Console) changePaused(v *visit) (answer, error) {
 		note string
 	}{
 		"pause":  {c.room.Pause, "Running relays and consumers see it within about a second. What comes waits in its order, and counts towards the caps."},
-		"resume": {c.room.Resume, "What waited goes on, in its order."},
+		"resume": {c.room.Resume, "What waited continues, in order."},
 	}
 	chosen, known := does[given["does"]]
 	if !known {
@@ -90,7 +90,7 @@ func unknownConsumer(name string, names []string) string {
 	if len(names) > 0 {
 		known = "It knows " + strings.Join(names[:min(len(names), most)], ", ") + "."
 	}
-	return "This database knows no consumer " + name + ", so this stops nobody until there is one. " + known
+	return "This database knows no consumer " + name + ", so this has no effect until there is one. " + known
 }
 
 func numberOf(one bool) int {

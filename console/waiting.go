@@ -129,7 +129,7 @@ func (c *Console) changeWaiting(v *visit) (answer, error) {
 		return answer{}, err
 	}
 	f := waitFilter(filter)
-	next := "The next events of their keys go on. "
+	next := "The next events of their keys continue. "
 	does := map[string]struct {
 		do   func(context.Context, waiting.Filter, waiting.Options) (int, error)
 		note string

@@ -138,7 +138,7 @@ func (d *DLQ) Edit(ctx context.Context, id int64, payload []byte, by, reason str
 }
 
 // ErrEncrypted says that a letter's payload is encrypted (outbox.Config.Encryptor), so that it cannot be edited.
-var ErrEncrypted = errors.New("its payload is encrypted: discard it and let its producer write the event anew, or make it a tombstone")
+var ErrEncrypted = errors.New("its payload is encrypted: discard it and let its producer write the event again, or make it a tombstone")
 
 // inTheClear returns ErrEncrypted for a letter whose payload is encrypted. Its headers never change.
 func (d *DLQ) inTheClear(ctx context.Context, id int64) error {

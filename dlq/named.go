@@ -52,7 +52,7 @@ func (d *DLQ) begin(ctx context.Context, f Filter, o ReplayOptions) (bounds, err
 			}
 			if !first.alike(f) {
 				return b, fmt.Errorf("a replay named %q, begun by %s at %s, was interrupted and had another filter: "+
-					"give the same one to go on, or another name, or set Anew", o.Name, by, began.UTC().Format(time.RFC3339))
+					"give the same one to continue, or another name, or set Anew", o.Name, by, began.UTC().Format(time.RFC3339))
 			}
 			b.filter = first
 			return b, nil

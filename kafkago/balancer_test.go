@@ -8,7 +8,7 @@ import (
 	"github.com/segmentio/kafka-go"
 )
 
-// A topic is deleted, a member sees that and joins anew, the leader assigns nothing, and then the topic is there again, with as many
+// A topic is deleted, a member sees that and joins again, the leader assigns nothing, and then the topic is there again, with as many
 // partitions as before: whoever compares with what was before sees no difference, and nobody would ever read it.
 func TestBalancer_ATopicThatIsMadeAgainWhileTheGroupFormsIsAssignedAnew(t *testing.T) {
 	for _, c := range []struct {

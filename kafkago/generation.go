@@ -50,7 +50,7 @@ func (g *generation) MissingTopics() (missing []string) {
 }
 
 // errTopicMissed is what a generation says that has met a topic that was not there.
-var errTopicMissed = errors.New("a topic was missing: it may have been recreated, so the group is joined anew")
+var errTopicMissed = errors.New("a topic was missing: it may have been recreated, so the node joins the group again")
 
 // missedPause is how long a generation that missed a topic waits before it ends. A broker that has just started may not
 // know its topics for a while.

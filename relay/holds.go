@@ -204,7 +204,7 @@ func (l *lane) holdSlow() {
 func (l *lane) holdPartition(d *destination, waited time.Duration, now time.Time) {
 	l.holds[d.spot] = &hold{at: now, nextAt: now.Add(l.slowAfter())}
 	if w, say := l.r.notices.held(d.spot, l.number, len(d.queue)+len(d.call), now); say && l.r.mayLog("partition held") {
-		l.r.c.Logger.Error("partition held: it answers late or not at all; its events wait, all others go on", "topic", d.topic, "partition", d.partition, "lane", l.number, "waited", waited, "lanes", w.lanes, "events", w.events)
+		l.r.c.Logger.Error("partition held: it answers late or not at all; its events wait, all others continue", "topic", d.topic, "partition", d.partition, "lane", l.number, "waited", waited, "lanes", w.lanes, "events", w.events)
 	}
 	l.observeHeld(Held{
 		Lane:      l.number,

@@ -114,7 +114,7 @@ func (r *Relay) maintainSegmentsOnce(ctx context.Context, token string, known *s
 		}
 		if now.Sub(known.warnedAt) >= warnFullEvery {
 			known.warnedAt = now
-			r.c.Logger.Warn("the log grows: no segment is empty; a lane is held, or a transaction writes for long", "current", current, "next", next, "bytes", bytes[next])
+			r.c.Logger.Warn("the log grows: no segment is empty; a lane waits, or a transaction has written for long", "current", current, "next", next, "bytes", bytes[next])
 		}
 	}
 	if rotate {

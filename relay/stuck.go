@@ -146,7 +146,7 @@ func (l *lane) stick(p *pending, a answer, to outcome, err error) error {
 		outcome: to,
 		retryAt: l.r.env.now().Add(stuckEvery),
 	})
-	l.r.c.Logger.Error("waiting event stuck: it can be neither settled nor made a dead letter; its key waits, all others go on", "lane", l.number,
+	l.r.c.Logger.Error("waiting event stuck: it can be neither settled nor made a dead letter; its key waits, all others continue", "lane", l.number,
 		"topic", p.item.queue.topic, "key", p.item.queue.key, "place", p.row.place, "event_id", event.ID, "type", event.Type, "retry_in", stuckEvery, "error", private.Text(err))
 	return nil
 }

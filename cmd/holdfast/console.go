@@ -134,7 +134,7 @@ func loopback(address string) error {
 		return fmt.Errorf("--listen is %s: it must be an address and a port, as 127.0.0.1:7413", address)
 	}
 	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return fmt.Errorf("--listen is %s: it must be a loopback address, because the console knows nobody but you; elsewhere mount package console behind your own authentication", address)
+		return fmt.Errorf("--listen is %s: it must be a loopback address, because the console has no authentication; elsewhere mount package console behind your own authentication", address)
 	}
 	return nil
 }

@@ -22,7 +22,7 @@ type doctorCmd struct {
 	Workers  int           `help:"Workers of a consumer (inbox.Config.Workers) that uses this connection string: to check that its pool is large enough." placeholder:"N"`
 	PoolSize int           `help:"Connections of that pool. Defaults to pool_max_conns of the connection string, or to pgxpool's default." placeholder:"N"`
 	Pause    time.Duration `help:"Time between two looks at lanes and partitions, which show two relays of one name and two groups of one consumer." default:"4s"`
-	Topics   []string      `help:"Topics to check, beside those that consumers read and relays wait for. Needs --brokers." name:"topic" placeholder:"TOPIC" sep:","`
+	Topics   []string      `help:"Topics to check, in addition to those that consumers read and relays wait for. Needs --brokers." name:"topic" placeholder:"TOPIC" sep:","`
 	Brokers  []string      `help:"Kafka brokers as host:port, separated by commas: to check topics too." placeholder:"HOST:PORT" env:"KAFKA_BROKERS" sep:","`
 
 	Kafka kafkaFlags `embed:"" group:"kafka"`

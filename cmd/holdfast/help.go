@@ -16,7 +16,7 @@ import (
 
 func (migrateCmd) Help() string {
 	return `Run it as the owner of the schema, before the first service starts and with each new version. Many nodes may run it at
-once. An upgrade is one transaction; docs/operations.md says what it locks.
+once. An upgrade is one transaction; docs/operations.md lists what it locks.
 
 Example:
 
@@ -39,11 +39,11 @@ Example:
 func (relayCmd) Help() string {
 	return `For services that cannot embed a relay. Start as many as you like; they share the work. On SIGINT or SIGTERM it finishes
 its work in progress, releases its lanes and exits with 0: allow it 30 s. A second signal ends it at once. It exits with
-1 if waiting would not help: no schema, a standby, a restored copy, a default isolation other than READ COMMITTED,
+1 on errors that retrying cannot fix: no schema, a standby, a restored copy, a default isolation other than READ COMMITTED,
 missing rights.
 
-Passwords and tokens come from files or the environment. A broker that refuses them does not end it: it logs why and goes
-on trying. docs/guides/kafka-connections.md explains the errors.
+Passwords and tokens come from files or the environment. If a broker refuses them, it logs why and
+keeps trying. docs/guides/kafka-connections.md explains the errors.
 
 Example:
 
@@ -53,7 +53,7 @@ Example:
 func (statusCmd) Help() string {
 	return `Cheap enough for a live system: it reads a bounded number of rows, however many wait. It exits with 0 if nothing needs a
 person, and with 1 if something does or if it could not read the database. With --brokers it also shows how far consumers
-are behind. docs/operations/status.md explains every column.
+lag. docs/operations/status.md explains every column.
 
 Example:
 
@@ -61,8 +61,8 @@ Example:
 }
 
 func (doctorCmd) Help() string {
-	return `Before a service goes live, and when something is odd. Each check is ok, warn, fail or skip (not made), with one sentence and
-the command that helps. It ends with what holdfast status says that needs a person, if the user may read that. It changes nothing. It
+	return `Before a service goes live, and when something looks wrong. Each check is ok, warn, fail or skip (not made), with one sentence and
+the command that helps. Last comes what needs a person, as in holdfast status, if the user may read that. It changes nothing. It
 exits with 1 if a check fails or something needs a person, and with 0 if there are only warnings. Give it the connection string of
 the service. docs/operations/doctor.md explains the checks.
 
@@ -81,7 +81,7 @@ Example:
 }
 
 func (consoleCmd) Help() string {
-	return `A page that finds an event by its id, shows what waits, and works on dead letters, for you alone: it listens on a loopback
+	return `A web page for you alone that finds an event by its id, shows what waits, and manages dead letters: it listens on a loopback
 address, and answers only to the key in the address that it prints, or to the cookie that a browser gets for it. It changes nothing
 without --change. What you change there is kept with your name. To give it to others, mount package console in a service
 behind your own authentication. It runs until it is stopped.
@@ -121,10 +121,10 @@ Example:
 
 // about is the help of the program, besides flags and commands.
 const about = `The flags below are those of the database; they may come before the command or after it. holdfast help kafka has those of
-Kafka. A flag goes before the variable in its brackets.
+Kafka. A flag overrides the variable in its brackets.
 
-DATABASE_URL may have a password. --database-url may not, as a list of processes shows it. PGHOST, PGPORT, PGUSER, PGDATABASE,
-PGPASSWORD, PGPASSFILE, PGSERVICE, PGSSLMODE and so on say what the connection string leaves out, as for psql.`
+DATABASE_URL may have a password. --database-url may not, because a list of processes shows it. PGHOST, PGPORT, PGUSER, PGDATABASE,
+PGPASSWORD, PGPASSFILE, PGSERVICE, PGSSLMODE and so on fill in what the connection string leaves out, as for psql.`
 
 // exitCode is a row of the table of exit codes.
 type exitCode struct{ command, zero, one string }
@@ -133,7 +133,7 @@ type exitCode struct{ command, zero, one string }
 var exitCodes = []exitCode{
 	{"all", "done", "failed"},
 	{"check", "complete", "it is not, a right is missing, it failed"},
-	{"relay", "stopped by a signal", "waiting would not help"},
+	{"relay", "stopped by a signal", "retrying cannot fix it"},
 	{"status", "nothing needs a person", "something does, or it failed"},
 	{"find", "found", "nothing is found, or it failed"},
 	{"doctor", "as status; no check fails", "as status; or a check fails"},

@@ -29,7 +29,7 @@ type kafkaFlags struct {
 	User         string            `help:"User of --sasl-mechanism, unless it is oauthbearer." name:"sasl-user" env:"KAFKA_USER" placeholder:"NAME"`
 	PasswordFile string            `help:"File with the password of --sasl-user. It is read for each connection." name:"sasl-password-file" env:"KAFKA_PASSWORD_FILE" placeholder:"FILE"`
 	TokenFile    string            `help:"File with the token of oauthbearer. It is read for each connection." name:"sasl-token-file" env:"KAFKA_TOKEN_FILE" placeholder:"FILE"`
-	Extensions   map[string]string `help:"Pairs that a broker wants beside the token of oauthbearer, as logicalCluster=lkc-1;identityPoolId=pool-1." name:"sasl-extension" env:"KAFKA_SASL_EXTENSIONS" placeholder:"NAME=VALUE"`
+	Extensions   map[string]string `help:"Pairs that a broker wants in addition to the token of oauthbearer, as logicalCluster=lkc-1;identityPoolId=pool-1." name:"sasl-extension" env:"KAFKA_SASL_EXTENSIONS" placeholder:"NAME=VALUE"`
 	Plaintext    bool              `help:"Send the password or token without TLS, for anybody on the way to read." name:"allow-plaintext-credentials" env:"KAFKA_ALLOW_PLAINTEXT_CREDENTIALS"`
 }
 

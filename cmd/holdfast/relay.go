@@ -15,7 +15,7 @@ type relayCmd struct {
 	Config      string `help:"YAML file with settings. Its keys are the names of flags without dashes, also of those of Kafka and of the database, and databases. A flag goes before its variable, and that before the file." placeholder:"FILE" env:"HOLDFAST_CONFIG"`
 	PrintConfig bool   `help:"Print the settings, each with where it is from, and do nothing else."`
 
-	Listen string   `help:"Address and port for /metrics, /livez and /readyz, as :9090. It asks nobody who they are." placeholder:"ADDRESS" env:"HOLDFAST_LISTEN"`
+	Listen string   `help:"Address and port for /metrics, /livez and /readyz, as :9090. It has no authentication." placeholder:"ADDRESS" env:"HOLDFAST_LISTEN"`
 	Pprof  bool     `help:"Serve Go's profiles at /debug/pprof/ too. They show what the code does, and take time to record. Needs --listen." env:"HOLDFAST_PPROF"`
 	Log    logFlags `embed:"" prefix:"log-"`
 

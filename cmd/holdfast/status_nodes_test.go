@@ -48,7 +48,7 @@ func TestStatusNodes_StatusAndDoctorMissTheNodesOfAConsumer(t *testing.T) {
 		}
 	}
 	wantStatus(t, 1, `"nodes":0`, "status", "--json")
-	const ask = "start one; only if nobody needs the consumer any more: "
+	const ask = "start one; only if the consumer is not needed any more: "
 	_, command, _ := strings.Cut(wantStatus(t, 1, ask, "status"), ask)
 	command, _, _ = strings.Cut(command, "\n")
 	sql, err := exec.Command("sh", "-c", `psql() { printf %s "$2"; }; `+command).Output()

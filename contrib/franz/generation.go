@@ -232,7 +232,7 @@ func (g *generation) Release(of []source.TopicPartition) {
 }
 
 // errTopicMissed is what a generation says that has met a topic that was not there.
-var errTopicMissed = errors.New("a topic was missing: it may have been recreated, so its offsets are asked for anew")
+var errTopicMissed = errors.New("a topic was missing: it may have been recreated, so its offsets are asked for again")
 
 // missedPause is how long a generation that missed a topic waits before it ends. A broker that has just started may not know its topics
 // for a while.

@@ -82,7 +82,7 @@ func (l *ledger) resolve(last *mark, at time.Time) (committed bool, err error) {
 	case last != nil && last.epoch == l.epoch:
 		return false, fmt.Errorf("%w: its last mark is of transaction %d of its epoch %d, and this producer knows of %d: no other installation may use the transactional id, nor this one after a restore of its database", publish.ErrLaneTaken, last.number, l.epoch, l.number)
 	case l.number > 0:
-		return false, fmt.Errorf("%w: the mark of its transaction %d is gone: the marks topic was emptied or made anew, or an old node became its leader", publish.ErrLaneTaken, l.number)
+		return false, fmt.Errorf("%w: the mark of its transaction %d is gone: the marks topic was emptied or recreated, or an old node became its leader", publish.ErrLaneTaken, l.number)
 	}
 	// The first of our epoch, or another owner has published since we looked.
 	l.doubt = nil

@@ -56,7 +56,7 @@ func (g *generation) finish() { g.ended.Do(func() { close(g.over) }) }
 func (g *generation) Leave() { g.left.Do(func() { g.s.giveBack(g) }) }
 
 // errTopicMadeAgain is what a generation says that has met a stream that is missing, or another one under its name.
-var errTopicMadeAgain = errors.New("the topic's stream is missing, or was recreated: the group is joined anew")
+var errTopicMadeAgain = errors.New("the topic's stream is missing, or was recreated: the node joins the group again")
 
 // Commit writes the offsets, all at the same time.
 func (g *generation) Commit(ctx context.Context, offsets map[source.TopicPartition]int64) error {

@@ -132,7 +132,7 @@ func (s *session) collect(ctx context.Context, g *generation) error {
 		s.mu.Lock()
 		if s.revision == 0 {
 			s.mu.Unlock()
-			return errors.New("join the group: this node was away for longer than the session timeout, and joins anew")
+			return errors.New("join the group: this node was away for longer than the session timeout, and joins again")
 		}
 		changed, kv, synced := s.changed, s.kv, s.synced
 		want, missing, surplus := map[source.TopicPartition]bool{}, map[source.TopicPartition]seenLease{}, []*lease{}

@@ -97,7 +97,7 @@ func partitionsOf(topic string, c jetstream.StreamConfig, write bool) (int, erro
 		bad("max messages per subject is %d: it must be unlimited, or events are deleted before they are read", c.MaxMsgsPerSubject)
 	}
 	if write && c.NoAck {
-		bad("no ack is set: it must not be, because an event is published when the stream says so")
+		bad("no ack is set: it must not be, because an event is published when the stream acknowledges it")
 	}
 	if write && c.Sealed {
 		bad("it is sealed, and takes no events")

@@ -217,7 +217,7 @@ func (s *State) needsOfConsumers(add adder, l Limits) {
 			if n := s.lag(c.Consumer); n > 0 {
 				lag = fmt.Sprintf(", and %s %s not consumed", terminal.Count(n, "offset"), terminal.Verb(n, "is", "are"))
 			}
-			add(List{Of: OfConsumers}, forget, "consumer %s: no node has been heard of for %s, so its events wait%s: start one; only if nobody needs the consumer any more: %s",
+			add(List{Of: OfConsumers}, forget, "consumer %s: no node has been heard of for %s, so its events wait%s: start one; only if the consumer is not needed any more: %s",
 				c.Consumer, Span(c.Node.Silent), lag, forget)
 		}
 		if c.Overdue > 0 {
@@ -250,7 +250,7 @@ func whyUnowned(running bool, holders []Holder) Need {
 		n := holders[0].Blame("them")
 		return Need{Says: ", although a relay runs. Rows of the table lane may be locked: " + n.Says, Command: n.Command}
 	}
-	return Need{Says: ", although a relay runs: it takes them within seconds, unless a transaction has their rows locked; its log says so. If it has died: start a relay", Command: "holdfast relay"}
+	return Need{Says: ", although a relay runs: it takes them within seconds, unless a transaction has their rows locked, which its log reports. If it has died: start a relay", Command: "holdfast relay"}
 }
 
 // whyFull lists what keeps the log from being emptied: the oldest transaction, if it is old, and
@@ -265,7 +265,7 @@ func whyFull(holders []Holder, behind []Behind) (reasons []Need) {
 			lanes[i] = b.Lane
 		}
 		reasons = append(reasons, Need{
-			Says:    fmt.Sprintf("events in older segments are unread in %s: the log of the lane's relay says whether the lane is held, and why; if it is not, start more relays to share the lanes", laneList(lanes)),
+			Says:    fmt.Sprintf("events in older segments are unread in %s: the log of the lane's relay says whether the lane waits, and why; if it is not, start more relays to share the lanes", laneList(lanes)),
 			Command: "holdfast relay",
 		})
 	}

@@ -51,7 +51,7 @@ func TestNeeds_AFullLogNamesWhatKeepsItFull(t *testing.T) {
 
 func TestNeeds_ALaneWithoutAnOwnerNamesWhatLocksIt(t *testing.T) {
 	t.Parallel()
-	const alone = ", although a relay runs: it takes them within seconds, unless a transaction has their rows locked; its log says so. If it has died: start a relay"
+	const alone = ", although a relay runs: it takes them within seconds, unless a transaction has their rows locked, which its log reports. If it has died: start a relay"
 	for _, c := range []struct {
 		name    string
 		running bool
@@ -107,13 +107,13 @@ func TestNeeds_WhatNeedsAPersonAndWithWhichCommand(t *testing.T) {
 		"lane 3 has events that are not published, the oldest of them for 6m40s: relay s gets no answer from the broker: check its address, its credentials and the network: dial tcp: refused: holdfast doctor --brokers HOST:PORT",
 		"lanes 1, 2 have events that are not published, the oldest of them for 1m30s: the log of relay r says what it waits for; if that is nothing, it is not fast enough: start more relays: holdfast doctor",
 		`no segment of the log is empty: prepared transaction 'p' has held it for 1m0s: in this database, roll it back, or commit it if its changes are wanted: psql -c "rollback prepared 'p'"`,
-		"no segment of the log is empty: events in older segments are unread in lanes 3, 5: the log of the lane's relay says whether the lane is held, and why; if it is not, start more relays to share the lanes: holdfast relay",
+		"no segment of the log is empty: events in older segments are unread in lanes 3, 5: the log of the lane's relay says whether the lane waits, and why; if it is not, start more relays to share the lanes: holdfast relay",
 		"relay r has claimed lane 1 again within seconds: two relays have that name, or the lane fails again and again, as the relay's log says: start each relay with a --name of its own, or without one",
 		"topic gone is missing, or the relay may not write to it: create it or grant the rights; 4 events wait for it. If it will not come back: holdfast waiting give-up --help",
 		"lane 2 has 1 event that has waited for more than 15 minutes: holdfast waiting groups --origin relay",
 		"consumer billing has waiting events that were due 6m0s ago, and no node takes them: start a node of this consumer that handles their types: holdfast waiting groups --consumer billing",
 		"consumer billing has 10000+ waiting events of 12+ keys, the oldest for 15m1s: holdfast waiting list --consumer billing --heads",
-		`consumer mail: no node has been heard of for 1m30s, so its events wait, and 12 offsets are not consumed: start one; only if nobody needs the consumer any more: psql -c 'delete from "holdfast".consumer_type where consumer = '\''mail'\'''`,
+		`consumer mail: no node has been heard of for 1m30s, so its events wait, and 12 offsets are not consumed: start one; only if the consumer is not needed any more: psql -c 'delete from "holdfast".consumer_type where consumer = '\''mail'\'''`,
 		"consumer mail has 3 waiting events of 2 keys, the oldest for 15m1s: holdfast waiting list --consumer mail --heads",
 		"consumer billing holds partition 2 of topic orders: its offset is out of range: holdfast status --brokers HOST:PORT",
 		"the backfill of consumer billing waits: 9 events wait: holdfast waiting groups --consumer billing",

@@ -292,5 +292,5 @@ func TestProducers_TheRightsOfAUserAreChecked(t *testing.T) {
 	problem("")
 	number := fmt.Sprint(pgtest.Count(t, db.Pool, "select $1::text::regrole::oid::bigint", gone))
 	pgtest.Exec(t, db.Pool, "drop role "+gone)
-	problem("bindings name roles that do not exist, so they hold for nobody: " + number)
+	problem("bindings name roles that do not exist, so they have no effect: " + number)
 }

@@ -59,7 +59,7 @@ func StartAt(position, committed, first, end int64, same, adopt, skipDeleted boo
 	if start < first {
 		if !skipDeleted {
 			return Reading{}, fmt.Errorf("%w: offset %d is next, but the log begins at %d: %d offsets were deleted before they were handled; "+
-				"lengthen the topic's retention, and start again with SkipDeleted to go on after the gap", source.ErrOffsetOutOfRange, start, first, first-start)
+				"lengthen the topic's retention, and start again with SkipDeleted to continue after the gap", source.ErrOffsetOutOfRange, start, first, first-start)
 		}
 		start, position = first, first
 	}

@@ -211,7 +211,7 @@ func judgeTopic(t topicSeen) (found []Finding) {
 func judgeNodes(all []nodes.Row, schema string) (findings []Finding) {
 	for _, n := range all {
 		if n.Gone() {
-			findings = append(findings, fail("consumers", state.Psql(n.Forget(schema))+"  # only if nobody needs the consumer any more",
+			findings = append(findings, fail("consumers", state.Psql(n.Forget(schema))+"  # only if the consumer is not needed any more",
 				"no node of consumer %s has been heard of for %s, so its events wait: start one", terminal.Clean(n.Consumer), state.Span(n.Silent)))
 		}
 	}

@@ -5,18 +5,18 @@ package operate
 func (waitingGroupsCmd) Help() string {
 	return `How much waits, where, of which topic and why. It reads all that waits.
 
-WHY says for what an event waits:
+WHY is what an event waits for:
 
     scheduled      its time has not come (NotBefore)
     no-handler     no node of its consumer handles its type
     paused         a person has paused its topic, its consumer or its key
-    topic          its topic takes no events: it is missing, say
+    topic          its topic takes no events, for example because it is missing
     partition      its partition takes no events
     behind-event   an earlier event of its key waits
-    behind-letter  a dead letter holds its key, until a person replays or discards that
+    behind-letter  a dead letter of its key is open (HoldKey): replay or discard it
     failed         its last attempt failed, and the next one is at NEXT
 
-An event whose turn has come, or whose handler runs, waits for none of these.
+An event that is being tried now, or next, waits for none of these.
 
 Example:
 
@@ -47,7 +47,7 @@ func (waitingRetryCmd) Help() string {
 	return `When the cause is fixed and the next attempt is minutes away. Attempts stay as they are. In a consumer it leaves out events that wait
 for an earlier one of their key or for a dead letter, and those whose handler runs. In relays it takes a topic, or a key
 of it; relays may run. What waits because the topic or a partition takes no events needs no retry: relays try one event of
-each every 2 seconds by themselves, and if that is published, all others follow.
+each every 2 seconds on their own, and once it is published, all others follow.
 
 Example:
 
@@ -56,9 +56,9 @@ Example:
 }
 
 func (waitingGiveUpCmd) Help() string {
-	return `For a topic that will not come back, or for events that block their key in a consumer but should be handled later. They become
-open dead letters, which you can read, edit, discard and replay. The next event of their key goes on before them. Relays may run:
-what one is sending is left to it, and if that lasts, the command says so after 10 seconds. Later events of the topic wait again. If it
+	return `For a topic that will not come back, or for events whose keys wait for them in a consumer but which should be handled later. They become
+open dead letters, which you can read, edit, discard and replay. Later events of their keys continue without them. Relays may run:
+what one is sending is left to it, and if that takes long, the command reports it after 10 seconds. Later events of the topic wait again. If it
 is interrupted, the same command continues.
 
 Example:
@@ -68,14 +68,14 @@ Example:
 }
 
 func (waitingDiscardCmd) Help() string {
-	return `For events that nobody needs, or that no node will ever handle: of a type that a deploy brought and its rollback left behind, say.
-Each becomes a discarded dead letter, so its payload stays until dlq purge. The next event of its key goes on. Otherwise
-it is as give-up.
+	return `For events that are not needed, or that no node will ever handle, for example of a type that was rolled back.
+Each becomes a discarded dead letter, so its payload stays until dlq purge. The next event of its key continues. In all else
+it works like give-up.
 
 Example:
 
     holdfast waiting discard --consumer billing --type order.split --dry-run
-    holdfast waiting discard --origin relay --topic tests --reason "nobody reads it any more"`
+    holdfast waiting discard --origin relay --topic tests --reason "it is not read any more"`
 }
 
 func (waitingRedirectCmd) Help() string {
@@ -90,7 +90,7 @@ Example:
 
 func (waitingCancelCmd) Help() string {
 	return `For scheduled events that must not be published after all. Each becomes a discarded dead letter, so its payload stays until dlq
-purge. An event whose time came meanwhile is not taken back, and the command says where it is.
+purge. An event whose time has come in the meantime cannot be cancelled, and the command reports where it is.
 
 Example:
 
@@ -115,7 +115,7 @@ Example:
 
 func (Find) Help() string {
 	return `Where is my event? It looks for the id in the log and in everything that waits, in the inboxes of consumers and in dead
-letters, and says of each what the event waits for or what became of it. If producers and consumers have databases of
+letters, and reports what the event waits for in each or what became of it there. If producers and consumers have databases of
 their own, ask each. It prints no payload. It exits with 1 if nothing is found.
 
 Example:
@@ -124,8 +124,8 @@ Example:
 }
 
 func (DLQReplay) Help() string {
-	return `Fix the cause first. Each dead letter goes back to its relay or consumer, ahead of the events of its key that still wait.
-Without HoldKey, later events may have been handled already. After an interruption the same command continues and
+	return `Fix the cause first. Each dead letter goes back to its relay or consumer, in front of the waiting events of its key.
+Unless HoldKey is set, later events may already have been handled. After an interruption the same command continues and
 replays none twice.
 
 Example:
@@ -142,7 +142,7 @@ Example:
 }
 
 func (dlqDiscardCmd) Help() string {
-	return `For events that nobody should handle any more. If the dead letter held its key, later events of the key continue.
+	return `For events that should not be handled any more. If later events of the key waited for the dead letter, they continue.
 
 Example:
 
@@ -160,8 +160,8 @@ Example:
 // The help of the commands that steer.
 
 func (Pause) Help() string {
-	return `For the time that a fix takes. Relays publish no event of a paused topic: its events wait in order, and all others go on. No
-handler of a paused consumer begins; its events stay in their topics. The events of a paused key wait, and the other keys go on.
+	return `For the time that a fix takes. Relays publish no event of a paused topic: its events wait in order, and all others continue. No
+handler of a paused consumer begins; its events stay in their topics. The events of a paused key wait, and the other keys continue.
 Relays and consumers see it within about a second, also those that start later. holdfast status shows what is paused, and
 exits with 1 until it is resumed.
 
@@ -173,7 +173,7 @@ Example:
 }
 
 func (Resume) Help() string {
-	return `What waited goes on in order, within a few seconds.
+	return `What waited continues in order, within a few seconds.
 
 Example:
 
@@ -181,8 +181,8 @@ Example:
 }
 
 func (tenantExportCmd) Help() string {
-	return `When a tenant asks what you have of it, or moves out. Each line has the table, the row, and the payload or body as it is stored:
-encrypted, if it was. How many rows each table had goes to standard error, with how many do not say whose they are. Run it as the owner
+	return `When a tenant asks what you keep of it, or leaves. Each line has the table, the row, and the payload or body as it is stored:
+encrypted, if it was. Standard error gets the number of rows of each table, and how many belong to no known tenant. Run it as the owner
 of the schema, and in each database that has something of the tenant. docs/guides/tenants.md says how events get a tenant.
 
 Example:
@@ -192,8 +192,8 @@ Example:
 
 func (TenantErase) Help() string {
 	return `When a tenant has left. Stop its writers first. Events that wait become tombstones, open dead letters are discarded, and the rest is
-deleted, in short transactions, while relays and consumers may run. It says what remains, and why; an interrupted erasure goes on with
-the same command. Run it as the owner of the schema. What is in a topic stays there until its retention: docs/guides/tenants.md.
+deleted, in short transactions, while relays and consumers may run. It reports what remains, and why; after an interruption the same
+command continues. Run it as the owner of the schema. What is in a topic stays there until its retention: docs/guides/tenants.md.
 
 Example:
 

@@ -118,7 +118,7 @@ func (pa *Pause) Run(p *program.Program) error {
 			return nil
 		}
 	}
-	fmt.Fprintf(p.Out, "%s was paused, and was resumed meanwhile\n", terminal.Clean(target.String()))
+	fmt.Fprintf(p.Out, "%s was paused, and has been resumed since\n", terminal.Clean(target.String()))
 	return nil
 }
 

@@ -22,8 +22,8 @@ type Waiting struct {
 	List     waitingListCmd     `cmd:"" help:"List events that wait."`
 	Show     waitingShowCmd     `cmd:"" help:"Show a waiting event with its errors."`
 	Retry    waitingRetryCmd    `cmd:"" help:"Try events at once that wait for their next attempt."`
-	GiveUp   waitingGiveUpCmd   `cmd:"" name:"give-up" help:"Make events dead letters, so that the next of their key go on."`
-	Discard  waitingDiscardCmd  `cmd:"" help:"Give events up for good, so that the next of their key go on."`
+	GiveUp   waitingGiveUpCmd   `cmd:"" name:"give-up" help:"Make events dead letters, so that the next events of their keys can continue."`
+	Discard  waitingDiscardCmd  `cmd:"" help:"Give events up for good, so that the next events of their keys can continue."`
 	Redirect waitingRedirectCmd `cmd:"" help:"Make the events of a topic that wait in relays events of another one."`
 	Cancel   waitingCancelCmd   `cmd:"" help:"Take scheduled events back before their time."`
 }

@@ -11,7 +11,7 @@ import (
 
 // Asking is the flag of commands that take something away for good: on a terminal they ask first.
 type Asking struct {
-	Yes bool `help:"Do not ask. On a terminal the command asks before it goes on; a script is not asked."`
+	Yes bool `help:"Do not ask. On a terminal the command asks before it continues; a script is not asked."`
 }
 
 // Ask asks on a terminal whether to go on. The error says that nothing was changed.
