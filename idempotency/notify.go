@@ -53,12 +53,12 @@ func transition(o Outcome) (from, to string) {
 
 // levelOf is the log level of a result. Error: somebody has to act. Warn: it may become an error. Info: an operation that took effect, a
 // hit, which is the only trace that a replay leaves, or a mistake of a client that its developers may ask about. Debug: other normal
-// operation. failed means that an error of ours led to the result.
-func levelOf(r Result, failed bool) slog.Level {
+// operation. failed means that an error of ours led to the result. A handler's 5xx is a warning, as its own error may be in no log.
+func levelOf(r Result, status int, failed bool) slog.Level {
 	switch {
 	case r == Unknown, r == Unusable, r == Forgotten && failed:
 		return slog.LevelError
-	case r == Unavailable && failed, r == Lost:
+	case r == Unavailable && failed, r == Lost, r == Forgotten && status >= http.StatusInternalServerError:
 		return slog.LevelWarn
 	case r == Created, r == Replayed, r == Conflict, r == Refused && failed:
 		return slog.LevelInfo
@@ -119,7 +119,7 @@ func (rt *route) notify(req *request, o Outcome) {
 	if req.info.Key != "" {
 		o.KeyHash = req.keyHash()
 	}
-	if log, level := rt.g.c.Logger, levelOf(o.Result, req.err != nil); log.Enabled(req.Context(), level) {
+	if log, level := rt.g.c.Logger, levelOf(o.Result, o.Status, req.err != nil); log.Enabled(req.Context(), level) {
 		from, to := transition(o)
 		attributes := append(req.about(), "outcome", string(o.Result), "status", o.Status, "attempt", o.Attempt, "from_state", from, "to_state", to, "took", o.Took)
 		if o.Code != "" {

@@ -66,7 +66,7 @@ func TestNotify_EachRequestIsOneLineOfTheLogWithoutItsKeyAndItsPayload(t *testin
 	b.expire()
 	has(ask(s), map[string]any{"outcome": "created", "from_state": "expired", "to_state": "complete"})
 	answer = 503
-	has(ask(sent{key: "other"}), map[string]any{"level": "DEBUG", "outcome": "forgotten", "status": 503.0, "from_state": "none", "to_state": "none"})
+	has(ask(sent{key: "other"}), map[string]any{"level": "WARN", "outcome": "forgotten", "status": 503.0, "from_state": "none", "to_state": "none"})
 	has(ask(sent{}), map[string]any{"level": "DEBUG", "outcome": "refused", "error_code": "VALIDATION." + codeKeyMissing, "from_state": "unknown"})
 	has(ask(sent{key: "other", header: http.Header{"Account": {""}}}), map[string]any{"level": "INFO", "outcome": "refused", "error_code": "AUTH." + codePrincipalUnknown})
 	pgtest.Exec(t, b.db, "update holdfast.idempotency set body_hash = ''")
@@ -168,14 +168,19 @@ func TestNotify_TransitionsAndLevels(t *testing.T) {
 		slog.LevelError: {Unknown, Unusable, Forgotten}, slog.LevelWarn: {Unavailable}, slog.LevelInfo: {Created, Replayed, Conflict, Refused}, slog.LevelDebug: {InProgress, Bypassed},
 	} {
 		for _, r := range results {
-			if got := levelOf(r, true); got != level {
+			if got := levelOf(r, 503, true); got != level {
 				t.Errorf("%s of ours: got %v", r, got)
 			}
 		}
 	}
 	for _, r := range []Result{Forgotten, Unavailable, Refused} {
-		if got := levelOf(r, false); got != slog.LevelDebug {
+				if got := levelOf(r, 404, false); got != slog.LevelDebug {
 			t.Errorf("%s of theirs: got %v", r, got)
+		}
+	}
+	for status, level := range map[int]slog.Level{0: slog.LevelDebug, 429: slog.LevelDebug, 499: slog.LevelDebug, 500: slog.LevelWarn, 503: slog.LevelWarn} {
+		if got := levelOf(Forgotten, status, false); got != level {
+			t.Errorf("a handler's %d: got %v, want %v", status, got, level)
 		}
 	}
 }
