@@ -408,6 +408,7 @@ create table holdfast.consumer_type (
     type        text collate "C" not null,
     node        text collate "C" not null,
     seen_until  timestamptz not null,
+    stopped     boolean not null default false,   -- it has said that it stops: its types are believed for as long
     primary key (consumer, type, node)
 );
 

@@ -128,6 +128,12 @@ func TestConsumerNeighbours_DeclaredTypesAreThoseOfOneConsumer(t *testing.T) {
 		if got := strings.Join(changed, ", "); got != "-b r gone, -b s gone, -b t gone, -b u gone" {
 			t.Errorf("forgotten are %s", got)
 		}
+		changed = effect.Changed(t, tx, "select concat_ws(' ', consumer, type, node), t::text from holdfast.consumer_type t", func() {
+			pgtest.Exec(t, tx, sqlschema.In("", stopSQL), "b", "day")
+		})
+		if got := strings.Join(changed, ", "); got != "b r day, b s day, b t day, b u day" {
+			t.Errorf("stopped are %s", got)
+		}
 	})
 }
 

@@ -58,8 +58,21 @@ func (dec *declarations) fit(ctx context.Context) error {
 	return sqlschema.Fits(ctx, dec.pool, dec.c.Schema)
 }
 
+// stop tells people that this node stops. A database that does not answer at once need not know: after a while nothing was heard of the node.
+func (dec *declarations) stop(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	_, _ = dec.pool.Exec(ctx, dec.sql.stop, dec.c.Consumer, dec.node)
+}
+
 // declareLoop declares the types again and again, once the schema fits.
 func (dec *declarations) declareLoop(ctx context.Context) error {
+	told := false
+	defer func() {
+		if told {
+			dec.stop(ctx)
+		}
+	}()
 	for fits := false; ; {
 		wait := declareEvery
 		var err error
@@ -76,6 +89,9 @@ func (dec *declarations) declareLoop(ctx context.Context) error {
 			}
 			dec.transient(err)
 			wait = time.Second
+		}
+		if err == nil || ctx.Err() == nil {
+			told = err == nil // a database that is away would only delay the stop
 		}
 		if err == nil {
 			dec.vitals.reached()

@@ -100,7 +100,7 @@ func TestPlan_TheHotStatementsUseTheirIndexes(t *testing.T) {
 	const noTable, small = "it reads no table", "a row a type and node, or one in all"
 	plantest.EveryStatement(t, asked, map[string]string{
 		"inbox.open": noTable, "inbox.open_fenced": noTable, "inbox.open_group": noTable, "inbox.lock": noTable, "inbox.try_lock": noTable,
-		"inbox.declare": small, "inbox.undeclare": small, "inbox.declared": small, "inbox.skip": small, "inbox.write_backfill": "a row for each consumer",
+		"inbox.declare": small, "inbox.stop": small, "inbox.undeclare": small, "inbox.declared": small, "inbox.skip": small, "inbox.write_backfill": "a row for each consumer",
 		"inbox.interpret": noTable, "inbox.paused": "a row for each pause", "inbox.awaits_client": "a view of the server's sessions",
 		"inbox.publish_letter": "a function, which reads a letter by its primary key",
 	})

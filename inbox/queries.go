@@ -365,7 +365,11 @@ select 1 from holdfast.stored s
 const declareSQL = `-- inbox.declare
 insert into holdfast.consumer_type (consumer, type, node, seen_until)
 select $1::text, t, $3::text, now() + $4::bigint * interval '1 microsecond' from unnest($2::text[]) t
-on conflict (consumer, type, node) do update set seen_until = excluded.seen_until`
+on conflict (consumer, type, node) do update set seen_until = excluded.seen_until, stopped = false`
+
+// Says that this node stops. Its types are believed for as long as those of a node that died, since it may be about to start again.
+const stopSQL = `-- inbox.stop
+update holdfast.consumer_type t set stopped = true where t.consumer = $1::text and t.node = $2::text`
 
 // Says whether people have paused the consumer, and whether some key of it.
 const pausedSQL = `-- inbox.paused

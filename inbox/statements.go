@@ -16,7 +16,7 @@ type statements struct {
 	letter, letterReopen, letterReplayed, edited, publishLetter                                        string
 	interpret                                                                                          string
 	claim, take, isHead, drop, settle, next, resume, deferFollowers, active, sweep, retry, stillStored string // of Run
-	declare, undeclare, declared, skip, paused                                                         string
+	declare, stop, undeclare, declared, skip, paused                                                   string
 	starts, start, takeBackStart, forgetStart, watermark, watermarkIs                                  string
 	writeBackfill, awaitsClient                                                                        string
 }
@@ -58,6 +58,7 @@ func newStatements(c Config) statements {
 		retry:          in(retrySQL),
 		stillStored:    in(stillStoredSQL),
 		declare:        in(declareSQL),
+		stop:           in(stopSQL),
 		undeclare:      in(undeclareSQL),
 		declared:       in(declaredSQL),
 		skip:           in(skipSQL),

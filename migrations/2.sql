@@ -66,7 +66,8 @@ alter table holdfast.watermark
 alter table holdfast.consumer_type
     alter column consumer type text collate "C",
     alter column type type text collate "C",
-    alter column node type text collate "C";
+    alter column node type text collate "C",
+    add column stopped boolean not null default false;
 
 alter table holdfast.consumer_position
     add column held text,

@@ -76,7 +76,7 @@ func (r *Relay) maintainClaims(ctx, work context.Context) error {
 	// A stop does not cut off a statement that writes: the server might carry it out after leave has released everything.
 	writing, end := r.env.limit(work, max(r.c.Lease, 2*time.Second))
 	defer end()
-	if err := r.pool.QueryRow(writing, r.sql.In(heartbeatRelay), r.c.Name, r.c.Lease, numbers, r.vitals.trouble()).Scan(&relays, &lanes, &free); err != nil {
+	if err := r.pool.QueryRow(writing, r.sql.In(heartbeatRelay), r.c.Name, r.c.Lease, numbers, r.vitals.trouble(), r.env.now().Sub(r.vitals.read().begunAt)).Scan(&relays, &lanes, &free); err != nil {
 		return fmt.Errorf("count relays: %w", explain(err))
 	}
 	mine := share(lanes, relays)

@@ -57,6 +57,7 @@ type seen struct {
 	begun     bool
 	ended     bool
 	endedWith error
+	begunAt   time.Time
 	turnedAt  time.Time // the loop of claims began a turn
 
 	beatAt    time.Time // the last heartbeat
@@ -119,7 +120,7 @@ func (v *vitals) read() seen {
 func (v *vitals) begin(now time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.seen = seen{begun: true, turnedAt: now}
+	v.seen = seen{begun: true, begunAt: now, turnedAt: now}
 }
 
 func (v *vitals) end(err error) {

@@ -134,3 +134,16 @@ func TestHealth_HealthDoesNotWaitForTheDatabase(t *testing.T) {
 	stop()
 	<-ended
 }
+
+// A relay that was killed left its row. Who takes its name has run since it started, and not since then.
+func TestHealth_ARelayUnderTheNameOfADeadOneHasRunSinceItsStart(t *testing.T) {
+	t.Parallel()
+	pool, b := setup(t, 2), newBroker()
+	pgtest.Exec(t, pool, "insert into holdfast.relay (name, seen_until, started_at) values ('relay-1', now(), now() - interval '1 hour')")
+	write(t, pool, event("k", "1"))
+	run(t, pool, b, relay.Config{Name: "relay-1"})
+	arrives(t, b, "1")
+	if age := pgtest.Text(t, pool, "select (now() - started_at < interval '30 minutes')::text from holdfast.relay where name = 'relay-1'"); age != "true" {
+		t.Error("it has run for more than half an hour")
+	}
+}

@@ -254,11 +254,14 @@ func TestNeighbours_AHeartbeatCountsWhoRunsAndWhatIsFree(t *testing.T) {
 		effect.Undone(t, db, func(tx pgx.Tx) {
 			pgtest.Exec(t, tx, "update holdfast.lane set owner = case when lane < 2 then 'a' else 'c' end, lease_until = now() + interval '4 seconds'")
 			pgtest.Exec(t, tx, before)
-			if got := wordsOf(t, tx, sqlschema.In("", heartbeatRelay), "b", aLease, memory, ""); got != want {
+			if got := wordsOf(t, tx, sqlschema.In("", heartbeatRelay), "b", aLease, memory, "", time.Minute); got != want {
 				t.Errorf("%s: %s, want %s", before, got, want)
 			}
 			if got := wordsOf(t, tx, "select seen_until = now() + interval '5 seconds' from holdfast.relay where name = 'b'"); got != "true" {
 				t.Errorf("%s: ours is seen until then: %s", before, got)
+			}
+			if got := wordsOf(t, tx, "select started_at = now() - interval '1 minute' from holdfast.relay where name = 'b'"); got != "true" {
+				t.Errorf("%s: ours has run for a minute: %s", before, got)
 			}
 		})
 	}

@@ -291,11 +291,11 @@ select coalesce((select i.token from holdfast.current_incarnation i), ''), pg_is
 // heartbeatRelay records that this relay runs, and counts the running relays and the free lanes. A lease that ends later
 // than twice its length from now was given by a clock that has since stepped back: it counts as expired.
 // A lane that is ours in the table but not in our memory was dropped: it is free for us. $1 name, $2 lease, $3 our lanes,
-// $4 why the publisher takes nothing.
+// $4 why the publisher takes nothing, $5 for how long we have run: a relay that was killed left its row, under a name that may be ours.
 const heartbeatRelay = `-- relay.heartbeat
 with heartbeat as (
-  insert into holdfast.relay (name, seen_until, trouble) values ($1::text, now() + $2::interval, $4::text)
-  on conflict (name) do update set seen_until = excluded.seen_until, trouble = excluded.trouble)
+  insert into holdfast.relay (name, seen_until, trouble, started_at) values ($1::text, now() + $2::interval, $4::text, now() - $5::interval)
+  on conflict (name) do update set seen_until = excluded.seen_until, trouble = excluded.trouble, started_at = excluded.started_at)
 select (select count(*) from holdfast.relay r where r.seen_until > now() and r.seen_until < now() + 2 * $2::interval and r.name <> $1::text) + 1,
        (select count(*) from holdfast.lane),
        (select count(*) from holdfast.lane l

@@ -506,7 +506,7 @@ func (co *comparison) step() {
 		co.both("heartbeat", func(s *side) any {
 			var relays, lanes, free int
 			r := s.relays[relay]
-			err := s.db.QueryRow(co.t.Context(), simStatements.In(heartbeatRelay), r.c.Name, r.c.Lease, numbersOf(r), "").Scan(&relays, &lanes, &free)
+			err := s.db.QueryRow(co.t.Context(), simStatements.In(heartbeatRelay), r.c.Name, r.c.Lease, numbersOf(r), "", time.Second).Scan(&relays, &lanes, &free)
 			return []any{relays, lanes, free, err == nil}
 		})
 	case 25: // people pause and resume topics

@@ -20,10 +20,10 @@ const (
 )
 
 // Rows is a row for each consumer that has ever announced itself, in the order of Row's fields. A consumer whose backfill
-// (inbox.Inbox.ConsumeUntil) was the last that it did has ended as it should. $1 is DeclareFor, and $2 silentFor, in microseconds.
+// (inbox.Inbox.ConsumeUntil) was the last that it did has ended as it should. A node that has said that it stops does not live. $1 is DeclareFor, and $2 silentFor, in microseconds.
 const Rows = `-- nodes.consumers
 select t.consumer,
-       count(distinct t.node) filter (where t.seen_until > now() + ($1::bigint - $2::bigint) * interval '1 microsecond'),
+       count(distinct t.node) filter (where not t.stopped and t.seen_until > now() + ($1::bigint - $2::bigint) * interval '1 microsecond'),
        round(extract(epoch from now() - max(t.seen_until) + $1::bigint * interval '1 microsecond'))::bigint,
        exists (select from holdfast.consumer_backfill b
                 where b.consumer = t.consumer and b.ended_at > max(t.seen_until) - ($1::bigint + $2::bigint) * interval '1 microsecond')
@@ -40,8 +40,8 @@ type Row struct {
 	Ended    bool  // its backfill has ended, and nothing was heard since
 }
 
-// Gone says that no node of it lives, and that one should.
-func (r Row) Gone() bool { return r.Living == 0 && !r.Ended }
+// Gone says that no node of it has lived for a while, and that one should: a node that stops may be about to start again.
+func (r Row) Gone() bool { return r.Living == 0 && !r.Ended && r.For() >= silentFor }
 
 // For is how long nobody was heard of it. The console's page asks.
 func (r Row) For() time.Duration { return time.Duration(r.Silent) * time.Second }
