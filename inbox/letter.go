@@ -52,7 +52,7 @@ type letters struct{ *env }
 func (ls *letters) insert(ctx context.Context, tx pgx.Tx, e holdfast.Event, hash []byte, partition *int32, offset *int64, l letter) (int64, error) {
 	var id int64
 	l = ls.withheld(l)
-	err := tx.QueryRow(ctx, ls.sql.letter, ls.c.Consumer, l.reason, fingerprint(e.Type, l), l.holds && e.Key != "", e.ID, e.Source, e.Type,
+	err := tx.QueryRow(ctx, ls.sql.letter, ls.c.Consumer, l.reason, ls.fingerprint(e, l), l.holds && e.Key != "", e.ID, e.Source, e.Type,
 		e.Topic, e.Key, timeOrNil(e.Time), headersJSON(e.Headers), e.Payload, hash, partition, offset, int32(l.attempts),
 		nonNil(l.errors), l.age.Microseconds(), l.reopen, l.place).Scan(&id)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
@@ -74,20 +74,20 @@ func (ls *letters) withheld(l letter) letter {
 	return l
 }
 
-// fingerprint is equal for letters of one kind of failure: the event's type, the class, and the words of the error that are no values.
-// Of an error of Postgres the SQLSTATE says enough.
-func fingerprint(eventType string, l letter) string {
+// fingerprint is equal for letters of one kind of failure: the event's type, the class, and the words of the error that are no values:
+// of what a letter's reason may say those that the event does not have. Of an error of Postgres the SQLSTATE says enough.
+func (env *env) fingerprint(e holdfast.Event, l letter) string {
 	what := private.Kind(l.reason)
 	if l.err != nil {
 		what = failure.ClassOf(l.err)
 		if !strings.HasPrefix(what, "SQLSTATE") {
-			what += ": " + private.Kind(failure.BoundedError(l.err))
+			what += ": " + private.Kind(env.cause(l.err, e))
 		}
 	}
 	for len(what) > 200 || !utf8.ValidString(what) {
 		what = what[:min(len(what)-1, 200)]
 	}
-	return eventType + " " + what
+	return e.Type + " " + what
 }
 
 // publish publishes a letter that was just written. If it cannot be published, it stays a letter.

@@ -328,3 +328,21 @@ func TestLetter_ALetterThatIsPublishedWithoutItsPayloadHasNoErrorText(t *testing
 		t.Errorf("%d fingerprints have the canary", n)
 	}
 }
+
+// The words of an event are values too: two cities that are unknown are one kind of failure, and neither is named.
+func TestLetter_AFingerprintHasNoWordOfItsEvent(t *testing.T) {
+	b := setup(t)
+	in := b.inbox()
+	in.Handle("order.placed", func(_ context.Context, _ pgx.Tx, e holdfast.Event) error {
+		return retry.Permanent(fmt.Errorf("unknown city %s of customer %s", e.Payload, e.Key))
+	})
+	for _, city := range []string{"Atlantis", "Avalon"} {
+		e := event(city, "customer-of-"+city)
+		e.Payload = []byte(city)
+		b.receive(in, e, Dead)
+	}
+	got := pgtest.Text(t, b.db, "select string_agg(distinct fingerprint, ', ') from holdfast.letter")
+	if want := "order.placed VALIDATION: unknown city # of customer #"; got != want {
+		t.Errorf("fingerprints are %q, want %q", got, want)
+	}
+}

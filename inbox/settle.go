@@ -32,7 +32,7 @@ func (bl *backlog) giveUp(ctx context.Context, tx pgx.Tx, s *claimed, l letter) 
 		id = *s.letter
 		l = bl.ledger.letters.withheld(l)
 		reopen = func(b *pgx.Batch) {
-			b.Queue(bl.sql.letterReopen, *s.letter, int32(l.attempts), l.reason, fingerprint(s.e.Type, l), nonNil(l.errors))
+			b.Queue(bl.sql.letterReopen, *s.letter, int32(l.attempts), l.reason, bl.fingerprint(s.e, l), nonNil(l.errors))
 			bl.ledger.letters.queue(b, s.e, *s.letter)
 		}
 	} else {
