@@ -69,7 +69,7 @@ func TestLoadTopics_ATopicMadeAgainShorterIsRefusedWithItsRemedy(t *testing.T) {
 
 	err := s.refuses(s.consumer(endtoend.EffectOf("billing"), nil), s.group())
 	t.Logf("it says: %v", err)
-	if !errors.Is(err, source.ErrOffsetOutOfRange) || !strings.Contains(err.Error(), "delete the partition's row of consumer_position") {
+	if !errors.Is(err, source.ErrOffsetOutOfRange) || !strings.Contains(err.Error(), "then the partition's row of consumer_position") {
 		t.Errorf("the topic was recreated: %v", err)
 	}
 	s.remedyHolds()

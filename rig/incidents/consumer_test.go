@@ -2,6 +2,7 @@ package incidents
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -275,15 +276,32 @@ func (s *scene) again(n, anew, nameless int) (topic string) {
 	return topic
 }
 
+// statements are those that an entry of the page shows, in its order.
+func (s *scene) statements(title string) (all []string) {
+	s.Helper()
+	_, section, found := strings.Cut(read(s.T, operations+"/runbooks.md"), "\n### "+title+"\n")
+	section, _, _ = strings.Cut(section, "\n### ")
+	_, block, shown := strings.Cut(section, "```sql\n")
+	block, _, closed := strings.Cut(block, "```")
+	if !found || !shown || !closed {
+		s.Fatalf("the entry %q shows no statements", title)
+	}
+	for _, statement := range strings.Split(block, ";") {
+		if statement = strings.TrimSpace(statement); statement != "" {
+			all = append(all, statement)
+		}
+	}
+	return all
+}
+
 // The new log is shorter than the position.
 func topicAgain(s *scene) (over func()) {
 	topic := s.again(5, 2, 1)
 	stop := s.consumer(topic, handled, nil)
 	return func() {
 		stop()
-		for _, table := range []string{"delete from holdfast.consumer_position where consumer = 'billing' and topic = $1",
-			"delete from holdfast.inbox where consumer = 'billing' and topic = $1 and event_id like 'kafka:%'"} {
-			s.exec(table, topic)
+		for _, statement := range s.statements("A topic is recreated") {
+			s.exec(strings.ReplaceAll(statement, "'orders'", "'"+topic+"'"))
 		}
 		s.consumer(topic, handled, nil)
 		s.await("the events of the new log are handled, also the one that has its offset for an id", func() bool {

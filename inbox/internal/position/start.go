@@ -77,7 +77,8 @@ func (e *beyondEnd) Error() string {
 
 // Remedied adds to a refusal of StartAt what an operator does about it. After a log was cut short the row must stay: without a
 // position everything left in the log is read, and events that retention has forgotten are handled twice. After a topic was made
-// again, rows of events whose ids are offsets must go: the new log has other events at these offsets.
+// again, rows of events whose ids are offsets must go: the new log has other events at these offsets. They go first, as a node
+// that runs reads on as soon as the position has gone.
 func (t *Table) Remedied(refused error, topic string, partition int) error {
 	var beyond *beyondEnd
 	if !errors.As(refused, &beyond) {
@@ -85,10 +86,10 @@ func (t *Table) Remedied(refused error, topic string, partition int) error {
 	}
 	table, inbox := sqlschema.In(t.Schema, "holdfast.consumer_position"), sqlschema.In(t.Schema, "holdfast.inbox")
 	row := t.row(topic, partition)
-	return fmt.Errorf("%w: if the topic was recreated, delete the partition's row of consumer_position, and the inbox rows of events without an id of their own: "+
-		"delete from %s where %s; delete from %s where %s and event_id like 'kafka:%%'; "+
+	return fmt.Errorf("%w: if the topic was recreated, delete the inbox rows of events without an id of their own, and then the partition's row of consumer_position: "+
+		"delete from %s where %s and event_id like 'kafka:%%'; delete from %s where %s; "+
 		"if its log was cut short, keep the row: %s; then stop the group's nodes and reset the group's offset to the same value; "+
-		"use a lower one for both if events have come since the cut", refused, table, row, inbox, row, t.SkipTo(topic, partition, beyond.end))
+		"use a lower one for both if events have come since the cut", refused, inbox, row, table, row, t.SkipTo(topic, partition, beyond.end))
 }
 
 // SkipTo is the statement by which a person lets the partition go on at an offset.
