@@ -618,7 +618,7 @@ func TestRelay_WhatIsWrongWithAChangeOfParkedEvents(t *testing.T) {
 	for want, act := range map[string]func() (int, error){
 		"topic is empty: it must name": func() (int, error) { return b.w.GiveUp(t.Context(), waiting.Filter{Origin: dlq.OriginRelay}, ann) },
 		"by is empty: it must":         func() (int, error) { return b.w.Discard(t.Context(), gone, waiting.Options{}) },
-		`nothing like that waits of the topic "orders": Groups, or holdfast waiting groups`: func() (int, error) {
+		`nothing like that waits of the topic "orders": holdfast waiting groups lists the topics`: func() (int, error) {
 			return b.w.GiveUp(t.Context(), waiting.Filter{Origin: dlq.OriginRelay, Topic: "orders"}, ann)
 		},
 		`nothing like that waits of the key "x" of the topic "gone"`: func() (int, error) {

@@ -384,5 +384,5 @@ func (f Filter) notFound() error {
 	case f.Key != "":
 		return fmt.Errorf("%w of the key %q of the topic %q", ErrNotFound, f.Key, f.Topic)
 	}
-	return fmt.Errorf("%w of the topic %q: Groups, or holdfast waiting groups, names the topics", ErrNotFound, f.Topic)
+	return fmt.Errorf("%w of the topic %q: holdfast waiting groups lists the topics, as Room.Groups does", ErrNotFound, f.Topic)
 }

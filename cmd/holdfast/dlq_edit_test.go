@@ -18,7 +18,7 @@ func TestDLQEdit_AnEditOfJSONMustBeJSON(t *testing.T) {
 	}
 	wantStatus(t, 1, "is not JSON: line 3, column 1: invalid character '}'", "dlq", "edit", "1", broken, "--reason", "typo")
 	wantStatus(t, 1, "add --raw", "dlq", "edit", "1", broken, "--reason", "typo")
-	wantStatus(t, 0, "version         1", "dlq", "show", "1")
+	wantStatus(t, 0, "version        1", "dlq", "show", "1")
 	wantStatus(t, 0, "has a new payload", "dlq", "edit", "1", broken, "--reason", "typo", "--raw")
 	wantStatus(t, 0, "has a new payload", "dlq", "edit", "1", "--reason", "gone", "--tombstone")
 }

@@ -94,6 +94,7 @@ func TestDLQ_ALetterThatDoesNotExistIsNamedAndNothingIsChanged(t *testing.T) {
 	const shows = "being re-delivered; holdfast dlq list"
 	wantStatus(t, 0, "1 dead letter is "+shows+" --id 1 --consumer billing --state any shows", "dlq", "replay", "--id", "1", "--consumer", "billing", "--reason", "r")
 	wantStatus(t, 0, "0 dead letters are "+shows+" --id 1 --state any shows", "dlq", "replay", "--id", "1", "--reason", "again")
+	wantStatus(t, 0, "dead letter 1 is not open: it is replaying", "dlq", "replay", "1", "--reason", "again")
 	wantStatus(t, 0, "1 dead letter is "+shows+" --state any shows", "dlq", "replay", "--all", "--reason", "r")
 }
 
@@ -139,6 +140,15 @@ func TestDLQ_GroupsShowWhatToLookAtFirst(t *testing.T) {
 	}
 	if out := wantStatus(t, 0, "", "dlq", "groups", "--consumer", "nobody"); strings.Count(out, "\n") != 1 {
 		t.Errorf("no groups are\n%s", out)
+	}
+	// The command that it prints selects the letters of the group alone, though another consumer has the same kind of failure.
+	letters(t, db, "mail", "often", 3)
+	_, command, _ := strings.Cut(wantStatus(t, 0, "holdfast dlq show 5", "dlq", "groups"), "its dead letters: holdfast ")
+	if want := "dlq list --consumer billing --type order.placed --topic orders --fingerprint often\n"; command != want {
+		t.Errorf("the command is %q, want %q", command, want)
+	}
+	if out := wantStatus(t, 0, "", strings.Fields(command)...); strings.Count(out, "often") != 4 || strings.Contains(out, "mail") {
+		t.Errorf("the letters of the group are\n%s", out)
 	}
 }
 

@@ -94,7 +94,10 @@ func (d *doctorCmd) print(out io.Writer, findings []doctor.Finding, needs []stat
 	if err := w.Flush(); err != nil {
 		return needy, err
 	}
-	if needs != nil {
+	switch {
+	case len(needs) == 0 && needy:
+		fmt.Fprintln(out, "\na check fails: see above")
+	case needs != nil:
 		printNeeds(out, needs)
 	}
 	return needy, nil

@@ -52,6 +52,9 @@ func TestDoctor_DoctorPrintsEachCheckAndItsCommand(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &object); err != nil || len(object.Checks) < 9 || object.Checks[0].Check != "schema" || object.Checks[0].Command != "holdfast migrate --print" {
 		t.Errorf("%v: %s", err, out)
 	}
+	if out := wantStatus(t, 1, "\na check fails: see above\n", "doctor", "--pause", "1ms"); strings.Contains(out, "nothing needs a person") {
+		t.Errorf("a check fails, and it says\n%s", out)
+	}
 	wantStatus(t, 2, "--sasl-user is empty", "doctor", "--brokers", "127.0.0.1:1", "--sasl-mechanism", "plain")
 }
 

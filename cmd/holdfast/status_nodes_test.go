@@ -1,7 +1,6 @@
 package main
 
 import (
-	"os/exec"
 	"strings"
 	"testing"
 
@@ -48,14 +47,8 @@ func TestStatusNodes_StatusAndDoctorMissTheNodesOfAConsumer(t *testing.T) {
 		}
 	}
 	wantStatus(t, 1, `"nodes":0`, "status", "--json")
-	const ask = "start one; only if the consumer is not needed any more: "
-	_, command, _ := strings.Cut(wantStatus(t, 1, ask, "status"), ask)
-	command, _, _ = strings.Cut(command, "\n")
-	sql, err := exec.Command("sh", "-c", `psql() { printf %s "$2"; }; `+command).Output()
-	if err != nil {
-		t.Fatalf("a shell does not take %q: %v", command, err)
-	}
-	pgtest.Exec(t, db, string(sql))
+	wantStatus(t, 1, "start one; if it is retired, docs/operations/consumers.md says how to forget it\n", "status")
+	pgtest.Exec(t, db, "delete from holdfast.consumer_type where consumer = 'o''ledger'") // as that page says
 	pgtest.Exec(t, db, `insert into holdfast.letter (origin, consumer, reason, event_id, source, type, topic, key, time, hash) values ('inbox', 'mail', 'r', '1', 's', 't', 'o', 'k', now(), '')`)
 	if out := wantStatus(t, 1, "consumer mail has 1 open dead letter", "status"); !strings.Contains(strings.Join(strings.Fields(out), " "), "mail 0 0 0s 1 0 - ") {
 		t.Errorf("a consumer that has nothing but a dead letter is not in the table:\n%s", out)

@@ -36,7 +36,7 @@ func TestSteer_ATopicAConsumerAndAKeyArePausedAndResumed(t *testing.T) {
 	pgtest.Exec(t, db, "insert into holdfast.inbox (consumer, source, event_id, topic, hash, result, processed_at) values ('mail', 's', 'e', 'orders', '', 'handled', now())")
 	wantStatus(t, 1, "knows no consumer biling: it knows billing, mail. To pause one before it begins, add --force", "pause", "--consumer", "biling", "--reason", "tax")
 	wantStatus(t, 1, "knows no consumer biling", "pause", "--consumer", "biling", "--topic", "orders", "--key", "k", "--reason", "tax")
-	for _, command := range [][]string{{"dlq", "list"}, {"dlq", "groups"}, {"dlq", "replay", "--dry-run"}, {"waiting", "list"}, {"waiting", "groups"}} {
+	for _, command := range [][]string{{"dlq", "list"}, {"dlq", "groups"}, {"dlq", "replay", "--dry-run"}, {"dlq", "discard", "--dry-run"}, {"waiting", "discard", "--all", "--dry-run"}, {"waiting", "give-up", "--all", "--dry-run"}, {"waiting", "list"}, {"waiting", "groups"}} {
 		wantStatus(t, 0, "this database knows no consumer biling: it knows billing, mail", append(command, "--consumer", "biling")...)
 		if status, out, says := call(t, append(command, "--consumer", "mail")...); status != 0 || strings.Contains(out+says, "knows no consumer") {
 			t.Errorf("%v of a consumer that is known: %d\n%s%s", command, status, out, says)

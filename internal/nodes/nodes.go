@@ -2,13 +2,7 @@
 // doctor and the console share it, so that they say the same of one consumer.
 package nodes
 
-import (
-	"fmt"
-	"strings"
-	"time"
-
-	"github.com/holdfast-go/holdfast/internal/sqlschema"
-)
+import "time"
 
 const (
 	// Every is how often a node announces itself. DeclareFor is how far ahead it does so.
@@ -45,8 +39,3 @@ func (r Row) Gone() bool { return r.Living == 0 && !r.Ended && r.For() >= silent
 
 // For is how long nobody was heard of it. The console's page asks.
 func (r Row) For() time.Duration { return time.Duration(r.Silent) * time.Second }
-
-// Forget is the SQL statement by which a consumer that nobody needs any more is no longer missed.
-func (r Row) Forget(schema string) string {
-	return sqlschema.In(schema, fmt.Sprintf("delete from holdfast.consumer_type where consumer = '%s'", strings.ReplaceAll(r.Consumer, "'", "''")))
-}

@@ -213,12 +213,12 @@ func (s *State) needsOfConsumers(add adder, l Limits) {
 	for _, c := range s.Consumers {
 		name := terminal.Quote(c.Consumer)
 		if c.Node.Consumer != "" && c.Node.Gone() {
-			lag, forget := "", Psql(c.Node.Forget(s.Schema))
+			lag := ""
 			if n := s.lag(c.Consumer); n > 0 {
 				lag = fmt.Sprintf(", and %s %s not consumed", terminal.Count(n, "offset"), terminal.Verb(n, "is", "are"))
 			}
-			add(List{Of: OfConsumers}, forget, "consumer %s: no node has been heard of for %s, so its events wait%s: start one; only if the consumer is not needed any more: %s",
-				c.Consumer, Span(c.Node.Silent), lag, forget)
+			add(List{Of: OfConsumers}, "", "consumer %s: no node has been heard of for %s, so its events wait%s: start one; if it is retired, docs/operations/consumers.md says how to forget it",
+				c.Consumer, Span(c.Node.Silent), lag)
 		}
 		if c.Overdue > 0 {
 			add(ofConsumer(OfWaiting, c.Consumer), "holdfast waiting groups --consumer "+name, "consumer %s has waiting events that were due %s ago, and no node takes them: start a node of this consumer that handles their types",

@@ -196,5 +196,5 @@ func (d *Doctor) owners(ctx context.Context) (lanes state.Owners, groups []group
 // consumers looks for consumers without a node.
 func (d *Doctor) consumers(ctx context.Context) ([]Finding, error) {
 	found, err := d.reader().Nodes(ctx)
-	return judgeNodes(found, d.Schema.Schema), err
+	return judgeNodes(found), err
 }

@@ -74,14 +74,14 @@ func judgePool(workers, size int, said bool) Finding {
 	if workers <= 0 {
 		return notMade("pool", "holdfast doctor --workers N --pool-size N", "not looked at: doctor sees no service's pool, pass --workers and --pool-size of one")
 	}
-	of := "a pool of this connection string, as doctor's own, has %d connections (--pool-size says another size)"
+	of := "a pool of this connection string, without --pool-size, has %d connections"
 	if said {
 		of = "a pool of %d connections"
 	}
 	if needs := 2*workers + 2; size < needs {
-		return warn("pool", fmt.Sprintf("add pool_max_conns=%d to the connection string", needs), of+" is too small: %s use up to %d, and wait for each other", size, terminal.Count(workers, "worker"), needs)
+		return warn("pool", fmt.Sprintf("add pool_max_conns=%d to the connection string", needs), of+", too few: %s use up to %d, and wait for each other", size, terminal.Count(workers, "worker"), needs)
 	}
-	return ok("pool", of+" is enough for %s", size, terminal.Count(workers, "worker"))
+	return ok("pool", of+", enough for %s", size, terminal.Count(workers, "worker"))
 }
 
 // judgeConnections says whether the server has connections left.
@@ -110,7 +110,7 @@ func judgePooler(s poolerSeen) Finding {
 	case s.shared:
 		return ok("pooler", "a pooler in transaction mode is before Postgres, and pgx prepares no statement by name")
 	case s.between:
-		return ok("pooler", "something is between this program and Postgres, and it keeps sessions apart, as a pooler in session mode does")
+		return ok("pooler", "something is between this program and Postgres, such as a pooler in session mode or a port mapping, and it keeps sessions apart")
 	}
 	return ok("pooler", "no pooler is before Postgres")
 }
@@ -208,11 +208,11 @@ func judgeTopic(t topicSeen) (found []Finding) {
 }
 
 // judgeNodes says which consumers have no node.
-func judgeNodes(all []nodes.Row, schema string) (findings []Finding) {
+func judgeNodes(all []nodes.Row) (findings []Finding) {
 	for _, n := range all {
 		if n.Gone() {
-			findings = append(findings, fail("consumers", state.Psql(n.Forget(schema))+"  # only if the consumer is not needed any more",
-				"no node of consumer %s has been heard of for %s, so its events wait: start one", terminal.Clean(n.Consumer), state.Span(n.Silent)))
+			findings = append(findings, fail("consumers", "holdfast status --brokers HOST:PORT",
+				"no node of consumer %s has been heard of for %s, so its events wait: start one; if it is retired, docs/operations/consumers.md says how to forget it", terminal.Clean(n.Consumer), state.Span(n.Silent)))
 		}
 	}
 	if findings == nil {

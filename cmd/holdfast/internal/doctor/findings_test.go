@@ -20,10 +20,10 @@ func TestFindings_DoctorDecidesByWhatItHasSeen(t *testing.T) {
 		found       []Finding
 		state, says string
 	}{
-		{"a pool that is just large enough", []Finding{judgePool(8, 18, true)}, OK, "18 connections is enough for 8 workers"},
+		{"a pool that is just large enough", []Finding{judgePool(8, 18, true)}, OK, "18 connections, enough for 8 workers"},
 		{"a pool that is too small", []Finding{judgePool(8, 17, true)}, Warn, "pool_max_conns=18"},
 		{"nobody said how many workers", []Finding{judgePool(0, 4, false)}, NotMade, "doctor sees no service's pool, pass --workers"},
-		{"nobody said how large the pool is", []Finding{judgePool(8, 4, false)}, Warn, "as doctor's own, has 4 connections (--pool-size says another size) is too small"},
+		{"nobody said how large the pool is", []Finding{judgePool(8, 4, false)}, Warn, "without --pool-size, has 4 connections, too few"},
 		{"connections left", []Finding{judgeConnections(89, 100)}, OK, "89 of"},
 		{"hardly any connections left", []Finding{judgeConnections(90, 100)}, Warn, "max_connections = 200"},
 		{"clocks that agree", []Finding{judgeClock(-time.Second, 0)}, OK, "within 1s"},

@@ -124,6 +124,21 @@ type JSONGroup struct {
 	Reason      string    `json:"reason"` // of that letter
 }
 
+// groupOf is the filter that selects the letters of a group, and no others.
+func groupOf(g dlq.Group) Chosen {
+	c := Chosen{
+		Origin:      g.Origin,
+		Consumer:    g.Consumer,
+		Topic:       g.Topic,
+		Type:        g.Type,
+		Fingerprint: terminal.Clean(g.Fingerprint),
+	}
+	if c.Consumer != "" {
+		c.Origin = "" // only inboxes have consumers
+	}
+	return c
+}
+
 func (c *dlqGroupsCmd) Run(p *program.Program) error {
 	d, done, err := openDLQ(p)
 	if err != nil {
@@ -159,7 +174,7 @@ func (c *dlqGroupsCmd) Run(p *program.Program) error {
 	}
 	if len(groups) > 0 {
 		g := groups[0]
-		fmt.Fprintf(p.Out, "\nexample of the first group: holdfast dlq show %d\nits dead letters: holdfast dlq list --topic %s --fingerprint %s\n", g.Letter, g.Topic, terminal.Quote(terminal.Clean(g.Fingerprint)))
+		fmt.Fprintf(p.Out, "\nexample of the first group: holdfast dlq show %d\nits dead letters: holdfast dlq list %s\n", g.Letter, groupOf(g).given())
 	}
 	return nil
 }

@@ -20,7 +20,7 @@ import (
 // Acting are the flags of every change.
 type Acting struct {
 	By     string `help:"Your name. Defaults to your login name." placeholder:"NAME"`
-	Reason string `help:"Why you do it. It is kept with what was done." placeholder:"WHY"`
+	Reason string `help:"Why you do it: required, and kept with what was done." placeholder:"WHY"`
 }
 
 // checkReason requires a reason, which later readers of the letter will want.
@@ -53,14 +53,15 @@ func sayChanged(p *program.Program, n int, what, done string, dryRun bool, err e
 
 // DLQReplay is holdfast dlq replay.
 type DLQReplay struct {
-	Chosen `embed:""`
-	wide   `embed:""`
-	Acting `embed:""`
-	DryRun bool    `help:"Print how many and which, and change nothing."`
-	Limit  int     `help:"Maximum number, the oldest first. Defaults to no limit." placeholder:"N"`
-	Rate   float64 `help:"Maximum number per second. Defaults to no limit." placeholder:"N"`
-	Name   string  `help:"Name under which an interrupted replay can continue. Defaults to the filter." placeholder:"NAME"`
-	Anew   bool    `help:"Start afresh with the dead letters that are open now. Without it an interrupted replay continues."`
+	Chosen  `embed:""`
+	wide    `embed:""`
+	Acting  `embed:""`
+	Letters []int64 `arg:"" optional:"" name:"letter" help:"Ids of the dead letters, as --id."`
+	DryRun  bool    `help:"Print how many and which, and change nothing."`
+	Limit   int     `help:"Maximum number, the oldest first. Defaults to no limit." placeholder:"N"`
+	Rate    float64 `help:"Maximum number per second. Defaults to no limit." placeholder:"N"`
+	Name    string  `help:"Name under which an interrupted replay can continue. Defaults to the filter." placeholder:"NAME"`
+	Anew    bool    `help:"Start afresh with the dead letters that are open now. Without it an interrupted replay continues."`
 }
 
 // ReplayName is the name under which the same command finds an interrupted replay.
@@ -86,6 +87,7 @@ const Shown = 20
 const everyNow = 2 * time.Second
 
 func (r *DLQReplay) Run(p *program.Program) error {
+	r.ID = append(r.ID, r.Letters...)
 	if !r.DryRun {
 		if err := errors.Join(r.checkReason(), r.check(r.Chosen)); err != nil {
 			return err
@@ -113,6 +115,7 @@ func (r *DLQReplay) Run(p *program.Program) error {
 	})
 	if n == 0 && err == nil {
 		defer sayUnknown(p, r.Consumer)
+		defer sayClosed(p, d, r.ID)
 	}
 	if r.DryRun {
 		return watch.wouldBe(d, n, "replayed", r.given(), err)
@@ -141,6 +144,15 @@ func exist(ctx context.Context, d *dlq.DLQ, ids []int64) error {
 		return nil
 	}
 	return fmt.Errorf("nothing was changed: %w", errors.Join(missing...))
+}
+
+// sayClosed tells the user of a command that changed nothing which of the letters that he named are not open.
+func sayClosed(p *program.Program, d *dlq.DLQ, ids []int64) {
+	for _, id := range ids {
+		if l, err := d.Get(p.Ctx, id); err == nil && l.State != dlq.StateOpen {
+			fmt.Fprintf(p.ErrOut, "dead letter %d is not open: it is %s\n", id, l.State)
+		}
+	}
 }
 
 // watcher reports the progress of a call.

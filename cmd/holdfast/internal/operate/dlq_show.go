@@ -141,8 +141,8 @@ func (c *dlqShowCmd) Run(p *program.Program) error {
 	encrypted := cmp.Or(l.Event.Headers[wire.HeaderEncryption], "no")
 	for _, row := range [][2]any{{"dead letter", l.ID}, {"state", l.State}, {"origin", l.Origin}, {"consumer", l.Consumer}, {"reason", l.Reason}, {"fingerprint", l.Fingerprint},
 		{"holds its key", terminal.YesNo(l.Holds)}, {"event", l.Event.ID}, {"source", l.Event.Source}, {"type", l.Event.Type}, {"topic", l.Event.Topic}, {"key", l.Event.Key},
-		{"time", l.Event.Time.UTC().Format(time.RFC3339Nano)}, {"partition", l.Partition}, {"offset", l.Offset}, {"payload bytes", bytesOf(l.PayloadSize)}, {"encrypted", encrypted}, {"version", l.Version},
-		{"attempts", l.Attempts}, {"first given up", l.FirstAt.UTC().Format(time.RFC3339)}, {"last " + l.LastWas(), l.LastAt.UTC().Format(time.RFC3339)}} {
+		{"time", l.Event.Time.UTC().Format(time.RFC3339Nano)}, {"partition", placeOr(int64(l.Partition))}, {"offset", placeOr(l.Offset)}, {"payload bytes", bytesOf(l.PayloadSize)}, {"encrypted", encrypted}, {"version", l.Version},
+		{"attempts", l.Attempts}, {"first failed", l.FirstAt.UTC().Format(time.RFC3339)}, {"last " + l.LastWas(), l.LastAt.UTC().Format(time.RFC3339)}} {
 		fmt.Fprintf(w, "%v\t%s\n", row[0], terminal.Clean(fmt.Sprint(row[1])))
 	}
 	if err := w.Flush(); err != nil {
@@ -169,6 +169,14 @@ func (c *dlqShowCmd) Run(p *program.Program) error {
 		printPayload(p.Out, l.Event.Payload)
 	}
 	return nil
+}
+
+// placeOr is a partition or an offset; a dash if the event did not come from Kafka.
+func placeOr(n int64) string {
+	if n < 0 {
+		return "-"
+	}
+	return strconv.FormatInt(n, 10)
 }
 
 // size is a payload's length, -1 for a tombstone.
