@@ -65,7 +65,7 @@ grant execute on function holdfast.publish_letter, holdfast.last_errors to holdf
 grant select, insert, update, delete on holdfast.idempotency, holdfast.idempotency_step, holdfast.idempotency_request, holdfast.idempotency_expired to holdfast_web;
 grant usage on sequence holdfast.idempotency_fence to holdfast_web;
 
--- Who works on dead letters, stored, parked and scheduled events, and pauses: holdfast dlq, stored, parked, scheduled, pause, find. They delete letters by purge_letters, which
+-- Who works on dead letters, stored, parked and scheduled events, and pauses: holdfast dlq, waiting, pause, resume, find. They delete letters by purge_letters, which
 -- refuses open ones. What they did stays, signed by the database with their login and the time.
 grant select, update, insert (origin, consumer, reason, fingerprint, state, holds, event_id, source, type, topic, key, time, headers, payload, hash, version, lane, partition, "offset", place, attempts, errors, first_at, last_at) on holdfast.letter to holdfast_operator;
 grant select, insert (letter, action, by, reason, payload, hash, version, replay) on holdfast.letter_action to holdfast_operator;

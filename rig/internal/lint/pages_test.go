@@ -229,3 +229,81 @@ func TestPages_TheRunbookOfAFullDiskNamesTablesAsStatusDoes(t *testing.T) {
 		}
 	}
 }
+
+// A function that runs with its owner's rights is a way in: the page that lists them forgot one.
+func TestPages_EveryFunctionWithItsOwnersRightsIsListed(t *testing.T) {
+	text := strings.Join(strings.Fields(section(t, read(t, "docs/operations.md"), "## Roles")), " ")
+	found := 0
+	for _, body := range strings.Split(read(t, "schema.sql"), "\ncreate function holdfast.")[1:] {
+		name, _, _ := strings.Cut(body, "(")
+		head, _, _ := strings.Cut(body, "$$")
+		if !strings.Contains(head, "security definer") || strings.Contains(head, "returns trigger") {
+			continue
+		}
+		if found++; !strings.Contains(text, "`"+name+"`") {
+			t.Errorf("docs/operations.md does not name the function %s, which runs with the rights of its owner", name)
+		}
+	}
+	if found < 10 {
+		t.Errorf("only %d functions were found: the search has gone blind", found)
+	}
+}
+
+// The classes of errors have names, and a page had one that there never was.
+func TestPages_ClassesOfErrorsAreThoseOfTheCode(t *testing.T) {
+	known := map[string]bool{}
+	for _, m := range regexp.MustCompile(`(?m)^\s+\w+ +Class = "([A-Z_]+)`).FindAllStringSubmatch(read(t, "retry/class.go"), -1) {
+		known[m[1]] = true
+	}
+	if len(known) < 6 {
+		t.Fatalf("the classes are %v: the search has gone blind", known)
+	}
+	entry := section(t, read(t, "docs/operations/runbooks.md"), "### Handlers fail")
+	classes := regexp.MustCompile("`([A-Z_]{4,})`").FindAllStringSubmatch(entry, -1)
+	for _, m := range classes {
+		if !known[m[1]] {
+			t.Errorf("docs/operations/runbooks.md names the class %s, and there is none", m[1])
+		}
+	}
+	if len(classes) < 2 {
+		t.Errorf("the entry names %v: the search has gone blind", classes)
+	}
+}
+
+// Comments that operators read name commands that there are.
+func TestPages_CommandsInTheRolesExist(t *testing.T) {
+	commands := read(t, "docs/reference/cli.md")
+	listed := regexp.MustCompile(`holdfast ([a-z]+(?:, [a-z]+)*)\.`).FindAllStringSubmatch(read(t, "roles.sql"), -1)
+	if len(listed) == 0 {
+		t.Fatal("no command is named: the search has gone blind")
+	}
+	for _, m := range listed {
+		for _, name := range strings.Split(m[1], ", ") {
+			if !regexp.MustCompile(`(?m)^## holdfast ` + name + `\b`).MatchString(commands) {
+				t.Errorf("roles.sql names holdfast %s, and there is no such command", name)
+			}
+		}
+	}
+}
+
+// A stop takes as long as its parts: the sum was of a relay that takes 20 s.
+func TestPages_TheTimeOfAStopIsTheSumOfItsParts(t *testing.T) {
+	page := strings.Join(strings.Fields(read(t, "docs/guides/shutdown.md")), " ")
+	m := regexp.MustCompile(`allow (\d+) s for a consumer, then a second, (\d+) s for a relay, and (\d+) s at the end\. That is (\d+) s`).FindStringSubmatch(page)
+	if m == nil {
+		t.Fatal("docs/guides/shutdown.md has no sum: the search has gone blind")
+	}
+	var n [4]int
+	for i := range n {
+		_, _ = fmt.Sscan(m[i+1], &n[i])
+	}
+	if n[0]+1+n[1]+n[2] != n[3] {
+		t.Errorf("%v: that is not the sum", n)
+	}
+	if !strings.Contains(page, fmt.Sprintf("`relay.Config.StopTimeout`, %d s", n[1])) || !strings.Contains(page, fmt.Sprintf("`service.Service.CloseTimeout`, %d s", n[2])) {
+		t.Errorf("the parts of the sum %v are not those of the table", n)
+	}
+	if other := strings.Join(strings.Fields(read(t, "docs/guides/add-to-your-service.md")), " "); !strings.Contains(other, fmt.Sprintf("%d s with the defaults", n[3])) {
+		t.Errorf("docs/guides/add-to-your-service.md does not say %d s", n[3])
+	}
+}
