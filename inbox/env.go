@@ -1,7 +1,6 @@
 package inbox
 
 import (
-	"crypto/rand"
 	mathrand "math/rand/v2"
 	"sync/atomic"
 	"time"
@@ -12,6 +11,7 @@ import (
 	"github.com/holdfast-go/holdfast/inbox/internal/group"
 	"github.com/holdfast-go/holdfast/internal/correlation"
 	"github.com/holdfast-go/holdfast/internal/lane"
+	"github.com/holdfast-go/holdfast/internal/process"
 	"github.com/holdfast-go/holdfast/internal/quiet"
 	"github.com/holdfast-go/holdfast/internal/rights"
 )
@@ -47,7 +47,7 @@ func newEnv(pool *pgxpool.Pool, c Config) *env {
 			Consumer: c.Consumer,
 			Logger:   c.Logger,
 		},
-		node:   rand.Text(),
+		node:   process.Name(c.Consumer),
 		random: mathrand.Float64,
 		wakeup: make(chan struct{}, 1),
 		doubts: make(chan error, 1),

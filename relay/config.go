@@ -1,15 +1,13 @@
 package relay
 
 import (
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"strings"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/process"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 	"github.com/holdfast-go/holdfast/internal/wire"
 	"github.com/holdfast-go/holdfast/retry"
@@ -106,7 +104,7 @@ func (c Config) withDefaults() Config {
 		c.Schema = sqlschema.Default
 	}
 	if c.Name == "" {
-		c.Name = randomName()
+		c.Name = process.Name("relay")
 	}
 	for _, d := range []struct {
 		field    *time.Duration
@@ -180,14 +178,4 @@ func (c Config) validate() error {
 		problems = append(problems, err)
 	}
 	return errors.Join(problems...)
-}
-
-func randomName() string {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "relay"
-	}
-	var b [4]byte
-	rand.Read(b[:]) // never fails: crypto/rand
-	return fmt.Sprintf("%.200s/%d/%s", host, os.Getpid(), hex.EncodeToString(b[:]))
 }
