@@ -24,13 +24,14 @@ type Idle struct {
 	// Schema is the Postgres schema that holdfast.Migrate created. Defaults to "holdfast".
 	Schema string
 
-	// Consumers are the consumers that must be idle. Defaults to all that have stored events.
+	// Consumers are the consumers that must be idle. One that the database does not know is: check the spelling. Defaults to all that have
+	// stored events.
 	Consumers []string
 
 	// Topics are topics that all of Consumers read in this test. Every event of them in the log must have reached each
 	// consumer, so that none is still on its way through Kafka. An event has reached a consumer when that has settled
 	// or stored it. An event type that a running consumer does not handle is not waited for. Both sides must use one
-	// database. Defaults to none: then WaitIdle knows nothing about events in Kafka.
+	// database. A topic of which the log has no event is idle. Defaults to none: then WaitIdle knows nothing about events in Kafka.
 	Topics []string
 
 	// NoRelay excludes the producer's side: the log, the relay's parked events and scheduled events. Use it to test a consumer that
