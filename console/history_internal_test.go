@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"math/rand/v2"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -14,6 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/state"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/seed"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
@@ -92,24 +95,87 @@ func TestHistory_AChartHasTheHourAndItsGaps(t *testing.T) {
 	if c := reset.perSecond("written", written); len(c.Lines) != 2 || c.Most != "7.0" {
 		t.Errorf("an hour in which counting began again is %+v", c)
 	}
-	if c := broken.level("age", func(sample) float64 { return 1 }, ageText); len(c.Lines) != 2 {
+	if c := broken.level("age", func(sample) level { return levelOf(1) }, ageText); len(c.Lines) != 2 {
 		t.Errorf("a level is drawn through a time when nobody looked: %+v", c)
 	}
 	if c := (history{{at: 5}}).perSecond("written", written); len(c.Lines) != 0 || c.Says != "" {
 		t.Errorf("one sample is drawn as %+v", c)
 	}
-	unknown := history{{at: 0, lag: 3}, {at: 60, lag: 5}, {at: 90, lag: -1}}.level("lag", func(s sample) float64 {
-		if s.lag < 0 {
-			return math.NaN()
-		}
-		return float64(s.lag)
-	}, rateText)
+	lag := func(s sample) level { return s.lag }
+	unknown := history{{at: 0, lag: levelOf(3)}, {at: 60, lag: levelOf(5)}, {at: 90, lag: levelOf(math.NaN())}}.level("lag", lag, rateText)
 	if unknown.Says != "lag over the last hour: now not known, at most 5.0" {
 		t.Errorf("a lag that is not known now is %+v", unknown)
 	}
-	level := history{{at: 0, unpublished: 3}, {at: 60, unpublished: 90}}.level("age", func(s sample) float64 { return s.unpublished }, ageText)
-	if len(level.Lines) != 1 || level.Lines[0] != "117,29.0 118,14.5 119,0.0" || level.Says != "age over the last hour: now 90s, at most 90s" {
-		t.Errorf("a level is %+v", level)
+	rises := history{{at: 0, lag: levelOf(3)}, {at: 60, lag: levelOf(90)}}.level("age", lag, ageText)
+	if len(rises.Lines) != 1 || rises.Lines[0] != "117,29.0 118,14.5 119,0.0" || rises.Says != "age over the last hour: now 90s, at most 90s" {
+		t.Errorf("a level is %+v", rises)
+	}
+}
+
+// Ten seconds in which much was written are the highest point of the chart for an hour, wherever its half minutes begin and however many
+// samples came after. A mean over half a minute was a third of it, and another one at each look.
+func TestHistory_TheHighestOfTheHourIsThatOfASample(t *testing.T) {
+	t.Parallel()
+	h := history{{at: 0}, {at: 10, written: 1200, lag: levelOf(29599)}}
+	for at := 15.0; at < 3610; at += 5 {
+		h = h.add(sample{at: at, written: 1200})
+		if got := h.perSecond("written", written); got.Most != "120" || len(got.Lines) > 0 && !strings.Contains(got.Lines[0], ",0.0") {
+			t.Fatalf("after %v s the highest is %s a second, and its line %v", at, got.Most, got.Lines)
+		}
+		if got := h.level("lag", func(s sample) level { return s.lag }, rateText).Most; got != "29599" {
+			t.Fatalf("after %v s the highest lag is %s", at, got)
+		}
+	}
+	h = h.add(sample{at: 3610, written: 1200})
+	if got := h.perSecond("written", written).Most; got != "0.0" {
+		t.Errorf("after an hour the highest is still %s a second", got)
+	}
+	// Two looks in a moment are one sample of the counters. Both levels were shown.
+	h = history{}.add(sample{at: 0, lag: levelOf(5)}).add(sample{at: 2, lag: levelOf(70)}).add(sample{at: 3, lag: levelOf(1)})
+	if got := h.level("lag", func(s sample) level { return s.lag }, rateText); len(h) != 1 || got.Most != "70" || h[0].lag.now != 1 {
+		t.Errorf("of three looks in 3 s there are %d samples, the last lag is %v and the highest %s", len(h), h[0].lag.now, got.Most)
+	}
+}
+
+// Whatever happens, no figure that a page has shown within the hour is above what it calls the highest of that hour.
+func TestHistory_NothingShownInTheHourWasHigher(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(seed.New(t), 0))
+	number := func(text string) float64 {
+		n, err := strconv.ParseFloat(text, 64)
+		if err != nil {
+			return math.NaN() // "–"
+		}
+		return n
+	}
+	type seen struct{ at, rate, lag float64 }
+	for range 20 {
+		var h history
+		var shown []seen
+		at, counted := 0.0, int64(0)
+		for range 400 {
+			at += []float64{1, 3, 5, 10, 30, 44, 100, 500}[random.IntN(8)] * (0.5 + random.Float64())
+			if counted += int64(random.ExpFloat64() * 2000); random.IntN(50) == 0 {
+				counted = 0
+			}
+			lag := math.NaN()
+			if random.IntN(20) > 0 {
+				lag = math.Floor(random.ExpFloat64() * 1000)
+			}
+			h = h.add(sample{at: at, written: counted, lag: levelOf(lag)})
+			shown = append(shown, seen{h[len(h)-1].at, number(h.rate(written)), lag})
+			rate, level := h.perSecond("written", written), h.level("lag", func(s sample) level { return s.lag }, func(n float64) string { return fmt.Sprint(n) })
+			for _, was := range shown {
+				if h[len(h)-1].at-was.at < remembered.Seconds() && (was.rate > number(rate.Most) || was.lag > number(level.Most)) {
+					t.Fatalf("at %v a page showed %v a second and a lag of %v. At %v the highest are %s and %s", was.at, was.rate, was.lag, at, rate.Most, level.Most)
+				}
+			}
+			for _, line := range append(rate.Lines, level.Lines...) {
+				if strings.Contains(line, "-") || strings.Contains(line, "N") {
+					t.Fatalf("the line leaves the chart: %s", line)
+				}
+			}
+		}
 	}
 }
 
@@ -143,7 +209,7 @@ func TestHistory_ASampleIsWhatWasCounted(t *testing.T) {
 		now = read()
 		return now.written >= before.written+5 && now.recorded >= before.recorded+1
 	})
-	if now.at <= before.at || now.written != before.written+5 || now.recorded != before.recorded+1 || now.letters != before.letters || now.positions["billing"] != 7 || now.unpublished != 7 || now.lag != 12 {
+	if now.at <= before.at || now.written != before.written+5 || now.recorded != before.recorded+1 || now.letters != before.letters || now.positions["billing"] != 7 || now.unpublished != levelOf(7) || now.lag != levelOf(12) {
 		t.Errorf("before %+v, now %+v", before, now)
 	}
 }

@@ -133,11 +133,11 @@ func readSample(ctx context.Context, r state.Reader, p *overviewPage) (sample, e
 		recorded:    w.Recorded,
 		letters:     w.Letters,
 		positions:   map[string]int64{},
-		unpublished: p.Backlog.Oldest,
-		lag:         -1,
+		unpublished: levelOf(p.Backlog.Oldest),
+		lag:         levelOf(math.NaN()),
 	}
 	if p.LagKnown {
-		s.lag = p.Lag
+		s.lag = levelOf(float64(p.Lag))
 	}
 	consumers, err := r.Progress(ctx)
 	for _, of := range consumers {
@@ -152,13 +152,8 @@ func (p *overviewPage) draw() {
 	p.Written = figure{h.rate(written), h.perSecond("written", written)}
 	p.Recorded = figure{h.rate(recorded), h.perSecond("recorded", recorded)}
 	p.Dead = figure{h.rate(letters), h.perSecond("dead letters", letters)}
-	p.Unpublished = h.level("age of the oldest unpublished event", func(s sample) float64 { return s.unpublished }, ageText)
-	p.Lagging = h.level("lag", func(s sample) float64 {
-		if s.lag < 0 {
-			return math.NaN()
-		}
-		return float64(s.lag)
-	}, func(n float64) string { return fmt.Sprintf("%.0f", n) })
+	p.Unpublished = h.level("age of the oldest unpublished event", func(s sample) level { return s.unpublished }, ageText)
+	p.Lagging = h.level("lag", func(s sample) level { return s.lag }, func(n float64) string { return fmt.Sprintf("%.0f", n) })
 	for i := range p.Rows {
 		p.Rows[i].Rate = h.rate(position(p.Rows[i].Name()))
 	}
