@@ -133,6 +133,7 @@ func New(pool *pgxpool.Pool, c Config) (*Console, error) {
 		"listed":        c.listed,
 		"letterquery":   func(f map[string]string) template.URL { return queryFor(letterFields, f) },
 		"waitquery":     func(f map[string]string) template.URL { return queryFor(waitFields, f) },
+		"groupquery":    groupQuery,
 		"letterhidden":  func() []string { return []string{"origin", "source", "event", "fingerprint"} },
 		"whys":          func() []waiting.Why { return waiting.Whys },
 	}).ParseFS(pageFiles, "pages/*.html"))

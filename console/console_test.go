@@ -617,6 +617,7 @@ func TestConsole_WhatWaitsInAConsumerIsListedAndChanged(t *testing.T) {
 		t.Errorf("the heads are\n%s", heads)
 	}
 	wantIn(t, user.get(200, "/waiting?consumer=mail&heads=yes"), "heads=yes")
+	wantIn(t, user.get(200, "/waiting/list?origin=inbox"), `<a href="/ops/holdfast/waiting?origin=inbox">Choose a consumer, to retry, give up or discard what waits in it</a>`)
 	form := url.Values{}
 	for _, field := range anyField.FindAllStringSubmatch(user.get(200, "/waiting/list?consumer=mail&heads=yes&why=failed"), -1) { // the form of the page has all of its filter
 		form.Set(field[1], html.UnescapeString(field[2]))
@@ -656,8 +657,18 @@ func TestConsole_WhatWaitsInRelaysIsListedAndChanged(t *testing.T) {
 	wantIn(t, user.get(200, "/waiting"), "Nothing waits.")
 	b.parked(t)
 	wantIn(t, user.get(200, "/waiting?origin=relay"), "gone", "topic", "behind-event")
-	wantIn(t, user.get(200, "/waiting/list?origin=relay&topic=gone&why=topic"), ">p1<", `href="/ops/holdfast/waiting/list?origin=relay&amp;topic=gone"`)
-	wantIn(t, user.get(200, "/waiting/list?origin=relay"), ">p1<", ">p2<", "or the relays and a topic")
+	wantIn(t, user.get(200, "/waiting/list?origin=relay&topic=gone&why=topic"), ">p1<", `<a href="/ops/holdfast/waiting/list?origin=relay&amp;topic=gone">Show everything of topic gone in relays, to retry, redirect, give up or discard it</a>`)
+	// From the group on, and from a list of anything, links lead to where something can be done.
+	for path, want := range map[string]string{
+		"/waiting":                                        `<a href="/ops/holdfast/waiting/list?origin=relay&amp;topic=gone">1</a>`,
+		"/waiting?key=k&type=order.placed":                `<a href="/ops/holdfast/waiting/list?key=k&amp;origin=relay&amp;topic=gone&amp;type=order.placed">1</a>`,
+		"/waiting/list?origin=relay":                      `<a href="/ops/holdfast/waiting?origin=relay">Choose a topic in relays, to retry, redirect, give up or discard what waits of it</a>`,
+		"/waiting/list?type=order.placed":                 `<a href="/ops/holdfast/waiting?type=order.placed">Choose a consumer, or a topic in relays, to change what waits there</a>`,
+		"/waiting/list?topic=gone&key=k&why=topic":        `<a href="/ops/holdfast/waiting/list?key=k&amp;origin=relay&amp;topic=gone">Show everything of key k of topic gone in relays, to retry, redirect, give up or discard it</a>`,
+		"/waiting/list?origin=relay&topic=gone&heads=yes": ">Show everything of topic gone in relays, ",
+	} {
+		wantIn(t, user.get(200, path), want)
+	}
 	page := user.get(200, "/waiting/list?origin=relay&topic=gone")
 	wantIn(t, page, ">p1<", ">p2<", "Redirect to", "All of this filter: in the relays, topic gone")
 	form := url.Values{"token": {user.token(page)}, "does": {"retry"}, "origin": {"relay"}, "topic": {"gone"}, "reason": {"it is back"}}
@@ -697,7 +708,8 @@ func TestConsole_ScheduledEventsAreListedAndCancelled(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	wantIn(t, user.get(200, "/waiting/list?why=scheduled"), ">s1<", ">s3<", "in 5h", "or what is scheduled of a topic or a key")
+	wantIn(t, user.get(200, "/waiting/list?why=scheduled"), ">s1<", ">s3<", "in 5h", `<a href="/ops/holdfast/waiting?why=scheduled">Choose a topic, to cancel what is scheduled of it</a>`)
+	wantIn(t, user.get(200, "/waiting?why=scheduled"), `<a href="/ops/holdfast/waiting/list?origin=relay&amp;topic=orders&amp;why=scheduled">2</a>`)
 	page := user.get(200, "/waiting/list?why=scheduled&topic=orders")
 	wantIn(t, page, ">s1<", ">s2<", "All of this filter: topic orders, why scheduled")
 	if strings.Contains(page, ">s3<") {

@@ -3,6 +3,7 @@ package console
 import (
 	"cmp"
 	"context"
+	"html/template"
 	"maps"
 	"net/http"
 	"slices"
@@ -72,6 +73,14 @@ type waitingPage struct {
 	More      bool
 	Does      []string // what can be done with all that the filter selects
 	Redirects bool
+	Instead   *instead // where something can be done with them if not here; nil if it can, or nothing is there
+}
+
+// instead is a link to a page on which something can be done, and says what.
+type instead struct {
+	Path  string
+	Query template.URL
+	Says  string
 }
 
 const waitingPerPage = 200
@@ -90,6 +99,9 @@ func (c *Console) waitingList(v *visit) (answer, error) {
 		return answer{}, err
 	}
 	p.More = len(p.Events) == waitingPerPage
+	if len(p.Does) == 0 && len(p.Events) > 0 {
+		p.Instead = insteadOf(p.Filter, p.Events)
+	}
 	p.Names, err = c.names(v.Context())
 	return answer{page: "waiting", title: "Waiting events: " + p.Words, every: 10, data: p}, err
 }
@@ -114,6 +126,39 @@ func waitingActions(filter map[string]string) []string {
 		return []string{"retry", "give-up", "redirect", "discard"}
 	}
 	return nil
+}
+
+// insteadOf is where something can be done with events that a filter has selected, which allows no change.
+func insteadOf(filter map[string]string, events []waiting.Event) *instead {
+	f := waitFilter(filter)
+	inRelay := func(e waiting.Event) bool { return e.Origin == dlq.OriginRelay && e.Why != waiting.Scheduled }
+	switch {
+	case f.Why == waiting.Scheduled:
+		return &instead{"/waiting", queryFor(waitFields, filter), "Choose a topic, to cancel what is scheduled of it"}
+	case f.Consumer == "" && f.Topic != "" && slices.ContainsFunc(events, inRelay):
+		what := "topic " + f.Topic
+		if f.Key != "" {
+			what = "key " + f.Key + " of " + what
+		}
+		return &instead{"/waiting/list", template.URL(queryOf("origin", dlq.OriginRelay, "topic", f.Topic, "key", f.Key)), // it is encoded
+			"Show everything of " + what + " in relays, to retry, redirect, give up or discard it"}
+	case f.Origin == dlq.OriginRelay:
+		return &instead{"/waiting", queryFor(waitFields, filter), "Choose a topic in relays, to retry, redirect, give up or discard what waits of it"}
+	case f.Origin == dlq.OriginInbox:
+		return &instead{"/waiting", queryFor(waitFields, filter), "Choose a consumer, to retry, give up or discard what waits in it"}
+	}
+	return &instead{"/waiting", queryFor(waitFields, filter), "Choose a consumer, or a topic in relays, to change what waits there"}
+}
+
+// groupQuery is the query of the list of a group, with all of the filter that selected it. In relays changes are of a whole topic, or of a
+// key of it, so there the list has what waits for other reasons too, and so it has in a consumer of what waits for nothing.
+func groupQuery(g waiting.Group, filter map[string]string) template.URL {
+	list := maps.Clone(filter)
+	list["origin"], list["consumer"], list["topic"], list["why"] = g.Origin, g.Consumer, g.Topic, string(g.Why)
+	if g.Origin == dlq.OriginRelay && g.Why != waiting.Scheduled {
+		delete(list, "why")
+	}
+	return queryFor(waitFields, list)
 }
 
 // cancelled is a filter as a cancel takes it.
