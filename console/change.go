@@ -62,11 +62,14 @@ func (ch change) Many() string {
 	return fmt.Sprint(ch.Count, " ", plural(ch.Count, ch.Things, ch.Things+"s"))
 }
 
+// longestReason is how many bytes a reason may have.
+const longestReason = 1000
+
 // carryOut counts what a change would do, or does it if the form says so. do tells how far it is, of how many.
 func (c *Console) carryOut(v *visit, ch change, count func(context.Context) (int, error), do func(context.Context, func(done, of int)) (int, error)) (answer, error) {
 	ch.Reason = strings.TrimSpace(v.PostForm.Get("reason"))
-	if ch.Reason == "" || len(ch.Reason) > 1000 {
-		return answer{}, refusal{http.StatusUnprocessableEntity, fmt.Sprintf("the reason has %d bytes: it must have 1 to 1000. It is kept with what you do", len(ch.Reason))}
+	if ch.Reason == "" || len(ch.Reason) > longestReason {
+		return answer{}, refusal{http.StatusUnprocessableEntity, fmt.Sprintf("the reason has %d bytes: it must have 1 to %d. It is kept with what you do", len(ch.Reason), longestReason)}
 	}
 	if v.PostForm.Get("sure") == "" {
 		n, err := count(v.Context())

@@ -2,6 +2,7 @@ package console
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"embed"
@@ -156,6 +157,7 @@ func (c *Console) routes() http.Handler {
 	mux.Handle("GET /letters", c.page(c.letterGroups))
 	mux.Handle("GET /letters/list", c.page(c.letterList))
 	mux.Handle("GET /letters/{id}", c.page(c.letter))
+	mux.Handle("GET /letters/{id}/edit", c.page(c.unedited))
 	mux.Handle("GET /waiting", c.page(c.waitingGroups))
 	mux.Handle("GET /waiting/list", c.page(c.waitingList))
 	mux.Handle("GET /paused", c.page(c.paused))
@@ -180,6 +182,7 @@ type visit struct {
 type answer struct {
 	page   string // the file below pages without .html
 	title  string
+	status int     // of HTTP; 0 for that of a page that was found
 	every  int     // seconds, after which the browser asks for it again; 0 for a page that stays as it is
 	counts *counts // those that the page has read; nil for none
 	data   any
@@ -234,7 +237,7 @@ func (c *Console) page(make func(*visit) (answer, error)) http.Handler {
 			http.Redirect(w, r, c.c.Prefix+a.to, http.StatusSeeOther)
 			return
 		}
-		c.render(w, v, http.StatusOK, a)
+		c.render(w, v, cmp.Or(a.status, http.StatusOK), a)
 	})
 }
 

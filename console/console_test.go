@@ -523,7 +523,7 @@ func TestConsole_AnEditIsCheckedByTheConsumerThatWillGetIt(t *testing.T) {
 	page := user.get(200, path)
 	wantIn(t, page, `name="raw"`)
 	edit := url.Values{"token": {user.token(page)}, "version": {"1"}, "payload": {`{"amount":"2"}`}, "reason": {"a wrong amount"}}
-	wantIn(t, user.post(422, path+"/edit", edit), "consumer billing could not read the new payload: ", "field &#34;Amount&#34;: a string where an int is wanted", "tick the box")
+	wantIn(t, user.post(422, path+"/edit", edit), "consumer billing could not read the new payload: ", "field &#34;Amount&#34;: a string where an int is wanted", "tick the box", `<details id="edit" open>`, "&#34;amount&#34;:&#34;2&#34;", `value="a wrong amount"`)
 	edit.Set("payload", `{"amount":`)
 	wantIn(t, user.post(422, path+"/edit", edit), "is not JSON")
 	edit.Set("payload", `{"amount":"2"}`)
@@ -563,14 +563,29 @@ func TestConsole_LettersAreReadEditedReplayedAndDiscarded(t *testing.T) {
 	if got := pgtest.Count(t, b.Pool, `select count(*) from holdfast.letter where id = $1 and convert_from(payload, 'UTF8') = '{"amount":2,"to":"shop"}'`, first); got != 1 {
 		t.Error("the payload is not as it was edited")
 	}
-	wantIn(t, user.post(409, path+"/edit", edit), "somebody edited it meanwhile")
+	wantIn(t, user.post(409, path+"/edit", edit), "it was edited since: it is at version 2, and you edited version 1")
 	broken := url.Values{"token": edit["token"], "version": {"2"}, "payload": {"{\r\n  \"amount\": 2,\r\n}"}, "reason": {"typed in haste"}}
-	wantIn(t, user.post(422, path+"/edit", broken), "is not JSON: line 3, column 1: invalid character")
-	wantIn(t, user.get(200, path), "version 2", `name="raw"`)
+	// One that is refused is there again, as it was typed, with what is wrong with it.
+	refused := user.post(422, path+"/edit", broken)
+	wantIn(t, refused, "<title>Not saved: Dead letter ", `<details id="edit" open>`, `role="alert" id="unsaved">It is not saved: `, "is not JSON: line 3, column 1: invalid character", "tick the box",
+		">\n{\n  &#34;amount&#34;: 2,\n}</textarea>", `name="reason" value="typed in haste"`, `name="version" value="2"`)
+	if strings.Contains(refused, "data-every") {
+		t.Error("a refresh would take away what was typed")
+	}
+	wantIn(t, user.get(200, path), "version 2", `name="raw"`, `<details id="edit"><summary>`, `name="reason" required`)
+	wantIn(t, user.get(200, path+"/edit"), fmt.Sprint("<title>Dead letter ", first), `<details id="edit"><summary>`) // loaded again, without a form
+	user.get(404, "/letters/x/edit")
 	broken.Set("raw", "yes")
 	wantIn(t, user.post(200, path+"/edit", broken), "version 3", "typed in haste")
 	edit.Set("reason", " ")
-	wantIn(t, user.post(422, path+"/edit", edit), "the reason is empty")
+	user.post(409, path+"/edit", edit) // an editor that is shown again has the version of now, so what is older is refused first
+	edit.Set("version", "3")
+	wantIn(t, user.post(422, path+"/edit", edit), "the reason has 0 bytes: it must have 1 to 1000. It is kept with the edit", "&#34;amount&#34;: 2,\n  &#34;to&#34;")
+	edit.Set("reason", strings.Repeat("r", 1001))
+	wantIn(t, user.post(422, path+"/edit", edit), "the reason has 1001 bytes")
+	pgtest.Exec(t, b.Pool, "update holdfast.letter set state = 'discarded' where id = $1", first)
+	wantIn(t, user.post(409, path+"/edit", url.Values{"token": edit["token"], "version": {"3"}, "payload": {"{"}, "reason": {""}}), "it is discarded") // it has no editor
+	pgtest.Exec(t, b.Pool, "update holdfast.letter set state = 'open' where id = $1", first)
 
 	// A replay asks first, and tells how many.
 	form := url.Values{"token": edit["token"], "does": {"replay"}, "ids": {fmt.Sprint(first)}, "reason": {"the amount is right"}}
@@ -600,6 +615,28 @@ func TestConsole_LettersAreReadEditedReplayedAndDiscarded(t *testing.T) {
 	page = user.post(200, "/letters", url.Values{"token": edit["token"], "does": {"discard"}, "which": {"all"}, "consumer": {"billing"}, "state": {"any"}, "reason": {"only what is open"}})
 	wantIn(t, page, "<h1>Discard 1 dead letter?</h1>", "consumer billing")
 	wantIn(t, user.get(200, "/letters/list?state=any"), "discarded", "replaying")
+}
+
+func TestConsole_ALetterSaysWhenItFailedAndWhereItWasRead(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	user := b.browser(t)
+	path := fmt.Sprint("/letters/", b.letter(t, "e1", "{}"))
+	for _, c := range []struct {
+		set, says string
+	}{
+		{`partition = null, "offset" = null`, ""},
+		{`partition = -1, "offset" = -1`, ""},
+		{`partition = 0, "offset" = -1`, ""},
+		{`partition = 0, "offset" = 0`, "<dt>Partition, offset</dt><dd>0, 0</dd>"},
+	} {
+		pgtest.Exec(t, b.Pool, `update holdfast.letter set first_at = '2026-01-02 03:04:05Z', last_at = '2026-01-02 06:07:08Z', `+c.set)
+		page := user.get(200, path)
+		wantIn(t, page, "<dd>2, first failed 2026-01-02 03:04:05 UTC, last given up 2026-01-02 06:07:08 UTC</dd>", c.says)
+		if c.says == "" && strings.Contains(page, "Partition, offset") {
+			t.Errorf("%s: it was read from a partition\n%s", c.set, page)
+		}
+	}
 }
 
 func TestConsole_WhatWaitsInAConsumerIsListedAndChanged(t *testing.T) {

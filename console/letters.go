@@ -171,10 +171,14 @@ type version struct {
 	Changed []line // nil if it cannot be shown line by line
 }
 
+// unsaved is an edit that was refused, as it was typed.
+type unsaved struct{ Why, Text, Reason string }
+
 type letterPage struct {
 	dlq.Letter
 	Payload   payload
 	Editor    editor
+	Unsaved   *unsaved // nil if no edit was refused
 	Errors    []string
 	Headers   map[string]string
 	Actions   []version
@@ -209,8 +213,14 @@ func (c *Console) letter(v *visit) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
+	return c.letterOf(v, l, nil)
+}
+
+// letterOf is the page of a letter. One with an edit that was refused stays as it is: a refresh would ask for the page without it.
+func (c *Console) letterOf(v *visit, l dlq.Letter, refused *unsaved) (answer, error) {
 	p := letterPage{
 		Letter:  l,
+		Unsaved: refused,
 		Open:    l.State == dlq.StateOpen,
 		Checked: l.IsJSON() || l.Origin == dlq.OriginInbox && c.c.CheckFuncs[l.Consumer] != nil,
 		May:     v.User.MayChange,
@@ -222,7 +232,7 @@ func (c *Console) letter(v *visit) (answer, error) {
 		}
 		p.Errors = append(p.Errors, text)
 	}
-	actions, err := c.dlq.Actions(v.Context(), id)
+	actions, err := c.dlq.Actions(v.Context(), l.ID)
 	if err != nil {
 		return answer{}, err
 	}
@@ -230,6 +240,9 @@ func (c *Console) letter(v *visit) (answer, error) {
 	if p.Sees {
 		p.Payload, p.Headers = now, l.Event.Headers
 		p.Editor = editorOf(l.Event.Payload)
+	}
+	if refused != nil {
+		p.Editor.Text = refused.Text
 	}
 	after := now
 	p.Actions = make([]version, len(actions))
@@ -244,7 +257,11 @@ func (c *Console) letter(v *visit) (answer, error) {
 		}
 		after = before
 	}
-	return answer{page: "letter", title: fmt.Sprint("Dead letter ", id), every: 10, data: p}, nil
+	a := answer{page: "letter", title: fmt.Sprint("Dead letter ", l.ID), every: 10, data: p}
+	if refused != nil {
+		a.title, a.every, a.status = "Not saved: "+a.title, 0, http.StatusUnprocessableEntity
+	}
+	return a, nil
 }
 
 func idOf(v *visit) (int64, error) {
@@ -334,7 +351,8 @@ func idsOf(v *visit) (ids []int64, err error) {
 	return ids, nil
 }
 
-// editLetter gives a letter a new payload, without asking a second time: the old one is kept.
+// editLetter gives a letter a new payload, without asking a second time: the old one is kept. What is wrong with an edit is said above the
+// editor, which has what was typed.
 func (c *Console) editLetter(v *visit) (answer, error) {
 	id, err := idOf(v)
 	if err != nil {
@@ -343,14 +361,11 @@ func (c *Console) editLetter(v *visit) (answer, error) {
 	if !v.User.SeesPayload {
 		return answer{}, refusal{http.StatusForbidden, "you may not see payloads, so you cannot edit one"}
 	}
-	reason := strings.TrimSpace(v.PostForm.Get("reason"))
-	if reason == "" {
-		return answer{}, refusal{http.StatusUnprocessableEntity, "the reason is empty: it is kept with the edit"}
-	}
 	l, err := c.dlq.Get(v.Context(), id)
 	if err != nil {
 		return answer{}, err
 	}
+	// The version first: an editor that is shown again has the letter's version, and so must have begun with it.
 	if v.PostForm.Get("version") != strconv.Itoa(l.Version) {
 		return answer{}, refusal{http.StatusConflict, fmt.Sprintf("it was edited since: it is at version %d, and you edited version %s. Load it again", l.Version, v.PostForm.Get("version"))}
 	}
@@ -358,12 +373,25 @@ func (c *Console) editLetter(v *visit) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	if err := c.check(v.Context(), l, payload); err != nil && v.PostForm.Get("raw") == "" {
-		return answer{}, refusal{http.StatusUnprocessableEntity, err.Error() + ". Go back and correct it, or tick the box that stores it as it is"}
+	reason := strings.TrimSpace(v.PostForm.Get("reason"))
+	why := ""
+	if n := len(reason); n == 0 || n > longestReason {
+		why = fmt.Sprintf("the reason has %d bytes: it must have 1 to %d. It is kept with the edit", n, longestReason)
+	} else if err := c.check(v.Context(), l, payload); err != nil && v.PostForm.Get("raw") == "" {
+		why = err.Error() + ". Correct it, or tick the box that stores it as it is"
+	}
+	if why != "" && l.State == dlq.StateOpen { // else it has no editor, and Edit says so
+		return c.letterOf(v, l, &unsaved{why, strings.ReplaceAll(v.PostForm.Get("payload"), "\r\n", "\n"), v.PostForm.Get("reason")})
 	}
 	if err := c.dlq.Edit(v.Context(), id, payload, v.User.Name, reason); err != nil {
 		return answer{}, err
 	}
 	c.c.Logger.Info("console change", "user", v.User.Name, "does", "edit", "letter", id, "reason", reason)
 	return answer{to: fmt.Sprintf("/letters/%d", id)}, nil
+}
+
+// unedited leads from the address of an edit to its letter: a browser that loads it again, or goes back to it, has no edit to send.
+func (c *Console) unedited(v *visit) (answer, error) {
+	id, err := idOf(v)
+	return answer{to: fmt.Sprintf("/letters/%d", id)}, err
 }
