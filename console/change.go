@@ -20,17 +20,18 @@ type deed struct {
 	Doing string // "Giving up"
 	Done  string // "Gave up"
 	Ends  bool   // what it is done to comes back only if somebody replays it, or never: its button is red
+	Light bool   // nothing is lost by doing it unasked: when the user is asked, its button has the focus
 }
 
 var deeds = []deed{
-	{"replay", "Replay", "Replaying", "Started the replay of", false},
-	{"retry", "Retry", "Retrying", "Asked for a retry of", false},
-	{"redirect", "Redirect", "Redirecting", "Redirected", false},
-	{"pause", "Pause", "Pausing", "Paused", false},
-	{"resume", "Resume", "Resuming", "Resumed", false},
-	{"give-up", "Give up", "Giving up", "Gave up", true},
-	{"discard", "Discard", "Discarding", "Discarded", true},
-	{"cancel", "Cancel", "Cancelling", "Cancelled", true},
+	{"replay", "Replay", "Replaying", "Started the replay of", false, true},
+	{"retry", "Retry", "Retrying", "Asked for a retry of", false, true},
+	{"redirect", "Redirect", "Redirecting", "Redirected", false, false},
+	{"pause", "Pause", "Pausing", "Paused", false, true},
+	{"resume", "Resume", "Resuming", "Resumed", false, true},
+	{"give-up", "Give up", "Giving up", "Gave up", true, false},
+	{"discard", "Discard", "Discarding", "Discarded", true, false},
+	{"cancel", "Cancel", "Cancelling", "Cancelled", true, false},
 }
 
 // deedOf is the deed of that name, which is in the list.

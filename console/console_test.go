@@ -617,6 +617,43 @@ func TestConsole_LettersAreReadEditedReplayedAndDiscarded(t *testing.T) {
 	wantIn(t, user.get(200, "/letters/list?state=any"), "discarded", "replaying")
 }
 
+// Enter after Enter does nothing that cannot be undone.
+func TestConsole_TwoEntersEndNothing(t *testing.T) {
+	skip.InShort(t, "it takes 3 s beside the others")
+	t.Parallel()
+	b := setup(t, nil)
+	id := b.letter(t, "e1", "{}")
+	b.stored(t)
+	b.parked(t)
+	pgtest.Exec(t, b.Pool, "insert into holdfast.scheduled (lane, due_at, id, source, type, topic, key, time) values (0, now() + interval '1 hour', 'd1', 'shop', 'x', 'bills', 'k', now())")
+	pgtest.Exec(t, b.Pool, "insert into holdfast.pause (consumer, topic, key, by, reason) values ('mail', '', '', 'ann', 'r')")
+	user := b.browser(t)
+	token := user.token(user.get(200, fmt.Sprint("/letters/", id)))
+	focus := regexp.MustCompile(`<(\w+)[^>]* autofocus>`)
+	for _, c := range []struct {
+		does, path, on string
+		of             url.Values
+	}{
+		{"replay", "/letters", "button", url.Values{"ids": {fmt.Sprint(id)}}},
+		{"discard", "/letters", "a", url.Values{"ids": {fmt.Sprint(id)}}},
+		{"retry", "/waiting", "button", url.Values{"consumer": {"mail"}}},
+		{"give-up", "/waiting", "a", url.Values{"origin": {"relay"}, "topic": {"gone"}}},
+		{"discard", "/waiting", "a", url.Values{"consumer": {"mail"}}},
+		{"redirect", "/waiting", "a", url.Values{"origin": {"relay"}, "topic": {"gone"}, "to": {"orders"}}},
+		{"cancel", "/waiting", "a", url.Values{"topic": {"bills"}}},
+		{"pause", "/paused", "button", url.Values{"topic": {"orders"}}},
+		{"resume", "/paused", "button", url.Values{"consumer": {"mail"}}},
+	} {
+		c.of.Set("token", token)
+		c.of.Set("does", c.does)
+		c.of.Set("reason", "r")
+		page := user.post(200, c.path, c.of)
+		if found := focus.FindAllStringSubmatch(page, -1); len(found) != 1 || found[0][1] != c.on {
+			t.Errorf("%s: the focus is on %q, want one %s\n%s", c.does, found, c.on, page)
+		}
+	}
+}
+
 func TestConsole_ALetterSaysWhenItFailedAndWhereItWasRead(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)

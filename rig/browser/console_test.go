@@ -41,6 +41,16 @@ func TestConsole_FromAnIdToAReplayByKeyboard(t *testing.T) {
 	if n := pgtest.Count(t, b.Pool, "select count(*) from holdfast.letter_action where action = 'replay' and by = 'ann' and reason = 'the bank is open'"); n != 1 {
 		t.Errorf("%d replays are recorded, want 1", n)
 	}
+
+	// A discard cannot be undone: the same keys lead back, and only a key of its own does it.
+	other := b.letter("order-2", "", "the bank is closed", `{}`)
+	b.open(pathOf(other))
+	b.do("ask for a discard", chromedp.SendKeys(`input[name="reason"]`, "test orders"), chromedp.Click(`button[value="discard"]`), chromedp.WaitVisible("button.sure"))
+	b.is("the way back has the focus", `document.activeElement.textContent === "Do nothing"`)
+	b.do("press Enter", chromedp.KeyEvent(kb.Enter), chromedp.WaitNotPresent("button.sure"), chromedp.WaitVisible("#act fieldset"))
+	if n := b.letters("discarded"); n != 0 {
+		t.Errorf("%d letters are discarded", n)
+	}
 	b.open("/")
 	b.do("the first key of the keyboard", chromedp.KeyEvent(kb.Tab))
 	b.is("it leads past the header", `document.activeElement.textContent === "Skip to the content"`)
