@@ -37,7 +37,7 @@ var staticFiles embed.FS
 type User struct {
 	Name        string // kept with what the user does. Required
 	MayChange   bool   // replay, edit, discard, give up, redirect, retry, cancel, pause, resume
-	SeesPayload bool   // payloads of dead letters, and errors of handlers beyond their first line, which may quote one
+	SeesPayload bool   // payloads of dead letters, and what may quote one: errors of handlers beyond their first line, and of the console itself
 }
 
 // Config configures a Console.
@@ -276,7 +276,7 @@ func (c *Console) shownTo(v *visit, a answer) shown {
 // trouble is what the user sees of an error. Back is the page that the user comes from, if it is one of these.
 type trouble struct{ Title, Text, Back string }
 
-// fail tells the user what went wrong, or for an error that may hold secrets that the log has it.
+// fail tells the user what went wrong, or that the log has it.
 func (c *Console) fail(w http.ResponseWriter, v *visit, err error) {
 	status, title, text := c.explain(v, err)
 	c.render(w, v, status, answer{
@@ -299,9 +299,13 @@ func (c *Console) cameFrom(v *visit) string {
 	return "/" + strings.TrimLeft(rest, "/") // "//" would be another host
 }
 
-// explain is what the user sees of an error. What may hold secrets is in the log only.
+// explain is what the user sees of an error. What may hold something of an event is for those who see payloads, and in the log. That the
+// database does not answer has nothing of one.
 func (c *Console) explain(v *visit, err error) (status int, title, text string) {
 	status, text = http.StatusInternalServerError, "the log of the console says why"
+	if v.User.SeesPayload || isAway(err) {
+		text = err.Error()
+	}
 	var refused refusal
 	switch {
 	case errors.As(err, &refused):

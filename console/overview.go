@@ -1,18 +1,18 @@
 package console
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"html/template"
 	"math"
-	"strings"
+	"slices"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/plain"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 	"github.com/holdfast-go/holdfast/internal/state"
-	"github.com/holdfast-go/holdfast/internal/terminal"
+	"github.com/holdfast-go/holdfast/waiting"
 )
 
 // consumerRow is a consumer; "" stands for the relays, which have letters only.
@@ -20,6 +20,7 @@ type consumerRow struct {
 	state.Consumer
 	Partitions int
 	Held       int // of them
+	Paused     bool
 	Lag        []topicLag
 	Rate       string // of its positions, a second
 }
@@ -37,10 +38,11 @@ type overviewPage struct {
 	Lags     bool   // whether consumers have them
 	LagError string // why they have not
 
-	Unowned     int // lanes
-	NeedOwner   int // of them, those that have events
-	Troubled    int // relays
-	Silent      int // consumers without a node, though one should run
+	Unowned     int    // lanes
+	NeedOwner   int    // of them, those that have events
+	Troubled    int    // relays
+	Trouble     string // what the first of them says of the broker
+	Silent      int    // consumers without a node, though one should run
 	InRelays    string
 	InConsumers string
 	NoEmpty     bool // no segment of the log is empty
@@ -106,7 +108,6 @@ func (c *Console) look(ctx context.Context, last overviewPage, age time.Duration
 	if s.NoEnds != nil {
 		c.c.Logger.Warn("lag not read", "error", s.NoEnds)
 	}
-	withoutBroker(&s)
 	p := overviewOf(s, c.c.EndsFunc != nil)
 	p.history = last.history
 	if err != nil {
@@ -150,26 +151,12 @@ func readSample(ctx context.Context, r state.Reader, p *overviewPage) (sample, e
 func (p *overviewPage) draw() {
 	h := p.history
 	p.Written = figure{h.rate(written), h.perSecond("written", written)}
-	p.Recorded = figure{h.rate(recorded), h.perSecond("recorded", recorded)}
+	p.Recorded = figure{h.rate(recorded), h.perSecond("handled or stored", recorded)}
 	p.Dead = figure{h.rate(letters), h.perSecond("dead letters", letters)}
 	p.Unpublished = h.level("age of the oldest unpublished event", func(s sample) level { return s.unpublished }, ageText)
 	p.Lagging = h.level("lag", func(s sample) level { return s.lag }, func(n float64) string { return fmt.Sprintf("%.0f", n) })
 	for i := range p.Rows {
 		p.Rows[i].Rate = h.rate(position(p.Rows[i].Name()))
-	}
-}
-
-// withoutBroker leaves out what a broker or a publisher has said: it may have addresses and names that are not for everybody.
-func withoutBroker(s *state.State) {
-	if s.NoEnds != nil {
-		s.NoEnds = errors.New("the log of the console says why")
-	}
-	for i := range s.Lanes {
-		if l := &s.Lanes[i]; l.Trouble != "" {
-			const instead = "its log says why"
-			l.HeldBy = strings.ReplaceAll(l.HeldBy, terminal.Clean(l.Trouble), instead)
-			l.Trouble = instead
-		}
 	}
 }
 
@@ -190,6 +177,7 @@ func overviewOf(s state.State, lags bool) overviewPage {
 	for _, r := range s.Relays {
 		if r.Trouble != "" {
 			p.Troubled++
+			p.Trouble = cmp.Or(p.Trouble, r.Trouble)
 		}
 	}
 	var relays consumerRow
@@ -201,13 +189,16 @@ func overviewOf(s state.State, lags bool) overviewPage {
 	if relays.Letters > 0 {
 		p.Rows = append(p.Rows, relays)
 	}
-	var waiting int64
+	var stored int64
 	cut := false
 	positions := s.Positions // sorted by consumer, as consumers are
 	for _, c := range s.Consumers {
-		waiting += c.Waiting
+		stored += c.Waiting
 		cut = cut || c.Waiting >= state.MostEvents
-		row := consumerRow{Consumer: c}
+		row := consumerRow{
+			Consumer: c,
+			Paused:   slices.ContainsFunc(s.Paused, func(p state.Pause) bool { return p.Of() == waiting.Pausable{Consumer: c.Consumer} }),
+		}
 		for ; len(positions) > 0 && positions[0].Consumer <= c.Consumer; positions = positions[1:] {
 			if positions[0].Consumer == c.Consumer {
 				row.add(positions[0])
@@ -221,8 +212,8 @@ func overviewOf(s state.State, lags bool) overviewPage {
 		}
 	}
 	p.InRelays = counted(int64(s.Backlog.Waiting), s.Backlog.Waiting >= state.MostInRelays)
-	p.InConsumers = counted(waiting, cut)
-	p.Counts = countsOf(s.Letters, s.Looked, s.Backlog.Waiting, waiting, cut, len(s.Paused))
+	p.InConsumers = counted(stored, cut)
+	p.Counts = countsOf(s.Letters, s.Looked, s.Backlog.Waiting, stored, cut, len(s.Paused))
 	return p
 }
 
