@@ -354,7 +354,7 @@ func TestConsole_ListsShowTheReasonAndTheKindOfFailure(t *testing.T) {
 	user := b.browser(t)
 	wantIn(t, user.get(200, "/letters"), `">order.placed: a string where an int# is wanted</a>`, "it failed 4 times")
 	page := user.get(200, "/letters/list")
-	wantIn(t, page, `it failed 4 times<span class="small">order.placed: a string where an int# is wanted</span>`)
+	wantIn(t, page, `>it failed 4 times</span><span class="small lines" title="order.placed: a string where an int# is wanted">order.placed: a string where an int# is wanted</span>`)
 	if strings.Contains(page+user.get(200, "/letters"), "the bank is closed") {
 		t.Errorf("what the handler said is in a list\n%s", page)
 	}

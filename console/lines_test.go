@@ -142,6 +142,22 @@ func TestLines_PayloadsAreShownAsWhatTheyAre(t *testing.T) {
 	}
 }
 
+func TestLines_LongIdsAreCutBeforeTheirEnd(t *testing.T) {
+	t.Parallel()
+	for id, want := range map[string]string{
+		"":                                       "",
+		"order-1234567890":                       "",
+		"order-12345678901":                      "order-12345|678901",
+		"0199c2a4-7b3e-7c55-9d41-000000000001":   "0199c2a4-7b3e-7c55-9d41-000000|000001",
+		"größe-größe-größe":                      "größe-größe|-größe",
+		"\xff bytes that are no UTF-8, and long": "",
+	} {
+		if got := strings.Join(halves(id), "|"); got != want {
+			t.Errorf("%q is cut as %q, want %q", id, got, want)
+		}
+	}
+}
+
 func TestLines_SpansHaveOneUnit(t *testing.T) {
 	t.Parallel()
 	for span, want := range map[time.Duration]string{

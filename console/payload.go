@@ -130,6 +130,17 @@ func firstLine(s string) string {
 	return line
 }
 
+// halves are a long id or key without its last characters, which a page cuts where it has no room, and those, which it always shows: ids of
+// one moment begin alike. nil for a short one.
+func halves(id string) []string {
+	const short, shown = 16, 6
+	runes := []rune(id)
+	if len(runes) <= short || !utf8.ValidString(id) {
+		return nil
+	}
+	return []string{string(runes[:len(runes)-shown]), string(runes[len(runes)-shown:])}
+}
+
 func bytesOf(n int64) string {
 	switch {
 	case n >= 1<<30:

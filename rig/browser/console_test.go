@@ -278,3 +278,69 @@ func TestConsole_PagesFitAPhoneAndTheDark(t *testing.T) {
 	b.open("/letters")
 	b.is("the next one is light too", brightPage+` && document.querySelector("#theme").title === "Light colours"`)
 }
+
+// manyRows are letters and waiting events with ids, names and errors as long as they are in use.
+func (b *bundle) manyRows() {
+	b.Helper()
+	const says = "call the payment provider: POST https://payments.example/v2/charges: the provider answered with 503 Service Unavailable after 3 attempts; the circuit is open until 10:15:30, and no other region takes this merchant"
+	pgtest.Exec(b, b.Pool, `insert into holdfast.letter (origin, consumer, reason, fingerprint, event_id, source, type, topic, key, holds, time, headers, payload, hash, attempts, errors)
+		select 'inbox', 'payment-collector', $1, 'payment.charge_requested: ' || $1, '0199c2a4-7b3e-7c55-9d41-' || lpad(n::text, 12, '0'), 'checkout', 'payment.charge_requested', 'payments.requests', '0199c2a4-7b3e-7c55-8f02-' || lpad(n::text, 12, '0'),
+		       true, now(), '{}', '{}', sha256(n::text::bytea), 15, array[$1] from generate_series(1, 12) n`, says)
+	pgtest.Exec(b, b.Pool, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, next_at, first_at, attempts, errors)
+		select 'payment-collector', 'payments.requests', '0199c2a4-7b3e-7c55-8f02-' || lpad(n::text, 12, '0'), n, 'checkout', '0199c2a4-7b3e-7c55-9d41-' || lpad(n::text, 12, '0'), 'payment.charge_requested', now(), '',
+		       case when n % 3 = 0 then now() + interval '90 seconds' else 'infinity' end, now() - interval '100 minutes', 15, array[$1] from generate_series(1, 12) n`, says)
+}
+
+// The last columns of a list are on the screen, and what has no room in its column is cut between words or before an id's end.
+func TestConsole_ListsFitADesk(t *testing.T) {
+	skip.InShort(t, "it takes 10 s beside the others")
+	t.Parallel()
+	b := setup(t)
+	b.manyRows()
+	b.do("be a desk", emulation.SetDeviceMetricsOverride(1280, 740, 1, false))
+	for page, columns := range map[string][]string{
+		"/letters":      {"Last", "Keys held"},
+		"/letters/list": {"Attempts", "Last"},
+		"/waiting":      {"Oldest", "Next"},
+		"/waiting/list": {"Since", "Next"},
+	} {
+		b.open(page)
+		for _, column := range columns {
+			b.is(page+" shows "+column, fmt.Sprintf(`[...document.querySelectorAll("th")].find(h => h.innerText.startsWith(%q)).getBoundingClientRect().right <= 1280`, column))
+		}
+		b.is(page+" does not scroll", `[...document.querySelectorAll(".table")].every(e => e.scrollWidth <= e.clientWidth)`)
+		b.is(page+" has errors of two lines", `[...document.querySelectorAll(".lines")].every(e => e.clientHeight <= 2 * parseFloat(getComputedStyle(e).lineHeight) + 1 && e.title.startsWith(e.textContent))`)
+		b.is(page+" breaks no word", `[...document.querySelectorAll(".lines")].every(e => {
+			const words = e.firstChild.data.matchAll(/[\w.-]+/g), r = document.createRange();
+			return [...words].every(w => { r.setStart(e.firstChild, w.index); r.setEnd(e.firstChild, w.index + w[0].length); return new Set([...r.getClientRects()].map(l => l.top)).size === 1; });
+		})`)
+		b.is(page+" shows the end of each id", `[...document.querySelectorAll(".cut")].every(e => {
+			const cell = e.closest("td"), r = document.createRange();
+			r.selectNode(e.nextSibling);
+			return cell.title === cell.textContent && r.getBoundingClientRect().right <= cell.getBoundingClientRect().right && cell.scrollWidth <= cell.clientWidth;
+		})`)
+	}
+	b.open("/letters/list")
+	b.is("an id is there to be found and copied", `document.querySelector("td[data-l=Event]").innerText === "0199c2a4-7b3e-7c55-9d41-000000000001"`)
+}
+
+// A phone has what the head of a list has: the box that selects all, and no empty card in its place.
+func TestConsole_APhoneSelectsAll(t *testing.T) {
+	skip.InShort(t, "it takes 10 s beside the others")
+	t.Parallel()
+	b := setup(t)
+	b.manyRows()
+	b.do("be a phone", emulation.SetDeviceMetricsOverride(390, 844, 2, true))
+	b.open("/letters/list")
+	b.is("it says what the box does", `document.querySelector(".every").innerText.trim() === "Select all on this page" && document.querySelector(".every").getBoundingClientRect().height > 15`)
+	b.do("select all", chromedp.Click("#every", chromedp.NodeVisible))
+	b.is("all are selected", `[...document.querySelectorAll('input[name="ids"]')].filter(f => f.checked).length === 12`)
+	for _, page := range []string{"/", "/letters", "/letters/list", "/waiting", "/waiting/list", "/paused"} {
+		b.open(page)
+		b.is(page+" fits", `document.documentElement.scrollWidth <= 390`)
+		b.is(page+" has no empty card", `[...document.querySelectorAll("tr")].every(e => !e.checkVisibility() || e.innerText.trim() !== "")`)
+	}
+	b.open("/letters/list")
+	b.is("a card has the whole of an error and an id", `document.querySelector(".lines").innerText.endsWith("no other region takes this merchant") && document.querySelector(".lines").scrollHeight <= document.querySelector(".lines").clientHeight
+		&& document.querySelector(".cut").offsetWidth >= document.querySelector(".cut").scrollWidth`)
+}
