@@ -185,7 +185,7 @@ func fill(t *testing.T, db *pgtest.DB, n int, insert string) {
 }
 
 // Read reads a bounded number of rows. The log has a backlog in one lane and a half-read window of one large transaction in
-// another; stored events are those of one consumer on many keys and of another on one key. The command of docs/performance.md
+// another; stored events are those of one consumer on many keys and of another on one key. The command of docs/project/performance.md
 // gives it the sizes of an outage, and logs how long each statement takes.
 func TestRead_FewRowsAreReadHoweverManyThereAre(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")

@@ -29,13 +29,13 @@ var turns = []struct {
 // longestSentence is how many words a sentence has at most, as CONVENTIONS.md says. A name in backticks is one word.
 const longestSentence = 25
 
-// pagesForUsers are those that users read. What only contributors read, figures with their conditions and generated pages have other readers.
+// pagesForUsers are those that users read. What only contributors read and generated pages have other readers.
 func pagesForUsers(t *testing.T) (pages []string) {
 	t.Helper()
 	for _, doc := range documents(t) {
 		switch {
 		case strings.HasPrefix(doc, "docs/project/"), strings.HasPrefix(doc, "rig/"), strings.HasPrefix(doc, "docs/reference/configuration"),
-			doc == "docs/performance.md", doc == "THIRD_PARTY_LICENSES.md", doc == "CHANGELOG.md", doc == "CONVENTIONS.md", doc == "docs/reference/requirement-names.md":
+			doc == "THIRD_PARTY_LICENSES.md", doc == "CHANGELOG.md", doc == "CONVENTIONS.md", doc == "docs/reference/requirement-names.md":
 		default:
 			pages = append(pages, doc)
 		}

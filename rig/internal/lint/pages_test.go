@@ -173,7 +173,7 @@ func TestPages_ConnectionsAreThoseThatTheCodeAsksFor(t *testing.T) {
 	for doc, text := range map[string]string{
 		"docs/operations/capacity.md": fmt.Sprintf("A relay needs %s, a consumer 2 × `Workers` + 2,", relay[1]),
 		"docs/operations.md":          fmt.Sprintf("uses a few connections for single statements; %s are enough", relay[1]),
-		"docs/performance.md":         fmt.Sprintf("A relay needs %s connections; the bench gives each ", relay[1]),
+		"docs/project/performance.md": fmt.Sprintf("A relay needs %s connections; the bench gives each ", relay[1]),
 		"docs/operations/doctor.md":   "fewer than 2 × workers + 2 connections",
 	} {
 		if !strings.Contains(strings.ReplaceAll(read(t, doc), "\n", " "), text) {
