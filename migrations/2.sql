@@ -990,6 +990,8 @@ begin
     for grantee in select distinct x.grantee::regrole::text from pg_proc p, aclexplode(p.proacl) x
                     where p.oid = 'holdfast.reclaim(integer, uuid, integer)'::regprocedure and x.grantee not in (0, p.proowner) loop
         execute 'grant execute on function holdfast.append_unchecked, holdfast.expire_written_once to ' || grantee;
+        execute 'grant select, insert, delete on holdfast.parked_lease to ' || grantee;
+        execute 'grant select on holdfast.pause to ' || grantee;
     end loop;
     for grantee in select distinct x.grantee::regrole::text from pg_proc p, aclexplode(p.proacl) x
                     where p.oid = 'holdfast.write(text, text, text, bytea, jsonb, text, text, timestamptz, timestamptz)'::regprocedure and x.grantee not in (0, p.proowner) loop

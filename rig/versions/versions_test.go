@@ -235,7 +235,6 @@ func TestVersions_ReplaysOfTheOtherVersionSayWhatToDo(t *testing.T) {
 
 // The relay of the new build has the rights that the upgrade gave to that of the old one, and publishes what that has left.
 func TestVersions_TheNewRelayPublishesWhatTheOldVersionWrote(t *testing.T) {
-	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
 	db := pgtest.New(t)
 	migrated.Script(t, db.Pool, "holdfast", version1)
