@@ -217,7 +217,7 @@ func (s *State) needsOfConsumers(add adder, l Limits) {
 			if n := s.lag(c.Consumer); n > 0 {
 				lag = fmt.Sprintf(", and %s %s not consumed", terminal.Count(n, "offset"), terminal.Verb(n, "is", "are"))
 			}
-			add(List{Of: OfConsumers}, "", "consumer %s: no node has been heard of for %s, so its events wait%s: start one; if it is retired, docs/operations/consumers.md says how to forget it",
+			add(List{Of: OfConsumers}, "holdfast status --brokers HOST:PORT", "consumer %s: no node has been heard of for %s, so its events wait%s: start one; if it is retired, docs/operations/consumers.md says how to forget it",
 				c.Consumer, Span(c.Node.Silent), lag)
 		}
 		if c.Overdue > 0 {
