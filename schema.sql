@@ -273,18 +273,17 @@ create table holdfast.inbox (
 -- removed ones, and a summary that once covered an old row never narrows again.
 create index inbox_settled on holdfast.inbox (consumer, processed_at) where processed_at is not null;
 
--- The progress of removing a consumer's inbox rows: one row for each source that has a retention of its own, and one, of the
--- source '', for all others. Only the session that has it locked removes rows, and
+-- One row for each consumer: the progress of removing its inbox rows. Only the session that has it locked removes rows, and
 -- `next_at` is when that may begin again. A pass reads settled rows in the order of processed_at, up to the end of the
 -- retention window; `from_at` is how far it has got (null: nowhere). Some old rows must stay, because their partition's
--- position is below them or a letter is open: the next pass begins at `kept_at`, the oldest of them.
+-- position is below them or a letter is open: the next pass begins at `kept_at`, the oldest of them. `sources` is how far it has
+-- got with sources that have a retention of their own.
 create table holdfast.retention (
-    consumer  text collate "C" not null,
+    consumer  text collate "C" primary key,
     from_at   timestamptz,
     kept_at   timestamptz,
     next_at   timestamptz not null default '-infinity',
-    source    text collate "C" not null default '',
-    primary key (consumer, source)
+    sources   jsonb not null default '{}'
 ) with (fillfactor = 10);
 
 -- Events that a consumer took in but has not handled: retries, followers of a failing event of their key, and events of

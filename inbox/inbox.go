@@ -22,7 +22,7 @@ type Inbox struct {
 	claims       *claims
 	backlog      *backlog
 	sweeper      *sweeper
-	retention    []*retention.Loop // one for each source with a retention of its own; the first is of all others
+	retention    *retention.Loop
 	consumer     *consumer
 	pauses       *pauses
 
@@ -103,7 +103,7 @@ func newInbox(pool *pgxpool.Pool, c Config) *Inbox {
 			pauses:   pauses,
 		},
 		sweeper: &sweeper{env: env, runner: runner},
-		retention: retention.Loops(retention.Config{
+		retention: retention.New(retention.Config{
 			Pool:     pool,
 			Schema:   c.Schema,
 			Consumer: c.Consumer,

@@ -42,9 +42,7 @@ func (in *Inbox) runStored(g *loop.Group) {
 	g.Run(in.receiver.watchWiring)
 	g.Run(in.skips.skipsLoop)
 	g.Run(in.sweeper.sweepLoop)
-	for _, l := range in.retention {
-		g.Run(l.Run)
-	}
+	g.Run(in.retention.Run)
 }
 
 // Consume takes in the events of a consumer group's topics, and also does what Run does. Events of a partition with different keys

@@ -78,9 +78,7 @@ alter table holdfast.consumer_position
 
 alter table holdfast.retention
     alter column consumer type text collate "C",
-    add column source text collate "C" not null default '',
-    drop constraint retention_pkey,
-    add primary key (consumer, source);
+    add column sources jsonb not null default '{}';
 
 alter table holdfast.letter_replay
     alter column name type text collate "C";

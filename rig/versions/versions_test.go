@@ -338,3 +338,34 @@ func TestVersions_RelaysAndConsumersRunOnThroughAChangeOfCollations(t *testing.T
 		t.Errorf("%d events became dead letters", n)
 	}
 }
+
+// Nodes for version 1 go on removing rows of the inbox, with its statements.
+func TestVersions_RetentionOfVersion1RunsOnTheNewSchema(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	migrated.Script(t, db.Pool, "holdfast", version1)
+	old := asOf1(t, db, "consumer")
+	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	pgtest.Exec(t, db.Pool, "insert into holdfast.retention (consumer, sources) values ('mail', '{\"stripe\": \"2026-01-31T00:00:00Z\"}')")
+	for range 2 {
+		pgtest.Exec(t, old, `insert into holdfast.retention (consumer) select $1::text
+			where not exists (select from holdfast.retention r where r.consumer = $1::text)
+			on conflict (consumer) do nothing`, "billing")
+	}
+	if n := pgtest.Count(t, old, `select count(*) from (select r.from_at, r.kept_at from holdfast.retention r
+		where r.consumer = $1::text and (r.next_at <= now() or r.next_at > now() + 2 * $2::bigint * interval '1 microsecond') for update skip locked) r`, "billing", int64(600_000_000)); n != 1 {
+		t.Errorf("%d turns are taken", n)
+	}
+	for _, consumer := range []string{"billing", "mail"} {
+		if n := pgtest.Exec(t, old, `update holdfast.retention r
+			set from_at = $2::timestamptz, kept_at = $3::timestamptz, next_at = clock_timestamp() + $4::bigint * interval '1 microsecond'
+			where r.consumer = $1::text`, consumer, time.Now(), nil, int64(1000)); n != 1 {
+			t.Errorf("%s: %d rows are saved", consumer, n)
+		}
+	}
+	if n := pgtest.Count(t, db.Pool, "select count(*) from holdfast.retention where consumer = 'mail' and sources ? 'stripe'"); n != 1 {
+		t.Error("the mark of a source is gone")
+	}
+}

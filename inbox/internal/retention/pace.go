@@ -43,7 +43,9 @@ type swept struct {
 // after moves the mark. A pass goes on after the rows that were read, so that rows which must stay are read once in each pass and
 // not in each turn. The next pass begins at the oldest of them. It does not begin at the first index entry, since the entries
 // there are of rows that have gone.
-func (m mark) after(s swept) mark {
+// Where sources have windows of their own (mixed), the rows between are others', too, and it would read them again: there the next pass goes on,
+// and what had to stay is found by the pass that begins at the first row, once a day.
+func (m mark) after(s swept, mixed bool) mark {
 	if s.kept != nil && (m.kept == nil || s.kept.Before(*m.kept)) {
 		m.kept = s.kept
 	}
@@ -51,7 +53,7 @@ func (m mark) after(s swept) mark {
 		m.from = s.last
 	}
 	if s.Read < s.limit { // The pass has ended.
-		if m.kept != nil {
+		if m.kept != nil && !mixed {
 			m.from = m.kept
 		}
 		m.kept = nil
@@ -66,7 +68,8 @@ func (s swept) stuck(from *time.Time) bool {
 }
 
 // pace says how many rows the next turn reads, and how long after this turn it begins.
-func pace(s swept, from *time.Time, window time.Duration) (limit int, wait time.Duration) {
+// stuck is that of one of its sweeps.
+func pace(s swept, stuck bool, window time.Duration) (limit int, wait time.Duration) {
 	part := share
 	if s.overdue > window/10 {
 		part = lateShare
@@ -77,7 +80,7 @@ func pace(s swept, from *time.Time, window time.Duration) (limit int, wait time.
 	}
 	limit = min(s.limit, mostLimit)
 	switch {
-	case s.stuck(from):
+	case stuck:
 		limit = 2 * s.limit
 	case s.took > 2*target:
 		limit = max(limit/2, leastLimit)

@@ -31,7 +31,7 @@ func TestPace_APassGoesOnAndTheNextBeginsAtTheOldestRowLeft(t *testing.T) {
 		{"a row older than what stayed is the oldest", mark{from: at(9), kept: at(8)}, swept{limit: 10, Read: 10, last: at(9), kept: at(1)}, mark{from: at(9), kept: at(1)}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			got := row.m.after(row.s)
+			got := row.m.after(row.s, false)
 			same := func(a, b *time.Time) bool { return a == nil && b == nil || a != nil && b != nil && a.Equal(*b) }
 			if !same(got.from, row.want.from) || !same(got.kept, row.want.kept) {
 				t.Errorf("got %v %v, want %v %v", got.from, got.kept, row.want.from, row.want.kept)
@@ -61,7 +61,7 @@ func TestPace_RetentionFitsItsTurnsToTheirTarget(t *testing.T) {
 		{"and then turns are small again", swept{limit: 10000, Read: 10000, last: at(9), took: 60 * time.Millisecond}, at(5), mostLimit, 1940 * time.Millisecond},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			limit, wait := pace(row.s, row.from, week)
+			limit, wait := pace(row.s, row.s.stuck(row.from), week)
 			if limit != row.limit || wait.Round(time.Millisecond) != row.wait {
 				t.Errorf("got %d after %v, want %d after %v", limit, wait, row.limit, row.wait)
 			}
@@ -78,7 +78,7 @@ func TestPace_RetentionTakesNoMoreThanItsShareOfTheTime(t *testing.T) {
 		if s.overdue > 6*time.Minute {
 			share = lateShare
 		}
-		_, wait := pace(s, nil, time.Hour)
+		_, wait := pace(s, false, time.Hour)
 		if got := float64(s.took) / float64(s.took+wait); got > share+1e-6 {
 			t.Fatalf("%+v: %.4f of the time, want at most %.2f", s, got, share)
 		}
@@ -125,7 +125,7 @@ func TestPace_APassMeetsEveryRowHoweverTheyLie(t *testing.T) {
 			}
 			rows = left
 			from := m.from
-			m = m.after(s)
+			m = m.after(s, false)
 			if s.Read < limit {
 				passes++
 				if passes == 1 { // What held rows back is gone.
@@ -134,7 +134,7 @@ func TestPace_APassMeetsEveryRowHoweverTheyLie(t *testing.T) {
 					}
 				}
 			}
-			limit, _ = pace(s, from, time.Hour)
+			limit, _ = pace(s, s.stuck(from), time.Hour)
 		}
 		if len(rows) != 0 {
 			t.Fatalf("seed %d: %d rows are left", seed, len(rows))

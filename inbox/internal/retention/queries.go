@@ -34,22 +34,22 @@ func newStatements(schema string) statements {
 	}
 }
 
-// Makes the row of the loop. It looks first: an insert beside another node that has changed the row would wait until that commits.
+// Makes the consumer's row. It looks first: an insert beside another node that has changed the row would wait until that commits.
 const rowSQL = `-- inbox.retention_row
-insert into holdfast.retention (consumer, source) select $1::text, $2::text
- where not exists (select from holdfast.retention r where r.consumer = $1::text and r.source = $2::text)
-on conflict (consumer, source) do nothing`
+insert into holdfast.retention (consumer) select $1::text
+ where not exists (select from holdfast.retention r where r.consumer = $1::text)
+on conflict (consumer) do nothing`
 
-// Takes the turn by locking the loop's row, unless another node has it or the turn is not due. If the turn is further away than
-// twice the longest pause ($3), a wrong clock set it.
+// Takes the turn by locking the consumer's row, unless another node has it or the turn is not due. If the turn is further away than
+// twice the longest pause ($2), a wrong clock set it.
 const takeSQL = `-- inbox.retention_take
-select r.from_at, r.kept_at from holdfast.retention r
- where r.consumer = $1::text and r.source = $2::text
-   and (r.next_at <= now() or r.next_at > now() + 2 * $3::bigint * interval '1 microsecond')
+select r.from_at, r.kept_at, r.sources from holdfast.retention r
+ where r.consumer = $1::text
+   and (r.next_at <= now() or r.next_at > now() + 2 * $2::bigint * interval '1 microsecond')
    for update skip locked`
 
 // Removes what may go among the next $4 rows of index inbox_settled, from $2 on, that were settled longer than $3 ago and
-// whose source is one of $5, or, if $6 is false, is none of these. The rows of other sources are read, once in a pass, and left. Rows that
+// whose source is one of $5, or, if $6 is false, is none of these. The rows of other sources are read and left. Rows that
 // must stay are read without a lock. Rows that another transaction has locked (a replay) are skipped, so that this one never
 // waits for a lock. Rows are found again by their ctid, which needs no statistics and no second look at the index: a row that
 // this statement's snapshot sees cannot move, and its place is not reused, while the statement runs.
@@ -87,8 +87,9 @@ select count(*), (select count(*) from gone), max(o.processed_at),
 
 const saveSQL = `-- inbox.retention_save
 update holdfast.retention r
-   set from_at = $3::timestamptz, kept_at = $4::timestamptz, next_at = clock_timestamp() + $5::bigint * interval '1 microsecond'
- where r.consumer = $1::text and r.source = $2::text`
+   set from_at = $2::timestamptz, kept_at = $3::timestamptz, next_at = clock_timestamp() + $4::bigint * interval '1 microsecond',
+       sources = $5::jsonb
+ where r.consumer = $1::text`
 
 // Removes counts of starts that are older than $2, up to 10,000 at a time, unless one is being counted. No index has last_at. The
 // statement reads the consumer's part of the primary key, because the table holds few rows at any time.

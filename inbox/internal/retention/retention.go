@@ -7,11 +7,11 @@ package retention
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -28,10 +28,8 @@ type Config struct {
 	Consumer string
 	Window   time.Duration // how long a row stays after its event was settled
 
-	// Own has the windows of sources that have one of their own. Source is the one of them whose rows this Loop removes; "" removes
-	// those of all others. Each has a Loop: see Loops.
-	Own    map[string]time.Duration
-	Source string
+	// Own has the windows of the sources that have one of their own.
+	Own map[string]time.Duration
 
 	Random func() float64
 
@@ -52,36 +50,21 @@ const (
 // ErrNotOurTurn means that another node is removing rows, or that the next turn is not due.
 var ErrNotOurTurn = errors.New("it is not our turn")
 
-// Loop removes rows of one consumer, of one source or of all that have no Loop.
+// Loop removes rows of one consumer.
 type Loop struct {
-	c       Config
-	sources []string // of Own
-	sql     statements
-	turns   *sync.Mutex // of all Loops of a node: together they use one connection
+	c   Config
+	own []string // the sources of Config.Own, sorted
+	sql statements
 }
 
-// New returns the Loop of c.Source. It asks the database nothing.
+// New returns a Loop. It asks the database nothing.
 func New(c Config) *Loop {
-	sources := slices.AppendSeq([]string{}, maps.Keys(c.Own)) // nil would be null, which equals nothing
-	if c.Source != "" {
-		c.Window, sources = c.Own[c.Source], []string{c.Source}
-	}
-	return &Loop{c: c, sources: sources, sql: newStatements(c.Schema), turns: new(sync.Mutex)}
+	own := slices.AppendSeq([]string{}, maps.Keys(c.Own)) // nil would be null, which equals nothing
+	slices.Sort(own)
+	return &Loop{c: c, own: own, sql: newStatements(c.Schema)}
 }
 
-// Loops returns the Loop of the sources without a window of their own, and then that of each that has one.
-func Loops(c Config) []*Loop {
-	loops := []*Loop{New(c)}
-	for _, source := range slices.Sorted(maps.Keys(c.Own)) {
-		c.Source = source
-		l := New(c)
-		l.turns = loops[0].turns
-		loops = append(loops, l)
-	}
-	return loops
-}
-
-// Run removes rows, turn by turn, until ctx ends. Any number of nodes may run it. The Loop's row in `retention` is
+// Run removes rows, turn by turn, until ctx ends. Any number of nodes may run it. The consumer's row in `retention` is
 // the lock, the mark, and the time of the next turn, so that all nodes together do as much as one. A node that finds another
 // one removing rows tries again later.
 func (l *Loop) Run(ctx context.Context) error {
@@ -95,10 +78,10 @@ func (l *Loop) Run(ctx context.Context) error {
 			return nil
 		}
 		whole := time.Now().After(nextWhole)
-		if whole {
+		t, err := l.Turn(ctx, limit, whole)
+		if whole && !errors.Is(err, ErrNotOurTurn) {
 			nextWhole = time.Now().Add(daily)
 		}
-		t, err := l.Turn(ctx, limit, whole)
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -116,7 +99,7 @@ func (l *Loop) Run(ctx context.Context) error {
 		if t.Removed > 0 && l.c.Cleaned != nil {
 			l.c.Cleaned(t.Removed, t.took)
 		}
-		if whole && l.c.Source == "" {
+		if whole {
 			if err := l.ForgetStarts(ctx); err != nil && ctx.Err() == nil {
 				l.c.Failed(err)
 			}
@@ -134,48 +117,74 @@ type Turn struct {
 // Turn reads up to limit rows from the mark on and removes those that may go, in one transaction. whole starts at the
 // first row instead of the mark.
 func (l *Loop) Turn(ctx context.Context, limit int, whole bool) (Turn, error) {
-	l.turns.Lock()
-	defer l.turns.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, loop.Patience)
 	defer cancel()
-	if _, err := l.c.Pool.Exec(ctx, l.sql.row, l.c.Consumer, l.c.Source); err != nil {
+	if _, err := l.c.Pool.Exec(ctx, l.sql.row, l.c.Consumer); err != nil {
 		return Turn{}, fmt.Errorf("make retention row: %w", err)
 	}
 	var t Turn
 	var begun time.Time
 	err := pgx.BeginTxFunc(ctx, l.c.Pool, pgx.TxOptions{BeginQuery: l.sql.begin}, func(tx pgx.Tx) error {
 		begun = time.Now() // Do not count the wait for a connection.
-		// 1. Take the turn: lock the row, without waiting for it.
+		// 1. Take the turn: lock the consumer's row, without waiting for it.
 		var m mark
-		err := tx.QueryRow(ctx, l.sql.take, l.c.Consumer, l.c.Source, longestPause.Microseconds()).Scan(&m.from, &m.kept)
+		var saved []byte
+		err := tx.QueryRow(ctx, l.sql.take, l.c.Consumer, longestPause.Microseconds()).Scan(&m.from, &m.kept, &saved)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return ErrNotOurTurn
 		}
 		if err != nil {
 			return fmt.Errorf("take retention's turn: %w", err)
 		}
-		start := m
+		start, sources := m, map[string]time.Time{}
+		if err := json.Unmarshal(saved, &sources); err != nil || whole {
+			clear(sources)
+		}
 		if whole {
 			start = mark{}
 		}
 		// 2. Remove the rows.
-		s := swept{limit: limit}
 		working := time.Now()
-		var overdue int64
-		err = tx.QueryRow(ctx, l.sql.sweep, l.c.Consumer, start.from, l.c.Window.Microseconds(), int32(limit), l.sources, l.c.Source != "").
-			Scan(&s.Read, &s.Removed, &s.last, &s.kept, &overdue)
+		s, err := l.sweep(ctx, tx, start.from, l.c.Window, limit, l.own, false)
 		if err != nil {
-			return fmt.Errorf("remove inbox rows: %w", err)
+			return err
 		}
-		s.overdue, s.took = time.Duration(overdue)*time.Microsecond, time.Since(working)
-		// 3. Save the mark, and when the next node may begin.
-		t.swept = s
-		t.NextLimit, t.wait = pace(s, start.from, l.c.Window)
-		next := start.after(s)
+		next := start.after(s, len(l.own) > 0)
 		if next.from == nil {
 			next = m // There were no rows.
 		}
-		tag, err := tx.Exec(ctx, l.sql.save, l.c.Consumer, l.c.Source, next.from, next.kept, t.wait.Microseconds())
+		stuck := s.stuck(start.from)
+		// Sources with a window of their own have what is left of the turn's time, each in turn the first.
+		first := int(l.c.Random() * float64(len(l.own)))
+		for i := range l.own {
+			source := l.own[(first+i)%len(l.own)]
+			if s.Read == limit || time.Since(working) > target {
+				s.Read = limit // There is more to do.
+				break
+			}
+			var from *time.Time
+			if at, begun := sources[source]; begun {
+				from = &at
+			}
+			o, err := l.sweep(ctx, tx, from, l.c.Own[source], limit, []string{source}, true)
+			if err != nil {
+				return err
+			}
+			if o.last != nil {
+				sources[source] = *o.last
+			}
+			stuck = stuck || o.stuck(from)
+			s.Read, s.Removed, s.overdue = max(s.Read, o.Read), s.Removed+o.Removed, max(s.overdue, o.overdue)
+		}
+		s.took = time.Since(working)
+		// 3. Save the mark, and when the next node may begin.
+		t.swept = s
+		t.NextLimit, t.wait = pace(s, stuck, l.c.Window)
+		marks, err := json.Marshal(sources)
+		if err != nil {
+			return fmt.Errorf("save retention's mark: %w", err)
+		}
+		tag, err := tx.Exec(ctx, l.sql.save, l.c.Consumer, next.from, next.kept, t.wait.Microseconds(), string(marks))
 		if err == nil && tag.RowsAffected() != 1 {
 			err = fmt.Errorf("%d rows", tag.RowsAffected())
 		}
@@ -194,9 +203,22 @@ func (l *Loop) Turn(ctx context.Context, limit int, whole bool) (Turn, error) {
 		failpoint.Hit(failpoint.InboxSwept)
 	}
 	t.took = time.Since(begun) // With the commit: others may have waited for it.
-	_, paced := pace(t.swept, nil, l.c.Window)
+	_, paced := pace(t.swept, false, l.c.Window)
 	t.wait = max(t.wait, paced)
 	return t, nil
+}
+
+// sweep reads up to limit rows from a mark on, and removes those that are older than window and may go: of the sources, or of all others.
+func (l *Loop) sweep(ctx context.Context, tx pgx.Tx, from *time.Time, window time.Duration, limit int, sources []string, these bool) (swept, error) {
+	s := swept{limit: limit}
+	var overdue int64
+	err := tx.QueryRow(ctx, l.sql.sweep, l.c.Consumer, from, window.Microseconds(), int32(limit), sources, these).
+		Scan(&s.Read, &s.Removed, &s.last, &s.kept, &overdue)
+	if err != nil {
+		return s, fmt.Errorf("remove inbox rows: %w", err)
+	}
+	s.overdue = time.Duration(overdue) * time.Microsecond
+	return s, nil
 }
 
 // ForgetStarts removes counts of starts that nobody asked for again, for example because the partition was released before the

@@ -12,6 +12,7 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/rows"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
@@ -230,26 +231,59 @@ func TestRetention_ASourceWithAWindowOfItsOwnKeepsItsRowsThatLong(t *testing.T) 
 		  from unnest('{"",shop,stripe,clicks}'::text[]) s, unnest('{0,1,7,30,31}'::int[]) d`)
 	pgtest.Exec(t, b.db, `insert into holdfast.inbox (consumer, source, event_id, topic, hash, processed_at, result)
 		values ('mail', 'stripe', '31', 'hooks', '', now() - interval '31 days', 'handled')`)
-	loops := Loops(Config{
-		Pool: b.db.Pool, Schema: "holdfast", Consumer: "billing", Window: 7 * 24 * time.Hour, Random: rand.Float64,
-		Own:    map[string]time.Duration{"stripe": 30 * 24 * time.Hour, "clicks": 24 * time.Hour},
-		Failed: func(err error) { t.Errorf("it failed: %v", err) },
-	})
-	if len(loops) != 3 {
-		t.Fatalf("%d loops, want one for each of two sources, and one for the others", len(loops))
+	own := func(c *Config) {
+		c.Own = map[string]time.Duration{"stripe": 30 * 24 * time.Hour, "clicks": 24 * time.Hour}
 	}
-	// The first reads what is older than a week, of all sources; then clicks what is left and older than a day; then stripe the rest.
-	for i, want := range []string{"12 read, 6 removed", "10 read, 4 removed", "2 read, 2 removed"} {
-		if read, removed := b.pass(loops[i], 100); fmt.Sprintf("%d read, %d removed", read, removed) != want {
-			t.Errorf("loop %d: %d read, %d removed, want %s", i, read, removed, want)
-		}
-	}
+	// It reads what is older than a week, of all sources; then clicks what is left and older than a day, and stripe what is older than a month.
+	b.pass(b.loop(own), 100)
 	left := pgtest.Text(t, b.db, "select string_agg(consumer || ' ' || event_id, ', ' order by consumer, source, processed_at desc) from holdfast.inbox")
 	const want = "billing 0, billing 1, billing clicks0, billing shop0, billing shop1, billing stripe0, billing stripe1, billing stripe7, mail 31"
 	if left != want {
 		t.Errorf("left are %q, want %q", left, want)
 	}
-	if n := b.count("select count(*) from holdfast.retention where consumer = 'billing' and source in ('', 'stripe', 'clicks')"); n != 3 {
-		t.Errorf("%d rows of progress, want 3", n)
+}
+
+// What has to stay, for an open dead letter say, does not make each pass read the rows that other sources keep longer.
+func TestRetention_ARowThatStaysDoesNotMakeAPassReadWhatOthersKeep(t *testing.T) {
+	b := setup(t)
+	own := func(c *Config) { c.Own = map[string]time.Duration{"stripe": 30 * 24 * time.Hour} }
+	l := b.loop(own)
+	pgtest.Exec(t, b.db, `insert into holdfast.inbox (consumer, source, event_id, topic, hash, processed_at, result)
+		select 'billing', 'stripe', n::text, 'hooks', '', now() - interval '10 days' + n * interval '1 second', 'handled' from generate_series(1, 2000) n`)
+	pgtest.Exec(t, b.db, `insert into holdfast.inbox (consumer, source, event_id, topic, hash, processed_at, result)
+		values ('billing', 'shop', 'dead', 'hooks', '', now() - interval '20 days', 'dead'), ('billing', 'stripe', 'old', 'hooks', '', now() - interval '31 days', 'handled')`)
+	pgtest.Exec(t, b.db, `insert into holdfast.letter (origin, consumer, reason, event_id, source, type, topic, key, time, hash)
+		values ('inbox', 'billing', 'r', 'dead', 'shop', 't', 'hooks', '', now(), '')`)
+	if read, removed := b.pass(l, 700); read < 2000 || removed != 1 {
+		t.Errorf("the first pass read %d rows and removed %d, want all and 1", read, removed)
 	}
+	for range 3 {
+		if read, removed := b.pass(l, 700); read > 10 || removed != 0 {
+			t.Errorf("a later pass read %d rows and removed %d, want next to none", read, removed)
+		}
+	}
+	pgtest.Exec(t, b.db, "update holdfast.letter set state = 'discarded'")
+	pgtest.Exec(t, b.db, "update holdfast.retention set next_at = '-infinity'")
+	if turn, err := l.Turn(t.Context(), 700, true); err != nil || turn.Removed != 1 {
+		t.Errorf("the turn from the first row removed %d, %v, want what had to stay", turn.Removed, err)
+	}
+	if n := b.count("select count(*) from holdfast.inbox where source = 'stripe'"); n != 2000 {
+		t.Errorf("%d rows of the other source are left, want 2000", n)
+	}
+}
+
+// Sources share a turn's time, come first each in turn, and get on whatever the others have to do.
+func TestRetention_EachOfManySourcesGetsOn(t *testing.T) {
+	b := setup(t)
+	windows := map[string]time.Duration{}
+	for n := range 20 {
+		windows[fmt.Sprint("s", n)] = time.Duration(n+1) * time.Hour
+	}
+	pgtest.Exec(t, b.db, `insert into holdfast.inbox (consumer, source, event_id, topic, hash, processed_at, result)
+		select 'billing', 's' || n % 20, n::text, 'hooks', '', now() - interval '2 days' + n * interval '1 second', 'handled' from generate_series(1, 4000) n`)
+	l := b.loop(func(c *Config) { c.Own = windows })
+	wait.Until(t, "all sources have gone", func() bool {
+		b.pass(l, 500)
+		return b.count("select count(*) from holdfast.inbox") == 0
+	})
 }
