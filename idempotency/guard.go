@@ -147,7 +147,8 @@ type route struct {
 	// repeats is how many more requests are looked up before their transaction begins: repeats often come in groups.
 	repeats atomic.Int32
 
-	unkept quiet.Limiter // of requests that are not stored
+	unkept  quiet.Limiter // of requests that are not stored
+	failing quiet.Limiter // of handlers that answer 5xx
 
 	mu   sync.Mutex
 	seen map[string]bool // the operations

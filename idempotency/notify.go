@@ -119,9 +119,19 @@ func (rt *route) notify(req *request, o Outcome) {
 	if req.info.Key != "" {
 		o.KeyHash = req.keyHash()
 	}
-	if log, level := rt.g.c.Logger, levelOf(o.Result, o.Status, req.err != nil); log.Enabled(req.Context(), level) {
+	level, suppressed := levelOf(o.Result, o.Status, req.err != nil), 0
+	if o.Result == Forgotten && level == slog.LevelWarn { // Clients repeat what fails: more of the same within a minute are at debug.
+		var say bool
+		if suppressed, say = rt.failing.Allow(req.route, time.Minute, time.Now()); !say {
+			level = slog.LevelDebug
+		}
+	}
+	if log := rt.g.c.Logger; log.Enabled(req.Context(), level) {
 		from, to := transition(o)
 		attributes := append(req.about(), "outcome", string(o.Result), "status", o.Status, "attempt", o.Attempt, "from_state", from, "to_state", to, "took", o.Took)
+		if suppressed > 0 {
+			attributes = append(attributes, "suppressed", suppressed)
+		}
 		if o.Code != "" {
 			attributes = append(attributes, "error_code", o.ErrorCode)
 		}

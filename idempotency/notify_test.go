@@ -67,6 +67,7 @@ func TestNotify_EachRequestIsOneLineOfTheLogWithoutItsKeyAndItsPayload(t *testin
 	has(ask(s), map[string]any{"outcome": "created", "from_state": "expired", "to_state": "complete"})
 	answer = 503
 	has(ask(sent{key: "other"}), map[string]any{"level": "WARN", "outcome": "forgotten", "status": 503.0, "from_state": "none", "to_state": "none"})
+	has(ask(sent{key: "other"}), map[string]any{"level": "DEBUG", "outcome": "forgotten", "status": 503.0}) // it is repeated, and fails again
 	has(ask(sent{}), map[string]any{"level": "DEBUG", "outcome": "refused", "error_code": "VALIDATION." + codeKeyMissing, "from_state": "unknown"})
 	has(ask(sent{key: "other", header: http.Header{"Account": {""}}}), map[string]any{"level": "INFO", "outcome": "refused", "error_code": "AUTH." + codePrincipalUnknown})
 	pgtest.Exec(t, b.db, "update holdfast.idempotency set body_hash = ''")
@@ -174,7 +175,7 @@ func TestNotify_TransitionsAndLevels(t *testing.T) {
 		}
 	}
 	for _, r := range []Result{Forgotten, Unavailable, Refused} {
-				if got := levelOf(r, 404, false); got != slog.LevelDebug {
+		if got := levelOf(r, 404, false); got != slog.LevelDebug {
 			t.Errorf("%s of theirs: got %v", r, got)
 		}
 	}

@@ -42,8 +42,14 @@ type declarations struct {
 
 // declare tells the other nodes which types this node handles.
 func (dec *declarations) declare(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, loop.Patience)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	// A stop gives a statement that writes a second more: the server might carry it out after the node has said that it stops.
+	stopping := ctx
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), loop.Patience)
 	defer cancel()
+	defer context.AfterFunc(stopping, func() { time.AfterFunc(time.Second, cancel) })()
 	if _, err := dec.pool.Exec(ctx, dec.sql.declare, dec.c.Consumer, dec.registry.types, dec.node, declareFor.Microseconds()); err != nil {
 		return err
 	}

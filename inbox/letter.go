@@ -81,7 +81,7 @@ func (env *env) fingerprint(e holdfast.Event, l letter) string {
 	if l.err != nil {
 		what = failure.ClassOf(l.err)
 		if !strings.HasPrefix(what, "SQLSTATE") {
-			what += ": " + private.Kind(env.cause(l.err, e))
+			what += ": " + private.Kind(firstLine(env.whole(l.err, e)))
 		}
 	}
 	for len(what) > 200 || !utf8.ValidString(what) {

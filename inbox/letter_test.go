@@ -329,20 +329,22 @@ func TestLetter_ALetterThatIsPublishedWithoutItsPayloadHasNoErrorText(t *testing
 	}
 }
 
-// The words of an event are values too: two cities that are unknown are one kind of failure, and neither is named.
+// The words of an event are values too: two cities that are unknown are one kind of failure, and neither is named. Nor does it matter how
+// long a value is that the event does not have.
 func TestLetter_AFingerprintHasNoWordOfItsEvent(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
+	numbers := map[string]string{"Atlantis": "7", "Avalon": "4711-0815-0000-1111-222222"}
 	in.Handle("order.placed", func(_ context.Context, _ pgx.Tx, e holdfast.Event) error {
-		return retry.Permanent(fmt.Errorf("unknown city %s of customer %s", e.Payload, e.Key))
+		return retry.Permanent(fmt.Errorf("unknown city %s of customer %s: ticket %s%s", e.Payload, e.Key, numbers[string(e.Payload)], strings.Repeat(" is not in the catalog", 12)))
 	})
-	for _, city := range []string{"Atlantis", "Avalon"} {
+	for city := range numbers {
 		e := event(city, "customer-of-"+city)
 		e.Payload = []byte(city)
 		b.receive(in, e, Dead)
 	}
 	got := pgtest.Text(t, b.db, "select string_agg(distinct fingerprint, ', ') from holdfast.letter")
-	if want := "order.placed VALIDATION: unknown city # of customer #"; got != want {
-		t.Errorf("fingerprints are %q, want %q", got, want)
+	if want := "order.placed VALIDATION: unknown city # of customer #: ticket # is not in the catalog"; !strings.HasPrefix(got, want) || strings.Count(got, "order.placed") != 1 {
+		t.Errorf("fingerprints are %q, want one that begins with %q", got, want)
 	}
 }

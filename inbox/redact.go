@@ -65,18 +65,22 @@ func WithholdError(err error) string {
 
 // cause is why a handler failed for an event, in one line of at most maxLogged bytes; "" if nothing may be said. Config.RedactErrorFunc
 // decides about what the handler said. Our own words are said always.
-func (env *env) cause(err error, e holdfast.Event) string {
+func (env *env) cause(err error, e holdfast.Event) string { return oneLine(env.whole(err, e)) }
+
+// whole is cause without its limits of lines and bytes. Where values are taken out of it, it must be whole: a cut would come after more or
+// fewer words as values are long.
+func (env *env) whole(err error, e holdfast.Event) string {
 	err = handlersError(err)
 	redact := env.c.RedactErrorFunc
 	if redact == nil {
-		return oneLine(textFor(err, e))
+		return textFor(err, e)
 	}
 	said, ok := foreign.Try(func() string { return redact(err) })
-	if !ok {
-		said = "RedactErrorFunc panicked"
-	}
-	if said = oneLine(said); said == "" {
-		return oneLine(failure.OurWords(err))
+	switch {
+	case !ok:
+		return "RedactErrorFunc panicked"
+	case strings.TrimSpace(said) == "":
+		return failure.OurWords(err)
 	}
 	return said
 }
@@ -145,17 +149,21 @@ func handlersError(err error) error {
 	return err
 }
 
-// oneLine is the first line of a text without characters that cannot be printed, cut off after maxLogged bytes.
-func oneLine(text string) string {
+// firstLine is the first line of a text that says something, of characters that can be printed.
+func firstLine(text string) string {
 	text = strings.TrimLeftFunc(text, unicode.IsSpace)
 	text, _, _ = strings.Cut(text, "\n")
-	text = strings.Map(func(r rune) rune {
+	return strings.TrimSpace(strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) || r == utf8.RuneError {
 			return ' '
 		}
 		return r
-	}, text)
-	if text = strings.TrimSpace(text); len(text) <= maxLogged {
+	}, text))
+}
+
+// oneLine is the first line of a text without characters that cannot be printed, cut off after maxLogged bytes.
+func oneLine(text string) string {
+	if text = firstLine(text); len(text) <= maxLogged {
 		return text
 	}
 	cut := maxLogged - len("…")

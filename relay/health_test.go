@@ -141,9 +141,16 @@ func TestHealth_ARelayUnderTheNameOfADeadOneHasRunSinceItsStart(t *testing.T) {
 	pool, b := setup(t, 2), newBroker()
 	pgtest.Exec(t, pool, "insert into holdfast.relay (name, seen_until, started_at) values ('relay-1', now(), now() - interval '1 hour')")
 	write(t, pool, event("k", "1"))
-	run(t, pool, b, relay.Config{Name: "relay-1"})
+	run(t, pool, b, relay.Config{Name: "relay-1", Lease: time.Second})
 	arrives(t, b, "1")
-	if age := pgtest.Text(t, pool, "select (now() - started_at < interval '30 minutes')::text from holdfast.relay where name = 'relay-1'"); age != "true" {
+	const start = "select extract(epoch from started_at)::text from holdfast.relay where name = 'relay-1'"
+	const beat = "select (extract(epoch from seen_until) * 1000)::bigint from holdfast.relay where name = 'relay-1'"
+	if old := pgtest.Count(t, pool, "select count(*) from holdfast.relay where name = 'relay-1' and started_at < now() - interval '30 minutes'"); old != 0 {
 		t.Error("it has run for more than half an hour")
+	}
+	first, began := pgtest.Count(t, pool, beat), pgtest.Text(t, pool, start)
+	wait.Until(t, "another heartbeat", func() bool { return pgtest.Count(t, pool, beat) > first })
+	if moved := pgtest.Text(t, pool, "select (abs(("+start+")::float8 - "+began+") < 0.5)::text"); moved != "true" {
+		t.Errorf("its start moves with its heartbeats: %s, and then %s", began, pgtest.Text(t, pool, start))
 	}
 }
