@@ -3,6 +3,7 @@ package console
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 )
@@ -52,19 +53,20 @@ const (
 )
 
 // add remembers one more. Of one that is too near to the last only the levels are kept, with those of the last, for somebody has seen them;
-// one of a clock that went back begins afresh. The history that it is called of must not be used afterwards.
+// one of a clock that went back begins afresh. It leaves h as it is: pages may be made of it still.
 func (h history) add(s sample) history {
 	if n := len(h); n > 0 {
 		switch apart := s.at - h[n-1].at; {
 		case apart < 0:
 			h = nil
 		case apart < closest.Seconds():
+			h = slices.Clone(h)
 			last := &h[n-1]
 			last.unpublished, last.lag = last.unpublished.and(s.unpublished), last.lag.and(s.lag)
 			return h
 		}
 	}
-	h = append(h, s)
+	h = append(slices.Clip(h), s) // into an array of its own
 	h = h[max(0, len(h)-mostKept):]
 	for s.at-h[0].at > (remembered + unbroken).Seconds() {
 		h = h[1:]

@@ -63,6 +63,20 @@ func TestHistory_ItRemembersAnHourAndIsBounded(t *testing.T) {
 	}
 }
 
+// Pages may still be made of a history while the next sample comes.
+func TestHistory_OneThatWasReadStaysAsItWas(t *testing.T) {
+	t.Parallel()
+	read := append(make(history, 0, 10), sample{at: 10, lag: levelOf(5)})
+	near, far := read.add(sample{at: 11, lag: levelOf(70)}), read.add(sample{at: 20, lag: levelOf(1)})
+	other := read.add(sample{at: 30, lag: levelOf(2)})
+	if read[0].lag != levelOf(5) || near[0].lag != (level{70, 70}) {
+		t.Errorf("a near sample made it %v, and gave %v", read[0].lag, near[0].lag)
+	}
+	if far[1].at != 20 || other[1].at != 30 {
+		t.Errorf("two that went on from one end at %v and %v, want 20 and 30", far[1].at, other[1].at)
+	}
+}
+
 func TestHistory_AChartHasTheHourAndItsGaps(t *testing.T) {
 	t.Parallel()
 	xs := func(line string) (first, last string) {
