@@ -61,8 +61,9 @@ type Config struct {
 	EndsFunc func(ctx context.Context, of []source.TopicPartition) (map[source.TopicPartition]int64, error)
 
 	// CheckFuncs check a payload that a person has edited, by the consumer of the dead letter: an error refuses it with its text, and the
-	// person may store it nevertheless. Inbox.CheckPayload is one, and names the field that the handler cannot read. They are called from
-	// many goroutines. Defaults to none: then JSON must be JSON.
+	// person may store it nevertheless, unchecked. Inbox.CheckPayload is one, and names the field that the handler cannot read. They are
+	// called from many goroutines. A panic is an error; so is no answer within 5 s, when their context ends. Defaults to none: then JSON
+	// must be JSON.
 	CheckFuncs map[string]func(ctx context.Context, edited holdfast.Event) error
 
 	// Logger gets a line for each change and each refusal. Defaults to slog.Default().

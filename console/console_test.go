@@ -553,6 +553,28 @@ func TestConsole_AnEditIsCheckedByTheConsumerThatWillGetIt(t *testing.T) {
 	wantIn(t, user.post(200, path+"/edit", edit), "version 4")
 }
 
+// A check that is broken can be passed by: the box that stores the payload as it is keeps it from being called.
+func TestConsole_ACheckThatPanicsKeepsNobodyFromAnEdit(t *testing.T) {
+	t.Parallel()
+	calls := 0
+	b := setup(t, func(c *console.Config) {
+		c.CheckFuncs = map[string]func(context.Context, holdfast.Event) error{"billing": func(context.Context, holdfast.Event) error { calls++; panic("SECRET") }}
+	})
+	path := fmt.Sprint("/letters/", b.letter(t, "e1", `{"amount":1}`))
+	user := b.browser(t)
+	edit := url.Values{"token": {user.token(user.get(200, path))}, "version": {"1"}, "payload": {`{"amount":2}`}, "reason": {"a wrong amount"}}
+	page := user.post(422, path+"/edit", edit)
+	wantIn(t, page, "consumer billing could not read the new payload: its check panicked: a value of type string. Correct it, or tick the box")
+	if strings.Contains(page, "SECRET") {
+		t.Errorf("what it panicked with is on the page\n%s", page)
+	}
+	edit.Set("raw", "yes")
+	wantIn(t, user.post(200, path+"/edit", edit), "version 2")
+	if calls != 1 {
+		t.Errorf("it was called %d times, want once", calls)
+	}
+}
+
 func TestConsole_LettersAreReadEditedReplayedAndDiscarded(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)

@@ -1,7 +1,9 @@
 package console
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"html/template"
 	"maps"
@@ -9,7 +11,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
+	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/internal/foreign"
 )
@@ -192,16 +196,46 @@ func (c *Console) check(ctx context.Context, l dlq.Letter, payload []byte) error
 	if err := l.CheckPayload(payload); err != nil {
 		return err
 	}
-	check := c.c.CheckFuncs[l.Consumer]
-	if check == nil || l.Origin != dlq.OriginInbox {
+	if c.c.CheckFuncs[l.Consumer] == nil || l.Origin != dlq.OriginInbox {
 		return nil
 	}
 	edited := l.Event
-	edited.Payload = payload
-	if err := foreign.Error(check(ctx, edited)); err != nil {
+	edited.Payload, edited.Headers = bytes.Clone(payload), maps.Clone(l.Event.Headers) // The check may keep them, and change them.
+	switch answered, err := c.checkedBy(ctx, l.Consumer, edited); {
+	case !answered:
+		return fmt.Errorf("the new payload could not be checked: consumer %s did not say within %s whether it can read it", l.Consumer, checkWithin)
+	case err != nil:
 		return fmt.Errorf("consumer %s could not read the new payload: %w", l.Consumer, err)
 	}
 	return nil
+}
+
+// checkWithin is how long one of Config.CheckFuncs may take.
+const checkWithin = 5 * time.Second
+
+// checkedBy is what the consumer's function of Config.CheckFuncs says of an event. It is a user's function: it may panic, end its goroutine, or not return in time,
+// and then it runs on by itself.
+func (c *Console) checkedBy(ctx context.Context, consumer string, e holdfast.Event) (answered bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, checkWithin)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		err := errors.New("its check ended without an answer") // unless it returns or panics
+		defer func() { done <- err }()
+		defer func() {
+			if p := recover(); p != nil {
+				err = fmt.Errorf("its check panicked: a value of type %T", p) // The value may quote the payload.
+				c.c.Logger.Error("console check panicked", "consumer", consumer, "at", foreign.PanickedAt())
+			}
+		}()
+		err = foreign.Error(c.c.CheckFuncs[consumer](ctx, e))
+	}()
+	select {
+	case err := <-done:
+		return err == nil || ctx.Err() == nil, err
+	case <-ctx.Done():
+		return false, nil
+	}
 }
 
 func (c *Console) letter(v *visit) (answer, error) {
@@ -377,8 +411,10 @@ func (c *Console) editLetter(v *visit) (answer, error) {
 	why := ""
 	if n := len(reason); n == 0 || n > longestReason {
 		why = fmt.Sprintf("the reason has %d bytes: it must have 1 to %d. It is kept with the edit", n, longestReason)
-	} else if err := c.check(v.Context(), l, payload); err != nil && v.PostForm.Get("raw") == "" {
-		why = err.Error() + ". Correct it, or tick the box that stores it as it is"
+	} else if v.PostForm.Get("raw") == "" {
+		if err := c.check(v.Context(), l, payload); err != nil {
+			why = err.Error() + ". Correct it, or tick the box that stores it as it is"
+		}
 	}
 	if why != "" && l.State == dlq.StateOpen { // else it has no editor, and Edit says so
 		return c.letterOf(v, l, &unsaved{why, strings.ReplaceAll(v.PostForm.Get("payload"), "\r\n", "\n"), v.PostForm.Get("reason")})

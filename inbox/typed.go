@@ -89,20 +89,28 @@ func valued(t reflect.Type, eventType string, o []Option) (r registration, read 
 // CheckPayload says what keeps the handler of the event's type from reading its payload: the reason of a dead letter that a person has
 // edited, before it is replayed. It decrypts and decodes as On and OnBatch do. Nil means that the payload can be read, or that
 // nobody knows: Handle and HandleBatch take payloads as they come, and a type may have no handler here. It runs no handler and uses no
-// database. Many goroutines may call it at once, also before the inbox runs.
-func (in *Inbox) CheckPayload(ctx context.Context, e holdfast.Event) error {
+// database. A panic of a codec, an upcast or a Decryptor is an error that says so, without what it panicked with. Many goroutines may
+// call it at once, also before the inbox runs.
+func (in *Inbox) CheckPayload(ctx context.Context, e holdfast.Event) (err error) {
 	read := in.registry.readerOf(e.Type)
 	if read == nil {
 		return nil
 	}
+	by := "codec" // or an upcast behind it
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("the %s panicked: a value of type %T", by, p) // The value may quote the payload.
+		}
+	}()
 	if s, sealed := wire.Sealed(e); sealed {
+		by = "decryptor"
 		payload, err := in.decrypt(ctx, e, s)
 		if err != nil {
 			return err
 		}
-		e.Payload = payload
+		by, e.Payload = "codec", payload
 	}
-	_, err := read(ctx, e)
+	_, err = read(ctx, e)
 	return err
 }
 

@@ -277,6 +277,40 @@ func TestTyped_ATypedHandlerIsRegisteredOnce(t *testing.T) {
 	}
 }
 
+// panicking is a codec that panics as it is told.
+type panicking struct{ with any }
+
+func (p panicking) Encode(context.Context, holdfast.Event, any) (holdfast.Event, error) {
+	panic(p.with)
+}
+func (p panicking) Decode(context.Context, holdfast.Event, any) error { panic(p.with) }
+
+// Whoever checks a payload, as the console, survives a panic of what reads it. What it panicked with may quote the payload.
+func TestTyped_APanicWhileAPayloadIsCheckedIsAnError(t *testing.T) {
+	b := setup(t)
+	in := b.inbox(func(c *Config) {
+		c.Decryptor = decryptFunc(func(holdfast.Sealed) ([]byte, error) { panic("SECRET") })
+	})
+	handle := func(context.Context, pgx.Tx, orderV2, holdfast.Event) error { return nil }
+	On(in, "text", handle, WithCodec(panicking{"SECRET"}))
+	On(in, "error", handle, WithCodec(panicking{errors.New("SECRET")}))
+	On(in, "upcast", handle, WithUpcast("upcast.v1", func(orderV1) (orderV2, error) { panic("SECRET") }))
+	for _, c := range []struct{ eventType, key, want string }{
+		{"text", "", "the codec panicked: a value of type string"},
+		{"error", "", "the codec panicked: a value of type *errors.errorString"},
+		{"upcast.v1", "", "the codec panicked: a value of type string"},
+		{"upcast", "k", "the decryptor panicked: a value of type string"},
+	} {
+		e := withPayload(typed("1", "", c.eventType), `{}`)
+		if c.key != "" {
+			e.Headers = map[string]string{"holdfast-encryption": "upper " + c.key}
+		}
+		if err := in.CheckPayload(t.Context(), e); err == nil || err.Error() != c.want {
+			t.Errorf("%s: %v, want %q", c.eventType, err, c.want)
+		}
+	}
+}
+
 func TestTyped_APayloadIsCheckedWithoutAHandlersRun(t *testing.T) {
 	b := setup(t)
 	in := b.inbox(func(c *Config) { c.Decryptor = decryptFunc(upper) })
