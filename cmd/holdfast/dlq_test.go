@@ -92,8 +92,8 @@ func TestDLQ_ALetterThatDoesNotExistIsNamedAndNothingIsChanged(t *testing.T) {
 		t.Errorf("%d letters were changed", n)
 	}
 	const shows = "being re-delivered; holdfast dlq list"
-	wantStatus(t, 0, "1 dead letter is "+shows+" --id 1 --consumer billing --state any shows", "dlq", "replay", "--id", "1", "--consumer", "billing", "--reason", "r")
-	wantStatus(t, 0, "0 dead letters are "+shows+" --id 1 --state any shows", "dlq", "replay", "--id", "1", "--reason", "again")
+	wantStatus(t, 0, "1 dead letter is "+shows+" --id=1 --consumer=billing --state any shows", "dlq", "replay", "--id", "1", "--consumer", "billing", "--reason", "r")
+	wantStatus(t, 0, "0 dead letters are "+shows+" --id=1 --state any shows", "dlq", "replay", "--id", "1", "--reason", "again")
 	wantStatus(t, 0, "dead letter 1 is not open: it is replaying", "dlq", "replay", "1", "--reason", "again")
 	wantStatus(t, 0, "1 dead letter is "+shows+" --state any shows", "dlq", "replay", "--all", "--reason", "r")
 }
@@ -103,7 +103,7 @@ func TestDLQ_ADryRunShowsWhichLettersAreMeant(t *testing.T) {
 	letters(t, db, "billing", "it's broken", 25)
 	letters(t, db, "mail", "f", 1)
 	out := wantStatus(t, 0, "25 dead letters would be replayed", "dlq", "replay", "--dry-run", "--fingerprint", "it's broken")
-	if !strings.Contains(out, "it's broken") || strings.Count(out, "billing") != operate.Shown || !strings.Contains(out, `and 5 more: holdfast dlq list --fingerprint "it's broken" --after 20`) || strings.Contains(out, "secret") {
+	if !strings.Contains(out, "it's broken") || strings.Count(out, "billing") != operate.Shown || !strings.Contains(out, `and 5 more: holdfast dlq list --fingerprint="it's broken" --after 20`) || strings.Contains(out, "secret") {
 		t.Errorf("it shows\n%s", out)
 	}
 	if n := pgtest.Count(t, db.Pool, "select count(*) from holdfast.letter_action"); n != 0 {
@@ -144,11 +144,81 @@ func TestDLQ_GroupsShowWhatToLookAtFirst(t *testing.T) {
 	// The command that it prints selects the letters of the group alone, though another consumer has the same kind of failure.
 	letters(t, db, "mail", "often", 3)
 	_, command, _ := strings.Cut(wantStatus(t, 0, "holdfast dlq show 5", "dlq", "groups"), "its dead letters: holdfast ")
-	if want := "dlq list --consumer billing --type order.placed --topic orders --fingerprint often\n"; command != want {
+	if want := "dlq list --consumer=billing --type=order.placed --topic=orders --fingerprint=often\n"; command != want {
 		t.Errorf("the command is %q, want %q", command, want)
 	}
 	if out := wantStatus(t, 0, "", strings.Fields(command)...); strings.Count(out, "often") != 4 || strings.Contains(out, "mail") {
 		t.Errorf("the letters of the group are\n%s", out)
+	}
+}
+
+// lettersOfTheFirstGroup is the command that dlq groups prints with these flags, "" if it prints none.
+func lettersOfTheFirstGroup(t *testing.T, flags ...string) string {
+	t.Helper()
+	out := wantStatus(t, 0, "example of the first group: holdfast dlq show ", append([]string{"dlq", "groups"}, flags...)...)
+	if strings.ContainsAny(out, "\x1b\u202e") {
+		t.Errorf("a terminal obeys %q", out)
+	}
+	_, command, _ := strings.Cut(out, "its dead letters: ")
+	return strings.TrimSuffix(command, "\n")
+}
+
+func TestDLQ_TheLettersOfAGroupAreThoseThatTheUserChose(t *testing.T) {
+	db := installed(t)
+	letters(t, db, "billing", "-f", 4)
+	pgtest.Exec(t, db.Pool, "update holdfast.letter set state = 'replayed', type = '-t', consumer = '--all', source = 'its \"own\"' where id < 3")
+	pgtest.Exec(t, db.Pool, "update holdfast.letter set key = '-k' where id < 3")
+	flags := []string{"--id=1", "--id=2", "--id=3", "--origin=inbox", "--key=-k", "--source=its \"own\"", "--event-id=-f1", "--since=2026-01-31T00:00:00Z", "--until=2126-01-31T00:00:00.5Z", "--within=1d", "--state=replayed"}
+	command := lettersOfTheFirstGroup(t, flags...)
+	want := `holdfast dlq list --id=1 --id=2 --id=3 --consumer=--all --type=-t --topic=orders --key=-k --source='its "own"' --event-id=-f1 --fingerprint=-f --since=2026-01-31T00:00:00Z --until=2126-01-31T00:00:00.5Z --within=24h0m0s --state=replayed`
+	if command != want {
+		t.Fatalf("the command is\n%s, want\n%s", command, want)
+	}
+	words, err := exec.Command("sh", "-c", strings.Replace(command, "holdfast", `printf '%s\n'`, 1)).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := wantStatus(t, 0, "\n1 ", strings.Split(strings.TrimSpace(string(words)), "\n")...)
+	if strings.Count(out, "\n") != 2 {
+		t.Errorf("the letters of the group are\n%s", out)
+	}
+	wantStatus(t, 0, "holdfast dlq list --key=-k --state any shows", "dlq", "replay", "--key=-k", "--reason", "r")
+	pgtest.Exec(t, db.Pool, "delete from holdfast.letter where id < 3")
+	if command := lettersOfTheFirstGroup(t, "--state", "any"); !strings.HasSuffix(command, " --fingerprint=-f --state=any") {
+		t.Errorf("the command is %s", command)
+	}
+}
+
+// A command with an escaped name would choose nothing, with an empty one too much, and with a raw one a terminal obeys it.
+func TestDLQ_NoCommandIsPrintedForAGroupThatNoneChooses(t *testing.T) {
+	db := installed(t)
+	letters(t, db, "billing", "f", 1)
+	for _, column := range []string{"consumer", "type", "topic", "fingerprint"} {
+		for _, hostile := range []string{"\x1b]52;c;cm0=\a", "\u202e", "a\nb", ""} {
+			if column == "consumer" && hostile == "" {
+				continue // the relay's, which --origin chooses
+			}
+			var was string
+			if err := db.QueryRow(t.Context(), "select "+column+" from holdfast.letter").Scan(&was); err != nil {
+				t.Fatal(err)
+			}
+			pgtest.Exec(t, db.Pool, "update holdfast.letter set "+column+" = $1", hostile)
+			if command := lettersOfTheFirstGroup(t); command != "" {
+				t.Errorf("with the %s %q the command is %q", column, hostile, command)
+			}
+			if out := wantStatus(t, 0, "", "dlq", "list"); strings.ContainsAny(out, "\x1b\u202e") {
+				t.Errorf("a terminal obeys %q", out)
+			}
+			pgtest.Exec(t, db.Pool, "update holdfast.letter set "+column+" = $1", was)
+		}
+	}
+	pgtest.Exec(t, db.Pool, "update holdfast.letter set key = $1", "a\x1b[2J")
+	if command := lettersOfTheFirstGroup(t, "--key", "a\x1b[2J"); command != "" {
+		t.Errorf("with a hostile key the command is %q", command)
+	}
+	pgtest.Exec(t, db.Pool, "update holdfast.letter set origin = 'relay', consumer = ''")
+	if want := "holdfast dlq list --origin=relay --type=order.placed --topic=orders --fingerprint=f"; lettersOfTheFirstGroup(t) != want {
+		t.Errorf("of the relay the command is %q, want %q", lettersOfTheFirstGroup(t), want)
 	}
 }
 

@@ -6,8 +6,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
 
 	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/program"
 	"github.com/holdfast-go/holdfast/dlq"
@@ -89,7 +91,7 @@ func table(out io.Writer, letters []dlq.Letter) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "ID\tFROM\tSTATE\tTOPIC\tKEY\tTYPE\tATTEMPTS\tLAST\tREASON")
 	for _, l := range letters {
-		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%.80s\n", l.ID, terminal.Clean(from(l.Origin, l.Consumer)), l.State, l.Event.Topic, terminal.Clean(l.Event.Key), terminal.Clean(l.Event.Type), l.Attempts, l.LastAt.UTC().Format(time.RFC3339), terminal.Clean(l.Reason))
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%.80s\n", l.ID, terminal.Clean(from(l.Origin, l.Consumer)), l.State, terminal.Clean(l.Event.Topic), terminal.Clean(l.Event.Key), terminal.Clean(l.Event.Type), l.Attempts, l.LastAt.UTC().Format(time.RFC3339), terminal.Clean(l.Reason))
 	}
 	return w.Flush()
 }
@@ -124,19 +126,24 @@ type JSONGroup struct {
 	Reason      string    `json:"reason"` // of that letter
 }
 
-// groupOf is the filter that selects the letters of a group, and no others.
-func groupOf(g dlq.Group) Chosen {
-	c := Chosen{
-		Origin:      g.Origin,
-		Consumer:    g.Consumer,
-		Topic:       g.Topic,
-		Type:        g.Type,
-		Fingerprint: terminal.Clean(g.Fingerprint),
+// lettersOf is the command that lists the letters of a group, and no others: "" if there is none that is safe to print.
+func (c *dlqGroupsCmd) lettersOf(g dlq.Group) string {
+	if g.Topic == "" || g.Type == "" || g.Fingerprint == "" { // an empty flag chooses all
+		return ""
 	}
-	if c.Consumer != "" {
-		c.Origin = "" // only inboxes have consumers
+	of := c.Chosen
+	of.Origin, of.Consumer, of.Topic, of.Type, of.Fingerprint = g.Origin, g.Consumer, g.Topic, g.Type, g.Fingerprint
+	if of.Consumer != "" {
+		of.Origin = "" // only inboxes have consumers
 	}
-	return c
+	command := "holdfast dlq list" + of.follows()
+	if c.State != dlq.StateOpen {
+		command += " --state=" + c.State
+	}
+	if strings.ContainsFunc(command, func(r rune) bool { return !unicode.IsGraphic(r) }) { // escaped, it would choose nothing
+		return ""
+	}
+	return command
 }
 
 func (c *dlqGroupsCmd) Run(p *program.Program) error {
@@ -166,15 +173,17 @@ func (c *dlqGroupsCmd) Run(p *program.Program) error {
 	w := tabwriter.NewWriter(p.Out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "LETTERS\tHOLDING\tFROM\tTOPIC\tTYPE\tFIRST\tLAST\tEXAMPLE\tREASON\tFINGERPRINT")
 	for _, g := range groups {
-		fmt.Fprintf(w, "%d\t%d\t%s\t%s\t%s\t%s\t%s\t%d\t%.80s\t%s\n", g.Letters, g.Holding, terminal.Clean(from(g.Origin, g.Consumer)), g.Topic, terminal.Clean(g.Type),
+		fmt.Fprintf(w, "%d\t%d\t%s\t%s\t%s\t%s\t%s\t%d\t%.80s\t%s\n", g.Letters, g.Holding, terminal.Clean(from(g.Origin, g.Consumer)), terminal.Clean(g.Topic), terminal.Clean(g.Type),
 			g.FirstAt.UTC().Format(time.RFC3339), g.LastAt.UTC().Format(time.RFC3339), g.Letter, terminal.Clean(g.Reason), terminal.Clean(g.Fingerprint))
 	}
 	if err := w.Flush(); err != nil {
 		return err
 	}
 	if len(groups) > 0 {
-		g := groups[0]
-		fmt.Fprintf(p.Out, "\nexample of the first group: holdfast dlq show %d\nits dead letters: holdfast dlq list %s\n", g.Letter, groupOf(g).given())
+		fmt.Fprintf(p.Out, "\nexample of the first group: holdfast dlq show %d\n", groups[0].Letter)
+		if command := c.lettersOf(groups[0]); command != "" {
+			fmt.Fprintf(p.Out, "its dead letters: %s\n", command)
+		}
 	}
 	return nil
 }

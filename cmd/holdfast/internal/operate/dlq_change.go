@@ -118,10 +118,10 @@ func (r *DLQReplay) Run(p *program.Program) error {
 		defer sayClosed(p, d, r.ID)
 	}
 	if r.DryRun {
-		return watch.wouldBe(d, n, "replayed", r.given(), err)
+		return watch.wouldBe(d, n, "replayed", r.follows(), err)
 	}
 	if n > 0 || err == nil { // also after an interruption: those are being delivered
-		fmt.Fprintf(p.Out, "%s %s being re-delivered; holdfast dlq list%s --state any shows the result of %s\n", terminal.Count(n, "dead letter"), terminal.Verb(n, "is", "are"), spaced(r.given()), terminal.Verb(n, "it", "them"))
+		fmt.Fprintf(p.Out, "%s %s being re-delivered; holdfast dlq list%s --state any shows the result of %s\n", terminal.Count(n, "dead letter"), terminal.Verb(n, "is", "are"), r.follows(), terminal.Verb(n, "it", "them"))
 	}
 	if left := watch.last.Total - watch.last.Looked; err != nil && watch.begun && left > 0 {
 		fmt.Fprintf(p.ErrOut, "stopped with %s left: the same command continues with %s and replays none twice\n", terminal.Count(left, "dead letter"), terminal.Verb(left, "it", "them"))
@@ -181,7 +181,7 @@ func (w *watcher) report(progress dlq.Progress) {
 }
 
 // wouldBe reports what a dry run found.
-func (w *watcher) wouldBe(d *dlq.DLQ, n int, done, given string, err error) error {
+func (w *watcher) wouldBe(d *dlq.DLQ, n int, done, follows string, err error) error {
 	if err != nil {
 		return err
 	}
@@ -197,17 +197,9 @@ func (w *watcher) wouldBe(d *dlq.DLQ, n int, done, given string, err error) erro
 		return err
 	}
 	if n > len(letters) && len(letters) > 0 {
-		fmt.Fprintf(w.p.Out, "and %d more: holdfast dlq list%s --after %d\n", n-len(letters), spaced(given), letters[len(letters)-1].ID)
+		fmt.Fprintf(w.p.Out, "and %d more: holdfast dlq list%s --after %d\n", n-len(letters), follows, letters[len(letters)-1].ID)
 	}
 	return nil
-}
-
-// spaced is a filter as it follows a command.
-func spaced(given string) string {
-	if given == "" {
-		return ""
-	}
-	return " " + given
 }
 
 type dlqEditCmd struct {
@@ -324,7 +316,7 @@ func (c *dlqDiscardCmd) Run(p *program.Program) error {
 		defer sayUnknown(p, c.Consumer)
 	}
 	if c.DryRun {
-		return watch.wouldBe(d, n, "discarded", c.given(), err)
+		return watch.wouldBe(d, n, "discarded", c.follows(), err)
 	}
 	if n > 0 || err == nil {
 		fmt.Fprintf(p.Out, "%s %s discarded\n", terminal.Count(n, "dead letter"), terminal.Verb(n, "is", "are"))

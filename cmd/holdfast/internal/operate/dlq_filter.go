@@ -49,21 +49,15 @@ func (a *age) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// given is the filter as on the command line; "" if there is none.
-func (c Chosen) given() string {
-	var flags []string
-	add := func(name, value string) {
-		if value != "" {
-			flags = append(flags, "--"+name, value)
-		}
-	}
+// flags are the names and the values of what was given.
+func (c Chosen) flags() (flags [][2]string) {
 	for _, id := range c.ID {
-		add("id", strconv.FormatInt(id, 10))
+		flags = append(flags, [2]string{"id", strconv.FormatInt(id, 10)})
 	}
 	for _, f := range [][2]string{{"origin", c.Origin}, {"consumer", c.Consumer}, {"type", c.Type}, {"topic", c.Topic}, {"key", c.Key}, {"source", c.Source},
 		{"event-id", c.EventID}, {"fingerprint", c.Fingerprint}} {
 		if f[1] != "" {
-			add(f[0], terminal.Quote(f[1]))
+			flags = append(flags, f)
 		}
 	}
 	for _, f := range []struct {
@@ -71,13 +65,31 @@ func (c Chosen) given() string {
 		at   time.Time
 	}{{"since", c.Since}, {"until", c.Until}} {
 		if !f.at.IsZero() {
-			add(f.name, f.at.UTC().Format(time.RFC3339Nano))
+			flags = append(flags, [2]string{f.name, f.at.UTC().Format(time.RFC3339Nano)})
 		}
 	}
 	if c.Within > 0 {
-		add("within", time.Duration(c.Within).String())
+		flags = append(flags, [2]string{"within", time.Duration(c.Within).String()})
 	}
-	return strings.Join(flags, " ")
+	return flags
+}
+
+// given is the filter as on the command line; "" if there is none. The names of interrupted replays have it, so it stays as it is.
+func (c Chosen) given() string {
+	var words []string
+	for _, f := range c.flags() {
+		words = append(words, "--"+f[0], terminal.Quote(f[1]))
+	}
+	return strings.Join(words, " ")
+}
+
+// follows is the filter as it follows a command that is printed; "" if there is none. Beside its flag a value may begin with a dash.
+func (c Chosen) follows() string {
+	var text strings.Builder
+	for _, f := range c.flags() {
+		text.WriteString(" --" + f[0] + "=" + terminal.Quote(f[1]))
+	}
+	return text.String()
 }
 
 // wide are the flags of commands that could change every letter.
