@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -96,6 +97,33 @@ func TestDLQ_ALetterThatDoesNotExistIsNamedAndNothingIsChanged(t *testing.T) {
 	wantStatus(t, 0, "0 dead letters are "+shows+" --id=1 --state any shows", "dlq", "replay", "--id", "1", "--reason", "again")
 	wantStatus(t, 0, "dead letter 1 is not open: it is replaying", "dlq", "replay", "1", "--reason", "again")
 	wantStatus(t, 0, "1 dead letter is "+shows+" --state any shows", "dlq", "replay", "--all", "--reason", "r")
+}
+
+func TestDLQ_AReplaySaysWhichOfTheNamedLettersAreNotOpen(t *testing.T) {
+	db := installed(t)
+	letters(t, db, "billing", "f", 105) // more than a page
+	pgtest.Exec(t, db.Pool, "update holdfast.letter set state = case when id = 2 then 'replayed' when id = 3 then 'discarded' else 'open' end")
+	const said = "dead letter 2 is not open: it is replayed\ndead letter 3 is not open: it is discarded\n"
+	for _, c := range []struct{ command, out, errOut string }{
+		{"dlq replay --dry-run 3 1 2 2", "1 dead letter would be replayed\n", said},
+		{"dlq replay 3 1 2 2 --reason r", "1 dead letter is being re-delivered;", said},
+		{"dlq replay 2 --reason r", "0 dead letters are being re-delivered;", "dead letter 2 is not open: it is replayed\n"},
+		{"dlq replay 4 --reason r", "1 dead letter is being re-delivered;", ""},
+	} {
+		status, out, errOut := call(t, strings.Fields(c.command)...)
+		if status != 0 || !strings.HasPrefix(out, c.out) || errOut != c.errOut {
+			t.Errorf("%s: status %d\n%s%s", c.command, status, out, errOut)
+		}
+	}
+	pgtest.Exec(t, db.Pool, "delete from holdfast.stored")
+	pgtest.Exec(t, db.Pool, "update holdfast.letter set state = case when id = 105 then 'discarded' else 'open' end")
+	many := []string{"dlq", "replay", "--reason", "r"}
+	for id := range 105 {
+		many = append(many, fmt.Sprint(id+1))
+	}
+	if _, out, errOut := call(t, many...); !strings.HasPrefix(out, "104 dead letters are being") || errOut != "dead letter 105 is not open: it is discarded\n" {
+		t.Errorf("of 105 letters it says\n%s%s", out, errOut)
+	}
 }
 
 func TestDLQ_ADryRunShowsWhichLettersAreMeant(t *testing.T) {

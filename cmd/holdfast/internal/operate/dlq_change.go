@@ -98,9 +98,11 @@ func (r *DLQReplay) Run(p *program.Program) error {
 		return err
 	}
 	defer done()
-	if err := exist(p.Ctx, d, r.ID); err != nil {
+	letters, err := named(p.Ctx, d, r.ID)
+	if err != nil {
 		return err
 	}
+	sayClosed(p, letters)
 	f := r.filter()
 	f.Limit = r.Limit
 	watch := watcher{p: p, doing: "replaying"}
@@ -115,7 +117,6 @@ func (r *DLQReplay) Run(p *program.Program) error {
 	})
 	if n == 0 && err == nil {
 		defer sayUnknown(p, r.Consumer)
-		defer sayClosed(p, d, r.ID)
 	}
 	if r.DryRun {
 		return watch.wouldBe(d, n, "replayed", r.follows(), err)
@@ -129,28 +130,47 @@ func (r *DLQReplay) Run(p *program.Program) error {
 	return err
 }
 
-// exist checks that all these letters exist before any is changed: if one id is wrong, the others may be too.
-func exist(ctx context.Context, d *dlq.DLQ, ids []int64) error {
+// named reads the letters with these ids, in any state, and checks that all exist before any is changed: if one id is wrong, the others
+// may be too.
+func named(ctx context.Context, d *dlq.DLQ, ids []int64) (letters []dlq.Letter, err error) {
+	ids = slices.Compact(slices.Sorted(slices.Values(ids)))
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	f := dlq.Filter{
+		IDs:        ids,
+		State:      dlq.StateAny,
+		After:      ids[0] - 1,
+		NoPayloads: true,
+	}
+	for len(letters) < len(ids) { // a page may end for its bytes
+		page, err := d.List(ctx, f)
+		if err != nil {
+			return nil, err
+		}
+		if len(page) == 0 {
+			break
+		}
+		letters = append(letters, page...)
+		f.After = page[len(page)-1].ID
+	}
 	var missing []error
-	for _, id := range slices.Compact(slices.Sorted(slices.Values(ids))) {
-		switch _, err := d.Get(ctx, id); {
-		case errors.Is(err, dlq.ErrNotFound):
-			missing = append(missing, err)
-		case err != nil:
-			return err
+	for _, id := range ids {
+		if !slices.ContainsFunc(letters, func(l dlq.Letter) bool { return l.ID == id }) {
+			missing = append(missing, fmt.Errorf("letter %d: %w", id, dlq.ErrNotFound))
 		}
 	}
-	if len(missing) == 0 {
-		return nil
+	if len(missing) > 0 {
+		return nil, fmt.Errorf("nothing was changed: %w", errors.Join(missing...))
 	}
-	return fmt.Errorf("nothing was changed: %w", errors.Join(missing...))
+	return letters, nil
 }
 
-// sayClosed tells the user of a command that changed nothing which of the letters that he named are not open.
-func sayClosed(p *program.Program, d *dlq.DLQ, ids []int64) {
-	for _, id := range ids {
-		if l, err := d.Get(p.Ctx, id); err == nil && l.State != dlq.StateOpen {
-			fmt.Fprintf(p.ErrOut, "dead letter %d is not open: it is %s\n", id, l.State)
+// sayClosed tells the user of a replay which of the letters that he named are not open, and so are not replayed.
+func sayClosed(p *program.Program, letters []dlq.Letter) {
+	for _, l := range letters {
+		if l.State != dlq.StateOpen {
+			fmt.Fprintf(p.ErrOut, "dead letter %d is not open: it is %s\n", l.ID, l.State)
 		}
 	}
 }
@@ -291,7 +311,7 @@ func (c *dlqDiscardCmd) Run(p *program.Program) error {
 		return err
 	}
 	defer done()
-	if err := exist(p.Ctx, d, append(c.Letters, c.ID...)); err != nil {
+	if _, err := named(p.Ctx, d, append(c.Letters, c.ID...)); err != nil {
 		return err
 	}
 	for _, id := range c.Letters {
