@@ -48,9 +48,9 @@ func foundOf(s *stored, fingerprint []byte) found {
 	switch {
 	case s == nil || s.Expired:
 		return foundNothing
-	case !comparableVersions(s.Version, int16(fingerprint[0])), len(s.Fingerprint) != len(fingerprint)-1:
+	case !comparableVersions(s.Version, int16(fingerprint[0])), len(s.Fingerprint) != sha256.Size && len(s.Fingerprint) != wholeSize:
 		return foundUnusable
-	case s.Version != int16(fingerprint[0]), !bytes.Equal(s.Fingerprint, fingerprint[1:]):
+	case s.Version != int16(fingerprint[0]), !bytes.Equal(comparedOf(s.Fingerprint), comparedOf(fingerprint[1:])): // one of them may be of a build without checksums
 		return foundOther
 	case s.State == statePending:
 		return foundPending

@@ -39,6 +39,9 @@ var covered = []string{"host", "operation", "method", "path", "query", "media_ty
 
 const checksumSize = 3
 
+// wholeSize is the size of a fingerprint with its checksums, without its version.
+var wholeSize = sha256.Size + len(covered)*checksumSize
+
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // checksums are those of covered. form is the body as it is compared.
@@ -55,7 +58,7 @@ func (s subject) checksums(tag string, form []byte) []byte {
 // differing names the parts in which the requests of two fingerprints differ, without their versions. It names none if one of them has
 // no checksums.
 func differing(one, other []byte) (parts []string) {
-	if whole := sha256.Size + len(covered)*checksumSize; len(one) != whole || len(other) != whole {
+	if len(one) != wholeSize || len(other) != wholeSize {
 		return nil
 	}
 	for i, name := range covered {

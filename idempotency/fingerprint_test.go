@@ -113,4 +113,24 @@ func TestFingerprint_ChecksumsFitAStore(t *testing.T) {
 	if slices.Equal(comparedOf(a), comparedOf(b)) {
 		t.Error("two requests have one hash")
 	}
+	// A request that has waited for a row without checksums may meet one with them, of a node that took the key meanwhile, and the other way round.
+	whole, short := one.fingerprint(), one.fingerprint()[:33]
+	for _, asked := range [][]byte{whole, short} {
+		for _, kept := range [][]byte{whole, short} {
+			s := &stored{Fingerprint: kept[1:], Version: int16(kept[0]), State: statePending}
+			if got := foundOf(s, asked); got != foundPending {
+				t.Errorf("%d bytes meet %d: %v", len(asked), len(kept), got)
+			}
+		}
+		if got := foundOf(&stored{Fingerprint: b, Version: int16(whole[0]), State: statePending}, asked); got != foundOther {
+			t.Errorf("another request: %v", got)
+		}
+		if got := foundOf(&stored{Fingerprint: b[:40], Version: int16(whole[0]), State: statePending}, asked); got != foundUnusable {
+			t.Errorf("a fingerprint of 40 bytes: %v", got)
+		}
+	}
+	// The order of the parts is that of the rows that are stored: a change needs another version.
+	if got := strings.Join(covered, " "); got != "host operation method path query media_type conditions account body" {
+		t.Errorf("the parts are %s", got)
+	}
 }

@@ -113,7 +113,7 @@ with lock as materialized (
     from lock l, holdfast.idempotency k
    where l.free and k.scope = $1::text and k.operation = $2::text and k.key = $3::text
      and (k.expires_at <= clock_timestamp()
-          or k.state = 'pending' and k.lease_until <= clock_timestamp() and k.fingerprint = $5::bytea and k.fingerprint_version = $6::smallint)
+          or k.state = 'pending' and k.lease_until <= clock_timestamp() and substring(k.fingerprint for 32) = substring($5::bytea for 32) and k.fingerprint_version = $6::smallint)
      for no key update of k skip locked
 ), taken as (
   update holdfast.idempotency k
