@@ -11,9 +11,9 @@ import (
 	"html/template"
 	"io/fs"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -35,9 +35,11 @@ var staticFiles embed.FS
 
 // User is who asks, and what that person may do. Everybody whom UserFunc lets in may see events without their payloads.
 type User struct {
-	Name        string // kept with what the user does. Required
-	MayChange   bool   // replay, edit, discard, give up, redirect, retry, cancel, pause, resume
-	SeesPayload bool   // payloads of dead letters, and what may quote one: errors of handlers beyond their first line, and of the console itself
+	Name      string // kept with what the user does. Required
+	MayChange bool   // replay, edit, discard, give up, redirect, retry, cancel, pause, resume
+	// SeesPayload shows payloads and headers of dead letters, errors of handlers beyond their first line, and all that the console, the
+	// database, a broker or Config.EndsFunc says of a failure. Without it the page says what failed, and that a log says why.
+	SeesPayload bool
 }
 
 // Config configures a Console.
@@ -57,7 +59,8 @@ type Config struct {
 	Secret []byte
 
 	// EndsFunc says where partitions end, for the lag of consumers: the offset that the next event gets. kafkago.Offsets has one: Ends. It
-	// is called for each look at the overview, and every 10 seconds by Run. Defaults to none: then the overview shows no lag.
+	// is called for each look at the overview, and every 10 seconds by Run. Its error is logged, and shown to who sees payloads. Defaults to
+	// none: then the overview shows no lag.
 	EndsFunc func(ctx context.Context, of []source.TopicPartition) (map[source.TopicPartition]int64, error)
 
 	// CheckFuncs check a payload that a person has edited, by the consumer of the dead letter: an error refuses it with its text, and the
@@ -301,11 +304,14 @@ func (c *Console) cameFrom(v *visit) string {
 	return "/" + strings.TrimLeft(rest, "/") // "//" would be another host
 }
 
-// explain is what the user sees of an error. What may hold something of an event is for those who see payloads, and in the log. That the
-// database does not answer has nothing of one.
+// inTheLog is in place of a text for those who see no payloads.
+const inTheLog = "the log of the console says why"
+
+// explain is what the user sees of an error. What may hold something of an event, or a name or an address, is for those who see payloads,
+// and in the log.
 func (c *Console) explain(v *visit, err error) (status int, title, text string) {
-	status, text = http.StatusInternalServerError, "the log of the console says why"
-	if v.User.SeesPayload || isAway(err) {
+	status, text = http.StatusInternalServerError, inTheLog
+	if v.User.SeesPayload {
 		text = err.Error()
 	}
 	var refused refusal
@@ -350,11 +356,12 @@ func titleOf(status int) string {
 	return "Something went wrong"
 }
 
-// isAway says whether an error is the database's absence: no connection, none in time, or a server that stops or starts.
+// isAway says whether an error is the database's absence: no connection, no answer in time, or a server that stops, starts or has no room. Only
+// the database's client says so: a deadline or the network's error may be of somebody else.
 func isAway(err error) bool {
 	var failed *pgconn.PgError
 	if errors.As(err, &failed) {
-		return strings.HasPrefix(failed.Code, "57P")
+		return slices.Contains([]string{"08", "53", "57"}, failed.Code[:min(2, len(failed.Code))])
 	}
-	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, new(net.Error))
+	return errors.As(err, new(*pgconn.ConnectError)) || errors.Is(err, pgconn.ErrConnClosed) || pgconn.Timeout(err) || errors.Is(err, errNoAnswer)
 }

@@ -233,10 +233,20 @@ func TestConsole_TheOverviewSaysWhatWaits(t *testing.T) {
 		t.Errorf("without the last slash it is\n%s", got)
 	}
 	failure = errors.New("no broker answers")
-	// What a broker says is what an operator needs, and has nothing of an event.
-	b.user.SeesPayload = false
+	// An EndsFunc and a Publisher may say anything: their texts are for those who see payloads.
 	wantIn(t, user.overview("the lag could not be read: no broker answers"), "so the lag of consumers is not known: no broker answers", `gets no answer from the broker: <span class="small">it is away</span>`,
-		`<td class="text" data-l="Held by">broker: it is away</td>`)
+		`<td class="text" data-l="Held by">broker: it is away</td>`, "the network: it is away: <code>")
+	b.user.SeesPayload = false
+	page = user.get(200, "/")
+	wantIn(t, page, "the lag could not be read: the log of the console says why", "so the lag of consumers is not known: the log of the console says why", "<b>1</b> relay gets no answer from the broker</p>",
+		`<td class="text" data-l="Held by">broker: its log says why</td>`, "the network: its log says why: <code>")
+	for _, text := range []string{"no broker answers", "it is away"} {
+		if strings.Contains(page, text) {
+			t.Errorf("%q is on the page of a user who sees no payload\n%s", text, page)
+		}
+	}
+	b.user.SeesPayload = true
+	wantIn(t, user.get(200, "/"), "the lag could not be read: no broker answers", "the network: it is away: <code>")
 }
 
 // A row leads to what is there, and nowhere if nothing is.
@@ -1141,7 +1151,7 @@ func TestConsole_EveryProblemOfAConfigurationIsNamed(t *testing.T) {
 	}
 }
 
-// Who sees payloads reads why something failed. To others the page says which kind of trouble it is, and why the database does not answer.
+// Who sees payloads reads why something failed. To others the page says which kind of trouble it is.
 func TestConsole_AFailureIsToldToThoseWhoMayReadIt(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
@@ -1168,6 +1178,8 @@ func TestConsole_AFailureIsToldToThoseWhoMayReadIt(t *testing.T) {
 	}
 	defer away.Close()
 	user.url = serve(t, away, console.Config{Logger: slog.New(slog.DiscardHandler), UserFunc: func(*http.Request) (console.User, error) { return b.user, nil }})
-	fails(503, false, "The database does not answer|127.0.0.1:1|connect", inTheLog)
+	for _, not := range []string{"127.0.0.1:1", "user=", "database="} {
+		fails(503, false, "The database does not answer|"+inTheLog, not)
+	}
 	fails(503, true, "The database does not answer|127.0.0.1:1|connect", "secret")
 }

@@ -213,8 +213,8 @@ func (c *Console) check(ctx context.Context, l dlq.Letter, payload []byte) error
 // checkWithin is how long one of Config.CheckFuncs may take.
 const checkWithin = 5 * time.Second
 
-// checkedBy is what the consumer's function of Config.CheckFuncs says of an event. It is a user's function: it may panic, end its goroutine, or not return in time,
-// and then it runs on by itself.
+// checkedBy is what the consumer's function of Config.CheckFuncs says of an event. It may panic, end its goroutine, or not return in time:
+// then it runs on by itself.
 func (c *Console) checkedBy(ctx context.Context, consumer string, e holdfast.Event) (answered bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, checkWithin)
 	defer cancel()
@@ -225,7 +225,7 @@ func (c *Console) checkedBy(ctx context.Context, consumer string, e holdfast.Eve
 		defer func() {
 			if p := recover(); p != nil {
 				err = fmt.Errorf("its check panicked: a value of type %T", p) // The value may quote the payload.
-				c.c.Logger.Error("console check panicked", "consumer", consumer, "at", foreign.PanickedAt())
+				c.c.Logger.Error("console request failed", "consumer", consumer, "error", err, "at", foreign.PanickedAt())
 			}
 		}()
 		err = foreign.Error(c.c.CheckFuncs[consumer](ctx, e))

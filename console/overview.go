@@ -3,15 +3,18 @@ package console
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"html/template"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/holdfast-go/holdfast/internal/plain"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 	"github.com/holdfast-go/holdfast/internal/state"
+	"github.com/holdfast-go/holdfast/internal/terminal"
 	"github.com/holdfast-go/holdfast/waiting"
 )
 
@@ -66,6 +69,9 @@ func (c *Console) overview(v *visit) (answer, error) {
 	p, err := c.looks.get(v.Context(), c.look)
 	if err != nil {
 		return answer{}, fmt.Errorf("read overview: %w", sqlschema.Explain(err, "grant the roles holdfast_operator and holdfast_reader (docs/operations.md)"))
+	}
+	if !v.User.SeesPayload {
+		p = p.withoutTexts()
 	}
 	title := "Overview"
 	if n := len(p.Needs); n > 0 {
@@ -160,11 +166,38 @@ func (p *overviewPage) draw() {
 	}
 }
 
+// noLag begins the reason for which consumers have no lag.
+const noLag = "the lag could not be read: "
+
+// withoutTexts is the page without what brokers and functions of users have said: they may say anything. Others have the same page at once.
+func (p overviewPage) withoutTexts() overviewPage {
+	if p.NoEnds != nil {
+		p.NoEnds, p.LagError = errors.New(inTheLog), noLag+inTheLog
+	}
+	p.Relays, p.Trouble = slices.Clone(p.Relays), ""
+	for i := range p.Relays {
+		p.Relays[i].Trouble = ""
+	}
+	p.Lanes = slices.Clone(p.Lanes)
+	for i := range p.Lanes {
+		if l := &p.Lanes[i]; l.Trouble != "" {
+			const instead, of = "its log says why", "broker: "
+			rest, begins := strings.CutPrefix(l.HeldBy, of+terminal.Clean(l.Trouble))
+			if !begins {
+				rest = ""
+			}
+			l.HeldBy, l.Trouble = of+instead+rest, instead
+		}
+	}
+	p.Needs = p.State.Needs(state.DefaultLimits)
+	return p
+}
+
 // overviewOf decides what the overview shows of the state.
 func overviewOf(s state.State, lags bool) overviewPage {
 	p := overviewPage{State: s, Needs: s.Needs(state.DefaultLimits), Lags: lags, NoEmpty: s.Full()}
 	if s.NoEnds != nil {
-		p.LagError = "the lag could not be read: " + s.NoEnds.Error()
+		p.LagError = noLag + s.NoEnds.Error()
 	}
 	for _, l := range s.Lanes {
 		if l.Owner == "" {
