@@ -258,7 +258,8 @@ func TestFacts_DoctorNoticesTopicsThatAreSetUpWrong(t *testing.T) {
 	dead := NewKafka(kafkago.Connection{Brokers: []string{"127.0.0.1:1"}})
 	defer dead.Close()
 	found, err = p.kafka(t.Context(), dead, nil)
-	wantFinding(t, found, err, Fail, "no broker answers")
+	wantFinding(t, found, err, Fail, "no broker answers: check the address, the network, and --tls and --sasl-mechanism: ")
+	wantFinding(t, found, err, Fail, "holdfast doctor --brokers HOST:PORT,... --tls")
 	found, err = p.kafka(t.Context(), nil, nil)
 	wantFinding(t, found, err, NotMade, "pass --brokers")
 }

@@ -59,7 +59,7 @@ func (d *Doctor) kafka(ctx context.Context, client *Kafka, topics []string) ([]F
 	}
 	seen, err := client.examine(ctx, slices.Compact(topics))
 	if err != nil {
-		return []Finding{fail("kafka", "kafka-broker-api-versions.sh --bootstrap-server HOST:PORT", "no broker answers: check the address, the network, and --tls and --sasl-mechanism: %s", terminal.Clean(err.Error()))}, nil
+		return []Finding{fail("kafka", "holdfast doctor --brokers HOST:PORT,... --tls", "no broker answers: check the address, the network, and --tls and --sasl-mechanism: %s", terminal.Clean(err.Error()))}, nil
 	}
 	found := []Finding{ok("kafka", "the brokers answer; %s checked", terminal.Count(len(seen), "topic"))}
 	for _, t := range seen {
