@@ -47,7 +47,11 @@ func TestStatusNodes_StatusAndDoctorMissTheNodesOfAConsumer(t *testing.T) {
 		}
 	}
 	wantStatus(t, 1, `"nodes":0`, "status", "--json")
-	wantStatus(t, 1, "start one; if it is retired, docs/operations/consumers.md says how to forget it: holdfast status --brokers HOST:PORT\n", "status")
+	const forget = "start one; if it is retired, https://github.com/holdfast-go/holdfast/blob/main/docs/operations/consumers.md#retention-of-the-inbox says how to forget it"
+	wantStatus(t, 1, forget+": holdfast status --brokers HOST:PORT\n", "status")
+	if _, said, _ := call(t, "doctor", "--pause", "1ms"); !strings.Contains(said, forget+"\n") {
+		t.Errorf("doctor says\n%s", said)
+	}
 	pgtest.Exec(t, db, "delete from holdfast.consumer_type where consumer = 'o''ledger'") // as that page says
 	pgtest.Exec(t, db, `insert into holdfast.letter (origin, consumer, reason, event_id, source, type, topic, key, time, hash) values ('inbox', 'mail', 'r', '1', 's', 't', 'o', 'k', now(), '')`)
 	if out := wantStatus(t, 1, "consumer mail has 1 open dead letter", "status"); !strings.Contains(strings.Join(strings.Fields(out), " "), "mail 0 0 0s 1 0 - ") {

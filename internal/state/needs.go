@@ -67,6 +67,9 @@ const lockedLong = 5
 // HeldLong is the age in seconds from which a transaction counts as the cause of a full log. Younger ones come and go.
 const HeldLong = 60
 
+// RetiredConsumer is the page that says how to forget a consumer: who has only the program has no docs.
+const RetiredConsumer = "https://github.com/holdfast-go/holdfast/blob/main/docs/operations/consumers.md#retention-of-the-inbox"
+
 // Needs lists what needs a person: what keeps all events first, then what keeps those of a lane, a topic or a consumer, then dead letters, and last what a
 // person has paused. Of what was not read it says nothing but that.
 func (s *State) Needs(l Limits) []Need {
@@ -217,8 +220,8 @@ func (s *State) needsOfConsumers(add adder, l Limits) {
 			if n := s.lag(c.Consumer); n > 0 {
 				lag = fmt.Sprintf(", and %s %s not consumed", terminal.Count(n, "offset"), terminal.Verb(n, "is", "are"))
 			}
-			add(List{Of: OfConsumers}, "holdfast status --brokers HOST:PORT", "consumer %s: no node has been heard of for %s, so its events wait%s: start one; if it is retired, docs/operations/consumers.md says how to forget it",
-				c.Consumer, Span(c.Node.Silent), lag)
+			add(List{Of: OfConsumers}, "holdfast status --brokers HOST:PORT", "consumer %s: no node has been heard of for %s, so its events wait%s: start one; if it is retired, %s says how to forget it",
+				c.Consumer, Span(c.Node.Silent), lag, RetiredConsumer)
 		}
 		if c.Overdue > 0 {
 			add(ofConsumer(OfWaiting, c.Consumer), "holdfast waiting groups --consumer "+name, "consumer %s has waiting events that were due %s ago, and no node takes them: start a node of this consumer that handles their types",

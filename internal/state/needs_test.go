@@ -113,7 +113,7 @@ func TestNeeds_WhatNeedsAPersonAndWithWhichCommand(t *testing.T) {
 		"lane 2 has 1 event that has waited for more than 15 minutes: holdfast waiting groups --origin relay",
 		"consumer billing has waiting events that were due 6m0s ago, and no node takes them: start a node of this consumer that handles their types: holdfast waiting groups --consumer billing",
 		"consumer billing has 10000+ waiting events of 12+ keys, the oldest for 15m1s: holdfast waiting list --consumer billing --heads",
-		`consumer mail: no node has been heard of for 1m30s, so its events wait, and 12 offsets are not consumed: start one; if it is retired, docs/operations/consumers.md says how to forget it: holdfast status --brokers HOST:PORT`,
+		`consumer mail: no node has been heard of for 1m30s, so its events wait, and 12 offsets are not consumed: start one; if it is retired, https://github.com/holdfast-go/holdfast/blob/main/docs/operations/consumers.md#retention-of-the-inbox says how to forget it: holdfast status --brokers HOST:PORT`,
 		"consumer mail has 3 waiting events of 2 keys, the oldest for 15m1s: holdfast waiting list --consumer mail --heads",
 		"consumer billing holds partition 2 of topic orders: its offset is out of range: holdfast status --brokers HOST:PORT",
 		"the backfill of consumer billing waits: 9 events wait: holdfast waiting groups --consumer billing",

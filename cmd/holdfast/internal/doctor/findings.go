@@ -212,7 +212,7 @@ func judgeNodes(all []nodes.Row) (findings []Finding) {
 	for _, n := range all {
 		if n.Gone() {
 			findings = append(findings, fail("consumers", "holdfast status --brokers HOST:PORT",
-				"no node of consumer %s has been heard of for %s, so its events wait: start one; if it is retired, docs/operations/consumers.md says how to forget it", terminal.Clean(n.Consumer), state.Span(n.Silent)))
+				"no node of consumer %s has been heard of for %s, so its events wait: start one; if it is retired, %s says how to forget it", terminal.Clean(n.Consumer), state.Span(n.Silent), state.RetiredConsumer))
 		}
 	}
 	if findings == nil {
