@@ -115,7 +115,7 @@ type Filter struct {
 	Source    string
 	EventID   string
 	Why       Why
-	Heads     bool // only those that nothing of their key is before
+	Heads     bool // only the first waiting event of each key
 	Partition *int // only those that wait in a relay for this partition
 
 	// Limit is the maximum number of events. Defaults to 100 for List, which accepts up to 1,000, and to no limit for the others.

@@ -24,7 +24,7 @@ var questions = []question{
 	{"What does an event cost the transaction that writes it?", "docs/faq.md", "What does it cost my transaction?", "One statement"},
 	{"What happens while Kafka is away for a day?", "docs/faq.md", "What happens if Kafka is down for a day?", "events wait in the log in Postgres"},
 	{"How do consumers get faster?", "docs/operations/capacity.md", "Consumers", "more nodes than partitions do nothing"},
-	{"How many relays run, on how many lanes?", "docs/faq.md", "How many relays and lanes?", "At most as many relays as lanes do any work"},
+	{"How many relays run, on how many lanes?", "docs/faq.md", "How many relays and lanes?", "Relays beyond the number of lanes are idle"},
 	{"How does a pipeline run the migrations?", "docs/guides/migrations.md", "Migrations by a tool of yours", "`holdfast migrate --print` prints the SQL"},
 	{"How does a new version go in?", "docs/operations.md", "Upgrades", "Run `holdfast migrate` of the new build"},
 	{"How is what we know of a person erased?", "docs/guides/erasure.md", "Before the first request", "delete the key"},
