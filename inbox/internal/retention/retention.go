@@ -137,8 +137,8 @@ func (l *Loop) Turn(ctx context.Context, limit int, whole bool) (Turn, error) {
 			return fmt.Errorf("take retention's turn: %w", err)
 		}
 		start, sources := m, map[string]time.Time{}
-		if err := json.Unmarshal(saved, &sources); err != nil || whole {
-			clear(sources)
+		if err := json.Unmarshal(saved, &sources); err != nil || sources == nil || whole {
+			sources = map[string]time.Time{}
 		}
 		if whole {
 			start = mark{}
