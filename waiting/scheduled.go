@@ -99,7 +99,7 @@ func (r *Room) notScheduled(ctx context.Context, id, source string) error {
 	case place == "moving":
 		return fmt.Errorf("%w: its time has come, and a relay is moving event %s into the log", ErrNotFound, id)
 	case place == "scheduled":
-		return fmt.Errorf("%w: event %s is scheduled, but the filter has another topic, key or type, or is in use by another session", ErrNotFound, id)
+		return fmt.Errorf("%w: event %s is scheduled, but the filter has another topic, key or type, or another session has locked the event", ErrNotFound, id)
 	case place == "log":
 		return fmt.Errorf("%w: the time of event %s has come, and it is in the log: it is published, or about to be", ErrNotFound, id)
 	case place == "parked":

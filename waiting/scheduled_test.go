@@ -150,6 +150,12 @@ func TestScheduled_ACancelThatCameTooLateSaysSo(t *testing.T) {
 			t.Errorf("%s: %d, %v; want %q", id, n, err, says)
 		}
 	}
+	pgtest.Exec(t, tx, "savepoint before")
+	pgtest.Exec(t, tx, "select from holdfast.scheduled where id = 'r000' for update")
+	if n, err := b.w.Cancel(t.Context(), waiting.Filter{EventID: "r000"}, anns); n != 0 || !errors.Is(err, waiting.ErrNotFound) || !strings.Contains(err.Error(), "event r000 is scheduled, but the filter has another topic, key or type, or another session has locked the event") {
+		t.Errorf("of a locked event: %d, %v", n, err)
+	}
+	pgtest.Exec(t, tx, "rollback to before")
 	if n, err := b.w.Cancel(t.Context(), waiting.Filter{Topic: "reminders"}, anns); n != 1 || err != nil {
 		t.Errorf("%d were cancelled beside one that is being moved, %v", n, err)
 	}
