@@ -15,7 +15,7 @@ func TestStatusDrift_StatusShowsWhatItCanOfASchemaThatDrifted(t *testing.T) {
 	db := installed(t)
 	pgtest.Exec(t, db.Pool, `insert into holdfast.consumer_position (consumer, topic, partition, position, owner) values ('billing', 'orders', 5, 77, 'node 1');
 		alter table holdfast.inbox add column more text`)
-	for _, want := range []string{"column inbox.more", "LANE ", "node 1", "Schema drift"} {
+	for _, want := range []string{"column inbox.more", "LANE ", "node 1", "runbooks.md#schema-drift says how to repair it"} {
 		wantStatus(t, 1, want, "status")
 	}
 	pgtest.Exec(t, db.Pool, "drop table holdfast.consumer_skip cascade")

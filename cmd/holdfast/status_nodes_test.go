@@ -42,7 +42,7 @@ func TestStatusNodes_StatusAndDoctorMissTheNodesOfAConsumer(t *testing.T) {
 			t.Errorf("%s: %q is not in\n%s", c.name, c.line, out)
 		}
 		_, said, _ := call(t, "doctor", "--pause", "1ms")
-		if gone := strings.Contains(said, "no node of consumer o'ledger has been heard of for 1m"); gone != (c.exit == 1) || strings.Contains(said, "each has a node that lives") == gone {
+		if gone := strings.Contains(said, "consumer o'ledger: no node has been heard of for 1m"); gone != (c.exit == 1) || strings.Contains(said, "each has a node that lives") == gone {
 			t.Errorf("%s: doctor says\n%s", c.name, said)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast/dlq"
+	"github.com/holdfast-go/holdfast/internal/nodes"
 	"github.com/holdfast-go/holdfast/internal/terminal"
 	"github.com/holdfast-go/holdfast/waiting"
 )
@@ -67,8 +68,12 @@ const lockedLong = 5
 // HeldLong is the age in seconds from which a transaction counts as the cause of a full log. Younger ones come and go.
 const HeldLong = 60
 
-// RetiredConsumer is the page that says how to forget a consumer: who has only the program has no docs.
-const RetiredConsumer = "https://github.com/holdfast-go/holdfast/blob/main/docs/operations/consumers.md#retention-of-the-inbox"
+// Pages that say how to forget a consumer, and how to repair a schema: who has only the program has no docs.
+const (
+	operations      = "https://github.com/holdfast-go/holdfast/blob/main/docs/operations/"
+	retiredConsumer = operations + "consumers.md#retention-of-the-inbox"
+	schemaDrift     = operations + "runbooks.md#schema-drift"
+)
 
 // Needs lists what needs a person: what keeps all events first, then what keeps those of a lane, a topic or a consumer, then dead letters, and last what a
 // person has paused. Of what was not read it says nothing but that.
@@ -83,7 +88,7 @@ func (s *State) Needs(l Limits) []Need {
 		all = append(all, Need{fmt.Sprintf(format, args...), terminal.Clean(command), see})
 	}
 	if s.Drift != nil {
-		add(List{}, "holdfast check", "holdfast check fails, so what is shown here may be incomplete: %s; docs/operations/runbooks.md, 'Schema drift', says how to repair it", strings.ReplaceAll(s.Drift.Error(), "\n", "; "))
+		add(List{}, "holdfast check", "holdfast check fails, so what is shown here may be incomplete: %s; %s says how to repair it", strings.ReplaceAll(s.Drift.Error(), "\n", "; "), schemaDrift)
 	}
 	for _, u := range s.Unread {
 		add(List{}, "holdfast check", "status cannot read %s: %s", u.Part, u.Err.Error())
@@ -113,7 +118,7 @@ func (s *State) Needs(l Limits) []Need {
 	}
 	for _, b := range s.Backfills {
 		if b.Waiting() && !s.isPaused(waiting.Pausable{Consumer: b.Consumer}) {
-			add(ofConsumer(OfWaiting, b.Consumer), "holdfast waiting groups --consumer "+terminal.Quote(b.Consumer), "the backfill of consumer %s waits: %s", b.Consumer, b.Waits)
+			add(ofConsumer(OfWaiting, b.Consumer), "holdfast waiting groups "+terminal.Flag("consumer", b.Consumer), "the backfill of consumer %s waits: %s", b.Consumer, b.Waits)
 		}
 	}
 	if s.NoEnds != nil {
@@ -153,7 +158,7 @@ func (s *State) needsOfLetters(add adder) {
 	}
 	for _, c := range s.Consumers {
 		if c.Letters > 0 {
-			add(ofConsumer(OfLetters, c.Consumer), "holdfast dlq list --consumer "+terminal.Quote(c.Consumer), "consumer %s has %s", c.Consumer, terminal.Count(c.Letters, "open dead letter"))
+			add(ofConsumer(OfLetters, c.Consumer), "holdfast dlq list "+terminal.Flag("consumer", c.Consumer), "consumer %s has %s", c.Consumer, terminal.Count(c.Letters, "open dead letter"))
 		}
 	}
 	if s.Looked >= MostEvents {
@@ -214,23 +219,32 @@ func (s *State) needsOfLanes(add adder, l Limits) {
 
 func (s *State) needsOfConsumers(add adder, l Limits) {
 	for _, c := range s.Consumers {
-		name := terminal.Quote(c.Consumer)
+		of := terminal.Flag("consumer", c.Consumer)
 		if c.Node.Consumer != "" && c.Node.Gone() {
-			lag := ""
-			if n := s.lag(c.Consumer); n > 0 {
-				lag = fmt.Sprintf(", and %s %s not consumed", terminal.Count(n, "offset"), terminal.Verb(n, "is", "are"))
-			}
-			add(List{Of: OfConsumers}, "holdfast status --brokers HOST:PORT", "consumer %s: no node has been heard of for %s, so its events wait%s: start one; if it is retired, %s says how to forget it",
-				c.Consumer, Span(c.Node.Silent), lag, RetiredConsumer)
+			n := NoNodeNeed(c.Node, s.lag(c.Consumer))
+			add(List{Of: OfConsumers}, n.Command, "%s", n.Says)
 		}
 		if c.Overdue > 0 {
-			add(ofConsumer(OfWaiting, c.Consumer), "holdfast waiting groups --consumer "+name, "consumer %s has waiting events that were due %s ago, and no node takes them: start a node of this consumer that handles their types",
+			add(ofConsumer(OfWaiting, c.Consumer), "holdfast waiting groups "+of, "consumer %s has waiting events that were due %s ago, and no node takes them: start a node of this consumer that handles their types",
 				c.Consumer, Span(c.Overdue))
 		}
 		if exceeds(c.Oldest, l.Waiting) {
-			add(ofConsumer(OfWaiting, c.Consumer), "holdfast waiting list --consumer "+name+" --heads", "consumer %s has %s waiting events of %s keys, the oldest for %s", c.Consumer,
+			add(ofConsumer(OfWaiting, c.Consumer), "holdfast waiting list "+of+" --heads", "consumer %s has %s waiting events of %s keys, the oldest for %s", c.Consumer,
 				c.WaitingText(), c.KeysText(), Span(c.Oldest))
 		}
+	}
+}
+
+// NoNodeNeed says that a consumer has no node. lag is how many offsets are known to be not consumed.
+func NoNodeNeed(n nodes.Row, lag int64) Need {
+	more := ""
+	if lag > 0 {
+		more = fmt.Sprintf(", and %s %s not consumed", terminal.Count(lag, "offset"), terminal.Verb(lag, "is", "are"))
+	}
+	return Need{
+		Says: fmt.Sprintf("consumer %s: no node has been heard of for %s, so its events wait%s: start one; if it is retired, %s says how to forget it",
+			terminal.Clean(n.Consumer), Span(n.Silent), more, retiredConsumer),
+		Command: "holdfast status --brokers HOST:PORT",
 	}
 }
 
@@ -331,7 +345,7 @@ func Flags(p waiting.Pausable) string {
 	text := ""
 	for _, f := range [][2]string{{"consumer", p.Consumer}, {"topic", p.Topic}, {"key", p.Key}} {
 		if f[1] != "" {
-			text += " --" + f[0] + " " + terminal.Quote(f[1])
+			text += " " + terminal.Flag(f[0], f[1])
 		}
 	}
 	return text

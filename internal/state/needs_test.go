@@ -100,7 +100,7 @@ func whole() State {
 func TestNeeds_WhatNeedsAPersonAndWithWhichCommand(t *testing.T) {
 	t.Parallel()
 	want := []string{
-		"holdfast check fails, so what is shown here may be incomplete: two things:; one and another; docs/operations/runbooks.md, 'Schema drift', says how to repair it",
+		"holdfast check fails, so what is shown here may be incomplete: two things:; one and another; https://github.com/holdfast-go/holdfast/blob/main/docs/operations/runbooks.md#schema-drift says how to repair it",
 		"status cannot read sizes: no such table: holdfast check",
 		"this database is a restored copy, or was moved, so relays refuse to run: stop them all, then run holdfast adopt --yes",
 		`lane 0 has events and no owner, although a relay runs. Rows of the table lane may be locked: process 7 (psql) has held them in one transaction for 5s: end it: psql -c 'select pg_terminate_backend(7)'`,
@@ -172,6 +172,25 @@ func TestNeeds_WhatNeedsAPersonAndWithWhichCommand(t *testing.T) {
 	}
 	if none := (&State{History: []History{{true}}}).Needs(DefaultLimits); len(none) != 0 {
 		t.Errorf("of nothing: %q", none)
+	}
+}
+
+// A shell gives a value that begins with a dash to its flag only behind an equals sign.
+func TestNeeds_AConsumerWhoseNameBeginsWithADash(t *testing.T) {
+	t.Parallel()
+	s := State{
+		Consumers: []Consumer{{Consumer: "-x", Letters: 1, Waiting: 1, Oldest: 901, Overdue: 360}},
+		Backfills: []Backfill{{backfill.Row{Consumer: "-x", Recent: true, Waits: "9 events wait"}}},
+		Letters:   []Letters{{Lane: -1, Consumer: "-x", Open: 1}},
+		Paused:    []Pause{{Consumer: "-x", Topic: "orders", Key: "-k 1", By: "ann"}},
+	}
+	var got []string
+	for _, n := range s.Needs(DefaultLimits) {
+		got = append(got, n.Command)
+	}
+	want := []string{"holdfast waiting groups --consumer=-x", "holdfast waiting list --consumer=-x --heads", "holdfast waiting groups --consumer=-x", "holdfast dlq list --consumer=-x", "holdfast resume --consumer=-x --topic orders --key='-k 1' --reason WHY"}
+	if !slices.Equal(got, want) {
+		t.Errorf("the commands are %q, want %q", got, want)
 	}
 }
 

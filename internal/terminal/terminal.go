@@ -36,6 +36,15 @@ func Quote(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
+// Flag is a flag with its value, for a shell. A value that begins with a dash would be read as a flag without the equals sign.
+func Flag(name, value string) string {
+	between := " "
+	if strings.HasPrefix(value, "-") {
+		between = "="
+	}
+	return "--" + name + between + Quote(value)
+}
+
 // Count is a number of things: "1 event", "2 events".
 func Count[N int | int64](n N, thing string) string {
 	if n == 1 {

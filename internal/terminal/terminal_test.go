@@ -31,6 +31,15 @@ func TestTerminal_AShellReadsAQuotedWordAsItIs(t *testing.T) {
 	}
 }
 
+func TestTerminal_AFlagsValueMayBeginWithADash(t *testing.T) {
+	t.Parallel()
+	for value, want := range map[string]string{"billing": "--consumer billing", "it's": `--consumer "it's"`, "-x": "--consumer=-x", "--all it": "--consumer='--all it'", "": "--consumer ''"} {
+		if got := Flag("consumer", value); got != want {
+			t.Errorf("with %q the flag is %s, want %s", value, got, want)
+		}
+	}
+}
+
 func TestTerminal_WhatMovesTheCursorIsEscaped(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{"plain, ünï": "plain, ünï", "two\nlines\t": "two\nlines\t", "\x1b[2J": `\x1b[2J`, "say \"it's\"\n\x00": "say \"it's\"\n\\x00", "\u202e": `\u202e`, "�": "�", "\xff": `\xff`, "": ""} {

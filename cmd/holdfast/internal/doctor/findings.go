@@ -211,8 +211,8 @@ func judgeTopic(t topicSeen) (found []Finding) {
 func judgeNodes(all []nodes.Row) (findings []Finding) {
 	for _, n := range all {
 		if n.Gone() {
-			findings = append(findings, fail("consumers", "holdfast status --brokers HOST:PORT",
-				"no node of consumer %s has been heard of for %s, so its events wait: start one; if it is retired, %s says how to forget it", terminal.Clean(n.Consumer), state.Span(n.Silent), state.RetiredConsumer))
+			need := state.NoNodeNeed(n, 0)
+			findings = append(findings, fail("consumers", need.Command, "%s", need.Says))
 		}
 	}
 	if findings == nil {
