@@ -53,6 +53,21 @@ func TestWaitingConsumers_EventsAfterADeployThatWasRolledBack(t *testing.T) {
 	}
 }
 
+// The topic of what a source of your own delivers may have any characters.
+func TestWaitingConsumers_NoNameOfAnEventMovesTheCursor(t *testing.T) {
+	db := migrated.New(t)
+	t.Setenv("DATABASE_URL", db.DSN)
+	const hostile = "\x1b[2J\u202e"
+	pgtest.Exec(t, db, "insert into holdfast.inbox (consumer, source, event_id, topic, hash, result) values ($1, $1, $1, $1, sha256(''), 'stored')", hostile)
+	pgtest.Exec(t, db, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, payload, hash, next_at, errors)
+		values ($1, $1, $1, 1, $1, $1, $1, now(), 'p', sha256(''), now(), array[$1])`, hostile)
+	for _, command := range [][]string{{"waiting", "list"}, {"waiting", "groups"}, {"waiting", "show", hostile}} {
+		if out := wantStatus(t, 0, `\x1b[2J\u202e`, command...); strings.ContainsAny(out, "\x1b\u202e") {
+			t.Errorf("of %q a terminal obeys %q", command, out)
+		}
+	}
+}
+
 func TestWaitingConsumers_StatusShowsHeldPartitionsAndSkippedTypes(t *testing.T) {
 	db := migrated.New(t)
 	t.Setenv("DATABASE_URL", db.DSN)

@@ -140,7 +140,7 @@ func (c *dlqGroupsCmd) lettersOf(g dlq.Group) string {
 	if c.State != dlq.StateOpen {
 		command += " --state=" + c.State
 	}
-	if strings.ContainsFunc(command, func(r rune) bool { return !unicode.IsGraphic(r) }) { // escaped, it would choose nothing
+	if strings.ContainsFunc(command, func(r rune) bool { return !unicode.IsGraphic(r) }) { // escaped, it would choose nothing; terminal.Clean leaves line breaks
 		return ""
 	}
 	return command

@@ -154,9 +154,13 @@ func named(ctx context.Context, d *dlq.DLQ, ids []int64) (letters []dlq.Letter, 
 		letters = append(letters, page...)
 		f.After = page[len(page)-1].ID
 	}
+	found := make(map[int64]bool, len(letters))
+	for _, l := range letters {
+		found[l.ID] = true
+	}
 	var missing []error
 	for _, id := range ids {
-		if !slices.ContainsFunc(letters, func(l dlq.Letter) bool { return l.ID == id }) {
+		if !found[id] {
 			missing = append(missing, fmt.Errorf("letter %d: %w", id, dlq.ErrNotFound))
 		}
 	}

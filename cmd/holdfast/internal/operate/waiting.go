@@ -156,7 +156,7 @@ func (c *waitingGroupsCmd) Run(p *program.Program) error {
 	fmt.Fprintln(w, "WHERE\tTOPIC\tWHY\tEVENTS\tKEYS\tMiB\tOLDEST\tNEXT\tLAST ERROR")
 	for _, g := range groups {
 		failure, _, _ := strings.Cut(g.Error, "\n")
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%.1f\t%s\t%s\t%.80s\n", where(g.Consumer), g.Topic, whyOfGroup(g.Why), g.Events, g.Keys, float64(g.Bytes)/(1<<20),
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%.1f\t%s\t%s\t%.80s\n", where(g.Consumer), terminal.Clean(g.Topic), whyOfGroup(g.Why), g.Events, g.Keys, float64(g.Bytes)/(1<<20),
 			timeOrDash(g.OldestAt), timeOrDash(g.NextAt), terminal.Clean(failure))
 	}
 	return w.Flush()
@@ -237,7 +237,7 @@ func (c *waitingListCmd) Run(p *program.Program) error {
 	fmt.Fprintln(w, "WHERE\tTOPIC\tKEY\tID\tTYPE\tSOURCE\tWHY\tATTEMPTS\tSINCE\tNEXT\tLAST ERROR")
 	for _, e := range events {
 		failure, _, _ := strings.Cut(e.Error, "\n")
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%.80s\n", where(e.Consumer), e.Event.Topic, terminal.Clean(e.Event.Key), terminal.Clean(e.Event.ID), terminal.Clean(e.Event.Type), state.Dash(e.Event.Source),
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%.80s\n", where(e.Consumer), terminal.Clean(e.Event.Topic), terminal.Clean(e.Event.Key), terminal.Clean(e.Event.ID), terminal.Clean(e.Event.Type), state.Dash(e.Event.Source),
 			WhyOr(e.Why, e.Running), e.Attempts, timeOrDash(e.Since), timeOrDash(e.NextAt), terminal.Clean(failure))
 	}
 	if err := w.Flush(); err != nil {
@@ -322,7 +322,7 @@ func (c *waitingShowCmd) print(p *program.Program, d waiting.Detail) error {
 	line := func(name, format string, args ...any) { fmt.Fprintf(w, "%s\t%s\n", name, fmt.Sprintf(format, args...)) }
 	line("event", "%s of %s, %s", terminal.Clean(e.ID), state.Dash(e.Source), terminal.Clean(e.Type))
 	line("where", "%s", where(d.Consumer))
-	line("topic", "%s, key %s", e.Topic, state.Dash(e.Key))
+	line("topic", "%s, key %s", terminal.Clean(e.Topic), state.Dash(e.Key))
 	if d.RecordPartition >= 0 {
 		line("record", "partition %d, offset %d", d.RecordPartition, d.RecordOffset)
 	}
