@@ -2,6 +2,8 @@ package main
 
 import (
 	"errors"
+	"fmt"
+	"net"
 	"os"
 
 	"github.com/alecthomas/kong"
@@ -55,6 +57,7 @@ func (r *relayCmd) Run(p *program.Program, k *kong.Context) error {
 	if r.Pprof && r.Listen == "" {
 		problems = append(problems, errors.New("--pprof is set: it must be with --listen"))
 	}
+	problems = append(problems, checkListen(r.Listen))
 	databases, err := r.databases(p, flagsByName(k))
 	problems = append(problems, err)
 	if r.PrintConfig {
@@ -96,4 +99,19 @@ func (r *relayCmd) Run(p *program.Program, k *kong.Context) error {
 	}
 	logger.Info("relay started", "brokers", len(r.Brokers), "schema", p.Database.Schema, "databases", len(databases))
 	return s.Run(p.Ctx)
+}
+
+// checkListen finds what is wrong with an address before anything listens there, so that it is said with what else is wrong.
+func checkListen(address string) error {
+	if address == "" {
+		return nil
+	}
+	_, port, err := net.SplitHostPort(address)
+	if err == nil {
+		_, err = net.LookupPort("tcp", port)
+	}
+	if err != nil {
+		return fmt.Errorf("--listen is %s: it must be an address and a port, as :9090", address)
+	}
+	return nil
 }

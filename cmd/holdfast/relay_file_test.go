@@ -84,10 +84,10 @@ func TestRelayFile_AllProblemsOfAFileAreSaidAtOnce(t *testing.T) {
 func TestRelayFile_ProblemsOfFileFlagsAndDatabasesAreSaidTogether(t *testing.T) {
 	t.Setenv("DATABASE_URL", "")
 	os.Unsetenv("DATABASE_URL")
-	file := config(t, "lease: 1ms\nbatch-size: 0x\nsasl-mechanism: plain\ntls: true\ndatabases:\n- {name: a, url-file: missing, lease: 2ms}\n- {name: b, url-env: NOBODY_SETS_IT}\n- {name: c, url: 'postgres://u@h/x', batch-size: -1}\n")
-	got := strings.Join(problemsOf(t, "--config", file, "--brokers", "nowhere", "--pprof"), "\n")
+	file := config(t, "lease: 1ms\nbatch-size: 0x\nsasl-mechanism: plain\ntls: true\nlisten: 9090\ndatabases:\n- {name: a, url-file: missing, lease: 2ms}\n- {name: b, url-env: NOBODY_SETS_IT}\n- {name: c, url: 'postgres://u@h/x', batch-size: -1}\n")
+	got := strings.Join(problemsOf(t, "--config", file, "--brokers", "nowhere"), "\n")
 	for _, want := range []string{
-		file + `:2: batch-size is "0x"`, "--pprof is set: it must be with --listen", "--sasl-user is empty", "--sasl-password-file is empty", `broker is "nowhere"`,
+		file + `:2: batch-size is "0x"`, "--listen is 9090: it must be an address and a port, as :9090", "--sasl-user is empty", "--sasl-password-file is empty", `broker is "nowhere"`,
 		"database a: url-file is missing: it must be a file that can be read", "database b: url-env is NOBODY_SETS_IT: it must be a variable that has the connection string",
 		"database a: relay config: lease is 2ms", "database b: relay config: lease is 1ms", "database c: relay config: lease is 1ms", "database c: batch size is -1",
 	} {
@@ -95,6 +95,8 @@ func TestRelayFile_ProblemsOfFileFlagsAndDatabasesAreSaidTogether(t *testing.T) 
 			t.Errorf("it does not say %q once:\n%s", want, got)
 		}
 	}
+	wantStatus(t, 2, "--listen is :99999: it must be", "relay", "--config", file, "--listen", ":99999", "--print-config")
+	wantStatus(t, 2, "--pprof is set: it must be with --listen", "relay", "--config", config(t, "sasl-mechanism: plain\n"), "--pprof")
 	wantStatus(t, 2, "--config is nowhere.yaml: it must be a file that can be read", "relay", "--config", "nowhere.yaml")
 	wantStatus(t, 2, "brokers is empty: it must have", "relay")
 	wantStatus(t, 2, "is no YAML", "relay", "--config", config(t, "a: [\n"))

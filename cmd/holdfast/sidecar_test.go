@@ -246,7 +246,7 @@ func TestSidecar_AnAddressThatCannotBeHadEndsTheSidecarAtItsStart(t *testing.T) 
 	}
 	defer taken.Close()
 	wantStatus(t, 1, "listen for probes and metrics: listen tcp "+taken.Addr().String(), "relay", "--brokers", "127.0.0.1:1", "--listen", taken.Addr().String())
-	wantStatus(t, 1, "listen for probes and metrics", "relay", "--brokers", "127.0.0.1:1", "--listen", "nonsense")
+	wantStatus(t, 2, "--listen is nonsense: it must be an address and a port, as :9090", "relay", "--brokers", "127.0.0.1:1", "--listen", "nonsense")
 	if n := pgtest.Count(t, db.Pool, "select count(*) from holdfast.relay"); n != 0 {
 		t.Error("the relay ran before it could be watched")
 	}
