@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/holdfast-go/holdfast/internal/backfill"
 	"github.com/holdfast-go/holdfast/internal/state"
 )
 
@@ -55,7 +56,7 @@ func TestAway_ALookThatGetsNoAnswerInTimeSaysSo(t *testing.T) {
 	})
 }
 
-func TestAway_WhatElseHoldsALaneIsShownWithoutTheBrokersText(t *testing.T) {
+func TestAway_ThePageIsShownWithoutTheTextsOfOthers(t *testing.T) {
 	t.Parallel()
 	p := overviewPage{State: state.State{Lanes: []state.Lane{
 		{Trouble: "a", HeldBy: "broker: a, topic a"},
@@ -67,6 +68,18 @@ func TestAway_WhatElseHoldsALaneIsShownWithoutTheBrokersText(t *testing.T) {
 		if l.HeldBy != want[i] {
 			t.Errorf("lane %d is held by %q, want %q", i, l.HeldBy, want[i])
 		}
+	}
+	p.Positions = []state.Position{{Consumer: "billing", Topic: "orders", Held: "a source of your own says it"}, {Consumer: "billing", Topic: "orders", Partition: 1}}
+	p.Backfills = []state.Backfill{{Row: backfill.Row{Consumer: "billing", Ended: true, Error: "a broker says it"}}, {Row: backfill.Row{Consumer: "mail", Ended: true}}}
+	without := p.withoutTexts()
+	if without.Positions[0].Held != "the log of its node says why" || without.Positions[1].Held != "" || without.Backfills[0].State() != "ended early: the log of its node says why" || without.Backfills[1].State() != "done" {
+		t.Errorf("positions are %+v, backfills %+v", without.Positions, without.Backfills)
+	}
+	if len(without.Needs) != 1 || without.Needs[0].Says != "consumer billing holds partition 0 of topic orders: the log of its node says why" {
+		t.Errorf("what needs a person is %+v", without.Needs)
+	}
+	if p.Positions[0].Held != "a source of your own says it" || p.Backfills[0].Error != "a broker says it" {
+		t.Errorf("the page of others has %+v and %+v now", p.Positions[0], p.Backfills[0])
 	}
 	if p.Lanes[0].Trouble != "a" || p.Lanes[0].HeldBy != "broker: a, topic a" {
 		t.Errorf("the page of others has %+v now", p.Lanes[0])

@@ -38,7 +38,7 @@ type User struct {
 	Name      string // kept with what the user does. Required
 	MayChange bool   // replay, edit, discard, give up, redirect, retry, cancel, pause, resume
 	// SeesPayload shows payloads and headers of dead letters, errors of handlers beyond their first line, and all that the console, the
-	// database, a broker or Config.EndsFunc says of a failure. Without it the page says what failed, and that a log says why.
+	// database, a broker, a source or Config.EndsFunc says of a failure. Without it the page says what failed, and that a log says why.
 	SeesPayload bool
 }
 

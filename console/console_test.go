@@ -314,6 +314,15 @@ func TestConsole_TheOverviewShowsBackfills(t *testing.T) {
 		pgtest.Exec(t, b.Pool, "update holdfast.consumer_backfill set "+set)
 		user.overview(">" + state + "</td>")
 	}
+	pgtest.Exec(t, b.Pool, "update holdfast.consumer_backfill set ended_at = now(), error = 'a broker says it'")
+	pgtest.Exec(t, b.Pool, "insert into holdfast.consumer_position (consumer, topic, partition, position, held) values ('read-model-2', 'orders', 0, 3, 'a source says it')")
+	wantIn(t, user.overview("holds partition 0 of topic orders: a source says it"), ">ended early: a broker says it</td>")
+	b.user.SeesPayload = false
+	page := user.get(200, "/")
+	wantIn(t, page, "holds partition 0 of topic orders: the log of its node says why", ">ended early: the log of its node says why</td>")
+	if strings.Contains(page, "says it") {
+		t.Errorf("a user who sees no payload reads\n%s", page)
+	}
 }
 
 // Every page says where it is, how old it is, and how much waits elsewhere.

@@ -169,7 +169,7 @@ func (p *overviewPage) draw() {
 // noLag begins the reason for which consumers have no lag.
 const noLag = "the lag could not be read: "
 
-// withoutTexts is the page without what brokers and functions of users have said: they may say anything. Others have the same page at once.
+// withoutTexts is the page without what brokers, sources and functions of users have said: they may say anything. Others have the same page at once.
 func (p overviewPage) withoutTexts() overviewPage {
 	if p.NoEnds != nil {
 		p.NoEnds, p.LagError = errors.New(inTheLog), noLag+inTheLog
@@ -187,6 +187,18 @@ func (p overviewPage) withoutTexts() overviewPage {
 				rest = ""
 			}
 			l.HeldBy, l.Trouble = of+instead+rest, instead
+		}
+	}
+	const ofNode = "the log of its node says why"
+	p.Positions, p.Backfills = slices.Clone(p.Positions), slices.Clone(p.Backfills)
+	for i := range p.Positions {
+		if p.Positions[i].Held != "" {
+			p.Positions[i].Held = ofNode
+		}
+	}
+	for i := range p.Backfills {
+		if p.Backfills[i].Error != "" {
+			p.Backfills[i].Error = ofNode
 		}
 	}
 	p.Needs = p.State.Needs(state.DefaultLimits)
