@@ -63,7 +63,7 @@ type Sighting struct {
 	// "replayed" or "discarded". action: "replay", "discard", "edit", "retry" or "give-up".
 	State string
 
-	Attempts int
+	Attempts int       // inbox: since it was received or replayed last; the letter has those before
 	Error    string    // the first line of the last error
 	Letter   int64     // the dead letter that it is, that it is a replay of, or that an action was about; 0 for none
 	By       string    // of an action: who did it; of an unread event: the relay that has its lane
@@ -128,6 +128,7 @@ func Event(ctx context.Context, pool *pgxpool.Pool, q Query) (Found, error) {
 		}
 		found.Sightings = append(found.Sightings, sightings...)
 	}
+	sayReplays(found.Sightings)
 	return found, nil
 }
 

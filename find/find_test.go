@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -202,6 +203,67 @@ func TestFind_AnEventIsFollowedThroughItsConsumers(t *testing.T) {
 		if strings.Contains(s.Says, "secret") || strings.Contains(s.Says, "%!") || s.Says == "" {
 			t.Errorf("%s says %q", s.Place, s.Says)
 		}
+	}
+}
+
+// The inbox counts the attempts of a replay alone, and the letter those before.
+func TestFind_AReplayIsToldFromTheFirstDelivery(t *testing.T) {
+	t.Parallel()
+	db := migrated.New(t)
+	var works atomic.Bool
+	in, err := inbox.New(db.Pool, inbox.Config{Consumer: "billing", Logger: slog.New(slog.DiscardHandler), ImmediateRetries: -1, Retry: retry.Policy{Attempts: 2, Base: time.Millisecond, Cap: time.Millisecond}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.Handle("placed", func(context.Context, pgx.Tx, holdfast.Event) error {
+		if works.Load() {
+			return nil
+		}
+		return errors.New("the bank is closed")
+	})
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- in.Run(ctx) }()
+	if _, err := in.Receive(t.Context(), holdfast.Event{ID: "first", Source: "shop", Type: "placed", Topic: "orders", Key: "k"}); err != nil {
+		t.Fatal(err)
+	}
+	d, err := dlq.New(db.Pool, dlq.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		works         bool
+		inbox, letter string // what they say
+		attempts      int    // of the letter
+	}{
+		{false, " after 2 attempts", "open since", 2},
+		{false, " after 2 attempts of the replay of dead letter 1", "open since", 4},
+		{true, " after 1 attempt of the replay of dead letter 1", "replayed since", 4},
+	} {
+		if works.Store(c.works); strings.Contains(c.inbox, "replay") {
+			if _, err := d.Replay(t.Context(), dlq.Filter{}, dlq.ReplayOptions{By: "ann", Reason: "again"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var got []find.Sighting
+		wait.Until(t, "it is settled", func() bool {
+			found, err := find.Event(t.Context(), db.Pool, find.Query{ID: "first"})
+			got = found.Sightings
+			return err == nil && len(got) >= 2 && got[0].Place == "inbox" && got[1].Place == "letter" && strings.Contains(got[1].Says, c.letter) && got[1].Attempts == c.attempts
+		})
+		if !strings.HasSuffix(got[0].Says, c.inbox) || (got[0].Letter != 0) != strings.Contains(c.inbox, "replay") {
+			t.Errorf("the inbox says %q, want %q; its letter is %d", got[0].Says, c.inbox, got[0].Letter)
+		}
+	}
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	// While the next replay waits, the inbox has what was before it.
+	pgtest.Exec(t, db.Pool, "update holdfast.letter set state = 'replaying'")
+	pgtest.Exec(t, db.Pool, "update holdfast.inbox set result = 'dead', attempts = 2")
+	if s := wantSeen(t, db.Pool, find.Query{ID: "first"}, "inbox dead billing", "letter replaying billing", "action replay billing", "action replay billing").Sightings[0]; s.Letter != 0 || !strings.HasSuffix(s.Says, " after 2 attempts") {
+		t.Errorf("before it is replayed again it is seen as %+v", s)
 	}
 }
 

@@ -103,7 +103,33 @@ func saysInbox(s Sighting) string {
 	default:
 		what = "was told by a person to discard it"
 	}
-	return fmt.Sprintf("consumer %s %s at %s%s, after %s", s.Consumer, what, at(s.At), from, attempts(s.Attempts))
+	replay := ""
+	if s.Letter != 0 {
+		replay = fmt.Sprintf(" of the replay of dead letter %d", s.Letter)
+	}
+	return fmt.Sprintf("consumer %s %s at %s%s, after %s%s", s.Consumer, what, at(s.At), from, attempts(s.Attempts), replay)
+}
+
+// sayReplays names the dead letter in what the inbox says of its replay: the attempts are those of the replay, and the letter has the others.
+func sayReplays(all []Sighting) {
+	replayed := map[int64]bool{}
+	for _, s := range all {
+		if s.Place == "action" && s.State == "replay" {
+			replayed[s.Letter] = true
+		}
+	}
+	for i := range all {
+		s := &all[i]
+		if s.Place != "inbox" || s.State != "handled" && s.State != "dead" {
+			continue
+		}
+		for _, l := range all {
+			if l.Place == "letter" && l.Consumer == s.Consumer && l.Event.Source == s.Event.Source && replayed[l.Letter] && l.State != "replaying" {
+				s.Letter = l.Letter
+				s.Says = says(*s)
+			}
+		}
+	}
 }
 
 func at(t time.Time) string {
