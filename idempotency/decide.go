@@ -50,7 +50,7 @@ func foundOf(s *stored, fingerprint []byte) found {
 		return foundNothing
 	case !comparableVersions(s.Version, int16(fingerprint[0])), len(s.Fingerprint) != sha256.Size && len(s.Fingerprint) != wholeSize:
 		return foundUnusable
-	case s.Version != int16(fingerprint[0]), !bytes.Equal(comparedOf(s.Fingerprint), comparedOf(fingerprint[1:])): // one of them may be of a build without checksums
+	case !s.hasHash(fingerprint):
 		return foundOther
 	case s.State == statePending:
 		return foundPending
@@ -63,6 +63,11 @@ func foundOf(s *stored, fingerprint []byte) found {
 		}
 	}
 	return foundAnswer
+}
+
+// hasHash reports whether the row has the hash of a fingerprint, and its version. One of the two may be of a build without checksums.
+func (s *stored) hasHash(fingerprint []byte) bool {
+	return s.Version == int16(fingerprint[0]) && bytes.Equal(comparedOf(s.Fingerprint), comparedOf(fingerprint[1:]))
 }
 
 // comparableVersions reports whether fingerprints of two versions, of a row and of a request, say whether they are of one request.

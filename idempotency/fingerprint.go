@@ -25,7 +25,8 @@ const (
 )
 
 // A fingerprint is its version, then the hash by which requests are compared, then checksums of what it covers, one for each
-// of the parts that covered names. They only say what differs when the hash does, for the log. Rows of earlier builds have none.
+// of the parts that covered names. They only say what differs when the hash does, for the log. Rows of earlier builds have none, so a
+// Guard's Store decides by version and hash: postgres does, and byHash makes any other do so.
 
 // versioned is a fingerprint of a version.
 func versioned(version byte, hash []byte) []byte { return append([]byte{version}, hash...) }

@@ -253,6 +253,6 @@ func NewEphemeral(s store.Store, c Config) (*Guard, error) {
 	if err != nil {
 		return nil, fmt.Errorf("idempotency config: %w", err)
 	}
-	g.store = s
+	g.store = byHash{s}
 	return g, nil
 }

@@ -1,6 +1,7 @@
 package idempotency
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -112,6 +113,18 @@ func storedOf(c store.Claimed) *stored {
 		}
 	}
 	return s
+}
+
+// byHash is a Store that decides by the hash of a fingerprint, as postgres does, made of one that compares all of it: the checksums after
+// the hash may be missing in what an earlier build has claimed.
+type byHash struct{ store.Store }
+
+func (b byHash) Claim(ctx context.Context, k store.Key, fingerprint []byte, lease, ttl time.Duration) (store.Claimed, error) {
+	c, err := b.Store.Claim(ctx, k, fingerprint, lease, ttl)
+	if err != nil || c.Mine || c.Answer != nil || bytes.Equal(c.Fingerprint, fingerprint) || !storedOf(c).hasHash(fingerprint) {
+		return c, err
+	}
+	return b.Store.Claim(ctx, k, c.Fingerprint, lease, ttl)
 }
 
 // once runs a statement that writes, with a time limit. It does not end with the client: the result would be unknown.

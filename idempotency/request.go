@@ -130,19 +130,11 @@ func (req *request) whole(ctx context.Context) *http.Request {
 	return r
 }
 
-// adopt gives the request the fingerprint that an earlier build would have given it, if one wrote the row. It reports
+// adopt gives the request the fingerprint that builds before versionHostForm would have given it, if one wrote the row. It reports
 // whether it did.
 func (req *request) adopt(s *stored) bool {
-	if s == nil || s.Expired || req.fingerprint[0] <= versionBytes {
+	if s == nil || s.Expired || s.Version > versionBytes || req.fingerprint[0] <= versionBytes {
 		return false
-	}
-	if s.Version > versionBytes {
-		without := 1 + sha256.Size
-		if len(s.Fingerprint) != sha256.Size || len(req.fingerprint) == without {
-			return false
-		}
-		req.fingerprint = req.fingerprint[:without]
-		return true
 	}
 	req.fingerprint = req.subject.earlier()
 	return true

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"net/http"
 	"strings"
 	"sync"
@@ -13,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast/idempotency/store"
+	"github.com/holdfast-go/holdfast/internal/test/logtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
@@ -137,6 +140,82 @@ func TestStore_AStoreKeepsWhatItPromises(t *testing.T) {
 		last := claim(other, time.Hour)
 		is("what is answered", !last.Mine && last.Answer != nil && last.Answer.Status == 201 && bytes.Equal(last.Answer.Body, a.Body) && last.Answer.Header.Get("Etag") == "\xff" &&
 			bytes.Equal(last.Answer.BodyHash, a.BodyHash) && last.Answer.ResultRef == "r" && last.ExpiresAt.Equal(until), nil, true)
+	}
+}
+
+// A Store compares whole fingerprints, and the Store of a Guard their versions and hashes: rows of earlier builds have no checksums.
+func TestStore_TheStoreOfAGuardDecidesByTheHash(t *testing.T) {
+	b := setup(t)
+	keys := func() *memory { return &memory{rows: map[store.Key]*memoryRow{}} }
+	g, err := NewEphemeral(keys(), b.config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	short := append([]byte{versionHostForm}, bytes.Repeat([]byte{1}, 32)...)
+	whole := append(bytes.Clone(short), bytes.Repeat([]byte{7}, wholeSize-32)...)
+	later := append([]byte{versionHostBytes}, whole[1:]...)
+	other := append([]byte{versionHostForm}, append(bytes.Repeat([]byte{2}, 32), whole[33:]...)...)
+	for name, c := range map[string]struct {
+		store  store.Store
+		byHash bool
+	}{"a Store": {keys(), false}, "without Postgres": {g.store, true}, "with Postgres": {b.guard().store, true}} {
+		for _, fingerprints := range [][2][]byte{{short, whole}, {whole, short}} {
+			k := store.Key{Scope: "principal:a", Operation: "op", Key: fmt.Sprint("k", len(fingerprints[0]))}
+			claim := func(fingerprint []byte) store.Claimed {
+				t.Helper()
+				claimed, err := c.store.Claim(t.Context(), k, fingerprint, time.Hour, time.Hour)
+				if err != nil {
+					t.Fatalf("%s: %v", name, err)
+				}
+				return claimed
+			}
+			first := claim(fingerprints[0])
+			if again := claim(fingerprints[1]); again.Mine || !bytes.Equal(again.Fingerprint, fingerprints[0]) {
+				t.Errorf("%s: while it is in use a claim is %+v", name, again)
+			}
+			if err := c.store.Release(t.Context(), k, first.Fence); err != nil {
+				t.Fatal(err)
+			}
+			for _, of := range [][]byte{other, later} {
+				if taken := claim(of); taken.Mine || !bytes.Equal(taken.Fingerprint, fingerprints[0]) {
+					t.Errorf("%s: a claim of another request is %+v", name, taken)
+				}
+			}
+			if second := claim(fingerprints[1]); second.Mine != c.byHash || c.byHash && (second.Fence <= first.Fence || second.Attempt != 2) {
+				t.Errorf("%s: of %d bytes, after %d, a claim is %+v", name, len(fingerprints[1]), len(fingerprints[0]), second)
+			}
+		}
+	}
+}
+
+// What a build without checksums has begun or answered in a Store goes on, and a conflict says what differs.
+func TestStore_WhatWasStoredWithoutChecksumsIsKnown(t *testing.T) {
+	b := &bundle{T: t}
+	keys, log := &memory{rows: map[store.Key]*memoryRow{}}, &logtest.Log{}
+	g, err := NewEphemeral(keys, b.config(func(c *Config) { c.Logger = slog.New(slog.NewJSONHandler(log, nil)) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := b.service(g, func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(map[bool]int{true: 500, false: 201}[b.runs.Add(1) == 1])
+	})
+	b.is(b.send(h, sent{key: "k"}), 500, "")
+	row := keys.rows[store.Key{Scope: "principal:a", Operation: "POST /charges", Key: "k"}]
+	whole := row.fingerprint
+	row.fingerprint = whole[:33]
+	b.is(b.send(h, sent{key: "k", body: "{}"}), 409, codePayloadMismatch)
+	b.is(b.send(h, sent{key: "k"}), 201, "")
+	b.is(b.send(h, sent{key: "k"}), 201, "")
+	if n := b.runs.Load(); n != 2 || len(row.fingerprint) != 33 {
+		t.Errorf("the handler ran %d times, and the fingerprint has %d bytes", n, len(row.fingerprint))
+	}
+	if text := log.String(); strings.Contains(text, "differs") {
+		t.Errorf("without checksums nobody knows what differs: %s", text)
+	}
+	row.fingerprint = whole
+	b.is(b.send(h, sent{key: "k", body: "{}"}), 409, codePayloadMismatch)
+	if text := log.String(); !strings.Contains(text, `"differs":["body"]`) {
+		t.Errorf("the log does not say what differs: %s", text)
 	}
 }
 

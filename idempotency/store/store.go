@@ -20,7 +20,8 @@ var ErrUnusable = errors.New("the stored data of the idempotency key cannot be u
 //
 // Every successful Claim has a fence of its own. It is larger than any earlier fence of that key, also after a Release
 // and after the key expired. So a late caller is recognised by its old fence. The next caller sees what was written.
-// After an error, the write may or may not have happened. Fingerprints are opaque and have at most 64 bytes.
+// After an error, the write may or may not have happened. Fingerprints are opaque and have at most 64 bytes, all of
+// which a Store compares.
 type Store interface {
 	// Claim gives the key to the caller for the duration of lease, unless the key is in use or answered. It is in use
 	// while its lease lives. Once the lease has run out or was released, only a request with the same fingerprint gets
