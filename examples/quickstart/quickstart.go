@@ -4,25 +4,28 @@ package quickstart
 
 import (
 	"context"
+	"errors"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/kafkago"
 	"github.com/holdfast-go/holdfast/outbox"
 	"github.com/holdfast-go/holdfast/relay"
+	"github.com/holdfast-go/holdfast/service"
 )
 
 // snippet: readme
 
-// Order is a row of the table orders, and the payload of its event.
+// Order is a row of the table orders, and the payload of its event. Create your own tables first:
+//
+//	create table orders (id bigint primary key, customer text, cents bigint);
+//	create table invoices (order_id bigint primary key, cents bigint);
 type Order struct {
-	ID       int64
-	Customer string
-	Cents    int64
+	ID, Cents int64
+	Customer  string
 }
 
 // placed sends order.placed to the topic orders, keyed, and so ordered, by customer.
@@ -34,8 +37,7 @@ func PlaceOrder(ctx context.Context, pool *pgxpool.Pool, o Order) error {
 		if err := outbox.Lock(ctx, tx, o.Customer); err != nil { // this customer's orders commit one at a time
 			return err
 		}
-		const insert = "insert into orders (customer, cents) values ($1, $2) returning id"
-		if err := tx.QueryRow(ctx, insert, o.Customer, o.Cents).Scan(&o.ID); err != nil {
+		if _, err := tx.Exec(ctx, "insert into orders values ($1, $2, $3)", o.ID, o.Customer, o.Cents); err != nil {
 			return err
 		}
 		return placed.Write(ctx, tx, o)
@@ -43,33 +45,24 @@ func PlaceOrder(ctx context.Context, pool *pgxpool.Pool, o Order) error {
 }
 
 // Run publishes committed events and writes one invoice per order, until ctx is done.
-func Run(ctx context.Context, pool *pgxpool.Pool, brokers ...string) error {
-	kafka := kafkago.Connection{Brokers: brokers}
-	publisher, err := kafkago.NewPublisher(kafka, kafkago.PublisherConfig{})
-	if err != nil {
-		return err
-	}
-	defer publisher.Close()
-	r, err := relay.New(pool, publisher, relay.Config{})
-	if err != nil {
-		return err
-	}
-	in, err := inbox.New(pool, inbox.Config{Consumer: "billing"})
-	if err != nil {
+func Run(ctx context.Context, pool *pgxpool.Pool, kafka kafkago.Connection) error {
+	publisher, err1 := kafkago.NewPublisher(kafka, kafkago.PublisherConfig{})
+	orders, err2 := kafkago.NewGroup(kafka, kafkago.GroupConfig{GroupID: "billing", Topics: []string{"orders"}})
+	in, err3 := inbox.New(pool, inbox.Config{Consumer: "billing"})
+	if err := errors.Join(err1, err2, err3); err != nil {
 		return err
 	}
 	inbox.On(in, "order.placed", func(ctx context.Context, tx pgx.Tx, o Order, _ holdfast.Event) error {
 		_, err := tx.Exec(ctx, "insert into invoices (order_id, cents) values ($1, $2)", o.ID, o.Cents)
 		return err // the invoice commits together with the event's inbox row
 	})
-	orders, err := kafkago.NewGroup(kafka, kafkago.GroupConfig{GroupID: "billing", Topics: []string{"orders"}})
+	r, err := relay.New(pool, publisher, relay.Config{})
 	if err != nil {
 		return err
 	}
-	both, ctx := errgroup.WithContext(ctx)
-	both.Go(func() error { return r.Run(ctx) })
-	both.Go(func() error { return in.Consume(ctx, orders) })
-	return both.Wait()
+	s := &service.Service{Pool: pool, Relay: r, CloseFuncs: []func(){publisher.Close}}
+	s.Consumers = []service.Consumer{{Inbox: in, Source: orders}}
+	return s.Run(ctx)
 }
 
 // end snippet

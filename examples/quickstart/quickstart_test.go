@@ -19,6 +19,7 @@ import (
 	"github.com/holdfast-go/holdfast/holdfasttest"
 	"github.com/holdfast-go/holdfast/internal/test/kafkatest"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/kafkago"
 )
 
 func TestMain(m *testing.M) { os.Exit(pgtest.Main(m)) }
@@ -29,17 +30,17 @@ func TestQuickstart_EveryOrderGetsOneInvoice(t *testing.T) {
 	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
 		t.Fatal(err)
 	}
-	pgtest.Exec(t, db.Pool, "create table orders (id bigint generated always as identity primary key, customer text, cents bigint); create table invoices (order_id bigint, cents bigint)")
+	pgtest.Exec(t, db.Pool, tablesOfTheREADME(t))
 	cluster := kafkatest.InProcess(t)
 	if _, err := cluster.Client.CreateTopics(t.Context(), &kafka.CreateTopicsRequest{Topics: []kafka.TopicConfig{{Topic: "orders", NumPartitions: 2, ReplicationFactor: 1}}}); err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- Run(ctx, db.Pool, cluster.Brokers...) }()
+	go func() { ended <- Run(ctx, db.Pool, kafkago.Connection{Brokers: cluster.Brokers}) }()
 	const orders = 10
 	for i := range orders {
-		if err := PlaceOrder(ctx, db.Pool, Order{Customer: string(rune('a' + i%3)), Cents: 100}); err != nil {
+		if err := PlaceOrder(ctx, db.Pool, Order{ID: int64(i), Customer: string(rune('a' + i%3)), Cents: 100}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -53,6 +54,20 @@ func TestQuickstart_EveryOrderGetsOneInvoice(t *testing.T) {
 	if n := pgtest.Count(t, db.Pool, "select count(distinct order_id) from invoices"); n != orders || n != pgtest.Count(t, db.Pool, "select count(*) from invoices") {
 		t.Errorf("%d orders of %d have an invoice, or one has two", n, orders)
 	}
+}
+
+// tablesOfTheREADME are the statements in a comment of its code: a reader has no others.
+func tablesOfTheREADME(t *testing.T) string {
+	t.Helper()
+	page, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var statements strings.Builder
+	for _, m := range regexp.MustCompile(`(?m)^//\t(create table .*)$`).FindAllStringSubmatch(string(page), -1) {
+		statements.WriteString(m[1])
+	}
+	return statements.String()
 }
 
 func TestQuickstart_ARefundThatIsSentTwiceIsMadeOnce(t *testing.T) {

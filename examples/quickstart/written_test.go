@@ -12,10 +12,10 @@ import (
 // The code of docs/guides/testing.md.
 func TestWritten_AnOrderIsWritten(t *testing.T) {
 	pool := migrated.New(t).Pool
-	pgtest.Exec(t, pool, "create table orders (id bigint generated always as identity, customer text, cents bigint)")
+	pgtest.Exec(t, pool, "create table orders (id bigint, customer text, cents bigint)")
 	// snippet: written
 	start := holdfasttest.Now(t, pool)
-	if err := PlaceOrder(t.Context(), pool, Order{Customer: "alice", Cents: 100}); err != nil {
+	if err := PlaceOrder(t.Context(), pool, Order{ID: 1, Customer: "alice", Cents: 100}); err != nil {
 		t.Fatal(err)
 	}
 	holdfasttest.RequireEvents(t, holdfasttest.WrittenSince(t, pool, start), holdfast.Event{Type: "order.placed", Key: "alice"})
