@@ -21,13 +21,13 @@ import (
 )
 
 type consoleCmd struct {
-	Listen   string `help:"Loopback address and port of the page; port 0 is any that is free." default:"127.0.0.1:7413" placeholder:"ADDRESS"`
+	Listen   string `help:"Loopback address and port; port 0 is any that is free." default:"127.0.0.1:7413" placeholder:"ADDRESS"`
 	Change   bool   `help:"Allow changes: replay, edit, discard, retry, give up, pause and the like."`
 	ReadOnly bool   `hidden:"" help:"Change nothing, which is the default."`
 	Payloads bool   `help:"Show payloads, and whole errors of handlers."`
 	By       string `help:"Your name, which is kept with what you do. Defaults to your login name." placeholder:"NAME"`
 
-	Brokers []string `help:"Kafka brokers as host:port, separated by commas: to show the lag of consumers." placeholder:"HOST:PORT" env:"KAFKA_BROKERS" sep:","`
+	Brokers []string `help:"Kafka brokers, separated by commas, to show the lag of consumers." placeholder:"HOST:PORT" env:"KAFKA_BROKERS" sep:","`
 
 	Kafka kafkaFlags `embed:"" group:"kafka"`
 }

@@ -18,12 +18,12 @@ import (
 
 type doctorCmd struct {
 	JSON     bool          `help:"Print one JSON object with the checks and what needs a person." name:"json"`
-	Role     string        `help:"Check too that the database user has the rights of this part: producer, relay, consumer, web, operator or reader." enum:"producer,relay,consumer,web,operator,reader," default:"" placeholder:"PART"`
-	Workers  int           `help:"Workers of a consumer (inbox.Config.Workers) that uses this connection string: to check that its pool is large enough." placeholder:"N"`
-	PoolSize int           `help:"Connections of that pool. Defaults to pool_max_conns of the connection string, or to pgxpool's default." placeholder:"N"`
-	Pause    time.Duration `help:"Time between two looks at lanes and partitions, which show two relays of one name and two groups of one consumer." default:"4s"`
-	Topics   []string      `help:"Topics to check, in addition to those that consumers read and relays wait for. Needs --brokers." name:"topic" placeholder:"TOPIC" sep:","`
-	Brokers  []string      `help:"Kafka brokers as host:port, separated by commas: to check topics too." placeholder:"HOST:PORT" env:"KAFKA_BROKERS" sep:","`
+	Role     string        `help:"Check also the user's rights as producer, relay, consumer, web, operator or reader." enum:"producer,relay,consumer,web,operator,reader," default:"" placeholder:"PART"`
+	Workers  int           `help:"Workers of a consumer (inbox.Config.Workers), to check that its pool is large enough." placeholder:"N"`
+	PoolSize int           `help:"Connections of that pool. Defaults to pool_max_conns, or to pgxpool's default." placeholder:"N"`
+	Pause    time.Duration `help:"Time between two looks, which show two relays of one name and two groups of a consumer." default:"4s"`
+	Topics   []string      `help:"Topics to check besides those that consumers read and relays wait for. Needs --brokers." name:"topic" placeholder:"TOPIC" sep:","`
+	Brokers  []string      `help:"Kafka brokers, separated by commas, to check topics too." placeholder:"HOST:PORT" env:"KAFKA_BROKERS" sep:","`
 
 	Kafka kafkaFlags `embed:"" group:"kafka"`
 }

@@ -42,8 +42,8 @@ its work in progress, releases its lanes and exits with 0: allow it 30 s. A seco
 1 on errors that retrying cannot fix: no schema, a standby, a restored copy, a default isolation other than READ COMMITTED,
 missing rights.
 
-Passwords and tokens come from files or the environment. If a broker refuses them, it logs why and
-keeps trying. docs/guides/kafka-connections.md explains the errors.
+If a broker refuses the password or token, it logs why and keeps trying: docs/guides/kafka-connections.md explains the
+errors.
 
 Example:
 

@@ -25,7 +25,7 @@ type kafkaFlags struct {
 	Key        string `help:"PEM file with the key of --tls-cert." name:"tls-key" env:"KAFKA_TLS_KEY" placeholder:"FILE"`
 	ServerName string `help:"Name that the brokers' certificates must have. Defaults to the host of each broker's address. Needs --tls." name:"tls-server-name" env:"KAFKA_TLS_SERVER_NAME" placeholder:"NAME"`
 
-	Mechanism    string            `help:"plain, scram-sha-256, scram-sha-512 or oauthbearer. The secret comes from a file, or from KAFKA_PASSWORD or KAFKA_TOKEN." placeholder:"NAME" name:"sasl-mechanism" env:"KAFKA_SASL_MECHANISM" enum:",plain,scram-sha-256,scram-sha-512,oauthbearer" default:""`
+	Mechanism    string            `help:"plain, scram-sha-256, scram-sha-512 or oauthbearer." placeholder:"NAME" name:"sasl-mechanism" env:"KAFKA_SASL_MECHANISM" enum:",plain,scram-sha-256,scram-sha-512,oauthbearer" default:""`
 	User         string            `help:"User of --sasl-mechanism, unless it is oauthbearer." name:"sasl-user" env:"KAFKA_USER" placeholder:"NAME"`
 	PasswordFile string            `help:"File with the password of --sasl-user. It is read for each connection." name:"sasl-password-file" env:"KAFKA_PASSWORD_FILE" placeholder:"FILE"`
 	TokenFile    string            `help:"File with the token of oauthbearer. It is read for each connection." name:"sasl-token-file" env:"KAFKA_TOKEN_FILE" placeholder:"FILE"`

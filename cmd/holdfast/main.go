@@ -103,9 +103,9 @@ func run(args []string, out, errOut io.Writer) int {
 type migrateCmd struct {
 	Print      bool   `help:"Print the SQL of a new installation, and change nothing."`
 	From       int    `help:"With --print: print the SQL that upgrades from this version of the schema." placeholder:"VERSION"`
-	For        string `help:"With --print: print for this tool, which begins and commits the transaction: goose, tern, atlas or flyway." enum:",goose,tern,atlas,flyway" default:"" placeholder:"TOOL"`
+	For        string `help:"With --print: for this tool, which begins and commits: goose, tern, atlas or flyway." enum:",goose,tern,atlas,flyway" default:"" placeholder:"TOOL"`
 	Lanes      int    `help:"Number of lanes of a new installation. At most this many relays share the work. It cannot be changed later. Defaults to 8." placeholder:"N"`
-	MaxPayload int    `help:"Maximum size of an event's payload, for all writers. Defaults to 1032192, or to what is installed." placeholder:"BYTES"`
+	MaxPayload int    `help:"Maximum size of an event's payload. Defaults to 1032192, or to what is installed." placeholder:"BYTES"`
 }
 
 func (m *migrateCmd) Run(p *program.Program) error {
@@ -140,7 +140,7 @@ func (m *migrateCmd) Run(p *program.Program) error {
 }
 
 type checkCmd struct {
-	Role string `help:"Check too that the database user has the rights of this part: producer, relay, consumer, web, operator or reader." enum:"producer,relay,consumer,web,operator,reader," default:"" placeholder:"PART"`
+	Role string `help:"Check also the user's rights as producer, relay, consumer, web, operator or reader." enum:"producer,relay,consumer,web,operator,reader," default:"" placeholder:"PART"`
 }
 
 func (c checkCmd) Run(p *program.Program) error {

@@ -26,12 +26,12 @@ type statusCmd struct {
 	JSON   bool   `help:"Print one JSON object with the tables and what needs a person." name:"json"`
 	Limits limits `embed:""`
 
-	Pause time.Duration `help:"Time between two looks at the lanes while a relay runs, which show two relays of one name. 0 takes one look." default:"1s"`
+	Pause time.Duration `help:"Time between two looks at the lanes, which show two relays of one name. 0 takes one look." default:"1s"`
 
-	Watch bool          `help:"Show it again and again until stopped by SIGINT or SIGTERM. The exit code is that of the last time."`
+	Watch bool          `help:"Show it again and again until SIGINT or SIGTERM. The exit code is that of the last time."`
 	Every time.Duration `help:"With --watch: how often." default:"2s"`
 
-	Brokers []string `help:"Kafka brokers as host:port, separated by commas: to show the lag of consumers." placeholder:"HOST:PORT" env:"KAFKA_BROKERS" sep:","`
+	Brokers []string `help:"Kafka brokers, separated by commas, to show the lag of consumers." placeholder:"HOST:PORT" env:"KAFKA_BROKERS" sep:","`
 
 	Kafka kafkaFlags `embed:"" group:"kafka"`
 
@@ -41,7 +41,7 @@ type statusCmd struct {
 // limits are how old what waits may become.
 type limits struct {
 	Unpublished time.Duration `help:"Age of an unpublished event from which a person is needed. 0 means never." name:"max-unpublished-age" default:"1m"`
-	Waiting     time.Duration `help:"Time that an event may wait, in a relay or a consumer, before a person is needed. 0 means for ever." name:"max-waiting-age" default:"15m"`
+	Waiting     time.Duration `help:"Time that an event may wait before a person is needed. 0 means for ever." name:"max-waiting-age" default:"15m"`
 }
 
 func (c *statusCmd) Run(p *program.Program) error {

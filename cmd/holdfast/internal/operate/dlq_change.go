@@ -61,7 +61,7 @@ type DLQReplay struct {
 	Limit   int     `help:"Maximum number, the oldest first. Defaults to no limit." placeholder:"N"`
 	Rate    float64 `help:"Maximum number per second. Defaults to no limit." placeholder:"N"`
 	Name    string  `help:"Name under which an interrupted replay can continue. Defaults to the filter." placeholder:"NAME"`
-	Anew    bool    `help:"Start afresh with the dead letters that are open now. Without it an interrupted replay continues."`
+	Anew    bool    `help:"Start afresh with the dead letters that are open now, instead of continuing a replay."`
 }
 
 // ReplayName is the name under which the same command finds an interrupted replay.

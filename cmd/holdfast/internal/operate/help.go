@@ -3,9 +3,7 @@ package operate
 // The help of each command.
 
 func (waitingGroupsCmd) Help() string {
-	return `How much waits, where, of which topic and why. It reads all that waits.
-
-WHY is what an event waits for:
+	return `It reads all that waits. WHY is what an event waits for:
 
     scheduled      its time has not come (NotBefore)
     no-handler     no node of its consumer handles its type
@@ -69,8 +67,8 @@ Example:
 
 func (waitingDiscardCmd) Help() string {
 	return `For events that are not needed, or that no node will ever handle, for example of a type that was rolled back.
-Each becomes a discarded dead letter, so its payload stays until dlq purge. The next event of its key continues. In all else
-it works like give-up.
+Each becomes a discarded dead letter, so its payload stays until dlq purge. In all else it works like
+give-up.
 
 Example:
 

@@ -51,7 +51,7 @@ type waits struct {
 	Type      string `help:"Only events of this type." placeholder:"TYPE"`
 	Source    string `help:"Only events of this source." placeholder:"SOURCE"`
 	EventID   string `help:"Only the event with this id." placeholder:"ID"`
-	Why       string `help:"Only those that wait for this: scheduled, no-handler, paused, topic, partition, behind-event, behind-letter or failed." enum:",scheduled,no-handler,paused,topic,partition,behind-event,behind-letter,failed" default:"" placeholder:"WHY"`
+	Why       string `help:"Only those that wait for this, by a word of the column WHY of waiting groups." enum:",scheduled,no-handler,paused,topic,partition,behind-event,behind-letter,failed" default:"" placeholder:"WHY"`
 	Heads     bool   `help:"Only the first waiting event of each key."`
 	Partition *int   `help:"Only those that wait in relays for this partition of the topic." placeholder:"N"`
 }
