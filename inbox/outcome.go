@@ -18,7 +18,7 @@ type Outcome string
 const (
 	Handled   Outcome = "handled"   // its handler ran and committed
 	Duplicate Outcome = "duplicate" // it was settled or stored before: nothing was done
-	Stored    Outcome = "stored"    // it waits: for earlier events of its key, for Run, for a node that handles its type, or for room on the server's disk
+	Stored    Outcome = "stored"    // it waits, and no handler of it has failed: docs/operations/consumers.md lists the reasons
 	Retrying  Outcome = "retrying"  // its handler failed: it is stored and waits for its next attempt
 	Dead      Outcome = "dead"      // it was given up: it is a dead letter
 	Conflict  Outcome = "conflict"  // its id came before with another type or payload: it was not handled and is a dead letter

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/holdfast-go/holdfast/internal/nodes"
 	"github.com/holdfast-go/holdfast/internal/state"
 )
 
@@ -305,5 +306,56 @@ func TestPages_TheTimeOfAStopIsTheSumOfItsParts(t *testing.T) {
 	}
 	if other := strings.Join(strings.Fields(read(t, "docs/guides/add-to-your-service.md")), " "); !strings.Contains(other, fmt.Sprintf("%d s with the defaults", n[3])) {
 		t.Errorf("docs/guides/add-to-your-service.md does not say %d s", n[3])
+	}
+}
+
+// Four pages had a list each of why an event is stored, and none was whole.
+func TestPages_WhyAnEventIsStoredIsSaidOnce(t *testing.T) {
+	const home = "docs/operations/consumers.md"
+	if n := strings.Count(chapter(t, home, "### Why an event is stored"), "\n- "); n < 8 {
+		t.Errorf("%s has %d reasons: the search has gone blind", home, n)
+	}
+	for _, doc := range []string{"docs/concepts.md", "docs/guides/consume.md", "docs/operations/waiting.md", "docs/glossary.md"} {
+		if !strings.Contains(read(t, doc), "consumers.md#why-an-event-is-stored") {
+			t.Errorf("%s does not lead to the reasons for which an event is stored", doc)
+		}
+	}
+}
+
+// A node that announces a type counts as its handler for two minutes. New events of the type are stored for an hour more.
+func TestPages_TheTimesOfAnnouncedTypesAreTheCodes(t *testing.T) {
+	m := regexp.MustCompile(`believeFor = time\.Hour\n`).FindString(read(t, "inbox/statements.go"))
+	if m == "" || nodes.DeclareFor != 2*time.Minute {
+		t.Fatal("inbox/statements.go or internal/nodes has another time: say it on the pages, and here")
+	}
+	stored := fmt.Sprintf("%d minutes", (nodes.DeclareFor+time.Hour)/time.Minute)
+	every := fmt.Sprintf("announces its types every %d s", nodes.Every/time.Second)
+	for doc, want := range map[string][]string{
+		"docs/guides/consume.md":       {every, "for " + stored + " after the last announcement"},
+		"docs/operations/consumers.md": {every, "for " + stored + " after the last announcement", "no node has announced for two minutes", "its events are stored for " + stored},
+		"docs/operations/waiting.md":   {"none has announced it for two minutes", "[for " + stored + "](../guides/consume.md"},
+		"docs/not-promised.md":         {"has announced the type for " + stored},
+		"docs/guarantees.md":           {"last " + stored},
+	} {
+		text := strings.Join(strings.Fields(read(t, doc)), " ")
+		for _, want := range want {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s does not say %q", doc, want)
+			}
+		}
+	}
+	told := regexp.MustCompile(`(?i)\b(\w+) minutes`)
+	for _, page := range pagesForUsers(t) {
+		text := strings.Join(strings.Fields(prose(read(t, page))), " ")
+		for _, sentence := range regexp.MustCompile(`[.|] `).Split(text, -1) {
+			if !strings.Contains(sentence, "announce") {
+				continue
+			}
+			for _, m := range told.FindAllStringSubmatch(sentence, -1) {
+				if m[1] != "two" && m[1]+" minutes" != stored {
+					t.Errorf("%s: %q: a type that is announced counts for two minutes, and events of it are stored for %s", page, sentence, stored)
+				}
+			}
+		}
 	}
 }
