@@ -287,6 +287,25 @@ func TestPages_CommandsInTheRolesExist(t *testing.T) {
 	}
 }
 
+// What is added until a release is what the release has: the changelog announced commands that a later entry replaced.
+func TestPages_CommandsThatTheChangelogAddsExist(t *testing.T) {
+	commands := read(t, "docs/reference/cli.md")
+	changelog := read(t, "CHANGELOG.md")
+	_, unreleased, _ := strings.Cut(changelog, "\n## Unreleased\n")
+	unreleased, _, _ = strings.Cut(unreleased, "\n## ")
+	_, added, _ := strings.Cut(unreleased, "\n### Added\n")
+	added, _, _ = strings.Cut(added, "\n### ")
+	named := regexp.MustCompile("`holdfast ([a-z][a-z-]*)").FindAllStringSubmatch(added, -1)
+	if len(named) < 10 && strings.Count(changelog, "\n## ") == 1 {
+		t.Fatalf("it names %d commands: the search has gone blind", len(named))
+	}
+	for _, m := range named {
+		if !regexp.MustCompile(`(?m)^## holdfast ` + m[1] + `\b`).MatchString(commands) {
+			t.Errorf("CHANGELOG.md adds holdfast %s, and there is no such command", m[1])
+		}
+	}
+}
+
 // A stop takes as long as its parts: the sum was of a relay that takes 20 s.
 func TestPages_TheTimeOfAStopIsTheSumOfItsParts(t *testing.T) {
 	page := strings.Join(strings.Fields(read(t, "docs/guides/shutdown.md")), " ")
