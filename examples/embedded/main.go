@@ -4,7 +4,7 @@
 //	go run ./examples/embedded          # serves until Ctrl-C
 //	go run ./examples/embedded -demo    # sends itself some requests, and ends
 //
-// It starts a PostgreSQL and an imitation of Kafka for itself unless DATABASE_URL and KAFKA_BROKERS
+// It starts a PostgreSQL and an in-process fake Kafka for itself unless DATABASE_URL and KAFKA_BROKERS
 // name servers of yours.
 //
 // Read service.go for the parts, orders.go for the request, and package service for the order in which the parts stop.

@@ -1,4 +1,4 @@
-// Command hello writes an event, publishes it and handles it. It starts a Postgres and an imitation of Kafka for itself, unless
+// Command hello writes an event, publishes it and handles it. It starts a Postgres and an in-process fake Kafka for itself, unless
 // DATABASE_URL and KAFKA_BROKERS name servers of yours:
 //
 //	go run ./examples/hello

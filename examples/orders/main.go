@@ -3,7 +3,7 @@
 //
 //	go run ./examples/orders
 //
-// It starts a PostgreSQL and an imitation of Kafka for itself. DATABASE_URL and KAFKA_BROKERS make
+// It starts a PostgreSQL and an in-process fake Kafka for itself. DATABASE_URL and KAFKA_BROKERS make
 // it run on servers of yours, under names of its own that it removes afterwards.
 //
 // Read producer.go, relay.go and consumer.go for how holdfast is used, story.go for what happens

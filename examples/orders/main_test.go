@@ -30,7 +30,7 @@ func TestOrders_WithoutAnyServerTheStoryIsToldToItsEnd(t *testing.T) {
 	skip.InShort(t, "it takes 5 s beside the others")
 	t.Parallel()
 	text := exampletest.ToItsEnd(t, telling(config{}), 4,
-		"an imitation inside this process",
+		"an in-process fake",
 		"100 orders of 5 customers", "1 more was rolled back", "100 events to the topic",
 		"25 events a second time; billing recognises 25 duplicates", "100 invoices, as before",
 		"dead letter 1 of carol after 4 attempts: there is no VAT rate for IS",
@@ -49,7 +49,7 @@ func TestOrders_ServersThatAreNamedAreUsedAndLeftAsTheyWere(t *testing.T) {
 	t.Parallel()
 	db, kafka := pgtest.New(t), exampletest.Cluster(t)
 	text := exampletest.OnNamedServer(t, db, "orders", telling(config{DatabaseURL: db.DSN, Brokers: strings.Join(kafka.Brokers, ",")}))
-	if strings.Contains(text, "imitation inside") {
+	if strings.Contains(text, "in-process fake") {
 		t.Error("it started a Kafka of its own")
 	}
 	wantNoTopic(t, kafka, text)

@@ -175,7 +175,7 @@ func (e *env) startKafka(ctx context.Context, r *report) (err error) {
 	if brokers := os.Getenv("KAFKA_BROKERS"); brokers != "" {
 		e.kafka, err = kafkaserver.External(ctx, strings.Split(brokers, ",")...)
 	} else if e.kafka, err = kafkaserver.Container(ctx, kafkaserver.ContainerOptions{}); errors.Is(err, docker.ErrNoDocker) {
-		r.note("There is no Docker here, so Kafka was the imitation in this process: its figures say little about a real broker.")
+		r.note("There is no Docker here, so Kafka was an in-process fake: its figures say little about a real broker.")
 		e.kafka, err = kafkaserver.InProcess()
 	}
 	if err != nil {

@@ -79,8 +79,8 @@ func TestGrowth_TheLoadIsNotedFromLowToHigh(t *testing.T) {
 	if low, high := watchLoad()(); low < 0 || high < low || load() != "" && high == 0 {
 		t.Errorf("from %v to %v", low, high)
 	}
-	e := &env{postgres: "PostgreSQL 18, fsync on", broker: "Kafka: an imitation"}
-	if text := e.machine(1.25, 40); !strings.Contains(text, "load 1.2 to 40.0; PostgreSQL 18, fsync on; Kafka: an imitation") {
+	e := &env{postgres: "PostgreSQL 18, fsync on", broker: "Kafka: an in-process fake"}
+	if text := e.machine(1.25, 40); !strings.Contains(text, "load 1.2 to 40.0; PostgreSQL 18, fsync on; Kafka: an in-process fake") {
 		t.Errorf("the caption says %q", text)
 	}
 	if text := e.machine(0, 0); strings.Contains(text, "load") {

@@ -6,7 +6,7 @@
 //	go run ./rig/bench -json
 //	go run ./rig/bench -plot docs/performance   # how costs grow, as plots and tables, in place of the figures
 //
-// It starts both servers itself (Kafka in Docker if there is one, else an imitation in this process), or uses those that
+// It starts both servers itself (Kafka in Docker if there is one, else an in-process fake), or uses those that
 // DATABASE_URL and KAFKA_BROKERS name. Both sides of a comparison run moments apart on the same machine, in turns, and the
 // result is a ratio: figures of two machines, or of two hours, cannot be compared. docs/performance.md has a run with
 // comments.

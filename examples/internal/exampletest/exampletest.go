@@ -62,7 +62,7 @@ func Told(t *testing.T, story Story) (string, error) {
 	return out.String(), err
 }
 
-// Cluster is a Kafka that runs already: the real one that the environment names, else an imitation.
+// Cluster is a Kafka that runs already: the real one that the environment names, else an in-process fake.
 func Cluster(t *testing.T) *kafkatest.Cluster {
 	t.Helper()
 	if os.Getenv("HOLDFAST_TEST_KAFKA_BROKERS") != "" {

@@ -88,7 +88,7 @@ func (s *Servers) startKafka(ctx context.Context) (err error) {
 		if s.kafka, err = kafkaserver.InProcess(); err != nil {
 			return err
 		}
-		s.AboutKafka = "Kafka: an imitation inside this process (KAFKA_BROKERS names a real one)"
+		s.AboutKafka = "Kafka: an in-process fake (KAFKA_BROKERS names a real one)"
 	} else {
 		brokers := strings.FieldsFunc(s.config.Brokers, func(r rune) bool { return r == ',' || r == ' ' })
 		if s.kafka, err = kafkaserver.External(ctx, brokers...); err != nil {

@@ -1,7 +1,7 @@
 // Package kafkatest gives tests a Kafka: one server per test binary, topics of each test's own.
 //
 // New gives the best there is: the cluster that HOLDFAST_TEST_KAFKA_BROKERS names (addresses
-// separated by commas), else Apache Kafka in a container, else an imitation inside the process.
+// separated by commas), else Apache Kafka in a container, else an in-process fake.
 // A test that cannot get what it asks for is skipped, or fails where REQUIRE_SERVICES=1.
 package kafkatest
 
@@ -38,7 +38,7 @@ type Cluster struct {
 	Server *Server
 }
 
-// New gives the best Kafka there is. Where it is the imitation a log line says so, and with
+// New gives the best Kafka there is. Where it is the fake a log line says so, and with
 // REQUIRE_SERVICES=1 the test fails.
 func New(t testing.TB) *Cluster {
 	t.Helper()
@@ -59,11 +59,11 @@ func New(t testing.TB) *Cluster {
 	if !skip.Allowed() {
 		t.Fatalf("real Kafka is required by REQUIRE_SERVICES=1: %v", err)
 	}
-	t.Logf("kafkatest: an in-process imitation stands in for Kafka: %v", err)
+	t.Logf("kafkatest: an in-process fake stands in for Kafka: %v", err)
 	return InProcess(t)
 }
 
-// InProcess gives the in-process imitation of Kafka, for tests that should be quick. See
+// InProcess gives the in-process fake Kafka, for tests that should be quick. See
 // InProcess of rig/kafkaserver for where it differs.
 func InProcess(t testing.TB) *Cluster {
 	t.Helper()

@@ -57,6 +57,24 @@ func TestEnglish_PagesHaveNoTurnThatReadersStumbleOver(t *testing.T) {
 	}
 }
 
+// Pages and examples call one thing by one word: what runs without Kafka is an in-process fake.
+func TestEnglish_ExamplesSayInProcessFakeAsPagesDo(t *testing.T) {
+	said := 0
+	for _, file := range texts(t) {
+		if !strings.HasPrefix(file, "examples/") {
+			continue
+		}
+		text := strings.ToLower(read(t, file))
+		said += strings.Count(text, "in-process fake")
+		if strings.Contains(text, "imitation") {
+			t.Errorf("%s has the word imitation: say in-process fake", file)
+		}
+	}
+	if said < 4 {
+		t.Errorf("the examples say it %d times: the search has gone blind", said)
+	}
+}
+
 var (
 	inTicks = regexp.MustCompile("`[^`]*`")
 	ends    = regexp.MustCompile(`[.!?:;]\**\s+`)
