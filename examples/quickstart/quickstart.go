@@ -62,7 +62,7 @@ func Run(ctx context.Context, pool *pgxpool.Pool, kafka kafkago.Connection) erro
 	}
 	s := &service.Service{Pool: pool, Relay: r, CloseFuncs: []func(){publisher.Close}}
 	s.Consumers = []service.Consumer{{Inbox: in, Source: orders}}
-	return s.Run(ctx)
+	return s.Run(ctx) // in the end it stops the consumer first, then the relay
 }
 
 // end snippet
