@@ -157,6 +157,7 @@ create table holdfast.lane (
     pos          bigint not null default 0,
     saved_at     timestamptz not null default now(),
     save         bigint not null default 0, -- number of the last save of this epoch: an earlier one that arrives late writes nothing
+    published    bigint not null default 0, -- events that the broker has acknowledged since the lane was created, repeats too
     constraint pos_only_inside_a_window check (upto is not null or pos = 0)
 ) with (fillfactor = 10);
 

@@ -261,7 +261,7 @@ func TestConsole_ARowOfAConsumerLeadsToWhatItHas(t *testing.T) {
 	}
 	page := b.browser(t).get(200, "/")
 	wantIn(t, page, `title="mail"><a href="/ops/holdfast/waiting?consumer=mail">mail</a><a class="small more" href="/ops/holdfast/paused">paused</a></td>`,
-		`title="billing"><a href="/ops/holdfast/letters?consumer=billing">billing</a></td>`, `title="ledger">ledger</td>`, "handled or stored a second</p>")
+		`title="billing"><a href="/ops/holdfast/letters?consumer=billing">billing</a></td>`, `title="ledger">ledger</td>`, "<h2>Topics</h2>\n<p><b>–</b> published a second</p>", "handled or stored a second</p>")
 }
 
 // The list knows whether a relay runs and what has a lane's row locked. The table knows neither.

@@ -14,6 +14,7 @@ import (
 type sample struct {
 	at        float64          // seconds, by the database's clock
 	written   int64            // rows written to the log, rolled back ones too
+	published int64            // events that the broker has acknowledged, repeats too
 	recorded  int64            // rows written to the inbox, by all consumers
 	letters   int64            // dead letters written
 	positions map[string]int64 // of each consumer: the sum of its positions
@@ -108,9 +109,10 @@ func rateText(each float64) string {
 	return fmt.Sprintf("%.0f", each)
 }
 
-func written(s sample) (int64, bool)  { return s.written, true }
-func recorded(s sample) (int64, bool) { return s.recorded, true }
-func letters(s sample) (int64, bool)  { return s.letters, true }
+func written(s sample) (int64, bool)   { return s.written, true }
+func published(s sample) (int64, bool) { return s.published, true }
+func recorded(s sample) (int64, bool)  { return s.recorded, true }
+func letters(s sample) (int64, bool)   { return s.letters, true }
 
 func position(consumer string) counter {
 	return func(s sample) (int64, bool) {

@@ -207,6 +207,7 @@ func TestHistory_ASampleIsWhatWasCounted(t *testing.T) {
 		}
 		return s
 	}
+	pgtest.Exec(t, db.Pool, "update holdfast.lane set published = 3")
 	before := read()
 	conn, err := db.Pool.Acquire(t.Context()) // Postgres counts for a session.
 	if err != nil {
@@ -216,6 +217,7 @@ func TestHistory_ASampleIsWhatWasCounted(t *testing.T) {
 	pgtest.Exec(t, conn, "insert into holdfast.consumer_position (consumer, topic, partition, position) values ('billing', 'orders', 0, 3), ('billing', 'orders', 1, 4)")
 	pgtest.Exec(t, conn, "insert into holdfast.event_0 (lane, id, type, topic, key) select 0, n::text, 't', 'orders', '' from generate_series(1, 5) n")
 	pgtest.Exec(t, conn, "insert into holdfast.inbox (consumer, source, event_id, topic, hash, result) values ('mail', 'shop', 's1', 'orders', '', 'stored')")
+	pgtest.Exec(t, conn, "update holdfast.lane set published = published + 1")
 	pgtest.Exec(t, conn, "select pg_stat_force_next_flush()")
 	pgtest.Exec(t, conn, "select 1")
 	now := before
@@ -223,8 +225,31 @@ func TestHistory_ASampleIsWhatWasCounted(t *testing.T) {
 		now = read()
 		return now.written >= before.written+5 && now.recorded >= before.recorded+1
 	})
+	if before.published != 3*8 || now.published != 4*8 {
+		t.Errorf("published are %d and then %d, want 24 and 32", before.published, now.published)
+	}
 	if now.at <= before.at || now.written != before.written+5 || now.recorded != before.recorded+1 || now.letters != before.letters || now.positions["billing"] != 7 || now.unpublished != levelOf(7) || now.lag != levelOf(12) {
 		t.Errorf("before %+v, now %+v", before, now)
+	}
+}
+
+// Each figure and chart of the page is of its own counter.
+func TestHistory_EachFigureIsOfItsCounter(t *testing.T) {
+	t.Parallel()
+	var p overviewPage
+	for n := range int64(30) {
+		p.history = p.history.add(sample{at: float64(10 * n), written: 10 * n, published: 20 * n, recorded: 30 * n, letters: 40 * n})
+	}
+	p.draw()
+	for what, got := range map[string]figure{"1.0 written": p.Written, "2.0 published": p.Published, "3.0 handled or stored": p.Recorded, "4.0 dead letters": p.Dead} {
+		rate, of, _ := strings.Cut(what, " ")
+		if want := fmt.Sprintf("%s a second over the last hour: now %s, at most %s", of, rate, rate); got.Rate != rate || got.Chart.Says != want {
+			t.Errorf("%s: it is %s a second, and %q", what, got.Rate, got.Chart.Says)
+		}
+	}
+	p.history = p.history.add(sample{at: 300}) // the schema was created anew
+	if p.draw(); p.Published.Rate != "–" || !strings.Contains(p.Published.Chart.Says, "now not known") {
+		t.Errorf("after the count has begun again it is %+v", p.Published)
 	}
 }
 

@@ -53,8 +53,8 @@ type overviewPage struct {
 	Lag         int64 // of all consumers
 	LagKnown    bool
 
-	Written, Recorded, Dead figure
-	Unpublished, Lagging    chart
+	Written, Published, Recorded, Dead figure
+	Unpublished, Lagging               chart
 
 	history history // of the last hour
 }
@@ -137,6 +137,7 @@ func readSample(ctx context.Context, r state.Reader, p *overviewPage) (sample, e
 	s := sample{
 		at:          w.At,
 		written:     w.Written,
+		published:   w.Published,
 		recorded:    w.Recorded,
 		letters:     w.Letters,
 		positions:   map[string]int64{},
@@ -157,6 +158,7 @@ func readSample(ctx context.Context, r state.Reader, p *overviewPage) (sample, e
 func (p *overviewPage) draw() {
 	h := p.history
 	p.Written = figure{h.rate(written), h.perSecond("written", written)}
+	p.Published = figure{h.rate(published), h.perSecond("published", published)}
 	p.Recorded = figure{h.rate(recorded), h.perSecond("handled or stored", recorded)}
 	p.Dead = figure{h.rate(letters), h.perSecond("dead letters", letters)}
 	p.Unpublished = h.level("age of the oldest unpublished event", func(s sample) level { return s.unpublished }, ageText)

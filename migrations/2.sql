@@ -106,6 +106,7 @@ alter table holdfast.relay
     add column trouble text not null default '';
 
 alter table holdfast.lane
+    add column published bigint not null default 0,
     alter column owner type text collate "C";
 
 create unlogged table holdfast.parked_lease (

@@ -45,7 +45,7 @@ func TestAhead_ACursorAheadOfTheServerIsNeitherReadNorSaved(t *testing.T) {
 				}
 			}
 			pgtest.Exec(t, pool, "update holdfast.lane set owner = 'me', epoch = 1, lease_until = now() + interval '1 minute'")
-			if n := pgtest.Exec(t, pool, r.sql.In(saveLanes), "me", time.Minute, []int16{0}, []int64{1}, []*string{&c.cursor.done}, []*string{&c.cursor.upto}, []int64{0}, r.token, 1); n != 0 {
+			if n := pgtest.Exec(t, pool, r.sql.In(saveLanes), "me", time.Minute, []int16{0}, []int64{1}, []*string{&c.cursor.done}, []*string{&c.cursor.upto}, []int64{0}, r.token, 1, []int64{0}); n != 0 {
 				t.Errorf("a save touched %d rows", n)
 			}
 		})

@@ -175,8 +175,10 @@ func (r *Relay) claim(ctx, writing, work context.Context, token string, n int, e
 func (r *Relay) claimOne(writing context.Context, token string, except []int16) (*lane, error) {
 	sent := r.env.now()
 	l := newLane(r, token, sent.Add(r.c.Lease))
+	var published int64
 	err := r.pool.QueryRow(writing, r.sql.In(claimLane), r.c.Name, r.c.Lease, token, except).
-		Scan(&l.number, &l.epoch, &l.cursor.done, &l.cursor.upto, &l.cursor.pos)
+		Scan(&l.number, &l.epoch, &l.cursor.done, &l.cursor.upto, &l.cursor.pos, &published)
+	l.published.Store(published)
 	none := errors.Is(err, pgx.ErrNoRows)
 	if err != nil && !none {
 		return nil, fmt.Errorf("claim a lane: %w", explain(err))

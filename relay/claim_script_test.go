@@ -78,7 +78,7 @@ func TestClaimScript_AClaimAsksForWhatItsShareLacks(t *testing.T) {
 	} {
 		s := new(script).because("server", goodServer().reply()).because("heartbeat", reply{rows: [][]any{{c.relays, c.lanes, c.free}}})
 		for _, lane := range []int16{7, 6, 5} { // what is free; then others have taken the rest
-			s.because("claim", reply{rows: [][]any{{lane, int64(1), "5:5:", "", int64(0)}}})
+			s.because("claim", reply{rows: [][]any{{lane, int64(1), "5:5:", "", int64(0), int64(0)}}})
 		}
 		r, lanes, _ := savingRelay(s, &logtest.Log{}, make([]string, c.owned)...)
 		for _, l := range lanes {
@@ -205,7 +205,7 @@ func TestClaimScript_ARelayThatStopsClaimsNothingMore(t *testing.T) {
 func TestClaimScript_AClaimStartsEachLaneWhereItWasSaved(t *testing.T) {
 	t.Parallel()
 	began, took := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), time.Second // each statement
-	claimed := []reply{{rows: [][]any{{int16(2), int64(9), "5:5:", "8:8:", int64(7)}}}, {rows: [][]any{{int16(4), int64(1), "6:6:", "", int64(0)}}}}
+	claimed := []reply{{rows: [][]any{{int16(2), int64(9), "5:5:", "8:8:", int64(7), int64(40)}}}, {rows: [][]any{{int16(4), int64(1), "6:6:", "", int64(0), int64(0)}}}}
 	s := new(script).because("claim", claimed...)
 	r, _, _ := savingRelay(s, &logtest.Log{})
 	r.c.BatchSize, r.bounds.pageBytes = 1000, 5000
@@ -221,10 +221,14 @@ func TestClaimScript_AClaimStartsEachLaneWhereItWasSaved(t *testing.T) {
 		at     cursor
 		state  readState
 		sent   time.Time
-	}{{2, 9, cursor{"5:5:", "8:8:", 7}, inWindow, began}, {4, 1, cursor{done: "6:6:"}, lagging, began.Add(5 * took)}} {
+		total  int64
+	}{{2, 9, cursor{"5:5:", "8:8:", 7}, inWindow, began, 40}, {4, 1, cursor{done: "6:6:"}, lagging, began.Add(5 * took), 0}} {
 		l := started[i]
 		if l.number != want.number || l.epoch != want.epoch || l.token != "tok" || l.cursor != want.at || l.saved != want.at {
 			t.Errorf("lane %d, epoch %d, token %q at %+v, saved at %+v; want %+v", l.number, l.epoch, l.token, l.cursor, l.saved, want)
+		}
+		if n := l.published.Load(); n != want.total {
+			t.Errorf("lane %d has published %d, want %d", l.number, n, want.total)
 		}
 		if until := want.sent.Add(time.Minute); !l.leaseUntil.Equal(until) {
 			t.Errorf("lane %d has its lease until %v, want %v: from before its own statement", l.number, l.leaseUntil, until)

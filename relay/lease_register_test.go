@@ -200,16 +200,16 @@ func leaseOperation(ctx context.Context, db *pgtest.DB, in leaseInput, token str
 	sql := simStatements
 	switch in.op {
 	case "claim":
-		var number int
+		var number, published int
 		var done, upto string
-		err = db.QueryRow(ctx, sql.In(claimLane), in.relay, time.Hour, token, []int16{}).Scan(&number, &out.epoch, &done, &upto, &out.pos)
+		err = db.QueryRow(ctx, sql.In(claimLane), in.relay, time.Hour, token, []int16{}).Scan(&number, &out.epoch, &done, &upto, &out.pos, &published)
 		if out.ok = err == nil; err == pgx.ErrNoRows {
 			err = nil
 		}
 	case "save":
 		for locked := true; locked && err == nil; { // It passes over a row that somebody has locked, as the saver does until the next save.
 			var lane int
-			err = db.QueryRow(ctx, sql.In(saveLanes), in.relay, time.Hour, []int16{0}, []int64{in.epoch}, []*string{nil}, []*string{nil}, []int64{in.pos}, token, in.save).Scan(&lane, &out.ok)
+			err = db.QueryRow(ctx, sql.In(saveLanes), in.relay, time.Hour, []int16{0}, []int64{in.epoch}, []*string{nil}, []*string{nil}, []int64{in.pos}, token, in.save, []int64{0}).Scan(&lane, &out.ok)
 			locked = err == nil && !out.ok
 		}
 		if err == pgx.ErrNoRows {

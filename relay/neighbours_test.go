@@ -21,7 +21,7 @@ import (
 // The lanes of these tests are 0 to 4, and ours is 2, of the owner b in the epoch 5. Those below and above have the same owner and epoch. A lease
 // has five seconds.
 const (
-	ownedLanes = "update holdfast.lane set owner = 'b', epoch = 5, save = 7, done = '30:30:', upto = '40:40:', pos = 3, lease_until = now() + interval '4 seconds'"
+	ownedLanes = "update holdfast.lane set owner = 'b', epoch = 5, save = 7, done = '30:30:', upto = '40:40:', pos = 3, published = 30, lease_until = now() + interval '4 seconds'"
 	ourLane    = 2
 	aLease     = 5 * time.Second
 )
@@ -213,7 +213,7 @@ func TestNeighbours_AClaimTakesTheLowestLaneThatIsFree(t *testing.T) {
 	t.Parallel()
 	db := migrated.Lanes(t, 5)
 	token, others := tokens(t, db)
-	const leased = "update holdfast.lane set owner = 'c', epoch = 5, lease_until = now() + interval '4 seconds', done = '30:30:', upto = null, pos = 0"
+	const leased = "update holdfast.lane set owner = 'c', epoch = 5, lease_until = now() + interval '4 seconds', done = '30:30:', upto = null, pos = 0, published = 30"
 	claim := func(before []string, memory []int16, token, answer, changed string) {
 		t.Helper()
 		effect.Undone(t, db, func(tx pgx.Tx) {
@@ -232,14 +232,14 @@ func TestNeighbours_AClaimTakesTheLowestLaneThatIsFree(t *testing.T) {
 	for _, c := range freeOrNot {
 		answer, changed := "", ""
 		if c.free {
-			answer, changed = "2/6/30:30://0", "lane 2 changed"
+			answer, changed = "2/6/30:30://0/30", "lane 2 changed"
 		}
 		claim([]string{"update holdfast.lane set " + c.change + " where lane = 2"}, []int16{1, 3}, token, answer, changed)
 	}
 	const free = "update holdfast.lane set owner = null, lease_until = '-infinity' where lane > 1"
-	claim([]string{free}, []int16{}, token, "2/6/30:30://0", "lane 2 changed")
-	claim([]string{free}, []int16{2}, token, "3/6/30:30://0", "lane 3 changed")
-	claim([]string{free}, []int16{2, 4}, token, "3/6/30:30://0", "lane 3 changed")
+	claim([]string{free}, []int16{}, token, "2/6/30:30://0/30", "lane 2 changed")
+	claim([]string{free}, []int16{2}, token, "3/6/30:30://0/30", "lane 3 changed")
+	claim([]string{free}, []int16{2, 4}, token, "3/6/30:30://0/30", "lane 3 changed")
 	for _, other := range others {
 		claim([]string{free}, []int16{}, other, "", "")
 	}
@@ -335,14 +335,14 @@ func TestNeighbours_ASaveWritesItsOwnLanes(t *testing.T) {
 	three := func() saved {
 		return saved{[]int16{1, 2, 3}, []int64{5, 5, 5}, texts("31:31:", "32:32:", "33:33:"), texts("41:41:", "", "43:43:"), []int64{11, 0, 13}}
 	}
-	const cursors = "select concat_ws(' ', 'lane', lane, owner, epoch), concat_ws(' ', done, coalesce(upto::text, 'no window'), pos, save, 'renewed', lease_until = now() + interval '5 seconds' and saved_at = now()) from holdfast.lane"
+	const cursors = "select concat_ws(' ', 'lane', lane, owner, epoch), concat_ws(' ', done, coalesce(upto::text, 'no window'), pos, save, published, 'renewed', lease_until = now() + interval '5 seconds' and saved_at = now()) from holdfast.lane"
 	save := func(name, before string, s saved, token, answer string, want map[string]string) {
 		t.Helper()
 		effect.Undone(t, db, func(tx pgx.Tx) {
 			pgtest.Exec(t, tx, ownedLanes)
 			pgtest.Exec(t, tx, before)
 			was := effect.State(t, tx, cursors)
-			if got := sortedWordsOf(t, tx, sqlschema.In("", saveLanes), "b", aLease, s.lanes, s.epochs, s.dones, s.upto, s.pos, token, 8); got != answer {
+			if got := sortedWordsOf(t, tx, sqlschema.In("", saveLanes), "b", aLease, s.lanes, s.epochs, s.dones, s.upto, s.pos, token, 8, []int64{61, 62, 63}); got != answer {
 				t.Errorf("%s: the answer is %q, want %q", name, got, answer)
 			}
 			is := effect.State(t, tx, cursors)
@@ -356,7 +356,7 @@ func TestNeighbours_ASaveWritesItsOwnLanes(t *testing.T) {
 			}
 		})
 	}
-	all := map[string]string{"lane 1 b 5": "31:31: 41:41: 11 8 renewed t", "lane 2 b 5": "32:32: no window 0 8 renewed t", "lane 3 b 5": "33:33: 43:43: 13 8 renewed t"}
+	all := map[string]string{"lane 1 b 5": "31:31: 41:41: 11 8 61 renewed t", "lane 2 b 5": "32:32: no window 0 8 62 renewed t", "lane 3 b 5": "33:33: 43:43: 13 8 63 renewed t"}
 	without := map[string]string{"lane 1 b 5": all["lane 1 b 5"], "lane 3 b 5": all["lane 3 b 5"]}
 	for name, c := range likeOurs {
 		if c.ours {
@@ -386,7 +386,7 @@ func TestNeighbours_ASaveWritesItsOwnLanes(t *testing.T) {
 	s := three()
 	s.dones[1], s.upto[1], s.pos[1] = nil, nil, 12
 	save("only the place in a window", "select 1", s, token, "1/true 2/true 3/true",
-		map[string]string{"lane 1 b 5": all["lane 1 b 5"], "lane 2 b 5": "30:30: 40:40: 12 8 renewed t", "lane 3 b 5": all["lane 3 b 5"]})
+		map[string]string{"lane 1 b 5": all["lane 1 b 5"], "lane 2 b 5": "30:30: 40:40: 12 8 62 renewed t", "lane 3 b 5": all["lane 3 b 5"]})
 }
 
 // A save waits for no lane that another session has locked. It says so of those that are ours, and locks no lane that it does not save.
@@ -399,7 +399,7 @@ func TestNeighbours_ASavePassesOverALockedLane(t *testing.T) {
 		t.Helper()
 		effect.Undone(t, db, func(tx pgx.Tx) {
 			pgtest.Exec(t, tx, "set local lock_timeout = '1s'")
-			args := []any{"b", aLease, []int16{1, 2, 3}, []int64{5, 5, 5}, []*string{&done, &done, &done}, []*string{&upto, &upto, &upto}, []int64{1, 2, 3}, token, 8}
+			args := []any{"b", aLease, []int16{1, 2, 3}, []int64{5, 5, 5}, []*string{&done, &done, &done}, []*string{&upto, &upto, &upto}, []int64{1, 2, 3}, token, 8, []int64{61, 62, 63}}
 			if got := sortedWordsOf(t, tx, sqlschema.In("", saveLanes), args...); got != answer {
 				t.Errorf("%s: the answer is %q, want %q", name, got, answer)
 			}

@@ -25,10 +25,12 @@ import (
 //   - The database holds saved, unless doubtful says that it may hold more: then the lane is dropped, and nothing of it is saved
 //     any more. A cursor in memory that is older must not overwrite what a transaction of ours may have written.
 //   - leaseUntil is counted from before the statement that renewed the lease. So we hold the lease to be over before others do.
+//   - published is a total, which never falls: a save says it again, whatever became of the one before. Saves of a lane are numbered in
+//     the order in which they read it, so that of the row does not fall either.
 //   - While a transaction of the lane's own is open (openTransactions), no save writes the lane: its row is locked then, and
 //     the transaction may write a newer cursor.
 //
-// The claim sets number, epoch and token, and nothing changes them. Methods may be called by any goroutine; toSave and savedUpTo are
+// The claim sets number, epoch and token, and nothing changes them, and published. Methods may be called by any goroutine; toSave and savedUpTo are
 // a pair, which the saver's mutex keeps together.
 type ownership struct {
 	number int
@@ -41,6 +43,8 @@ type ownership struct {
 	saved      cursor       // what the database holds
 	leaseUntil time.Time    // by our monotonic clock
 	unsaved    passedEvents // what cursor is past and saved may not be, for the producer
+
+	published atomic.Int64 // events that the broker has acknowledged since the lane was created, as the claim and the answers since say
 
 	openTransactions int         // our transactions that are open, or whose end is not recorded yet; guarded by the saver's mutex
 	leftOut          atomic.Bool // by the last save, for the sake of a transaction

@@ -373,7 +373,8 @@ func (l *lane) behindFence(ctx context.Context, fill func(batch *pgx.Batch), the
 // queueSave adds the statement that saves this one lane. It is for transactions of the lane, which the saver leaves out
 // meanwhile.
 func (l *lane) queueSave(batch *pgx.Batch, c cursor) {
-	batch.Queue(l.r.sql.In(saveLanes), l.r.c.Name, l.r.c.Lease, []int16{int16(l.number)}, []int64{l.epoch}, []*string{&c.done}, []*string{&c.upto}, []int64{c.pos}, l.token, l.r.saver.next())
+	published := []int64{l.published.Load()}
+	batch.Queue(l.r.sql.In(saveLanes), l.r.c.Name, l.r.c.Lease, []int16{int16(l.number)}, []int64{l.epoch}, []*string{&c.done}, []*string{&c.upto}, []int64{c.pos}, l.token, l.r.saver.next(), published)
 }
 
 func headersText(rec *logEvent) *string {

@@ -35,7 +35,7 @@ func TestPlan_StatementsOfEveryPollAreNotPlannedAnew(t *testing.T) {
 		},
 		"probe": func() (string, []any) { return r.sql.In(probeLanes), []any{lanes, dones, r.token} },
 		"save": func() (string, []any) {
-			return r.sql.In(saveLanes), []any{"relay", time.Minute, lanes, epochs, dones, uptos, poss, r.token, 1}
+			return r.sql.In(saveLanes), []any{"relay", time.Minute, lanes, epochs, dones, uptos, poss, r.token, 1, poss}
 		},
 	} {
 		sql, args := call()

@@ -274,13 +274,16 @@ func (l *lane) settle(ctx context.Context, c answered) error {
 	d.excuse(now.Sub(c.at))
 	d.call, d.slot = nil, nil
 	l.returned(shared)
-	all := make([]answer, len(batch))
+	all, acknowledged := make([]answer, len(batch)), int64(0)
 	for i, err := range c.errs {
 		batch[i].inCall = false
-		if err != nil {
+		if err == nil {
+			acknowledged++
+		} else {
 			all[i] = answer{fault: publish.FaultOf(err), err: err}
 		}
 	}
+	l.published.Add(acknowledged)
 	l.observePublished(c, all)
 
 	var log, parked call

@@ -336,14 +336,14 @@ update holdfast.lane l
            and exists (select from holdfast.current_incarnation i where i.token = $3::text)
          order by f.lane limit 1 for update skip locked) free
  where l.lane = free.lane
-returning l.lane, l.epoch, l.done::text, coalesce(l.upto::text, ''), l.pos`
+returning l.lane, l.epoch, l.done::text, coalesce(l.upto::text, ''), l.pos, l.published`
 
 // saveLanes is progress, heartbeat and fence of all lanes in one statement. It returns each lane that is still ours: true if
 // it was saved, false if somebody else has its row locked. Such a lane is passed over, because all others would wait with
 // it. A lane that is not returned is lost. Null done means that only pos has changed. A save that its relay has abandoned
 // may still reach the server, after later ones: its number is lower than theirs, so it writes nothing. A cursor ahead of the
 // server is not saved. $1 name, $2 lease, $3 lanes, $4 epochs, $5 dones, $6 uptos (” = no window), $7 poss, $8 token,
-// $9 number.
+// $9 number, $10 how many events each lane has published in all: written twice, it is the same.
 const saveLanes = `-- relay.save
 with free as materialized (
   select f.lane from holdfast.lane f
@@ -353,8 +353,8 @@ with free as materialized (
   update holdfast.lane l
      set done = coalesce(s.done::pg_snapshot, l.done),
          upto = case when s.done is null then l.upto when s.upto = '' then null else s.upto::pg_snapshot end,
-         pos = s.pos, lease_until = now() + $2::interval, saved_at = now(), save = $9::bigint
-    from unnest($3::smallint[], $4::bigint[], $5::text[], $6::text[], $7::bigint[]) as s (lane, epoch, done, upto, pos)
+         pos = s.pos, lease_until = now() + $2::interval, saved_at = now(), save = $9::bigint, published = s.published
+    from unnest($3::smallint[], $4::bigint[], $5::text[], $6::text[], $7::bigint[], $10::bigint[]) as s (lane, epoch, done, upto, pos, published)
    where l.lane = s.lane and l.lane in (select f.lane from free f)
      and l.owner = $1::text and l.epoch = s.epoch and l.save < $9::bigint
      and exists (select from holdfast.current_incarnation i where i.token = $8::text)

@@ -115,7 +115,7 @@ func (s *saver) save(ctx context.Context, lanes []*lane) error {
 	if n == 0 {
 		return nil
 	}
-	numbers, epochs, poss := make([]int16, n), make([]int64, n), make([]int64, n)
+	numbers, epochs, poss, published := make([]int16, n), make([]int64, n), make([]int64, n), make([]int64, n)
 	dones, uptos := make([]*string, n), make([]*string, n)
 	cursors, unsaved := make([]cursor, n), make([]passedEvents, n)
 	tokens := map[string][]int{}
@@ -124,7 +124,7 @@ func (s *saver) save(ctx context.Context, lanes []*lane) error {
 		if cursors[i], further, unsaved[i] = l.toSave(); further {
 			dones[i], uptos[i] = &cursors[i].done, &cursors[i].upto
 		}
-		numbers[i], epochs[i], poss[i] = int16(l.number), l.epoch, cursors[i].pos
+		numbers[i], epochs[i], poss[i], published[i] = int16(l.number), l.epoch, cursors[i].pos, l.published.Load()
 		tokens[l.token] = append(tokens[l.token], i)
 	}
 	failpoint.Hit(failpoint.RelaySaving)
@@ -133,7 +133,7 @@ func (s *saver) save(ctx context.Context, lanes []*lane) error {
 	for _, token := range slices.Sorted(maps.Keys(tokens)) { // one, except in the moments after a crash of the database
 		members := tokens[token]
 		rows, err := s.r.pool.Query(ctx, s.r.sql.In(saveLanes), s.r.c.Name, s.r.c.Lease, pick(numbers, members), pick(epochs, members),
-			pick(dones, members), pick(uptos, members), pick(poss, members), token, number)
+			pick(dones, members), pick(uptos, members), pick(poss, members), token, number, pick(published, members))
 		if err != nil {
 			return fmt.Errorf("save cursors: %w", err)
 		}

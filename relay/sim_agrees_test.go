@@ -335,7 +335,7 @@ func (co *comparison) step() {
 			}
 			var got []string
 			for _, l := range r.owned() {
-				got = append(got, fmt.Sprint(l.number, " epoch ", l.epoch, " pos ", l.cursor.pos, " in a window: ", l.cursor.upto != "", " parked ", l.queues.parked, l.queues.held, len(l.holds), len(l.dormantQueues)))
+				got = append(got, fmt.Sprint(l.number, " epoch ", l.epoch, " pos ", l.cursor.pos, " published ", l.published.Load(), " in a window: ", l.cursor.upto != "", " parked ", l.queues.parked, l.queues.held, len(l.holds), len(l.dormantQueues)))
 			}
 			return got
 		})
@@ -424,6 +424,7 @@ func (co *comparison) step() {
 			if c, read := s.cursors[name]; read {
 				l.cursor = c
 			}
+			l.published.Add(int64(len(s.pages[name].events)))
 			lost := false
 			l.lost = func(error) { lost = true }
 			if err := s.relays[relay].saver.save(co.t.Context(), []*lane{l}); err != nil {
@@ -442,7 +443,7 @@ func (co *comparison) step() {
 				saver.next()
 			}
 			rows, err := s.db.Query(co.t.Context(), simStatements.In(saveLanes), l.r.c.Name, l.r.c.Lease, []int16{int16(number)}, []int64{l.epoch},
-				[]*string{&l.cursor.done}, []*string{&l.cursor.upto}, []int64{l.cursor.pos}, l.token, saver.number.Load()-max(back-1, 0))
+				[]*string{&l.cursor.done}, []*string{&l.cursor.upto}, []int64{l.cursor.pos}, l.token, saver.number.Load()-max(back-1, 0), []int64{l.published.Load()})
 			if err != nil {
 				return err.Error()
 			}

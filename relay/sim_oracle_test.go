@@ -144,6 +144,9 @@ func (o *simOracle) saved(lane int, before, after simdb.Lane) {
 	if after.Epoch < before.Epoch {
 		o.s.fail("fencing", "lane %d goes from epoch %d to %d", lane, before.Epoch, after.Epoch)
 	}
+	if after.Published < before.Published {
+		o.s.fail("published", "lane %d had published %d events, and now %d", lane, before.Published, after.Published)
+	}
 	o.handedOver = o.handedOver || after.Epoch > 1
 	if before.Done == after.Done && before.Upto == after.Upto && before.Pos == after.Pos {
 		return

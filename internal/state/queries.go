@@ -187,12 +187,13 @@ const readProgress = `-- state.progress
 select p.consumer, count(*), count(*) filter (where p.held is not null), least(sum(p.position), 9223372036854775807)::bigint
   from holdfast.consumer_position p group by p.consumer order by p.consumer`
 
-// readWritten reads what Postgres counts of the tables. Positions say more, but the log has none, and webhooks none either.
+// readWritten reads what Postgres counts of the tables, and what relays have counted. Positions say more, but the log has none, and webhooks none either.
 const readWritten = `-- state.written
 select extract(epoch from clock_timestamp())::float8,
        coalesce(sum(s.n_tup_ins) filter (where s.relname like 'event\_%'), 0)::bigint,
        coalesce(sum(s.n_tup_ins) filter (where s.relname = 'inbox'), 0)::bigint,
-       coalesce(sum(s.n_tup_ins) filter (where s.relname = 'letter'), 0)::bigint
+       coalesce(sum(s.n_tup_ins) filter (where s.relname = 'letter'), 0)::bigint,
+       (select coalesce(sum(l.published), 0)::bigint from holdfast.lane l)
   from unnest(array['event_0', 'event_1', 'event_2', 'event_3', 'inbox', 'letter']) t (name)
   join pg_stat_user_tables s on s.relid = to_regclass('holdfast.' || t.name)`
 

@@ -301,6 +301,10 @@ type Written struct {
 	Written  int64   // rows written to the log, rolled back ones too
 	Recorded int64   // rows written to the inbox, by all consumers
 	Letters  int64   // dead letters written
+
+	// Published are events that the broker has acknowledged, repeats too. After a crash of a relay those are missing that were
+	// acknowledged after its last save, as all are that a relay of version 1 has published.
+	Published int64
 }
 
 // Names are names that this database knows.

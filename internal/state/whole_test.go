@@ -206,6 +206,7 @@ func TestWhole_WhatIsWrittenIsCountedByTable(t *testing.T) {
 	t.Parallel()
 	db := migrated.New(t)
 	r := Reader{db.Pool, "holdfast"}
+	pgtest.Exec(t, db.Pool, "update holdfast.lane set published = 1000")
 	before, err := r.Written(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -216,6 +217,7 @@ func TestWhole_WhatIsWrittenIsCountedByTable(t *testing.T) {
 		"insert into holdfast.event_3 (lane, id, type, topic) select 1, n::text, 't', 'o' from generate_series(1, 4) n",
 		"insert into holdfast.inbox (consumer, source, event_id, topic, hash, processed_at, result) select 'billing', 's', n::text, 'o', '', now(), 'handled' from generate_series(1, 2) n",
 		"insert into holdfast.letter (origin, consumer, reason, event_id, source, type, topic, key, time, hash) select 'inbox', 'billing', 'r', n::text, 's', 't', 'o', '', now(), '' from generate_series(1, 5) n",
+		"update holdfast.lane set published = published + lane", // of 8
 	} {
 		pgtest.Exec(t, db.Pool, sql)
 	}
@@ -230,6 +232,9 @@ func TestWhole_WhatIsWrittenIsCountedByTable(t *testing.T) {
 	})
 	if got != [3]int64{7, 2, 5} {
 		t.Errorf("written are %v, want 7 events, 2 rows of the inbox and 5 letters", got)
+	}
+	if now, err := r.Written(t.Context()); before.Published != 8000 || now.Published != 8028 || err != nil {
+		t.Errorf("published are %d and then %d, %v; want 8000 and 8028", before.Published, now.Published, err)
 	}
 }
 

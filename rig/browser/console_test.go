@@ -174,7 +174,8 @@ func TestConsole_AnOpenPageShowsWhatIsNew(t *testing.T) {
 	b.do("see the letter in the box, in the list, in the navigation and in the title", chromedp.Poll(`document.querySelector("#flow").innerText.includes("1 open")
 		&& document.querySelector("#needs").innerText.includes("consumer billing has 1 open dead letter")
 		&& document.querySelector("#pages").innerText.includes("Dead letters 1") && /^\([0-9]+\) Overview/.test(document.title)`, nil, soon))
-	b.do("see rates", chromedp.Poll(`/^[0-9.]+ written a second/.test(document.querySelector("#flow p").innerText)`, nil, soon))
+	b.do("see rates", chromedp.Poll(`/^[0-9.]+ written a second/.test(document.querySelector("#flow p").innerText)
+		&& /[0-9.]+ published a second/.test(document.querySelector("#flow").innerText)`, nil, soon))
 	b.do("see its age", chromedp.Poll(`/^As of [0-9]+ s ago$/.test(document.querySelector("#asof").textContent)`, nil, soon))
 
 	// What somebody does on the page stays as it is.

@@ -94,7 +94,7 @@ func claimLane(c *call) error {
 		if !db.is(BugClaimKeepsEpoch) {
 			next.Epoch++
 		}
-		c.row(int64(n), next.Epoch, next.Done, next.Upto, next.Pos)
+		c.row(int64(n), next.Epoch, next.Done, next.Upto, next.Pos, next.Published)
 		break
 	}
 	return nil
@@ -111,7 +111,7 @@ func (db *DB) inTurn(l *Lane, number int64) bool { return l.Save < number || db.
 func saveLanes(c *call) error {
 	db, name, lease := c.db, c.args[0].(string), c.args[1].(time.Duration)
 	lanes, epochs, dones, uptos, poss := c.args[2].([]int16), c.args[3].([]int64), c.args[4].([]*string), c.args[5].([]*string), c.args[6].([]int64)
-	number, unfenced := c.args[8].(int64), db.is(BugSaveWithoutFence)
+	number, published, unfenced := c.args[8].(int64), c.args[9].([]int64), db.is(BugSaveWithoutFence)
 	if !db.incarnated(c.args[7].(string)) && !unfenced {
 		return nil
 	}
@@ -133,7 +133,7 @@ func saveLanes(c *call) error {
 		if dones[i] != nil {
 			next.Done, next.Upto = *dones[i], *uptos[i]
 		}
-		next.Pos, next.LeaseUntil, next.Save = poss[i], db.Now().Add(lease), number
+		next.Pos, next.LeaseUntil, next.Save, next.Published = poss[i], db.Now().Add(lease), number, published[i]
 		if next.Upto == "" && next.Pos != 0 {
 			panic(Violated("pos_only_inside_a_window"))
 		}

@@ -86,6 +86,7 @@ type Lane struct {
 	Done, Upto string // Upto "" is null
 	Pos        int64
 	Save       int64 // number of the last save of the epoch
+	Published  int64
 }
 
 // Event is a row of a segment. Covered is the oracle's.
