@@ -777,6 +777,29 @@ func TestConsole_WhatWaitsInAConsumerIsListedAndChanged(t *testing.T) {
 	wantIn(t, user.post(422, "/waiting", form), "it must be retry, give-up, discard, redirect or cancel")
 }
 
+// Who reads the groups sees which types no node handles, and gets to their events.
+func TestConsole_WhatHasNoHandlerIsGroupedByItsType(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	b.stored(t)
+	user := b.browser(t)
+	if page := user.get(200, "/waiting"); strings.Contains(page, "<th>Type</th>") {
+		t.Errorf("without such events there is an empty column\n%s", page)
+	}
+	pgtest.Exec(t, b.Pool, `insert into holdfast.inbox (consumer, source, event_id, topic, hash, result) select 'mail', 'shop', 'u' || n, 'orders', '', 'stored' from generate_series(1, 3) n`)
+	pgtest.Exec(t, b.Pool, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, next_at)
+		select 'mail', 'orders', 'u' || n, 10 + n, 'shop', 'u' || n, case when n < 3 then 'order.split' else 'order.<i>' end, now(), '', now() from generate_series(1, 3) n`)
+	page := user.get(200, "/waiting")
+	const list = `href="/ops/holdfast/waiting/list?consumer=mail&amp;origin=inbox&amp;topic=orders&amp;type=`
+	wantIn(t, page, "5 events,", "<th>Type</th>", list+`order.split&amp;why=no-handler">2</a>`, list+`order.%3Ci%3E&amp;why=no-handler">1</a>`,
+		`<td data-l="Why">no-handler</td><td class="w" data-l="Type" title="order.split">order.split</td>`, `title="order.&lt;i&gt;">order.&lt;i&gt;</td>`,
+		`<td data-l="Why">failed</td><td class="w" data-l="Type" title="">–</td>`)
+	if listed := user.get(200, "/waiting/list?consumer=mail&origin=inbox&topic=orders&type=order.split&why=no-handler"); !strings.Contains(listed, ">u1<") || !strings.Contains(listed, ">u2<") || strings.Contains(listed, ">u3<") {
+		t.Errorf("the list of one type is\n%s", listed)
+	}
+	wantIn(t, user.get(200, "/"), `<a class="small more" href="/ops/holdfast/waiting?consumer=mail&amp;why=no-handler">3 of types that no node handles</a>`)
+}
+
 func TestConsole_WhatWaitsInRelaysIsListedAndChanged(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()

@@ -40,6 +40,11 @@ type waitGroupsPage struct {
 	Total  int
 }
 
+// ByType says that a group is of one type.
+func (p waitGroupsPage) ByType() bool {
+	return slices.ContainsFunc(p.Groups, func(g waiting.Group) bool { return g.Type != "" })
+}
+
 func (c *Console) waitingGroups(v *visit) (answer, error) {
 	p := waitGroupsPage{Filter: fields(v, waitFields...)}
 	if err := noNUL(p.Filter); err != nil {
@@ -157,6 +162,9 @@ func groupQuery(g waiting.Group, filter map[string]string) template.URL {
 	list["origin"], list["consumer"], list["topic"], list["why"] = g.Origin, g.Consumer, g.Topic, string(g.Why)
 	if g.Origin == dlq.OriginRelay && g.Why != waiting.Scheduled {
 		delete(list, "why")
+	}
+	if g.Type != "" {
+		list["type"] = g.Type
 	}
 	return queryFor(waitFields, list)
 }

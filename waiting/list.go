@@ -16,12 +16,13 @@ import (
 
 // This file reads what waits, and changes nothing.
 
-// Group sums up what waits in one place, of one topic, for one reason.
+// Group sums up what waits in one place, of one topic, for one reason. What waits because no node handles its type is grouped by that too.
 type Group struct {
 	Origin   string
 	Consumer string
 	Topic    string
 	Why      Why
+	Type     string    // if Why is NoHandler, else ""
 	Events   int       // how many
 	Keys     int       // of how many keys; events without a key do not count
 	Bytes    int64     // their payloads and headers
@@ -30,7 +31,7 @@ type Group struct {
 	Error    string    // the last one, of the event with an error that began to wait last
 }
 
-// Groups counts what a filter selects, by place, topic and reason. It reads all of that. Limit and After must not be set.
+// Groups counts what a filter selects, by place, topic and reason, and by type where no node handles that. It reads all of that. Limit and After must not be set.
 func (r *Room) Groups(ctx context.Context, f Filter) ([]Group, error) {
 	err := f.somewhere()
 	if f.Limit != 0 || f.After != nil {
@@ -44,7 +45,7 @@ func (r *Room) Groups(ctx context.Context, f Filter) ([]Group, error) {
 		sql := map[place]string{inRelay: groupRelay, inConsumer: groupConsumer, inSchedule: groupSchedule}[in]
 		some, err := look(ctx, r, sql, f.args(), func(row pgx.CollectableRow) (g Group, err error) {
 			var next *time.Time
-			err = row.Scan(&g.Consumer, &g.Topic, &g.Why, &g.Events, &g.Keys, &g.Bytes, &g.OldestAt, &next, &g.Error)
+			err = row.Scan(&g.Consumer, &g.Topic, &g.Why, &g.Type, &g.Events, &g.Keys, &g.Bytes, &g.OldestAt, &next, &g.Error)
 			g.Origin, g.NextAt = originOf(in), orZero(next)
 			return g, err
 		})

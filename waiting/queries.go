@@ -57,15 +57,18 @@ select f.* from holdfast.lane l, lateral (select ` + columns + scheduleWaits + c
  order by f.next_at, f.place
  limit $10::integer`
 
-// group sums up rows w. The error is that of the event with one that began to wait last.
+// group and grouped sum up rows w, by their type too where no node handles that. The error is that of the event with one that began to wait
+// last. The offset keeps the reason, which takes long to find, from being asked for twice.
 const (
-	group = `select w.consumer, w.topic, w.why, count(*), count(distinct w.key) filter (where w.key <> ''),
-       coalesce(sum(coalesce(octet_length(c.payload), 0) + coalesce(octet_length(c.headers::text), 0)), 0)::bigint, min(w.since), min(w.next_at),
+	group = `select w.consumer, w.topic, w.why, case w.why when 'no-handler' then w.type else '' end, count(*), count(distinct w.key) filter (where w.key <> ''),
+       coalesce(sum(w.size), 0)::bigint, min(w.since), min(w.next_at),
        coalesce((max(array[to_char(w.since at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US'), w.errors[cardinality(w.errors)]])
-         filter (where cardinality(w.errors) > 0))[2], '')`
-	grouped = `
- group by w.consumer, w.topic, w.why
- order by w.consumer, w.topic, w.why`
+         filter (where cardinality(w.errors) > 0))[2], '')
+  from (select w.consumer, w.topic, w.key, w.type, w.why, w.since, w.next_at, w.errors,
+               coalesce(octet_length(c.payload), 0) + coalesce(octet_length(c.headers::text), 0) as size`
+	grouped = ` offset 0) w
+ group by 1, 2, 3, 4
+ order by 1, 2, 3, 4`
 )
 
 const groupRelay = `-- waiting.group_relay

@@ -51,10 +51,13 @@ func TestRelay_WhatWaitsIsSummedUpByPlaceTopicAndReason(t *testing.T) {
 		       case when n < 9 then array['older', 'error ' || n] else '{}' end, n, 's', 't', now(), '{"a":"b"}', '12345' from generate_series(1, 9) n`)
 	b.stored(t, "k1", "head", "order.split", "now")
 	b.stored(t, "k1", "follower", "order.placed", "infinity")
+	for i, of := range []string{"order.split", "order.merged"} { // of the first type there are two then
+		b.stored(t, fmt.Sprint("j", i), fmt.Sprint("unhandled ", i), of, "infinity")
+	}
 	pgtest.Exec(t, b.Pool, "insert into holdfast.consumer_type (consumer, type, node, seen_until) values ('billing', 'order.placed', 'n', now() + interval '1 minute')")
 	b.write(t, reminders(3)...)
 	got, err := b.w.Groups(t.Context(), waiting.Filter{})
-	if err != nil || len(got) != 5 {
+	if err != nil || len(got) != 6 {
 		t.Fatalf("%+v, %v", got, err)
 	}
 	if g := got[0]; g.Origin != dlq.OriginRelay || g.Topic != "gone" || g.Why != waiting.Failed || g.Events != 3 || g.Keys != 0 || g.Bytes != 3*15 || g.Error != "error 7" || time.Since(g.OldestAt).Round(time.Hour) != 9*time.Hour {
@@ -66,10 +69,18 @@ func TestRelay_WhatWaitsIsSummedUpByPlaceTopicAndReason(t *testing.T) {
 	if g := got[2]; g.Origin != dlq.OriginInbox || g.Consumer != "billing" || g.Topic != "orders" || g.Why != waiting.BehindEvent || g.Events != 1 || g.Keys != 1 || g.Bytes != 2 {
 		t.Errorf("got %+v", g)
 	}
-	if g := got[3]; g.Why != waiting.NoHandler || g.Events != 1 || g.Error != "two" || g.NextAt.IsZero() {
+	if g := got[3]; g.Why != waiting.NoHandler || g.Type != "order.merged" || g.Events != 1 || g.Keys != 1 || !g.NextAt.IsZero() {
 		t.Errorf("got %+v", g)
 	}
-	if g := got[4]; g.Origin != dlq.OriginRelay || g.Topic != "reminders" || g.Why != waiting.Scheduled || g.Events != 3 || g.Keys != 3 || g.NextAt.Before(time.Now()) {
+	if g := got[4]; g.Why != waiting.NoHandler || g.Type != "order.split" || g.Events != 2 || g.Keys != 2 || g.Error != "two" || g.NextAt.IsZero() {
+		t.Errorf("got %+v", g)
+	}
+	for _, i := range []int{0, 1, 2, 5} {
+		if got[i].Type != "" {
+			t.Errorf("what waits for something else is by type: %+v", got[i])
+		}
+	}
+	if g := got[5]; g.Origin != dlq.OriginRelay || g.Topic != "reminders" || g.Why != waiting.Scheduled || g.Events != 3 || g.Keys != 3 || g.NextAt.Before(time.Now()) {
 		t.Errorf("got %+v", g)
 	}
 	for name, row := range map[string]struct {
@@ -77,11 +88,12 @@ func TestRelay_WhatWaitsIsSummedUpByPlaceTopicAndReason(t *testing.T) {
 		groups int
 	}{
 		"of relays":     {waiting.Filter{Origin: dlq.OriginRelay}, 3},
-		"of consumers":  {waiting.Filter{Origin: dlq.OriginInbox}, 2},
+		"of consumers":  {waiting.Filter{Origin: dlq.OriginInbox}, 3},
+		"of a type":     {waiting.Filter{Type: "order.split"}, 1},
 		"of a consumer": {waiting.Filter{Consumer: "mail"}, 0},
 		"of a topic":    {waiting.Filter{Topic: "gone"}, 2},
 		"of a reason":   {waiting.Filter{Why: waiting.Scheduled}, 1},
-		"of heads":      {waiting.Filter{Heads: true, Consumer: "billing"}, 1},
+		"of heads":      {waiting.Filter{Heads: true, Consumer: "billing"}, 2},
 	} {
 		if got, err := b.w.Groups(t.Context(), row.filter); len(got) != row.groups || err != nil {
 			t.Errorf("%s: %+v, %v; want %d", name, got, err, row.groups)

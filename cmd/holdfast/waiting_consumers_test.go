@@ -24,6 +24,15 @@ func TestWaitingConsumers_EventsAfterADeployThatWasRolledBack(t *testing.T) {
 	} {
 		pgtest.Exec(t, db, sql)
 	}
+	groups := wantStatus(t, 0, "TYPE", "waiting", "groups")
+	for _, row := range []string{"no-handler order.split 1 1", "behind-event - 1 1", "failed - 1 1"} {
+		if !strings.Contains(strings.Join(strings.Fields(groups), " "), row) {
+			t.Errorf("no row says %q: the groups are\n%s", row, groups)
+		}
+	}
+	if out := wantStatus(t, 0, `"why":"no-handler","type":"order.split","events":1`, "waiting", "groups", "--json"); strings.Count(out, `"type"`) != 1 {
+		t.Errorf("as JSON the groups are\n%s", out)
+	}
 	out := wantStatus(t, 0, "no-handler", "waiting", "list", "--consumer", "billing")
 	if !strings.Contains(out, "failed") || strings.Contains(out, "secret") || strings.Contains(out, "\x1b") {
 		t.Errorf("the list is\n%s", out)

@@ -63,7 +63,8 @@ func TestPictures_ThePicturesOfTheGuide(t *testing.T) {
 		pgtest.Exec(t, b.Pool, "update holdfast.consumer_position set position = position + 7")
 		pgtest.Exec(t, b.Pool, "update holdfast.consumer_type set seen_until = now() + interval '2 minutes'")
 		pgtest.Exec(t, b.Pool, "update holdfast.stored set next_at = now() + interval '30 seconds' where next_at < 'infinity'")
-		pgtest.Exec(t, b.Pool, "update holdfast.lane set done = pg_current_snapshot(), saved_at = now() where lane <> 3")
+		pgtest.Exec(t, b.Pool, `update holdfast.lane l set done = pg_current_snapshot(), saved_at = now(),
+			published = l.published + (select count(*) from holdfast.event e where e.lane = l.lane and e.xid >= pg_snapshot_xmax(l.done)) where l.lane <> 3`)
 		time.Sleep(time.Second) // sleep: the pace of the traffic
 	}
 	b.do("be a desk", emulation.SetDeviceMetricsOverride(1200, 320, 1, false))

@@ -3,7 +3,7 @@ package operate
 // The help of each command.
 
 func (waitingGroupsCmd) Help() string {
-	return `It reads all that waits. WHY is what an event waits for:
+	return `It reads all that waits. TYPE is the event type where no node handles that. WHY is what an event waits for:
 
     scheduled      its time has not come (NotBefore)
     no-handler     no node of its consumer handles its type

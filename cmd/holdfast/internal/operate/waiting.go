@@ -122,6 +122,7 @@ type jsonWaitingGroup struct {
 	Consumer  string     `json:"consumer,omitempty"`
 	Topic     string     `json:"topic"`
 	Why       string     `json:"why"`
+	Type      string     `json:"type,omitempty"` // of what waits because no node handles it
 	Events    int        `json:"events"`
 	Keys      int        `json:"keys"`
 	Bytes     int64      `json:"bytes"`
@@ -146,17 +147,17 @@ func (c *waitingGroupsCmd) Run(p *program.Program) error {
 	if c.JSON {
 		enc := json.NewEncoder(p.Out)
 		for _, g := range groups {
-			if err := enc.Encode(jsonWaitingGroup{g.Origin, g.Consumer, g.Topic, string(g.Why), g.Events, g.Keys, g.Bytes, g.OldestAt.UTC(), unlessZero(g.NextAt.UTC()), g.Error}); err != nil {
+			if err := enc.Encode(jsonWaitingGroup{g.Origin, g.Consumer, g.Topic, string(g.Why), g.Type, g.Events, g.Keys, g.Bytes, g.OldestAt.UTC(), unlessZero(g.NextAt.UTC()), g.Error}); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
 	w := tabwriter.NewWriter(p.Out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "WHERE\tTOPIC\tWHY\tEVENTS\tKEYS\tMiB\tOLDEST\tNEXT\tLAST ERROR")
+	fmt.Fprintln(w, "WHERE\tTOPIC\tWHY\tTYPE\tEVENTS\tKEYS\tMiB\tOLDEST\tNEXT\tLAST ERROR")
 	for _, g := range groups {
 		failure, _, _ := strings.Cut(g.Error, "\n")
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%.1f\t%s\t%s\t%.80s\n", where(g.Consumer), terminal.Clean(g.Topic), whyOfGroup(g.Why), g.Events, g.Keys, float64(g.Bytes)/(1<<20),
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%d\t%.1f\t%s\t%s\t%.80s\n", where(g.Consumer), terminal.Clean(g.Topic), whyOfGroup(g.Why), state.Dash(terminal.Clean(g.Type)), g.Events, g.Keys, float64(g.Bytes)/(1<<20),
 			timeOrDash(g.OldestAt), timeOrDash(g.NextAt), terminal.Clean(failure))
 	}
 	return w.Flush()
