@@ -129,7 +129,7 @@ func New(pool *pgxpool.Pool, c Config) (*Console, error) {
 		"path": func(rest string) string { return c.Prefix + rest },
 		"ago":  ago, "span": forSpan, "seconds": func(n int64) string { return forSpan(time.Duration(n) * time.Second) },
 		"age": ageText, "plural": plural, "when": when, "first": firstLine, "bytes": bytesOf, "query": queryOf, "dict": dict, "reversed": reversed,
-		"halves": halves,
+		"halves": halves, "words": func(s string) []string { return strings.Split(s, " ") },
 		"states": func() []string {
 			return []string{dlq.StateReplaying, dlq.StateReplayed, dlq.StateDiscarded, dlq.StateAny}
 		},

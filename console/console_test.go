@@ -212,9 +212,9 @@ func TestConsole_TheOverviewSaysWhatWaits(t *testing.T) {
 		"<b>2</b> waiting</a>, the oldest for 5h</p>", "<b>1</b> topic held", `origin=inbox"><b>2</b> waiting</a>`, "<b>1</b> open</a>", ">nobody</td>", "relay-1", `<li class="bad"><h2>Log</h2>`, `<li class="bad"><h2>Relays</h2>`, `<li class="bad"><h2>Topics</h2>`, `<li class="bad"><h2>Dead letters</h2>`, `<li class=""><h2>Consumers</h2>`, "<b>12</b> offsets not consumed",
 		`href="/ops/holdfast/waiting?consumer=mail"`, `href="/ops/holdfast/letters?consumer=billing"`, ">3h<", "3, 1 held", `title="bills: 0, orders: 12">12<`,
 		// The list of holdfast status comes first.
-		`<h2 id="needs-head">Needs a person</h2>`, `<li>consumer billing has 1 open dead letter: <code>holdfast dlq list --consumer billing</code> <a href="/ops/holdfast/letters?consumer=billing&amp;origin=inbox">Dead letters</a></li>`,
+		`<h2 id="needs-head">Needs a person</h2>`, `<li>consumer billing has 1 open dead letter: <code><span>holdfast</span> <span>dlq</span> <span>list</span> <span>--consumer</span> <span>billing</span></code> <a href="/ops/holdfast/letters?consumer=billing&amp;origin=inbox">Dead letters</a></li>`,
 		"<li>consumer mail holds partition 1 of topic orders: its offset is out of range: <code>", "<li>topic gone is missing, or the relay may not write to it: create it or grant the rights; 1 event waits for it. If it will not come back: holdfast waiting give-up --help <a href=\"/ops/holdfast/waiting?origin=relay&amp;topic=gone\">Waiting</a></li>",
-		`its offset is out of range: <code>holdfast status --brokers HOST:PORT</code> <a href="#consumers-of">Consumers</a></li>`, ` <a href="#lanes-of">Lanes</a></li>`)
+		`its offset is out of range: <code><span>holdfast</span> <span>status</span> <span>--brokers</span> <span>HOST:PORT</span></code> <a href="#consumers-of">Consumers</a></li>`, ` <a href="#lanes-of">Lanes</a></li>`)
 	if strings.Index(page, "Needs a person") > strings.Index(page, "of 8 lanes") {
 		t.Error("what needs a person is not first")
 	}
@@ -797,7 +797,7 @@ func TestConsole_WhatHasNoHandlerIsGroupedByItsType(t *testing.T) {
 	if listed := user.get(200, "/waiting/list?consumer=mail&origin=inbox&topic=orders&type=order.split&why=no-handler"); !strings.Contains(listed, ">u1<") || !strings.Contains(listed, ">u2<") || strings.Contains(listed, ">u3<") {
 		t.Errorf("the list of one type is\n%s", listed)
 	}
-	wantIn(t, user.get(200, "/"), `<a class="small more" href="/ops/holdfast/waiting?consumer=mail&amp;why=no-handler">3 of types that no node handles</a>`)
+	wantIn(t, user.get(200, "/"), `<a class="small more" href="/ops/holdfast/waiting?consumer=mail&amp;why=no-handler">3 without a handler</a>`)
 }
 
 func TestConsole_WhatWaitsInRelaysIsListedAndChanged(t *testing.T) {

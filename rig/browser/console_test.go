@@ -265,6 +265,12 @@ func TestConsole_PagesFitAPhoneAndTheDark(t *testing.T) {
 		b.open(page)
 		b.is(page+" fits", `document.documentElement.scrollWidth <= 360`)
 	}
+	b.open("/")
+	b.is("a command breaks between its words only", `(flags => flags.length > 0 && [...Array(30).keys()].every(n => {
+		document.querySelector("main").style.width = 210 + 5 * n + "px";
+		return flags.every(e => { const r = document.createRange(); r.selectNodeContents(e); return new Set([...r.getClientRects()].map(l => l.top)).size === 1; });
+	}))([...document.querySelectorAll(".needs code span")].filter(e => e.innerText.startsWith("--")))`)
+	b.is("a command is copied as it is", `[...document.querySelectorAll(".needs code")].some(e => e.innerText === "holdfast dlq list --consumer billing")`)
 	brightness := `(c => c.match(/[0-9]+/g).slice(0, 3).reduce((sum, n) => sum + Number(n), 0))(getComputedStyle(document.body).%s)`
 	for scheme, is := range map[string]string{"dark": "<", "light": ">"} {
 		b.do("be "+scheme, emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}))
