@@ -20,15 +20,21 @@ import (
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 )
 
-// retain makes a turn of retention, and says how many rows it removed.
-func (b *bundle) retain(in *Inbox) int {
+// retain makes turns of retention until there is nothing more to do, and says how many rows it removed.
+func (b *bundle) retain(in *Inbox) (removed int) {
 	b.Helper()
 	pgtest.Exec(b, b.db, "update holdfast.retention set next_at = '-infinity', from_at = null") // whatever the last one asked for
-	turn, err := in.retention.Turn(b.Context(), 1000, false)
-	if err != nil {
-		b.Fatalf("turn: %v", err)
+	for {
+		turn, err := in.retention.Turn(b.Context(), 1000, false)
+		if err != nil {
+			b.Fatalf("turn: %v", err)
+		}
+		removed += turn.Removed
+		if turn.Read < 1000 && !turn.More {
+			return removed
+		}
+		pgtest.Exec(b, b.db, "update holdfast.retention set next_at = '-infinity'")
 	}
-	return turn.Removed
 }
 
 // TestRetention_RetentionOnFourNodesRemovesAllThatIsDueAndNoMore also has a transaction that locks rows in
@@ -259,12 +265,14 @@ func TestRetention_AnEventOfASourceIsKnownAsLongAsItsSourceSays(t *testing.T) {
 	} {
 		pgtest.Exec(t, b.db, "update holdfast.inbox set processed_at = now() - $1::interval", c.age)
 		pgtest.Exec(t, b.db, "update holdfast.retention set next_at = '-infinity'")
+		left := func() string {
+			return pgtest.Text(t, b.db, "select coalesce(string_agg(event_id, ' ' order by event_id), '') from holdfast.inbox")
+		}
 		stop := b.run(in.Run)
-		wait.Until(t, "a turn", func() bool {
-			return b.count("select count(*) from holdfast.retention where next_at > '-infinity'") == 1
-		})
+		wait.Until(t, "what is too old goes", func() bool { return left() == c.left })
 		stop()
-		if left := pgtest.Text(t, b.db, "select coalesce(string_agg(event_id, ' ' order by event_id), '') from holdfast.inbox"); left != c.left {
+		b.retain(in) // A turn on a busy machine may have had no time for all sources; this has.
+		if left := left(); left != c.left {
 			t.Errorf("after %s %q are left, want %q", c.age, left, c.left)
 		}
 	}

@@ -213,6 +213,7 @@ func TestPause_APausedKeyWaitsAndOtherKeysGoOn(t *testing.T) {
 		}
 	}
 	receive("1", "k", inbox.Handled)
+	wait.Until(t, "the node has said what it handles", func() bool { return pgtest.Count(t, b.Pool, "select count(*) from holdfast.consumer_type") == 1 })
 	b.pause(t, key)
 	receive("2", "k", inbox.Stored)
 	receive("3", "k", inbox.Stored)

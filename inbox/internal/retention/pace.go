@@ -34,6 +34,7 @@ type swept struct {
 	limit   int           // how many rows it was to read
 	Read    int           // how many it read; if fewer than limit, no later row is old enough
 	Removed int           // how many it removed
+	More    bool          // there was no time for all sources with a window of their own
 	last    *time.Time    // processed_at of the last row that it read
 	kept    *time.Time    // processed_at of the oldest row that it left
 	overdue time.Duration // how much older than the window the first row was
@@ -75,7 +76,7 @@ func pace(s swept, stuck bool, window time.Duration) (limit int, wait time.Durat
 		part = lateShare
 	}
 	wait = time.Duration(float64(s.took) * (1/part - 1))
-	if s.Read < s.limit {
+	if s.Read < s.limit && !s.More {
 		wait = max(wait, passEvery(window))
 	}
 	limit = min(s.limit, mostLimit)

@@ -159,7 +159,7 @@ func (l *Loop) Turn(ctx context.Context, limit int, whole bool) (Turn, error) {
 		for i := range l.own {
 			source := l.own[(first+i)%len(l.own)]
 			if s.Read == limit || time.Since(working) > target {
-				s.Read = limit // There is more to do.
+				s.More = true
 				break
 			}
 			var from *time.Time
