@@ -54,7 +54,7 @@ grant execute on function holdfast.append_unchecked, holdfast.reclaim, holdfast.
 -- A consumer records, stores and gives up events. It cannot remove a letter. Which consumers' rows, and to which topic it publishes
 -- letters, is said by a row of consumer_binding.
 grant select, insert, update, delete on holdfast.inbox, holdfast.stored, holdfast.start, holdfast.consumer_type, holdfast.consumer_skip to holdfast_consumer;
-grant select, insert, update on holdfast.retention, holdfast.consumer_position, holdfast.consumer_backfill, holdfast.watermark to holdfast_consumer;
+grant select, insert, update on holdfast.retention, holdfast.consumer_position, holdfast.consumer_backfill, holdfast.watermark, holdfast.dependency to holdfast_consumer;
 grant select, update, insert (origin, consumer, reason, fingerprint, state, holds, event_id, source, type, topic, key, time, headers, payload, hash, version, lane, partition, "offset", place, attempts, errors, first_at, last_at) on holdfast.letter to holdfast_consumer;
 grant select, insert on holdfast.incarnation to holdfast_consumer;
 grant select on holdfast.letter_action, holdfast.consumer_hold, holdfast.current_incarnation, holdfast.pause to holdfast_consumer;
@@ -76,7 +76,7 @@ grant select, insert, update on holdfast.inbox to holdfast_operator;
 grant select, delete, update (next_at) on holdfast.parked to holdfast_operator;
 grant select on holdfast.parked_lease to holdfast_operator;
 grant select, update (owner) on holdfast.lane to holdfast_operator;
-grant select on holdfast.consumer_type, holdfast.lane_hold, holdfast.consumer_hold, holdfast.start to holdfast_operator;
+grant select on holdfast.consumer_type, holdfast.dependency, holdfast.lane_hold, holdfast.consumer_hold, holdfast.start to holdfast_operator;
 grant select (xid, seq, lane, id, source, type, topic, key, time, letter) on holdfast.event to holdfast_operator;
 grant select, delete on holdfast.scheduled to holdfast_operator;
 grant select, delete, insert (consumer, topic, key, by, reason) on holdfast.pause to holdfast_operator;
@@ -98,7 +98,7 @@ grant select (id, origin, consumer, lane, topic, key, place, state, holds) on ho
 grant select on holdfast.lane_hold, holdfast.consumer_hold, holdfast.consumer_binding, holdfast.producer_binding to holdfast_reader;
 
 -- metrics.ObserveDatabase: which types are handled.
-grant select on holdfast.consumer_type to holdfast_reader;
+grant select on holdfast.consumer_type, holdfast.dependency to holdfast_reader;
 
 -- How old other sessions' transactions are, and who holds the log, which status shows. Without it status says -1.
 do $$

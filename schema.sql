@@ -409,6 +409,7 @@ create table holdfast.consumer_type (
     node        text collate "C" not null,
     seen_until  timestamptz not null,
     stopped     boolean not null default false,   -- it has said that it stops: its types are believed for as long
+    needs       text[] not null default '{}',     -- what its handler needs (inbox.Needs): names of `dependency`
     primary key (consumer, type, node)
 );
 
@@ -422,6 +423,21 @@ create table holdfast.consumer_skip (
     first_at  timestamptz not null default now(),
     last_at   timestamptz not null default now(),
     primary key (consumer, topic, type)
+) with (fillfactor = 50);
+
+-- What handlers need beyond Postgres (inbox.Needs), once one of them has found it away: whether it still is, since when it is or is not,
+-- when an event tries it next, and how often in a row that found it away. `error` and `node` say who found it away last. Where it is away,
+-- no handler that needs it begins on any node of the consumer, but for that event's.
+create table holdfast.dependency (
+    consumer  text collate "C" not null,
+    name      text collate "C" not null,
+    away      boolean not null default false,
+    since     timestamptz not null default now(),
+    until     timestamptz not null default now(),
+    tries     integer not null default 0,
+    error     text not null default '',
+    node      text collate "C" not null default '',
+    primary key (consumer, name)
 ) with (fillfactor = 50);
 
 -- The highest version of an entity that a consumer's handlers have seen (Inbox.Watermark). A handler whose events may
@@ -689,6 +705,8 @@ create view holdfast.waiting_in_consumers with (security_invoker = true) as
                 when w.key <> '' and w.letter is null
                      and exists (select from holdfast.consumer_hold o
                                   where o.consumer = w.consumer and o.topic = w.topic and o.key = w.key and o.after < w.place) then 'behind-letter'
+                when exists (select from holdfast.dependency d join holdfast.consumer_type t on t.consumer = d.consumer and d.name = any(t.needs)
+                              where d.consumer = w.consumer and d.away and t.type = w.type) then 'dependency'
                 when w.next_at > now() and w.next_at < 'infinity' then 'failed'
                 else '' end as why,
            w.key = '' or not exists (select from holdfast.stored h
@@ -893,6 +911,7 @@ create policy own_rows on holdfast.consumer_backfill using (coalesce(consumer = 
 create policy own_rows on holdfast.start using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
 create policy own_rows on holdfast.consumer_type using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
 create policy own_rows on holdfast.consumer_skip using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
+create policy own_rows on holdfast.dependency using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
 create policy own_rows on holdfast.watermark using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
 create policy own_rows on holdfast.letter using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
 create policy own_rows on holdfast.letter_action using (

@@ -75,7 +75,7 @@ func (rec *receiver) receiveAlone(ctx context.Context, e holdfast.Event, hash []
 	}
 	paused, _ := rec.pauses.now(ctx, rec.pool) // Without an answer the next statement meets the same, and knows how to wait.
 	var s step                                 // nil: the handler runs
-	if paused && d.h != nil {
+	if d.h != nil && (paused || rec.dependencies.waits(e.Type)) {
 		s = rec.storing(d)
 		if try {
 			s = rec.trying(d, s)
@@ -126,7 +126,7 @@ func (rec *receiver) receiveTx(ctx context.Context, tx pgx.Tx, e holdfast.Event)
 	}
 	first := func(ctx context.Context, tx pgx.Tx) (Outcome, error) { return rec.admission.admit(ctx, tx, d, 1) }
 	switch {
-	case d.h != nil && paused, d.h != nil && !rec.turnsOf(e.Type).Try():
+	case d.h != nil && (paused || rec.dependencies.waits(e.Type)), d.h != nil && !rec.turnsOf(e.Type).Try():
 		first = rec.storing(d)
 	case d.h == nil:
 		s, skip, err := rec.unhandled(ctx, tx, d)
@@ -149,10 +149,12 @@ func (rec *receiver) receiveTx(ctx context.Context, tx pgx.Tx, e holdfast.Event)
 	if failed == nil {
 		return out, nil
 	}
-	if failed.Fault != failure.FaultEvent || tx.Conn().IsClosed() || tx.Conn().PgConn().TxStatus() == 'I' { // Nothing may be written any more.
+	if failed.Fault != failure.FaultEvent && failed.Fault != failure.FaultUnavailable || tx.Conn().IsClosed() || tx.Conn().PgConn().TxStatus() == 'I' { // Nothing may be written any more.
 		return "", fmt.Errorf("receive event: %w", failed.Err)
 	}
-	h, v := failure.History{}.After(rec.of(e.Type).Retry, *failed, time.Now(), rec.random())
+	h := failure.History{}
+	h.Alone = rec.dependencies.blamed(ctx, failed, h)
+	h, v := h.After(rec.of(e.Type).Retry, *failed, time.Now(), rec.random())
 	next, _ := rec.afterFailure(d, h, v, nil)
 	if out, err = next(ctx, tx); err != nil {
 		return "", fmt.Errorf("receive event: record failure: %w", err)
@@ -211,7 +213,8 @@ func (rec *receiver) underSavepoint(ctx context.Context, tx pgx.Tx, s step) (out
 	return "", failed, nil
 }
 
-// storing is the step for an event whose consumer is paused, or whose type has no free turn. Run handles it when that is over.
+// storing is the step for an event whose consumer is paused, whose type has no free turn, or whose handler needs something that is away. Run
+// handles it when that is over.
 func (rec *receiver) storing(d *delivery) step {
 	d.h = nil // No step runs the handler.
 	return func(ctx context.Context, tx pgx.Tx) (Outcome, error) {

@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -27,6 +28,9 @@ func (bl *backlog) workStored(ctx context.Context) error {
 		if bl.turnsOf(t) != nil {
 			wg.Go(func() { bl.workLimited(ctx, jobs, t, free, &wg, finished) })
 		}
+	}
+	if slices.ContainsFunc(bl.registry.types, func(t string) bool { return len(bl.kinds[t].needs) > 0 }) {
+		wg.Go(func() { bl.workTrials(ctx, jobs, free, finished) })
 	}
 	wait := bl.c.PollMin
 	for {
@@ -67,8 +71,6 @@ func (bl *backlog) workStored(ctx context.Context) error {
 			return nil
 		case err != nil:
 			bl.transient(err)
-		case len(bl.registry.unlimited) > 0: // else nothing was asked
-			bl.vitals.reached()
 		}
 		// 2. Each worker handles one of them. They are heads of different keys.
 		for _, s := range got {

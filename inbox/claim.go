@@ -22,24 +22,29 @@ import (
 // claims leases stored events to this node.
 type claims struct {
 	*env
-	registry   *registry
-	memory     *storedMemory
-	suspects   *turns.Turns // one suspect of the node is in a call at a time, also of those that come from Kafka (serial.go)
-	unanswered unanswered
+	registry     *registry
+	memory       *storedMemory
+	dependencies *dependencies
+	suspects     *turns.Turns // one suspect of the node is in a call at a time, also of those that come from Kafka (serial.go)
+	unanswered   unanswered
 
 	mu   sync.Mutex // Run and Consume may claim at once
 	mark claimMark  // of the types without a limit; limited.go has one for each of the others
 }
 
 // claim takes up to n heads that are due, as many as there is memory for. It counts them there. Types with a limit of their own are
-// claimed one by one (limited.go).
+// claimed one by one (limited.go), and those of handlers that need something that is away are not (trial.go).
 func (cl *claims) claim(ctx context.Context, n int) ([]*claimed, error) {
+	types := cl.dependencies.begin(cl.registry.unlimited)
 	cl.mu.Lock()
 	mark := cl.mark
 	cl.mu.Unlock()
-	got, whole, begun, err := cl.claimOf(ctx, n, cl.registry.unlimited, mark)
+	got, whole, begun, err := cl.claimOf(ctx, n, types, mark)
 	if err == nil {
 		cl.move(got, whole, begun)
+		if len(types) > 0 { // else nothing was asked
+			cl.vitals.reached()
+		}
 	}
 	return got, err
 }
@@ -117,6 +122,11 @@ func (cl *claims) leave(s *claimed) {
 	}
 	s.alone = false
 	cl.suspects.Leave()
+	cl.passed()
+}
+
+// passed says that events may be claimed which claims have passed: the next one looks at everything, at once.
+func (cl *claims) passed() {
 	cl.mu.Lock()
 	cl.mark = claimMark{}
 	cl.mu.Unlock()
@@ -156,7 +166,7 @@ func scanClaimed(row pgx.CollectableRow, token string, until time.Time) (*claime
 
 // queueNext claims the next event of a key in the transaction that removes the one before. Both have the same lease token.
 func (cl *claims) queueNext(b *pgx.Batch, s *claimed) (until time.Time) {
-	b.Queue(cl.sql.next, cl.c.Consumer, s.e.Topic, s.e.Key, cl.registry.after(s.e.Type), s.token, cl.lease().Microseconds(), s.next())
+	b.Queue(cl.sql.next, cl.c.Consumer, s.e.Topic, s.e.Key, cl.dependencies.begin(cl.registry.after(s.e.Type)), s.token, cl.lease().Microseconds(), s.next())
 	return time.Now().Add(cl.lease())
 }
 

@@ -95,10 +95,10 @@ func TestConsumerNeighbours_APauseIsThatOfOneConsumer(t *testing.T) {
 	db := migrated.New(t)
 	const whole, keys = "insert into holdfast.pause (consumer, by, reason) select c, 'ann', 'r' from unnest($1::text[]) c", "insert into holdfast.pause (consumer, topic, key, by, reason) select c, 't', 'k', 'ann', 'r' from unnest($1::text[]) c"
 	for want, c := range map[string]struct{ whole, keys []string }{
-		"false false": {[]string{"a", "c"}, []string{"a", "c"}},
-		"true false":  {[]string{"b"}, nil},
-		"false true":  {nil, []string{"b"}},
-		"true true":   {[]string{"b"}, []string{"b"}},
+		"false false [] []": {[]string{"a", "c"}, []string{"a", "c"}},
+		"true false [] []":  {[]string{"b"}, nil},
+		"false true [] []":  {nil, []string{"b"}},
+		"true true [] []":   {[]string{"b"}, []string{"b"}},
 	} {
 		effect.Undone(t, db, func(tx pgx.Tx) {
 			pgtest.Exec(t, tx, whole, c.whole)
@@ -150,6 +150,37 @@ func TestConsumerNeighbours_SkippedEventsAreCountedForOneConsumer(t *testing.T) 
 		})
 		if got := strings.Join(changed, ", "); got != "-b a gone 1, -b b gone 1, -b b s 1, +b b s 6, -b c gone 1, +b c s 6" {
 			t.Errorf("changed are %s", got)
+		}
+	})
+}
+
+// What is away is so for one consumer, under one name. Only one that is away and whose time has come is tried, by one of those who ask.
+func TestConsumerNeighbours_ADependencyIsThatOfOneConsumer(t *testing.T) {
+	t.Parallel()
+	db := migrated.New(t)
+	effect.Undone(t, db, func(tx pgx.Tx) {
+		pgtest.Exec(t, tx, `insert into holdfast.dependency (consumer, name, away, until, tries, error)
+			select c, n, n <> 'there', now() + case n when 'later' then interval '2 microseconds' else interval '0' end, 3, 'e'
+			  from unnest('{a,b,c}'::text[]) c, unnest('{due,later,other,there}'::text[]) n`)
+		if got := effect.Returned(t, tx, sqlschema.In("", pausedSQL), "b"); got != "false false [due later other] [0 2 0]" {
+			t.Errorf("away are %s", got)
+		}
+		const rows = "select concat_ws(' ', consumer, name, away, tries, error, node, (extract(epoch from d.until - now()) * 1000000)::bigint), d::text from holdfast.dependency d"
+		changed := effect.Changed(t, tx, rows, func() {
+			pgtest.Exec(t, tx, sqlschema.In("", dependencyTrySQL), "b", []string{"due", "later", "there"}, int64(50), "n1")
+			pgtest.Exec(t, tx, sqlschema.In("", dependencyTrySQL), "b", []string{"due", "later", "there"}, int64(60), "n2")
+		})
+		if got := strings.Join(changed, ", "); got != "-b due t 3 e  0, +b due t 3 e n1 50" {
+			t.Errorf("a try changed %s", got)
+		}
+		changed = effect.Changed(t, tx, rows, func() {
+			pgtest.Exec(t, tx, sqlschema.In("", dependencyIsSQL), "b", "later", false, int64(7), int64(9), int32(4), "", "n3")
+			pgtest.Exec(t, tx, sqlschema.In("", dependencyIsSQL), "b", "other", true, int64(7), int64(9), int32(4), "f", "n3")
+			pgtest.Exec(t, tx, sqlschema.In("", dependencySQL), "b", "new")
+			pgtest.Exec(t, tx, sqlschema.In("", dependencySQL), "b", "due")
+		})
+		if got := strings.Join(changed, ", "); got != "+b later f 4 e n3 9, -b later t 3 e  2, +b new f 0   0, -b other t 3 e  0, +b other t 4 f n3 9" {
+			t.Errorf("what was written changed %s", got)
 		}
 	})
 }

@@ -3,6 +3,7 @@ package inbox
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -50,11 +51,20 @@ func (dec *declarations) declare(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), loop.Patience)
 	defer cancel()
 	defer context.AfterFunc(stopping, func() { time.AfterFunc(time.Second, cancel) })()
-	if _, err := dec.pool.Exec(ctx, dec.sql.declare, dec.c.Consumer, dec.registry.types, dec.node, declareFor.Microseconds()); err != nil {
+	if _, err := dec.pool.Exec(ctx, dec.sql.declare, dec.c.Consumer, dec.registry.types, dec.node, declareFor.Microseconds(), dec.needs()); err != nil {
 		return err
 	}
 	_, err := dec.pool.Exec(ctx, dec.sql.undeclare, dec.c.Consumer)
 	return err
+}
+
+// needs is what each type needs, as Postgres writes an array. Names need no quotes (checkNeed).
+func (dec *declarations) needs() []string {
+	arrays := make([]string, len(dec.registry.types))
+	for i, t := range dec.registry.types {
+		arrays[i] = "{" + strings.Join(dec.kinds[t].needs, ",") + "}"
+	}
+	return arrays
 }
 
 // fit says why this build must not run on the schema.

@@ -37,6 +37,7 @@
 //	source             what a Source gives: sessions, generations, pages, records (public)
 //	internal/readahead how far a partition is read ahead: settled offsets, bytes in memory, the bound of a backfill
 //	internal/position  where the consumer stands in each partition, and which node may move it: fences, positions, where to read from
+//	internal/dependency what handlers need beyond Postgres: when it is away, and when an event tries it (pure)
 //	internal/failure   what becomes of an event whose transaction failed: whose fault it is, and what follows (pure)
 //	internal/group     which events may share a transaction, and how many
 //	internal/turns     how many handlers of a type run at once
@@ -74,7 +75,7 @@
 //  9. An attempt is one transaction: the row, the handler, COMMIT. It is pipelined with the next one (pipeline.go). A type
 //     without a handler here may have one on another node (declarations.go), or its events are skipped (skipped.go).
 //  10. An event that has to wait joins the queue of its key (queues.go), within the quota (quota.go). ledger.go writes rows,
-//     paused.go knows what people have paused, starts.go counts starts, letter.go writes dead letters, and report.go reports to the log and the Observer, without what a
+//     paused.go knows what people have paused, dependencies.go what handlers need and find away, and trial.go tries that; starts.go counts starts, letter.go writes dead letters, and report.go reports to the log and the Observer, without what a
 //     handler's error has of its event (redact.go). delivery.go
 //     is an event and where it came from; package position has the right to its partition (fencing), and decides where to read that from.
 //  11. Every handler runs in one place (handler.go), in a transaction (transaction.go) that commits or rolls back (ending.go),

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -74,6 +75,7 @@ func (rn *runner) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []hold
 		err = foreign.Error(h(hctx, given, es))
 	}()
 	returned := func(err error) error {
+		err = rn.needing(es[0].Type, err)
 		if given.NeedsItsOwn() {
 			rn.own.Store(es[0].Type, true)
 			if about.shares != nil { // Nothing of that was sent.
@@ -128,6 +130,16 @@ func (rn *runner) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []hold
 		Err:      failure.Ours("the handler was cancelled after %s and did not return within %s", c.Timeout, c.Grace),
 		TimedOut: ctx.Err() == nil, Stopped: ctx.Err() != nil, Hung: done,
 	}
+}
+
+// needing is the error of a handler of the type. One that says that something is away which the registration does not need is a failure like
+// others: nothing would pause for it.
+func (rn *runner) needing(eventType string, err error) error {
+	var said *failure.UnavailableError
+	if !errors.As(err, &said) || slices.Contains(rn.kinds[eventType].needs, said.Name) {
+		return err
+	}
+	return fmt.Errorf("%w (inbox.Unavailable names %q, and the registration of the type does not need that: add inbox.Needs(%q))", said.Err, said.Name, said.Name)
 }
 
 // tooManyHung is the error that stops this node, when too many handlers hang.

@@ -50,7 +50,9 @@ func newInbox(pool *pgxpool.Pool, c Config) *Inbox {
 	env := newEnv(pool, c)
 	registry := newRegistry(&env.settings, env.decrypting)
 	runner := &runner{env: env}
+	dependencies := newDependencies(env, runner)
 	pauses := newPauses(env)
+	pauses.dependencies = dependencies
 	positions := position.New(position.Config{
 		Pool:     pool,
 		Schema:   c.Schema,
@@ -79,6 +81,7 @@ func newInbox(pool *pgxpool.Pool, c Config) *Inbox {
 		declarations: declarations,
 		skips:        skips,
 		pauses:       pauses,
+		dependencies: dependencies,
 	}
 	suspects := turns.New(1)
 	claims := &claims{
@@ -86,7 +89,10 @@ func newInbox(pool *pgxpool.Pool, c Config) *Inbox {
 		registry: registry,
 		memory:   newStoredMemory(c.MemoryBudget/8, c.Workers),
 		suspects: suspects,
+
+		dependencies: dependencies,
 	}
+	dependencies.opened = claims.passed
 	return &Inbox{
 		env:          env,
 		registry:     registry,
@@ -101,6 +107,8 @@ func newInbox(pool *pgxpool.Pool, c Config) *Inbox {
 			ledger:   ledger,
 			claims:   claims,
 			pauses:   pauses,
+
+			dependencies: dependencies,
 		},
 		sweeper: &sweeper{env: env, runner: runner},
 		retention: retention.New(retention.Config{

@@ -26,6 +26,7 @@ type receiver struct {
 	declarations *declarations
 	skips        *skips
 	pauses       *pauses
+	dependencies *dependencies
 }
 
 // errOneByOne ends a transaction of several events that have to come one by one. In a batch, one is known or has to wait for
@@ -76,6 +77,7 @@ func (rec *receiver) receive(ctx context.Context, t *intake, failed error) (Outc
 			}
 		}
 		var v failure.Verdict
+		h.Alone = rec.dependencies.blamed(ctx, f, *h)
 		*h, v = h.After(rec.of(d.e.Type).Retry, *f, time.Now(), rec.random())
 		cause := v.Failure.Err
 		if v.Failure.Fault.Outage() {

@@ -24,6 +24,14 @@ func (bl *backlog) workLimited(ctx, jobs context.Context, eventType string, free
 			}
 			continue
 		}
+		if names, change := bl.dependencies.missing(eventType); len(names) > 0 {
+			select {
+			case <-ctx.Done():
+			case <-change:
+			}
+			mark = claimMark{} // Claims of what tries it have passed others.
+			continue
+		}
 		if !t.Enter(ctx.Done()) {
 			return
 		}
@@ -65,7 +73,7 @@ func (bl *backlog) workLimited(ctx, jobs context.Context, eventType string, free
 // claimOne claims a stored event of a type, from the type's mark on, and moves the mark. It is nil when none is due, and when ctx has
 // ended.
 func (bl *backlog) claimOne(ctx, jobs context.Context, eventType string, mark *claimMark) *claimed {
-	if bl.pauses.stopped() { // since the loop began to wait for its turn
+	if bl.pauses.stopped() || bl.dependencies.waits(eventType) { // since the loop began to wait for its turn
 		return nil
 	}
 	got, whole, begun, err := bl.claims.claimOf(jobs, 1, []string{eventType}, *mark)

@@ -89,6 +89,7 @@ type registration struct {
 	timeout time.Duration
 	holds   *bool
 	limit   int
+	needs   []string
 	group   int
 	batch   bool // HandleBatch or OnBatch
 
@@ -137,6 +138,11 @@ func (r registration) problems(c Config) (problems []error) {
 		problems = append(problems, fmt.Errorf("group is %d: it must be 0 for HandleBatch and OnBatch: Config.BatchSize says how many events they take in one transaction", r.group))
 	case r.group > 1 && r.limit > 0:
 		problems = append(problems, fmt.Errorf("group is %d and concurrency is %d: it must be one of them: handlers with a concurrency have transactions of their own", r.group, r.limit))
+	}
+	for _, name := range r.needs {
+		if err := checkNeed(name); err != nil {
+			problems = append(problems, err)
+		}
 	}
 	switch {
 	case r.typed != nil:

@@ -24,13 +24,14 @@ const (
 // pauses is what this node saw last. Many goroutines may use it at once.
 type pauses struct {
 	*env
-	mu      sync.Mutex
-	known   bool // it has looked
-	paused  bool
-	keys    bool          // some key is paused
-	at      time.Time     // when the last look began
-	looking bool          // somebody looks for Receive
-	change  chan struct{} // closed when what running says changes
+	dependencies *dependencies // the same look tells which of them are away
+	mu           sync.Mutex
+	known        bool // it has looked
+	paused       bool
+	keys         bool          // some key is paused
+	at           time.Time     // when the last look began
+	looking      bool          // somebody looks for Receive
+	change       chan struct{} // closed when what running says changes
 }
 
 func newPauses(env *env) *pauses { return &pauses{env: env, change: make(chan struct{})} }
@@ -62,10 +63,13 @@ func (ps *pauses) look(ctx context.Context, db rowQuerier) error {
 	defer cancel()
 	began := time.Now()
 	var paused, keys bool
-	if err := db.QueryRow(ctx, ps.sql.paused, ps.c.Consumer).Scan(&paused, &keys); err != nil {
+	var away []string
+	var until []int64
+	if err := db.QueryRow(ctx, ps.sql.paused, ps.c.Consumer).Scan(&paused, &keys, &away, &until); err != nil {
 		return fmt.Errorf("look whether the consumer is paused: %w", err)
 	}
 	ps.note(paused, keys, began)
+	ps.dependencies.note(ctx, away, until, began)
 	return nil
 }
 

@@ -97,11 +97,16 @@ func TestPlan_TheHotStatementsUseTheirIndexes(t *testing.T) {
 		}
 	}
 	plantest.Allowed(t, b.db.Pool, role, writeBackfillSQL, "'billing', 'node', 1, 1, 1, 1, 1, 1, '', false, ''")
+	plantest.Allowed(t, b.db.Pool, role, dependencySQL, "'billing', 'stripe'")
+	plantest.Allowed(t, b.db.Pool, role, dependencyIsSQL, "'billing', 'stripe', true, 1, 1, 1, 'e', 'node'")
+	plantest.Allowed(t, b.db.Pool, role, dependencyTrySQL, "'billing', '{stripe}', 1, 'node'")
+	plantest.Allowed(t, b.db.Pool, role, pausedSQL, "'billing'")
 	const noTable, small = "it reads no table", "a row a type and node, or one in all"
 	plantest.EveryStatement(t, asked, map[string]string{
 		"inbox.open": noTable, "inbox.open_fenced": noTable, "inbox.open_group": noTable, "inbox.lock": noTable, "inbox.try_lock": noTable,
 		"inbox.declare": small, "inbox.stop": small, "inbox.undeclare": small, "inbox.declared": small, "inbox.skip": small, "inbox.write_backfill": "a row for each consumer",
-		"inbox.interpret": noTable, "inbox.paused": "a row for each pause", "inbox.awaits_client": "a view of the server's sessions",
+		"inbox.interpret": noTable, "inbox.paused": "a row for each pause and dependency", "inbox.dependency": "a row for each dependency", "inbox.dependency_is": "a row for each dependency",
+		"inbox.dependency_try": "a row for each dependency", "inbox.awaits_client": "a view of the server's sessions",
 		"inbox.publish_letter": "a function, which reads a letter by its primary key",
 	})
 }

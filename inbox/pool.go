@@ -275,6 +275,15 @@ func (w *worker) work(j *job) {
 		if j.kind == jobBatch {
 			j.owner.taken(j)
 		}
+		if w.stores(j) {
+			if len(j.ds) > 1 {
+				if w.commit(j) {
+					j.owner.split(j)
+				}
+				return
+			}
+			j.intake = w.workers.receiver.newIntake(j.ds[0], w.workers.receiver.storing(j.ds[0]), j.stop)
+		}
 		if j.intake != nil {
 			switch {
 			case !w.commit(j):
@@ -328,6 +337,11 @@ func (w *worker) work(j *job) {
 	}
 }
 
+// stores reports that the job's events are to be stored without their handler, which needs something that is away.
+func (w *worker) stores(j *job) bool {
+	return j.kind != jobFollowers && j.intake == nil && j.ds[0].h != nil && w.workers.receiver.dependencies.waits(j.ds[0].e.Type)
+}
+
 // commit commits the last job, if there is one. It returns false when next must not begin.
 func (w *worker) commit(next *job) bool {
 	if w.last == nil {
@@ -377,6 +391,9 @@ func (w *worker) redo(j *job, failed error) {
 	if len(j.ds) == 1 {
 		w.finish(j, failed)
 		return
+	}
+	if f != nil { // The others of a batch need not find out, too.
+		w.workers.receiver.dependencies.blamed(j.ctx, f, failure.History{})
 	}
 	for _, d := range j.ds {
 		d.inDoubt = d.inDoubt || inDoubt

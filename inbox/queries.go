@@ -363,18 +363,41 @@ select 1 from holdfast.stored s
 
 // Declares the types that this node handles. Other nodes then leave them to it.
 const declareSQL = `-- inbox.declare
-insert into holdfast.consumer_type (consumer, type, node, seen_until)
-select $1::text, t, $3::text, now() + $4::bigint * interval '1 microsecond' from unnest($2::text[]) t
-on conflict (consumer, type, node) do update set seen_until = excluded.seen_until, stopped = false`
+insert into holdfast.consumer_type (consumer, type, node, seen_until, needs)
+select $1::text, u.type, $3::text, now() + $4::bigint * interval '1 microsecond', u.needs::text[] from unnest($2::text[], $5::text[]) u (type, needs)
+on conflict (consumer, type, node) do update set seen_until = excluded.seen_until, stopped = false, needs = excluded.needs`
 
 // Says that this node stops. Its types are believed for as long as those of a node that died, since it may be about to start again.
 const stopSQL = `-- inbox.stop
 update holdfast.consumer_type t set stopped = true where t.consumer = $1::text and t.node = $2::text`
 
-// Says whether people have paused the consumer, and whether some key of it.
+// Says whether people have paused the consumer, and whether some key of it; and which dependencies are away, and in how many microseconds
+// an event tries each.
 const pausedSQL = `-- inbox.paused
 select exists (select from holdfast.pause p where p.consumer = $1::text and p.topic = ''),
-       exists (select from holdfast.pause p where p.consumer = $1::text and p.key <> '')`
+       exists (select from holdfast.pause p where p.consumer = $1::text and p.key <> ''),
+       d.names, d.until
+  from (select coalesce(array_agg(d.name order by d.name), '{}')::text[], coalesce(array_agg((extract(epoch from d.until - now()) * 1000000)::bigint order by d.name), '{}')
+          from holdfast.dependency d where d.consumer = $1::text and d.away) d (names, until)`
+
+// Says what is known of a dependency, under the lock of its row, which it makes if there is none.
+const dependencySQL = `-- inbox.dependency
+insert into holdfast.dependency as d (consumer, name) values ($1::text, $2::text)
+on conflict (consumer, name) do update set name = excluded.name
+returning d.away, (extract(epoch from d.since) * 1000000)::bigint, (extract(epoch from d.until) * 1000000)::bigint, d.tries, (extract(epoch from now()) * 1000000)::bigint`
+
+// Writes that. An error stays until there is another.
+const dependencyIsSQL = `-- inbox.dependency_is
+update holdfast.dependency d
+   set away = $3::boolean, since = now() - $4::bigint * interval '1 microsecond', until = now() + $5::bigint * interval '1 microsecond', tries = $6::int,
+       error = coalesce(nullif($7::text, ''), d.error), node = $8::text
+ where d.consumer = $1::text and d.name = $2::text`
+
+// Claims the right to try dependencies, for a time.
+const dependencyTrySQL = `-- inbox.dependency_try
+update holdfast.dependency d
+   set until = now() + $3::bigint * interval '1 microsecond', node = $4::text
+ where d.consumer = $1::text and d.name = any($2::text[]) and d.away and d.until <= now()`
 
 const undeclareSQL = `-- inbox.undeclare
 delete from holdfast.consumer_type where consumer = $1::text and seen_until < now() - interval '1 day'`

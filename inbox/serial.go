@@ -98,12 +98,19 @@ func (p *partition) takeBackStarts(ctx context.Context) {
 // replaySerially brings a suspect to its outcome, in the reader's goroutine. It returns false when reading has to end. While the
 // event waits for room, other partitions have their turns.
 func (p *partition) replaySerially(ctx, jobs context.Context, d *delivery) bool {
-	t := p.newIntake(d, nil, ctx.Done())
-	known := false
+	var s step // nil: its handler runs
+	if d.h != nil && p.receiver.dependencies.waits(d.e.Type) {
+		s = p.receiver.storing(d)
+	}
+	t := p.newIntake(d, s, ctx.Done())
+	known := s != nil
 	for tries := 1; ; tries++ {
 		err := p.exclusively(d.e.Type, func() (err error) {
 			failpoint.Hit(failpoint.InboxCounting)
-			if known, err = p.count(ctx, d, t); err == nil {
+			if s == nil {
+				known, err = p.count(ctx, d, t)
+			}
+			if err == nil {
 				failpoint.Hit(failpoint.InboxCounted)
 				_, err = p.receiver.receive(jobs, t, nil)
 			}

@@ -24,6 +24,7 @@ type settings struct {
 type kind struct {
 	c     *Config
 	turns *turns.Turns // nil: Config.Workers alone is the limit
+	needs []string     // the dependencies of its handler, each once
 	said  registration
 
 	wakeup chan struct{} // this node stored an event: the loop over stored events of the type looks at once (limited.go)
@@ -56,8 +57,15 @@ func (s *settings) note(r registration, types ...string) {
 	if r.limit > 0 {
 		shared = turns.New(r.limit)
 	}
+	needs := slices.Compact(slices.Sorted(slices.Values(r.needs)))
 	for _, t := range types {
-		s.kinds[t] = kind{c: &c, turns: shared, said: r, wakeup: make(chan struct{}, 1)}
+		s.kinds[t] = kind{
+			c:      &c,
+			turns:  shared,
+			needs:  needs,
+			said:   r,
+			wakeup: make(chan struct{}, 1),
+		}
 		r = registration{} // Its problems are said once.
 	}
 }

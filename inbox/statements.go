@@ -17,6 +17,7 @@ type statements struct {
 	interpret                                                                                          string
 	claim, take, isHead, drop, settle, next, resume, deferFollowers, active, sweep, retry, stillStored string // of Run
 	declare, stop, undeclare, declared, skip, paused                                                   string
+	dependency, dependencyIs, dependencyTry                                                            string
 	starts, start, takeBackStart, forgetStart, watermark, watermarkIs                                  string
 	writeBackfill, awaitsClient                                                                        string
 }
@@ -63,6 +64,9 @@ func newStatements(c Config) statements {
 		declared:       in(declaredSQL),
 		skip:           in(skipSQL),
 		paused:         in(pausedSQL),
+		dependency:     in(dependencySQL),
+		dependencyIs:   in(dependencyIsSQL),
+		dependencyTry:  in(dependencyTrySQL),
 		starts:         in(startsSQL),
 		start:          in(startSQL),
 		takeBackStart:  in(takeBackStartSQL),

@@ -24,6 +24,8 @@ type backlog struct {
 	ledger   *ledger
 	claims   *claims
 	pauses   *pauses
+
+	dependencies *dependencies
 }
 
 // maxInARow is how many events of a key a worker handles before others have a turn.
@@ -35,7 +37,7 @@ const maxInARow = 32
 func (bl *backlog) work(ctx context.Context, s *claimed, stop <-chan struct{}) error {
 	defer func() { bl.claims.ended(s) }()
 	for n := 1; ; n++ {
-		next, err := bl.workOne(ctx, s, n == 1, n < maxInARow && !bl.pauses.stopped())
+		next, err := bl.workOne(ctx, s, n == 1, n < maxInARow && !bl.pauses.stopped() && !bl.dependencies.waits(s.e.Type))
 		bl.claims.leave(s)
 		if next == nil {
 			return err
@@ -46,7 +48,7 @@ func (bl *backlog) work(ctx context.Context, s *claimed, stop <-chan struct{}) e
 			return nil
 		default:
 		}
-		if bl.pauses.stopped() {
+		if bl.pauses.stopped() || bl.dependencies.waits(next.e.Type) {
 			bl.handBack(ctx, next, 0)
 			return nil
 		}
@@ -112,6 +114,7 @@ func (bl *backlog) workOne(ctx context.Context, s *claimed, fresh, goOn bool) (n
 		}
 		if err == nil {
 			failpoint.Hit(failpoint.InboxSettled)
+			s.handled = true
 			bl.reportStored(orCaller(about.ctx, ctx), s.e, s.attempts, Handled, time.Since(begun), next != nil)
 			return next, nil
 		}
@@ -129,17 +132,22 @@ func (bl *backlog) workOne(ctx context.Context, s *claimed, fresh, goOn bool) (n
 			if gone, err := bl.gone(ctx, s); err != nil {
 				return nil, nil // The lease ends, and the next claim finds out.
 			} else if gone {
+				s.handled = true
 				bl.reportStored(orCaller(about.ctx, ctx), s.e, s.attempts, Handled, time.Since(begun), next != nil)
 				return next, nil
 			}
 			f.Fault = failure.FaultLost
 		}
 		var v failure.Verdict
+		h.Alone = bl.dependencies.blamed(ctx, f, h)
 		h, v = h.After(bl.of(s.e.Type).Retry, *f, time.Now(), bl.random())
 		cause := v.Failure.Err
 		switch {
 		case v.Failure.Fault.Outage():
 			bl.waitsFor(cause, bl.attrs(s.e)...)
+			s.losses = h.Row()
+		case v.Failure.Fault == failure.FaultUnavailable:
+			errors.As(cause, &s.unavailable)
 			s.losses = h.Row()
 		case v.Do == failure.ActAgain && s.late(*bl.of(s.e.Type)): // Another attempt could outlast the lease, and would count without an error.
 			v = h.Elsewhere(bl.of(s.e.Type).Retry, v.Failure, bl.random())

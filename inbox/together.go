@@ -22,6 +22,9 @@ func (w *worker) groupWith(j *job) []*job {
 			return group.Timing{}, false
 		}
 		eventType := j.ds[0].e.Type
+		if w.workers.receiver.dependencies.waits(eventType) {
+			return group.Timing{}, false
+		}
 		alone := w.workers.receiver.runner.needsItsOwn(eventType) || w.workers.receiver.turnsOf(eventType) != nil
 		t := w.workers.timings.Get(eventType).UpTo(w.workers.receiver.of(eventType).Group, alone)
 		return t, g.Admits(t, follows, now)

@@ -67,7 +67,8 @@ alter table holdfast.consumer_type
     alter column consumer type text collate "C",
     alter column type type text collate "C",
     alter column node type text collate "C",
-    add column stopped boolean not null default false;
+    add column stopped boolean not null default false,
+    add column needs text[] not null default '{}';
 
 alter table holdfast.consumer_position
     add column held text,
@@ -156,6 +157,18 @@ create table holdfast.consumer_skip (
     first_at  timestamptz not null default now(),
     last_at   timestamptz not null default now(),
     primary key (consumer, topic, type)
+) with (fillfactor = 50);
+
+create table holdfast.dependency (
+    consumer  text collate "C" not null,
+    name      text collate "C" not null,
+    away      boolean not null default false,
+    since     timestamptz not null default now(),
+    until     timestamptz not null default now(),
+    tries     integer not null default 0,
+    error     text not null default '',
+    node      text collate "C" not null default '',
+    primary key (consumer, name)
 ) with (fillfactor = 50);
 
 create table holdfast.pause (
@@ -266,6 +279,8 @@ create view holdfast.waiting_in_consumers with (security_invoker = true) as
                 when w.key <> '' and w.letter is null
                      and exists (select from holdfast.consumer_hold o
                                   where o.consumer = w.consumer and o.topic = w.topic and o.key = w.key and o.after < w.place) then 'behind-letter'
+                when exists (select from holdfast.dependency d join holdfast.consumer_type t on t.consumer = d.consumer and d.name = any(t.needs)
+                              where d.consumer = w.consumer and d.away and t.type = w.type) then 'dependency'
                 when w.next_at > now() and w.next_at < 'infinity' then 'failed'
                 else '' end as why,
            w.key = '' or not exists (select from holdfast.stored h
@@ -815,6 +830,7 @@ create policy own_rows on holdfast.consumer_backfill using (coalesce(consumer = 
 create policy own_rows on holdfast.start using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
 create policy own_rows on holdfast.consumer_type using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
 create policy own_rows on holdfast.consumer_skip using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
+create policy own_rows on holdfast.dependency using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
 create policy own_rows on holdfast.watermark using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
 create policy own_rows on holdfast.letter using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
 create policy own_rows on holdfast.letter_action using (
@@ -1006,6 +1022,7 @@ begin
     for grantee in select distinct x.grantee::regrole::text from pg_class c, aclexplode(c.relacl) x
                     where c.oid = 'holdfast.consumer_type'::regclass and x.privilege_type = 'INSERT' and x.grantee not in (0, c.relowner) loop
         execute 'grant select, insert, update, delete on holdfast.consumer_skip to ' || grantee;
+        execute 'grant select, insert, update on holdfast.dependency to ' || grantee;
         execute 'grant select, insert, update on holdfast.consumer_backfill to ' || grantee;
     end loop;
 end $$;

@@ -47,7 +47,7 @@ var nobodys = map[string]string{
 	"installation": "the installation", "birth": "the installation", "cluster": "the installation", "incarnation": "the installation",
 	"parked_lease": "keys of parked events, while they are being sent",
 	"segments":     "the log", "lane": "cursors of the log", "relay": "processes", "retention": "a consumer's progress",
-	"consumer_position": "offsets", "consumer_backfill": "counts of offsets", "consumer_type": "processes and types", "consumer_skip": "counts by topic and type",
+	"consumer_position": "offsets", "consumer_backfill": "counts of offsets", "consumer_type": "processes and types", "consumer_skip": "counts by topic and type", "dependency": "what handlers need",
 	"consumer_binding": "database roles", "producer_binding": "database roles",
 	"event_0": "it is read as a part of event", "event_1": "it is read as a part of event", "event_2": "it is read as a part of event", "event_3": "it is read as a part of event",
 }

@@ -28,7 +28,7 @@ var Of = map[string][]Right{
 	},
 	"consumer": {
 		{"select, insert, update, delete", "inbox, stored, start, consumer_type, consumer_skip", ""},
-		{"select, insert, update", "retention, consumer_position, consumer_backfill, watermark", ""}, {"select, update", "letter", ""}, {"insert", "letter", newLetter},
+		{"select, insert, update", "retention, consumer_position, consumer_backfill, watermark, dependency", ""}, {"select, update", "letter", ""}, {"insert", "letter", newLetter},
 		{"select, insert", "incarnation", ""}, {"select", "installation, letter_action, consumer_hold, current_incarnation, pause", ""}, {"usage", "stored_place", ""},
 		{"execute", "publish_letter, last_errors", ""},
 	},
@@ -37,7 +37,7 @@ var Of = map[string][]Right{
 		{"usage", "idempotency_fence", ""},
 	},
 	"operator": {
-		{"select", "installation, consumer_type, lane_hold, consumer_hold, start", ""}, {"select", "event", "xid, seq, lane, id, source, type, topic, key, time, letter"},
+		{"select", "installation, consumer_type, dependency, lane_hold, consumer_hold, start", ""}, {"select", "event", "xid, seq, lane, id, source, type, topic, key, time, letter"},
 		{"select, delete", "scheduled, pause", ""}, {"select", "pause_action", ""}, {"insert", "pause", "consumer, topic, key, by, reason"},
 		{"insert", "pause_action", "action, consumer, topic, key, by, reason"}, {"select, update", "letter", ""}, {"insert", "letter", newLetter},
 		{"select", "letter_action, stored_action, letter_replay", ""},
@@ -51,7 +51,7 @@ var Of = map[string][]Right{
 		{"execute", "replay_letter, redirect_parked, purge_letters, new_id, last_errors, lane_of", ""},
 	},
 	"reader": {
-		{"select", "installation, birth, cluster, segments, lane, relay, consumer_position, consumer_backfill, consumer_skip, consumer_type, lane_hold, consumer_hold, consumer_binding, producer_binding, pause", ""},
+		{"select", "installation, birth, cluster, segments, lane, relay, consumer_position, consumer_backfill, consumer_skip, consumer_type, dependency, lane_hold, consumer_hold, consumer_binding, producer_binding, pause", ""},
 		{"select", "event, event_0, event_1, event_2, event_3", "lane, xid, seq, time"}, {"select", "scheduled", "lane, due_at, seq, id, source, type, topic, key, time"}, {"select", "parked", "lane, topic, key, place, why, attempts, next_at, errors, first_at, id, source, type, time, letter, partition"},
 		{"select", "stored", "consumer, topic, key, place, source, event_id, type, time, partition, offset, attempts, errors, next_at, first_at, failed_at, lease_until, letter"},
 		{"select", "letter", "id, origin, consumer, lane, topic, key, place, state, holds"},

@@ -40,6 +40,7 @@ var rowsOf = map[string]string{
 	"start":             `insert into holdfast.start (consumer, source, event_id) values ('%[1]s', '', '%[2]s')`,
 	"consumer_type":     `insert into holdfast.consumer_type (consumer, type, node, seen_until) values ('%[1]s', '%[2]s', 'n', now())`,
 	"consumer_skip":     `insert into holdfast.consumer_skip (consumer, topic, type, events) values ('%[1]s', '%[2]s', 't', 1)`,
+	"dependency":        `insert into holdfast.dependency (consumer, name) values ('%[1]s', '%[2]s')`,
 	"watermark":         `insert into holdfast.watermark (consumer, entity, version) values ('%[1]s', '%[2]s', 1)`,
 	"letter":            `insert into holdfast.letter (origin, consumer, reason, event_id, source, type, topic, key, time, hash, payload) values ('inbox', '%[1]s', 'r', '%[2]s', '', 't', 'orders', '', now(), '', 'secret')`,
 	"stored_action":     `insert into holdfast.stored_action (action, consumer, source, event_id, type, topic, key, by, reason) values ('retry', '%[1]s', '', '%[2]s', 't', 'orders', '', 'ann', '')`,
@@ -49,7 +50,7 @@ var rowsOf = map[string]string{
 }
 
 // parts has each table once, letters before what was done to them.
-var parts = []string{"inbox", "retention", "stored", "consumer_position", "consumer_backfill", "start", "consumer_type", "consumer_skip", "watermark", "letter", "stored_action", "pause", "pause_action", "letter_action"}
+var parts = []string{"inbox", "retention", "stored", "consumer_position", "consumer_backfill", "start", "consumer_type", "consumer_skip", "dependency", "watermark", "letter", "stored_action", "pause", "pause_action", "letter_action"}
 
 // errorOf is the SQLSTATE of a statement that is taken back, "" if it does not fail, and how many rows it touched.
 func errorOf(t *testing.T, pool *pgxpool.Pool, role, sql string) (state string, rows int64) {

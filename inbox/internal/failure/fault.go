@@ -6,6 +6,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/holdfast-go/holdfast/internal/foreign"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -15,20 +16,21 @@ import (
 type Fault int
 
 const (
-	FaultEvent     Fault = iota // the handler failed on the event: spends an attempt
-	FaultContended              // 40001 or 40P01: nobody's fault; run it again at once
-	FaultDatabase               // the database, or the connection to it: wait, and spend no attempt
-	FaultUnknown                // COMMIT got no answer: look before anything is decided
-	FaultStopped                // this node is stopping: hand back what is in progress
-	FaultFenced                 // another node has the partition: release it
-	FaultFull                   // too many events wait already: the sender waits for room
-	FaultLost                   // the connection broke under the handler, or a server said that it cannot work: spends no attempt, unless it goes on (amounts)
-	FaultUnable                 // of these, what a server says of its disk (History.After): spends no attempt, however long it goes on
-	FaultInFlight               // another transaction has the event, and this one does not wait
+	FaultEvent       Fault = iota // the handler failed on the event: spends an attempt
+	FaultContended                // 40001 or 40P01: nobody's fault; run it again at once
+	FaultDatabase                 // the database, or the connection to it: wait, and spend no attempt
+	FaultUnknown                  // COMMIT got no answer: look before anything is decided
+	FaultStopped                  // this node is stopping: hand back what is in progress
+	FaultFenced                   // another node has the partition: release it
+	FaultFull                     // too many events wait already: the sender waits for room
+	FaultLost                     // the connection broke under the handler, or a server said that it cannot work: spends no attempt, unless it goes on (amounts)
+	FaultUnable                   // of these, what a server says of its disk (History.After): spends no attempt, however long it goes on
+	FaultUnavailable              // something that the handler needs is away: wait in the queue, and spend no attempt
+	FaultInFlight                 // another transaction has the event, and this one does not wait
 )
 
 func (f Fault) String() string {
-	return [...]string{"event", "contended", "database", "unknown", "stopped", "fenced", "full", "lost", "unable", "in flight"}[f]
+	return [...]string{"event", "contended", "database", "unknown", "stopped", "fenced", "full", "lost", "unable", "unavailable", "in flight"}[f]
 }
 
 // Outage reports that the database, or the connection to it, has to come back first.
@@ -66,6 +68,8 @@ func FaultOf(err error, c Facts) Fault {
 		return FaultUnknown // The server went away during the COMMIT. A look costs little; a wrong guess costs a lot.
 	case c.TimedOut && c.CutOff:
 		return FaultLost
+	case c.InHandler && !c.Behind && !c.Stopped && saysUnavailable(err):
+		return FaultUnavailable // Its time may be over, too: it waited for that.
 	case c.TimedOut:
 		return FaultEvent
 	case c.Stopped:
@@ -113,6 +117,21 @@ func saysUnable(err error) bool {
 	_, asked := retry.AfterOf(err)
 	return errors.As(err, &pgErr) && (pgErr.Code == "53100" || pgErr.Code == "58030") && !asked && !retry.IsPermanent(err)
 }
+
+// saysUnavailable reports that a handler has said that something it needs is away.
+func saysUnavailable(err error) bool {
+	var said *UnavailableError
+	return errors.As(err, &said)
+}
+
+// UnavailableError is what a handler returns when something that it needs is away: inbox.Unavailable.
+type UnavailableError struct {
+	Name string // of the dependency
+	Err  error
+}
+
+func (e *UnavailableError) Error() string { return e.Name + " is away: " + foreign.Text(e.Err) }
+func (e *UnavailableError) Unwrap() error { return e.Err }
 
 // Error is the error of a transaction that failed.
 type Error struct {

@@ -37,7 +37,8 @@ type History struct {
 	Attempts  int           // attempts spent, with the present one
 	Contended int           // attempts in a row that were contended and spent nothing
 	Waits     int           // attempts in a row that failed because of the database
-	Losses    int           // tries in a row that lost their connection (FaultLost), or whose COMMIT was not answered
+	Losses    int           // tries in a row that lost their connection (FaultLost), whose COMMIT was not answered, or that were Alone
+	Alone     bool          // of FaultUnavailable: nothing was known of the outage before this event said so
 	Unable    int           // tries in a row that met a server without a disk to write on (FaultUnable). One of the two is 0
 	Quick     int           // immediate retries that are left
 	Age       time.Duration // since the first failure, outages included: by this process's clock, and of a stored event by the database's
@@ -69,6 +70,9 @@ const (
 	// it holds up no other. If the queue cannot be written either, it waits where it is.
 	maxUnable = 5
 
+	// aloneBase and aloneCap bound the waits of an event that alone says that something is away, after the first time.
+	aloneBase, aloneCap = time.Second, 30 * time.Second
+
 	// unableCap bounds the waits of a stored event for such a server: how late it may go on once the disk has room again. An event
 	// whose own statement fills the disk does so no more often.
 	unableCap = 30 * time.Second
@@ -80,7 +84,7 @@ func (h History) After(p retry.Policy, f Error, now time.Time, random float64) (
 	switch {
 	case !h.Decided:
 		f.Fault, f.Err = amounts(h, f.Fault, f.Err)
-	case f.Fault == FaultEvent, f.Fault == FaultUnable, f.Fault == FaultContended && h.Contended >= maxContended:
+	case f.Fault == FaultEvent, f.Fault == FaultUnable, f.Fault == FaultUnavailable, f.Fault == FaultContended && h.Contended >= maxContended:
 		f.Fault = FaultDatabase // No handler ran that could be to blame: write the outcome again, later.
 	}
 	// 2. When the event failed first, and how often. The claim of a stored event has counted this attempt.
@@ -114,6 +118,13 @@ func (h History) After(p retry.Policy, f Error, now time.Time, random float64) (
 		h.Waits, h.Losses, h.Unable = h.Waits+1, h.Losses+1, 0
 	case FaultLost:
 		h.Losses, h.Unable = h.Losses+1, 0
+	case FaultUnavailable:
+		switch {
+		case h.Alone:
+			h.Losses, h.Unable = h.Losses+1, 0
+		case h.Stored: // It has tried it. Once is kept, so that it is not believed if others find that it is back.
+			h.Losses, h.Unable = max(h.Losses, 1), 0
+		}
 	}
 	if h.Stored && f.Fault.Outage() {
 		// Do not wait here: the lease could end while the database is away. Back into the queue, and spend nothing.
@@ -152,7 +163,12 @@ func (h History) Elsewhere(p retry.Policy, f Error, random float64) Verdict {
 // amounts says what a fault amounts to, given those before it. A lost connection spends no attempt, nor does a server that
 // cannot work or a COMMIT without an answer. But if every attempt of an event ended so, it would be tried forever and
 // occupy a worker. What a server says of its disk amounts to no attempt, however often.
+//
+// An event that alone says that something is away, while others are handled, spends an attempt in the end, too. One that is not alone does not.
 func amounts(h History, f Fault, err error) (Fault, error) {
+	if f == FaultUnavailable && h.Alone && h.Losses+1 >= MaxLosses {
+		return FaultEvent, fmt.Errorf("%d times in a row this event said that something was away, and then others that need it were handled; the last error: %w", h.Losses+1, err)
+	}
 	if f != FaultLost && f != FaultUnknown {
 		return f, err
 	}
@@ -205,6 +221,12 @@ func decide(p retry.Policy, h History, f Fault, err error, random float64) Verdi
 		}
 		if h.Unable+1 >= maxUnable {
 			v.Do = ActStore
+		}
+		return v
+	case FaultUnavailable:
+		v := Verdict{Do: ActStore, Free: true}
+		if h.Alone && h.Losses > 0 { // It is not believed: others go on, and it waits alone.
+			v.Delay = loop.Spread(aloneBase, aloneCap, h.Losses, random)
 		}
 		return v
 	case FaultFull:

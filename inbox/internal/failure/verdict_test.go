@@ -205,3 +205,53 @@ func TestVerdict_WhoseFaultIsDecidedByEveryFact(t *testing.T) {
 		}
 	}
 }
+
+// What something else is to blame for spends no attempt. An event that alone says so does in the end.
+func TestVerdict_AnAbsentDependencyIsNotTheEventsFault(t *testing.T) {
+	t.Parallel()
+	p := retry.Policy{Attempts: 3, Base: time.Minute, Cap: time.Minute, Budget: -1}
+	away := Error{Fault: FaultUnavailable, Err: &HandlerError{Err: &UnavailableError{Name: "stripe", Err: errBoom}}}
+	for name, row := range map[string]struct {
+		h      History
+		want   Verdict
+		losses int
+	}{
+		"a fresh event":                     {History{Alone: true, Quick: 3}, Verdict{Do: ActStore, Free: true}, 1},
+		"a fresh one among others":          {History{Quick: 3}, Verdict{Do: ActStore, Free: true}, 0},
+		"a stored one that tries it":        {History{Stored: true, Attempts: 1}, Verdict{Do: ActStore, Free: true}, 1},
+		"one that has tried it often":       {History{Stored: true, Attempts: 1, Losses: 1}, Verdict{Do: ActStore, Free: true}, 1},
+		"alone for the second time":         {History{Stored: true, Attempts: 1, Losses: 1, Alone: true}, Verdict{Do: ActStore, Free: true, Delay: 750 * time.Millisecond}, 2},
+		"alone for the fourth time":         {History{Stored: true, Attempts: 1, Losses: 3, Alone: true}, Verdict{Do: ActStore, Free: true, Delay: 3 * time.Second}, 4},
+		"among others after four times":     {History{Stored: true, Attempts: 1, Losses: 4}, Verdict{Do: ActStore, Free: true}, 4},
+		"its last attempt, and not counted": {History{Stored: true, Attempts: 3}, Verdict{Do: ActStore, Free: true}, 1},
+	} {
+		h, got := row.h.After(p, away, time.Time{}, 0.5)
+		got.Failure = Error{}
+		if got != row.want || h.Losses != row.losses || h.Attempts != row.h.Attempts {
+			t.Errorf("%s: %+v with %d losses, want %+v with %d", name, got, h.Losses, row.want, row.losses)
+		}
+	}
+	_, got := History{Stored: true, Attempts: 1, Losses: 4, Alone: true}.After(p, away, time.Time{}, 0.5)
+	if got.Free || got.Do != ActStore || got.Delay != p.Delay(1, 0.5) || got.Failure.Fault != FaultEvent || !errors.Is(got.Failure.Err, errBoom) {
+		t.Errorf("alone for the fifth time: %+v", got)
+	}
+}
+
+func TestVerdict_OnlyAHandlersWordCountsAsAbsent(t *testing.T) {
+	t.Parallel()
+	said := &HandlerError{Err: &UnavailableError{Name: "stripe", Err: context.DeadlineExceeded}}
+	for name, row := range map[string]struct {
+		facts Facts
+		want  Fault
+	}{
+		"its handler returned it":                {Facts{InHandler: true}, FaultUnavailable},
+		"and its time was over":                  {Facts{InHandler: true, TimedOut: true}, FaultUnavailable},
+		"and its connection is closed":           {Facts{InHandler: true, TimedOut: true, ConnLost: true}, FaultUnavailable},
+		"but the network swallowed what it sent": {Facts{InHandler: true, TimedOut: true, CutOff: true}, FaultLost},
+		"but it was stopped":                     {Facts{InHandler: true, Stopped: true}, FaultStopped},
+	} {
+		if got := FaultOf(said, row.facts); got != row.want {
+			t.Errorf("%s: %s, want %s", name, got, row.want)
+		}
+	}
+}
