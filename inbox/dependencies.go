@@ -359,7 +359,7 @@ func (dp *dependencies) tried(ctx context.Context, names []string, s *claimed) {
 	switch {
 	case s.handled:
 		settle(names, nil, back)
-	case s.unavailable != nil:
+	case s.unavailable != nil && slices.Contains(names, s.unavailable.Name): // else what it found away is told by found
 		settle([]string{s.unavailable.Name}, s.unavailable.Err, again)
 		settle(slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == s.unavailable.Name }), nil, untold)
 	default:

@@ -55,7 +55,7 @@ func TestDisposition_AnOldEventOfAnotherNodesTypeIsStaleAndNotStored(t *testing.
 			in := b.inbox(func(c *Config) { c.UnknownType = row.unknown })
 			in.Handle("order.placed", effectOf)
 			if row.declared {
-				pgtest.Exec(t, b.db, in.sql.declare, "billing", []string{"order.refunded"}, "newer", int64(60e6))
+				pgtest.Exec(t, b.db, in.sql.declare, "billing", []string{"order.refunded"}, "newer", int64(60e6), []string{"{}"})
 			}
 			pgtest.Exec(t, b.db, "insert into holdfast.consumer_position (consumer, topic, partition, position) values ('billing', 'orders', 0, 1)")
 			old, next := event("old", "a"), event("new", "b")
@@ -86,7 +86,7 @@ func TestDisposition_WhatOthersWriteForOthersLeavesNoDeadLetters(t *testing.T) {
 	b := setup(t)
 	in := b.inbox()
 	in.Handle("order.placed", effectOf)
-	pgtest.Exec(t, b.db, in.sql.declare, "billing", []string{"order.refunded"}, "newer", int64(60e6))
+	pgtest.Exec(t, b.db, in.sql.declare, "billing", []string{"order.refunded"}, "newer", int64(60e6), []string{"{}"})
 	log := logOf(event("int64 key", ""), event("binary header", "k"), event("no type", ""), event("ours", "a"), event("a node's", "b"),
 		event("no type to read", "c"), event("last", "d"))
 	typed := func(record *source.Record, eventType string) {

@@ -244,7 +244,7 @@ func TestDoor_ATypeOfANodeLongUnheardIsStoredAndSeenToWait(t *testing.T) {
 	}
 	heardOf := func(ago time.Duration) {
 		pgtest.Exec(t, b.db, "delete from holdfast.consumer_type")
-		pgtest.Exec(t, b.db, older.sql.declare, "billing", []string{"order.refunded"}, "cut off", (-ago).Microseconds())
+		pgtest.Exec(t, b.db, older.sql.declare, "billing", []string{"order.refunded"}, "cut off", (-ago).Microseconds(), []string{"{}"})
 	}
 	heardOf(believeFor - time.Minute)
 	b.receive(older, refund("1"), Stored)
