@@ -37,6 +37,7 @@ const maxInARow = 32
 func (bl *backlog) work(ctx context.Context, s *claimed, stop <-chan struct{}) error {
 	defer func() { bl.claims.ended(s) }()
 	for n := 1; ; n++ {
+		// What tries something goes alone: others wait for what it finds out (trial.go).
 		next, err := bl.workOne(ctx, s, n == 1, n < maxInARow && !bl.pauses.stopped() && !bl.dependencies.waits(s.e.Type))
 		bl.claims.leave(s)
 		if next == nil {
