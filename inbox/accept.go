@@ -153,7 +153,7 @@ func (rec *receiver) receiveTx(ctx context.Context, tx pgx.Tx, e holdfast.Event)
 		return "", fmt.Errorf("receive event: %w", failed.Err)
 	}
 	h := failure.History{}
-	h.Alone = rec.dependencies.blamed(ctx, failed, h)
+	h.Alone = rec.dependencies.blamed(ctx, failed, e, h)
 	h, v := h.After(rec.of(e.Type).Retry, *failed, time.Now(), rec.random())
 	next, _ := rec.afterFailure(d, h, v, nil)
 	if out, err = next(ctx, tx); err != nil {

@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox/internal/dependency"
 	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/inbox/internal/loop"
@@ -84,9 +86,21 @@ type dependencies struct {
 
 // absence is a dependency that is away.
 type absence struct {
-	until   time.Time                 // by this process's clock: then an event tries it
-	untold  *failure.UnavailableError // the database does not know yet; nil if it does
-	telling bool                      // it is being told
+	until   time.Time // by this process's clock: then an event tries it
+	untold  *finding  // the database does not know yet; nil if it does
+	telling bool      // it is being told
+}
+
+// finding is what a handler has said of a dependency.
+type finding struct {
+	why   string        // as in a log line: without what the error has of the event
+	asked time.Duration // how long the dependency wants to be left alone
+}
+
+// findingOf is what the handler of an event has said.
+func (dp *dependencies) findingOf(said *failure.UnavailableError, e holdfast.Event) *finding {
+	asked, _ := retry.AfterOf(said.Err)
+	return &finding{why: cmp.Or(dp.cause(said.Err, e), failure.ClassOf(said.Err)), asked: asked}
 }
 
 func newDependencies(env *env, runner *runner) *dependencies {
@@ -169,26 +183,26 @@ func (dp *dependencies) turn() {
 }
 
 // found takes in that a handler has found a dependency away. alone says that this node did not know. An event that is not believed changes nothing.
-func (dp *dependencies) found(ctx context.Context, said *failure.UnavailableError, believed bool) (alone bool) {
+func (dp *dependencies) found(ctx context.Context, name string, said *finding, believed bool) (alone bool) {
 	dp.mu.Lock()
 	defer dp.mu.Unlock()
-	if dp.away[said.Name] != nil {
+	if dp.away[name] != nil {
 		return false
 	}
 	if believed {
-		dp.away[said.Name] = &absence{until: time.Now().Add(dependency.Base), untold: said}
-		dp.changed[said.Name] = time.Now()
+		dp.away[name] = &absence{until: time.Now().Add(dependency.Base), untold: said}
+		dp.changed[name] = time.Now()
 		dp.turn()
-		dp.c.Logger.Warn("dependency is away: handlers that need it wait", "consumer", dp.c.Consumer, "dependency", said.Name, "error", loggedError(said.Err))
+		dp.c.Logger.Warn("dependency is away: handlers that need it wait", "consumer", dp.c.Consumer, "dependency", name, "error", said.why)
 		dp.tell(ctx)
 	}
 	return true
 }
 
 // blamed takes in a failure if it says that a dependency is away. alone is as in failure.History. An event is believed once: see Unavailable.
-func (dp *dependencies) blamed(ctx context.Context, f *failure.Error, h failure.History) (alone bool) {
+func (dp *dependencies) blamed(ctx context.Context, f *failure.Error, e holdfast.Event, h failure.History) (alone bool) {
 	var said *failure.UnavailableError
-	return f.Fault == failure.FaultUnavailable && errors.As(f.Err, &said) && dp.found(ctx, said, h.Losses == 0)
+	return f.Fault == failure.FaultUnavailable && errors.As(f.Err, &said) && dp.found(ctx, said.Name, dp.findingOf(said, e), h.Losses == 0)
 }
 
 // tell tells the database what this node has found, in the background: the handler's worker goes on. The caller holds the mutex.
@@ -198,11 +212,12 @@ func (dp *dependencies) tell(ctx context.Context) {
 			continue
 		}
 		a.telling = true
+		said := a.untold
 		go func() {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), loop.Patience)
 			defer cancel()
-			err := dp.settle(ctx, []string{name}, a.untold.Err, func(s dependency.State, now time.Time, asked time.Duration) dependency.State {
-				return s.Found(now, asked, dp.random())
+			err := dp.settle(ctx, []string{name}, said.why, func(s dependency.State, now time.Time) dependency.State {
+				return s.Found(now, said.asked, dp.random())
 			})
 			dp.mu.Lock()
 			a.telling = false
@@ -217,13 +232,8 @@ func (dp *dependencies) tell(ctx context.Context) {
 	}
 }
 
-// settle changes the rows of some dependencies as decide says, and what this node knows of them. err is why one was found away; nil if none was.
-func (dp *dependencies) settle(ctx context.Context, names []string, why error, decide func(s dependency.State, now time.Time, asked time.Duration) dependency.State) error {
-	asked, _ := retry.AfterOf(why)
-	text := ""
-	if why != nil {
-		text = loggedError(why)
-	}
+// settle changes the rows of some dependencies as decide says, and what this node knows of them. why is that of an outage, "" to leave the last one.
+func (dp *dependencies) settle(ctx context.Context, names []string, why string, decide func(s dependency.State, now time.Time) dependency.State) error {
 	after := map[string]dependency.State{}
 	var now time.Time
 	err := dp.runner.transact(ctx, func(ctx context.Context, tx pgx.Tx) error {
@@ -235,9 +245,9 @@ func (dp *dependencies) settle(ctx context.Context, names []string, why error, d
 				return fmt.Errorf("look what is known of the dependency %s: %w", name, err)
 			}
 			s.Tries = int(tries)
-			s = decide(s, now, asked)
+			s = decide(s, now)
 			after[name] = s
-			if _, err := tx.Exec(ctx, dp.sql.dependencyIs, dp.c.Consumer, name, s.Away, now.Sub(s.Since).Microseconds(), s.Until.Sub(now).Microseconds(), int32(s.Tries), text, dp.node); err != nil {
+			if _, err := tx.Exec(ctx, dp.sql.dependencyIs, dp.c.Consumer, name, s.Away, now.Sub(s.Since).Microseconds(), s.Until.Sub(now).Microseconds(), int32(s.Tries), why, dp.node); err != nil {
 				return fmt.Errorf("write what is known of the dependency %s: %w", name, err)
 			}
 		}
@@ -343,7 +353,7 @@ var errNoTry = errors.New("another node tries it, or it is back")
 func (dp *dependencies) tried(ctx context.Context, names []string, s *claimed) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), loop.Patience)
 	defer cancel()
-	settle := func(names []string, why error, decide func(s dependency.State, now time.Time, asked time.Duration) dependency.State) {
+	settle := func(names []string, why string, decide func(s dependency.State, now time.Time) dependency.State) {
 		if len(names) == 0 {
 			return
 		}
@@ -351,18 +361,16 @@ func (dp *dependencies) tried(ctx context.Context, names []string, s *claimed) {
 			dp.transient(err)
 		}
 	}
-	back := func(s dependency.State, now time.Time, _ time.Duration) dependency.State { return s.Back(now) }
-	untold := func(s dependency.State, now time.Time, _ time.Duration) dependency.State { return s.Untold(now) }
-	again := func(s dependency.State, now time.Time, asked time.Duration) dependency.State {
-		return s.Tried(now, asked, dp.random())
-	}
+	back := func(s dependency.State, now time.Time) dependency.State { return s.Back(now) }
+	untold := func(s dependency.State, now time.Time) dependency.State { return s.Untold(now) }
 	switch {
 	case s.handled:
-		settle(names, nil, back)
+		settle(names, "", back)
 	case s.unavailable != nil && slices.Contains(names, s.unavailable.Name): // else what it found away is told by found
-		settle([]string{s.unavailable.Name}, s.unavailable.Err, again)
-		settle(slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == s.unavailable.Name }), nil, untold)
+		said := dp.findingOf(s.unavailable, s.e)
+		settle([]string{s.unavailable.Name}, said.why, func(s dependency.State, now time.Time) dependency.State { return s.Tried(now, said.asked, dp.random()) })
+		settle(slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == s.unavailable.Name }), "", untold)
 	default:
-		settle(names, nil, untold)
+		settle(names, "", untold)
 	}
 }

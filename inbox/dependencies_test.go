@@ -17,6 +17,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox/internal/dependency"
+	"github.com/holdfast-go/holdfast/internal/test/logtest"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
@@ -387,6 +388,41 @@ func TestDependencies_NamesAreChecked(t *testing.T) {
 		if (err == nil) != ok || err != nil && (!errors.Is(err, ErrConfiguration) || !strings.Contains(err.Error(), "order.placed") || !strings.Contains(err.Error(), "1 to 100")) {
 			t.Errorf("%q: %v", name, err)
 		}
+	}
+}
+
+// Why something is away is kept and logged without what a handler's error has of its event, or as RedactErrorFunc says.
+func TestDependencies_WhyItIsAwayHasNothingOfTheEvent(t *testing.T) {
+	for name, c := range map[string]struct {
+		redact func(error) string
+		want   string
+	}{
+		"as usual":        {nil, "charge: provider says 503"},
+		"nothing is said": {WithholdError, "TRANSIENT"},
+		"in other words":  {func(error) string { return "no charge" }, "no charge"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t)
+			var log logtest.Log
+			in := b.inbox(func(c2 *Config) { c2.RedactErrorFunc, c2.Logger = c.redact, slog.New(slog.NewTextHandler(&log, nil)) })
+			in.Handle("order.placed", func(_ context.Context, _ pgx.Tx, e holdfast.Event) error {
+				return Unavailable("stripe", fmt.Errorf("charge: provider says 503 %s", e.Payload))
+			}, Needs("stripe"))
+			e := event("1", "")
+			e.Payload = []byte("4242424242424242")
+			b.receive(in, e, Stored)
+			b.awayInDatabase()
+			var row string
+			if err := b.db.QueryRow(t.Context(), "select error from holdfast.dependency").Scan(&row); err != nil {
+				t.Fatal(err)
+			}
+			if !strings.HasPrefix(row, c.want) || strings.Contains(row, "4242") {
+				t.Errorf("the row says %q, want %q", row, c.want)
+			}
+			if out := log.String(); !strings.Contains(out, c.want) || strings.Contains(out, "4242") {
+				t.Errorf("the log says %q, want %q", out, c.want)
+			}
+		})
 	}
 }
 

@@ -77,7 +77,7 @@ func (rec *receiver) receive(ctx context.Context, t *intake, failed error) (Outc
 			}
 		}
 		var v failure.Verdict
-		h.Alone = rec.dependencies.blamed(ctx, f, *h)
+		h.Alone = rec.dependencies.blamed(ctx, f, d.e, *h)
 		*h, v = h.After(rec.of(d.e.Type).Retry, *f, time.Now(), rec.random())
 		cause := v.Failure.Err
 		if v.Failure.Fault.Outage() {

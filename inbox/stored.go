@@ -140,7 +140,7 @@ func (bl *backlog) workOne(ctx context.Context, s *claimed, fresh, goOn bool) (n
 			f.Fault = failure.FaultLost
 		}
 		var v failure.Verdict
-		h.Alone = bl.dependencies.blamed(ctx, f, h)
+		h.Alone = bl.dependencies.blamed(ctx, f, s.e, h)
 		h, v = h.After(bl.of(s.e.Type).Retry, *f, time.Now(), bl.random())
 		cause := v.Failure.Err
 		switch {
