@@ -48,7 +48,7 @@ func (r *Room) changeConsumer(ctx context.Context, f Filter, o Options, action s
 			break
 		}
 		last := page[len(page)-1]
-		if last.Event.Key != "" && (f.Heads || f.Why == BehindLetter || f.Why == Failed) {
+		if last.Event.Key != "" && (f.Heads || f.Why == BehindLetter || f.Why == Dependency || f.Why == Failed) {
 			last.Place = math.MaxInt64 // the next one of its key is a head by now, and was none
 		}
 		f.After = &last

@@ -164,7 +164,7 @@ func TestConsumer_ReleasingStoredEventsMakesHeadsDueOnly(t *testing.T) {
 func TestConsumer_HeadsAreThoseOfTheBeginning(t *testing.T) {
 	skip.InShort(t, "it takes 3 s beside the others")
 	t.Parallel()
-	for name, f := range map[string]waiting.Filter{"heads": {Heads: true}, "failed": {Why: waiting.Failed}, "behind letters": {Why: waiting.BehindLetter}} {
+	for name, f := range map[string]waiting.Filter{"heads": {Heads: true}, "failed": {Why: waiting.Failed}, "behind letters": {Why: waiting.BehindLetter}, "dependency": {Why: waiting.Dependency}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
@@ -174,6 +174,9 @@ func TestConsumer_HeadsAreThoseOfTheBeginning(t *testing.T) {
 			if f.Why == waiting.BehindLetter {
 				pgtest.Exec(t, b.Pool, `insert into holdfast.letter (origin, consumer, reason, holds, event_id, source, type, topic, key, time, hash)
 					select 'inbox', 'billing', 'r', true, 'letter ' || k, 's', 't', 'orders', format('k%s', lpad(k::text, 3, '0')), now(), '' from generate_series(1, 250) k`)
+			}
+			if f.Why == waiting.Dependency {
+				pgtest.Exec(t, b.Pool, "update holdfast.consumer_type set needs = '{stripe}'; insert into holdfast.dependency (consumer, name, away) values ('billing', 'stripe', true)")
 			}
 			f.Consumer = "billing"
 			if n, err := b.w.Discard(t.Context(), f, waiting.Options{DryRun: true}); n != 250 || err != nil {

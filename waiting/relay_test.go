@@ -156,10 +156,17 @@ func TestRelay_TheReasonForWhichAnEventWaits(t *testing.T) {
 	relayRow("replay", "h", -7, "record", "now", 0, nil, held)
 	relayRow("due again", "again", 8, "record", "now", 3, nil, nil)
 	pgtest.Exec(t, b.Pool, "insert into holdfast.consumer_type (consumer, type, node, seen_until) values ('billing', 'known', 'n', now() + interval '1 minute'), ('billing', 'gone', 'n', now() - interval '1 minute')")
+	pgtest.Exec(t, b.Pool, `insert into holdfast.consumer_type (consumer, type, node, seen_until, needs) values ('billing', 'needy', 'n', now() + interval '1 minute', '{mail,stripe}'), ('billing', 'well', 'n', now() + interval '1 minute', '{mail}'),
+		('other', 'known', 'n', now() + interval '1 minute', '{stripe}')`)
+	pgtest.Exec(t, b.Pool, "insert into holdfast.dependency (consumer, name, away) values ('billing', 'stripe', true), ('billing', 'mail', false), ('billing', 'unneeded', true), ('other', 'mail', true)")
 	consumerRow("retried", "r", "known", "2100-01-01", 2)
 	consumerRow("connection lost", "l", "known", "2100-01-01", 0)
 	consumerRow("after retried", "r", "known", "infinity", 0)
 	consumerRow("new", "n", "known", "now", 0)
+	consumerRow("needs stripe", "s", "needy", "now", 0)
+	consumerRow("needs it, and failed", "f", "needy", "2100-01-01", 2)
+	consumerRow("needs it, after another", "s", "needy", "now", 0)
+	consumerRow("needs what is there", "w", "well", "now", 0)
 	consumerRow("unknown", "u", "gone", "now", 0)
 	consumerRow("after unknown", "u", "gone", "infinity", 0)
 	consumerRow("running", "run", "known", "now", 1)
@@ -173,6 +180,7 @@ func TestRelay_TheReasonForWhichAnEventWaits(t *testing.T) {
 	want := map[string]waiting.Why{
 		"refused": waiting.Failed, "after refused": waiting.BehindEvent, "no topic": waiting.Topic, "no partition": waiting.Partition, "held": waiting.BehindEvent,
 		"its turn": "", "replay": "", "due again": "", "due again there": "", "retried": waiting.Failed, "connection lost": waiting.Failed, "after retried": waiting.BehindEvent, "new": "", "unknown": waiting.NoHandler,
+		"needs stripe": waiting.Dependency, "needs it, and failed": waiting.Dependency, "needs it, after another": waiting.BehindEvent, "needs what is there": "",
 		"after unknown": waiting.NoHandler, "running": "", "behind a letter": waiting.BehindLetter, "of a paused key": waiting.Paused, "r000": waiting.Scheduled,
 	}
 	check := func(when string) {
@@ -209,7 +217,7 @@ func TestRelay_TheReasonForWhichAnEventWaits(t *testing.T) {
 	}
 	check("when the topic is paused")
 	b.pause(t, waiting.Pausable{Consumer: "billing"})
-	for _, id := range []string{"retried", "connection lost", "after retried", "new", "behind a letter", "due again there"} {
+	for _, id := range []string{"retried", "connection lost", "after retried", "new", "behind a letter", "due again there", "needs stripe", "needs it, and failed", "needs it, after another", "needs what is there"} {
 		want[id] = waiting.Paused
 	}
 	check("when the consumer is paused")

@@ -42,11 +42,12 @@ const (
 	Partition    Why = "partition"     // its partition takes no events
 	BehindEvent  Why = "behind-event"  // an earlier event of its key waits
 	BehindLetter Why = "behind-letter" // a dead letter holds its key, until a person replays or discards that
+	Dependency   Why = "dependency"    // something that its handler needs is away (inbox.Needs)
 	Failed       Why = "failed"        // its last attempt failed, and the time of the next one, Event.NextAt, has not come
 )
 
 // Whys are all reasons, in their order.
-var Whys = []Why{Scheduled, NoHandler, Paused, Topic, Partition, BehindEvent, BehindLetter, Failed}
+var Whys = []Why{Scheduled, NoHandler, Paused, Topic, Partition, BehindEvent, BehindLetter, Dependency, Failed}
 
 // ErrNotFound says that nothing waits that a filter selects. Errors wrap it.
 var ErrNotFound = errors.New("nothing like that waits")
@@ -309,8 +310,8 @@ func (f Filter) validate() error {
 func (f Filter) somewhere() error {
 	err := f.validate()
 	if err == nil && len(f.places()) == 0 {
-		err = fmt.Errorf("no event can wait so: of those in consumers none waits for %s, %s or %s, of those in relays none for %s, and only those in relays for a partition",
-			Topic, Partition, Scheduled, NoHandler)
+		err = fmt.Errorf("no event can wait so: of those in consumers none waits for %s, %s or %s, of those in relays none for %s or %s, and only those in relays for a partition",
+			Topic, Partition, Scheduled, NoHandler, Dependency)
 	}
 	return err
 }
@@ -318,7 +319,7 @@ func (f Filter) somewhere() error {
 // places are where the events of a filter can wait, in the order of List.
 func (f Filter) places() (all []place) {
 	ofRelay, ofInbox := f.Consumer == "" && f.Origin != dlq.OriginInbox, f.Origin != dlq.OriginRelay && f.Partition == nil
-	if ofRelay && f.Why != Scheduled && f.Why != NoHandler {
+	if ofRelay && f.Why != Scheduled && f.Why != NoHandler && f.Why != Dependency {
 		all = append(all, inRelay)
 	}
 	if ofInbox && f.Why != Scheduled && f.Why != Topic && f.Why != Partition {

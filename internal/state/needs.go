@@ -75,6 +75,9 @@ const (
 	schemaDrift     = operations + "runbooks.md#schema-drift"
 )
 
+// awayLong is the time in seconds for which a dependency may be away before a person is needed: what waits for it goes on by itself.
+const awayLong = 300
+
 // Needs lists what needs a person: what keeps all events first, then what keeps those of a lane, a topic or a consumer, then dead letters, and last what a
 // person has paused. Of what was not read it says nothing but that.
 func (s *State) Needs(l Limits) []Need {
@@ -116,6 +119,7 @@ func (s *State) Needs(l Limits) []Need {
 			add(List{Of: OfConsumers}, "holdfast status --brokers HOST:PORT", "consumer %s holds partition %d of topic %s: %s", p.Consumer, p.Partition, p.Topic, p.Held)
 		}
 	}
+	s.needsOfDependencies(add)
 	for _, b := range s.Backfills {
 		if b.Waiting() && !s.isPaused(waiting.Pausable{Consumer: b.Consumer}) {
 			add(ofConsumer(OfWaiting, b.Consumer), "holdfast waiting groups "+terminal.Flag("consumer", b.Consumer), "the backfill of consumer %s waits: %s", b.Consumer, b.Waits)
@@ -245,6 +249,23 @@ func NoNodeNeed(n nodes.Row, lag int64) Need {
 		Says: fmt.Sprintf("consumer %s: no node has been heard of for %s, so its events wait%s: start one; if it is retired, %s says how to forget it",
 			terminal.Clean(n.Consumer), Span(n.Silent), more, retiredConsumer),
 		Command: "holdfast status --brokers HOST:PORT",
+	}
+}
+
+func (s *State) needsOfDependencies(add adder) {
+	for _, d := range s.Needed {
+		if !d.Gone() || d.Seconds < awayLong {
+			continue
+		}
+		why, what := "", "events that need it wait"
+		if d.Error != "" {
+			why = " (last error: " + d.Error + ")"
+		}
+		if len(d.Types) > 0 {
+			what = "events of " + terminal.Verb(len(d.Types), "type ", "types ") + d.TypesText() + " wait"
+		}
+		add(ofConsumer(OfWaiting, d.Consumer), "holdfast waiting groups "+terminal.Flag("consumer", d.Consumer)+" --why "+string(waiting.Dependency),
+			"dependency %s of consumer %s has been away for %s%s: find out why; %s until it is back", d.Name, d.Consumer, Span(d.Seconds), why, what)
 	}
 }
 

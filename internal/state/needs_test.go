@@ -90,7 +90,11 @@ func whole() State {
 			{Consumer: "well", Waiting: 3, Oldest: 900, Nodes: 1, Node: nodes.Row{Consumer: "well", Living: 1}},
 		},
 		Backfills: []Backfill{{backfill.Row{Consumer: "billing", Recent: true, Waits: "9 events wait"}}, {backfill.Row{Consumer: "mail", Recent: true, Waits: "it is paused"}}, {backfill.Row{Consumer: "done", Ended: true}}},
-		NoEnds:    errors.New("no broker answers"),
+		Needed: []Dependency{
+			{Consumer: "it's", Name: "stripe", Away: true, Seconds: 720, Next: 20, Error: "dial\x1b: refused", Types: []string{"charge", "refund"}, Waiting: 3},
+			{Consumer: "mail", Name: "smtp", Away: true, Seconds: 300, Next: -300},
+		},
+		NoEnds: errors.New("no broker answers"),
 		Positions: []Position{{Consumer: "billing", Topic: "orders", Partition: 2, Held: "its offset is out of range"}, {Consumer: "billing", Topic: "orders"},
 			{Consumer: "mail", Topic: "orders", Known: true, Lag: 12}, {Consumer: "mail", Topic: "orders", Partition: 1, Known: true, Lag: -3}, {Consumer: "mail", Topic: "orders", Partition: 2, Lag: 5}},
 		Before: Owners{1: {"r", 1}, 2: {"s", 1}}, After: Owners{1: {"r", 2}, 2: {"r", 9}},
@@ -116,6 +120,8 @@ func TestNeeds_WhatNeedsAPersonAndWithWhichCommand(t *testing.T) {
 		`consumer mail: no node has been heard of for 1m30s, so its events wait, and 12 offsets are not consumed: start one; if it is retired, https://github.com/holdfast-go/holdfast/blob/main/docs/operations/consumers.md#retention-of-the-inbox says how to forget it: holdfast status --brokers HOST:PORT`,
 		"consumer mail has 3 waiting events of 2 keys, the oldest for 15m1s: holdfast waiting list --consumer mail --heads",
 		"consumer billing holds partition 2 of topic orders: its offset is out of range: holdfast status --brokers HOST:PORT",
+		`dependency stripe of consumer it's has been away for 12m0s (last error: dial\x1b: refused): find out why; events of types charge, refund wait until it is back: holdfast waiting groups --consumer "it's" --why dependency`,
+		"dependency smtp of consumer mail has been away for 5m0s: find out why; events that need it wait until it is back: holdfast waiting groups --consumer mail --why dependency",
 		"the backfill of consumer billing waits: 9 events wait: holdfast waiting groups --consumer billing",
 		"Kafka does not say where the partitions end, so the lag of consumers is not known: no broker answers: holdfast doctor --brokers HOST:PORT",
 		"the relay has 2 open dead letters: holdfast dlq list --origin relay",
@@ -149,6 +155,7 @@ func TestNeeds_WhatNeedsAPersonAndWithWhichCommand(t *testing.T) {
 		"consumer billing has waiting events":      {Of: OfWaiting, Origin: "inbox", Consumer: "billing"},
 		"consumer billing has 10000+":              {Of: OfWaiting, Origin: "inbox", Consumer: "billing"},
 		"the backfill of consumer billing":         {Of: OfWaiting, Origin: "inbox", Consumer: "billing"},
+		"dependency stripe of consumer it's":       {Of: OfWaiting, Origin: "inbox", Consumer: "it's"},
 		"consumer mail: no node":                   {Of: OfConsumers},
 		"consumer billing holds partition 2":       {Of: OfConsumers},
 		"consumer billing has 1 open dead letter":  {Of: OfLetters, Origin: "inbox", Consumer: "billing"},
@@ -227,6 +234,10 @@ func TestNeeds_WhatNeedsAPersonAtTheEdge(t *testing.T) {
 		{"a lane without an owner or events", State{Relays: []Relay{}, Lanes: []Lane{{Lane: 1}}}, Limits{}, ""},
 		{"a lane with a scheduled event, and no relay", State{Relays: []Relay{}, Lanes: []Lane{{Lane: 1, Scheduled: 1}}}, Limits{}, "lane 1 has events and no owner: start a relay"},
 		{"a lane with a waiting event, and no relay", State{Relays: []Relay{}, Lanes: []Lane{{Lane: 1, Waiting: 1}}}, Limits{}, "lane 1 has events and no owner: start a relay"},
+		{"away for less than five minutes", State{Needed: []Dependency{{Consumer: "a", Name: "b", Away: true, Seconds: 299, Next: 1}}}, Limits{}, ""},
+		{"of one type", State{Needed: []Dependency{{Consumer: "a", Name: "b", Away: true, Seconds: 300, Types: []string{"c"}}}}, Limits{}, "dependency b of consumer a has been away for 5m0s: find out why; events of type c wait until it is back"},
+		{"there for long", State{Needed: []Dependency{{Consumer: "a", Name: "b", Seconds: 3000, Next: -3000}}}, Limits{}, ""},
+		{"away, as far as is known", State{Needed: []Dependency{{Consumer: "a", Name: "b", Away: true, Seconds: 3000, Next: -301}}}, Limits{}, ""},
 		{"overdue for a second", State{Consumers: []Consumer{{Consumer: "a", Overdue: 1}}}, Limits{}, "consumer a has waiting events that were due 1s ago"},
 		{"the shortest limit", State{Consumers: []Consumer{{Consumer: "a", Waiting: 1, Oldest: 1}}}, Limits{Waiting: 1}, "consumer a has 1 waiting events"},
 	} {
@@ -243,6 +254,26 @@ func TestNeeds_WhatNeedsAPersonAtTheEdge(t *testing.T) {
 				t.Errorf("%s: %q, want %q", c.name, got, want)
 				break
 			}
+		}
+	}
+}
+
+func TestNeeds_WhatBecomesOfADependency(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		d             Dependency
+		says          string
+		untried, gone bool
+	}{
+		{Dependency{Seconds: 9, Next: -9}, "there", false, false},
+		{Dependency{Seconds: 900, Next: -900}, "there", false, false},
+		{Dependency{Away: true, Next: 20}, "away; the next try is in 20s", false, true},
+		{Dependency{Away: true}, "away; an event may try it now", false, true},
+		{Dependency{Away: true, Next: -300}, "away; an event may try it now", false, true},
+		{Dependency{Away: true, Next: -301}, "was away; nothing has tried it for 5m1s", true, false},
+	} {
+		if says := c.d.State(); says != c.says || c.d.Untried() != c.untried || c.d.Gone() != c.gone {
+			t.Errorf("%+v is %q, untried %t, gone %t", c.d, says, c.d.Untried(), c.d.Gone())
 		}
 	}
 }

@@ -116,6 +116,34 @@ func TestNeighbours_OverdueIsWhatAConsumersOwnTypesSay(t *testing.T) {
 	})
 }
 
+// What waits for a dependency is no node's to take, while that is tried.
+func TestNeighbours_OverdueIsNotWhatWaitsForADependency(t *testing.T) {
+	t.Parallel()
+	db := migrated.New(t)
+	const needs = `insert into holdfast.consumer_type (consumer, type, node, seen_until, needs) values ('b', 'p', 'n', now() + interval '1 hour', '{mail,stripe}'), ('b', 'm', 'n', now() + interval '1 hour', '{mail}')`
+	for set, want := range map[string]string{
+		"('b', 'stripe', true, now() + interval '5 seconds')":                           "b 600",
+		"('b', 'stripe', true, now() - interval '5 minutes')":                           "b 600",
+		"('b', 'stripe', true, now() - interval '5 minutes 1 microsecond')":             "b 1200",
+		"('b', 'stripe', false, now())":                                                 "b 1200",
+		"('c', 'stripe', true, now())":                                                  "b 1200",
+		"('b', 'other', true, now())":                                                   "b 1200",
+		"('b', 'mail', true, now() - interval '1 hour'), ('b', 'stripe', true, now())":  "b 600",
+		"('b', 'mail', true, now() - interval '1 hour'), ('b', 'stripe', false, now())": "b 1200",
+		"('b', 'mail', true, now() - interval '1 hour'), ('c', 'stripe', true, now())":  "b 1200",
+		"('b', 'mail', true, now())":                                                    "",
+	} {
+		undone(t, db, func(tx pgx.Tx) {
+			pgtest.Exec(t, tx, storedRows)
+			pgtest.Exec(t, tx, "delete from holdfast.stored where consumer <> 'b' or type not in ('p', 'm')")
+			pgtest.Exec(t, tx, needs+"; insert into holdfast.dependency (consumer, name, away, until) values "+set)
+			if got := effect.Returned(t, tx, sqlschema.In("", readOverdue), 100, 20); got != want {
+				t.Errorf("with %s overdue are %q, want %q", set, got, want)
+			}
+		})
+	}
+}
+
 // Rows that are no events are counted nowhere, and what another consumer handles is not handled.
 func TestNeighbours_AConsumersEventsAreCountedByThemselves(t *testing.T) {
 	t.Parallel()

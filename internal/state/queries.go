@@ -120,7 +120,8 @@ select c.consumer, n.events, n.keys, greatest(extract(epoch from now() - c.first
  order by c.consumer`
 
 // readOverdue says for how long heads of a consumer have been due for more than 5 minutes that no node takes. It steps from one type to the
-// next by the index stored_due. $1 bounds the types, $2 the events of a type that are looked at, those first that have been due longest.
+// next by the index stored_due. $1 bounds the types, $2 the events of a type that are looked at, those first that have been due longest. What waits for
+// a dependency that is tried from time to time is not for a node to take.
 const readOverdue = `-- state.overdue` + storing + `, types as (
     select c.consumer, n.type, 1 as n from storing c, lateral (
            select s.type from holdfast.stored s where s.consumer = c.consumer and s.next_at < 'infinity' and s.type <> '' order by s.type, s.next_at limit 1) n
@@ -137,6 +138,8 @@ select t.consumer, round(extract(epoch from now() - min(d.next_at)))::bigint fro
  where w.head and not w.running
    and (w.key = '' or w.letter is not null
         or not exists (select from holdfast.consumer_hold k where k.consumer = w.consumer and k.topic = w.topic and k.key = w.key and k.after < w.place))
+   and not (w.why = 'dependency' and exists (select from holdfast.dependency y where y.consumer = w.consumer and y.away and y.until >= now() - interval '5 minutes'
+                                                and exists (select from holdfast.consumer_type h where h.consumer = w.consumer and h.type = w.type and y.name = any(h.needs))))
  group by t.consumer order by t.consumer`
 
 // readBlocked lists the ten keys of each consumer that have waited longest, with the event that each waits for: the keys of the
@@ -201,6 +204,23 @@ select extract(epoch from clock_timestamp())::float8,
 const readNames = `-- state.names
 select array(select distinct p.topic from holdfast.consumer_position p order by p.topic limit $1::integer),
        array(select distinct t.type from holdfast.consumer_type t order by t.type limit $1::integer)`
+
+// readDependencies lists what handlers have found away, once or more, with the types that need it by nodes that run, and, while it is away, how many
+// events wait for it: among the first $1 of each type by the index stored_due, and $1 in all.
+const readDependencies = `-- state.dependencies
+select d.consumer, d.name, d.away, round(extract(epoch from now() - d.since))::bigint, round(extract(epoch from d.until - now()))::bigint, d.tries,
+       left(split_part(d.error, E'\n', 1), 1000), d.node, n.types,
+       case when d.away then (
+            select count(*) from (
+                   select from unnest(n.types) u (type), lateral (
+                          select s.topic, s.key, s.place from holdfast.stored s
+                           where s.consumer = d.consumer and s.type = u.type and s.type <> '' and s.next_at < 'infinity' order by s.next_at limit $1::integer) f
+                     join holdfast.waiting_in_consumers w on w.consumer = d.consumer and w.topic = f.topic and w.key = f.key and w.place = f.place
+                    where w.why = 'dependency' limit $1::integer) e) else 0 end
+  from holdfast.dependency d, lateral (
+       select array(select distinct t.type from holdfast.consumer_type t
+                     where t.consumer = d.consumer and d.name = any(t.needs) and t.seen_until > now() order by t.type limit 100) as types) n
+ order by d.consumer, d.name limit 1000`
 
 const readPauses = `-- state.pauses
 select p.consumer, p.topic, p.key, p.by, p.reason, round(extract(epoch from now() - p.at))::bigint

@@ -103,6 +103,10 @@ var parts = []part{
 		s.Backfills, err = r.Backfills(ctx)
 		return err
 	}},
+	{"dependencies", func(ctx context.Context, r Reader, s *State, _ Options) (err error) {
+		s.Needed, err = r.Dependencies(ctx, MostRows)
+		return err
+	}},
 	{"positions", func(ctx context.Context, r Reader, s *State, _ Options) (err error) {
 		s.Positions, err = r.Positions(ctx, math.MaxInt64)
 		for i := range s.Positions {

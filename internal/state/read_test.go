@@ -207,6 +207,8 @@ func TestRead_FewRowsAreReadHoweverManyThereAre(t *testing.T) {
 		select case n % 2 when 0 then 'relay' else 'inbox' end, case n % 2 when 0 then '' else 'billing' end, 'r', n::text, '', 't', 'orders', 'k', now(), '', n % 8
 		  from generate_series($1::integer, $2::integer) n where $3 > 0`)
 	for _, sql := range []string{
+		"insert into holdfast.consumer_type (consumer, type, node, seen_until, needs) select 'billing', 't' || n, 'n', now() + interval '1 hour', case when n = 7 then '{stripe}' else '{}' end::text[] from generate_series(0, 49) n",
+		"insert into holdfast.dependency (consumer, name, away) values ('billing', 'stripe', true), ('mail', 'smtp', true)",
 		"update holdfast.lane set owner = 'r', lease_until = now() + interval '1 hour', done = '800:800:', upto = '999:999:', pos = (select last_value - 10 from holdfast.event_seq) where lane = 7",
 		"update holdfast.lane set owner = 'r', lease_until = now() + interval '1 hour', done = '1000:1010:1003,1005' where lane < 6",
 		"update holdfast.lane set owner = 'r', lease_until = now() + interval '1 hour', done = '900000000:900000000:' where lane = 6",
@@ -236,6 +238,7 @@ func TestRead_FewRowsAreReadHoweverManyThereAre(t *testing.T) {
 		{readSizes, "", 100},
 		{readSkipped, "", 100},
 		{backfill.Rows, "", 100},
+		{readDependencies, "100", 2_500}, // 100 heads of the type that needs it, and what the view looks at for each
 		{readPauses, "", 100},
 		{readPositions, "1000", 100},
 		{readRelays, "", 100},

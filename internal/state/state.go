@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -57,6 +58,7 @@ type State struct {
 	Blocked    []Blocked     `json:"blocked_keys,omitzero"`
 	Skipped    []Skipped     `json:"skipped_types,omitzero"`
 	Backfills  []Backfill    `json:"backfills,omitzero"`
+	Needed     []Dependency  `json:"dependencies,omitzero"`
 	Positions  []Position    `json:"positions,omitzero"`
 	Sizes      []Size        `json:"sizes,omitzero"`
 	LogHolders []Holder      `json:"log_holders,omitzero"`  // only of a log without an empty segment
@@ -249,6 +251,59 @@ func (b Backfill) PerSecond() int64 { return int64(math.RoundToEven(b.Rate)) }
 // WholeSecondsLeft is SecondsLeft, rounded.
 func (b Backfill) WholeSecondsLeft() int64 { return int64(math.RoundToEven(b.SecondsLeft())) }
 
+// Dependency is something that handlers of a consumer need (inbox.Needs), once one of them has found it away.
+type Dependency struct {
+	Consumer string   `json:"consumer"`
+	Name     string   `json:"dependency"`
+	Away     bool     `json:"away"`
+	Seconds  int64    `json:"seconds"`             // for how long it has been away, or back
+	Next     int64    `json:"next_try_in_seconds"` // while it is away: when an event may try it; less than 0 if none has since then
+	Tries    int64    `json:"tries"`               // how often in a row it was found away, as far as that is not forgotten
+	Error    string   `json:"error"`               // why it was found away last
+	Node     string   `json:"node"`                // that found it so, or that tries it
+	Types    []string `json:"types"`               // of nodes that run
+	Waiting  int64    `json:"waiting"`             // events that wait for it, of as many as are counted
+}
+
+// untriedLong is the time in seconds without a try from which nobody knows whether a dependency is still away. While an event needs it, one tries it at
+// least every 30 seconds, or as late as it asks for: Next counts from then.
+const untriedLong = 300
+
+// Untried says that it was away when an event tried it last, and that none has tried it for long: none needs it now.
+func (d Dependency) Untried() bool { return d.Away && d.Next < -untriedLong }
+
+// Gone says that it is away: that an event has found it so lately.
+func (d Dependency) Gone() bool { return d.Away && !d.Untried() }
+
+// State is what becomes of it, in words.
+func (d Dependency) State() string {
+	switch {
+	case d.Untried():
+		return "was away; nothing has tried it for " + Span(-d.Next)
+	case d.Away && d.Next > 0:
+		return "away; the next try is in " + Span(d.Next)
+	case d.Away:
+		return "away; an event may try it now"
+	}
+	return "there"
+}
+
+// TypesText are the types that need it.
+func (d Dependency) TypesText() string { return strings.Join(d.Types, ", ") }
+
+// WaitingText is how many events wait for it.
+func (d Dependency) WaitingText() string { return AtMost(d.Waiting, MostRows) }
+
+// AwayFor are the names of what handlers of a type need that is away.
+func (s *State) AwayFor(consumer, eventType string) (names []string) {
+	for _, d := range s.Needed {
+		if d.Consumer == consumer && d.Away && slices.Contains(d.Types, eventType) {
+			names = append(names, d.Name)
+		}
+	}
+	return names
+}
+
 // Position is where a consumer stands in a partition.
 type Position struct {
 	Consumer  string `json:"consumer"`
@@ -429,6 +484,11 @@ func (r Reader) Nodes(ctx context.Context) ([]nodes.Row, error) {
 // Backfills lists the last one of each consumer, for a week.
 func (r Reader) Backfills(ctx context.Context) ([]Backfill, error) {
 	return list[Backfill](ctx, r, backfill.Rows)
+}
+
+// Dependencies lists what handlers have found away, by consumer and name. Of the events that wait it counts so many as most.
+func (r Reader) Dependencies(ctx context.Context, most int) ([]Dependency, error) {
+	return list[Dependency](ctx, r, readDependencies, most)
 }
 
 // Positions lists at most so many positions, by consumer, topic and partition, without their lag.

@@ -128,6 +128,55 @@ func TestWhole_EveryPartOfTheStateIsWhatTheTablesHold(t *testing.T) {
 	same("the history", s.History, []History{{true}})
 }
 
+// Beside what is away: the same name in another consumer, types of nodes that are gone, and events that wait for something else.
+func TestWhole_WhatIsAwayIsReadWithWhatNeedsIt(t *testing.T) {
+	t.Parallel()
+	db := migrated.New(t)
+	for _, sql := range []string{
+		`insert into holdfast.consumer_type (consumer, type, node, seen_until, needs) values ('billing', 'refund', 'n1', now() + interval '1 minute', '{mail,stripe}'), ('billing', 'charge', 'n1', now() + interval '1 minute', '{stripe}'),
+			('billing', 'charge', 'n2', now() + interval '1 minute', '{stripe}'), ('billing', 'dropped', 'n0', now() - interval '1 minute', '{stripe}'), ('billing', 'free', 'n1', now() + interval '1 minute', '{}'),
+			('crm', 'charge', 'n3', now() + interval '1 minute', '{stripe}')`,
+		`insert into holdfast.dependency (consumer, name, away, since, until, tries, error, node) values
+			('billing', 'stripe', true, now() - interval '20 minutes', now() + interval '25 seconds', 6, E'no answer\nof any kind', 'n2'), ('billing', 'mail', false, now() - interval '3 minutes', now() - interval '3 minutes', 2, 'refused', 'n1'),
+			('crm', 'stripe', true, now() - interval '2 hours', now() - interval '1 hour', 1, '', 'n3'), ('gone', 'bank', true, now() - interval '9 hours', now() - interval '300 seconds', 1, 'x', 'n')`,
+		`insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, next_at, lease_until) values
+			('billing', 'orders', 'a', 1, 's', 'a1', 'charge', now(), '', now(), '-infinity'), ('billing', 'orders', 'a', 2, 's', 'a2', 'charge', now(), '', 'infinity', '-infinity'),
+			('billing', 'orders', 'b', 1, 's', 'b1', 'refund', now(), '', now() + interval '1 hour', '-infinity'), ('billing', 'orders', 'c', 1, 's', 'c1', 'free', now(), '', now(), '-infinity'),
+			('billing', 'orders', 'd', 1, 's', 'd1', 'charge', now(), '', now(), now() + interval '1 hour'), ('crm', 'orders', 'a', 1, 's', 'a1', 'free', now(), '', now(), '-infinity'),
+			('billing', 'orders', '', 1, 's', 'e1', 'charge', now(), '', now(), '-infinity'), ('billing', 'orders', 'p', 1, 's', 'p1', 'charge', now(), '', now(), '-infinity')`,
+		`insert into holdfast.pause (consumer, topic, key, by, reason) values ('billing', 'orders', 'p', 'ann', 'r')`,
+	} {
+		pgtest.Exec(t, db.Pool, sql)
+	}
+	s, err := Read(t.Context(), db.Pool, Options{Schema: "holdfast"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Dependency{
+		{"billing", "mail", false, 180, -180, 2, "refused", "n1", []string{"refund"}, 0},
+		{"billing", "stripe", true, 1200, 25, 6, "no answer", "n2", []string{"charge", "refund"}, 3},
+		{"crm", "stripe", true, 7200, -3600, 1, "", "n3", []string{"charge"}, 0},
+		{"gone", "bank", true, 32400, -300, 1, "x", "n", []string{}, 0},
+	}
+	if len(s.Needed) != len(want) {
+		t.Fatalf("%d are read: %+v", len(s.Needed), s.Needed)
+	}
+	for i, d := range s.Needed {
+		w := want[i]
+		if !near(d.Seconds, w.Seconds) || !near(-d.Next, -w.Next) {
+			t.Errorf("the times of %+v, want %+v", d, w)
+		}
+		d.Seconds, d.Next = w.Seconds, w.Next
+		if fmt.Sprint(d) != fmt.Sprint(w) {
+			t.Errorf("got %+v, want %+v", d, w)
+		}
+	}
+	few, err := Reader{db.Pool, "holdfast"}.Dependencies(t.Context(), 2)
+	if err != nil || few[1].Waiting != 2 {
+		t.Errorf("of as many as 2: %+v, %v", few, err)
+	}
+}
+
 // Consumers of the same keys, holds of others and of other topics, and events without a key.
 func TestWhole_WhatAnotherConsumerHoldsOrStoresIsNotThisOnes(t *testing.T) {
 	t.Parallel()
