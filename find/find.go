@@ -67,7 +67,7 @@ type Sighting struct {
 	Error    string    // the first line of the last error
 	Letter   int64     // the dead letter that it is, that it is a replay of, or that an action was about; 0 for none
 	By       string    // of an action: who did it; of an unread event: the relay that has its lane
-	Reason   string    // of an action or a letter
+	Reason   string    // of an action or a letter; of an event that waits for dependencies: which are away, since when, and their last errors
 	At       time.Time // since when it is there, or when that was done; zero if the row says no time that Go can hold
 	NextAt   time.Time // of its next attempt, or when it is due; zero for none
 

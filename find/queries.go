@@ -52,17 +52,24 @@ const logRows = `select left(e.id, 1024), left(e.source, 1024), left(e.type, 102
 // unique constraint that begins with the id.
 const (
 	findParked = `-- find.parked
-select ` + waitingRows + `
+select ` + waitingRows + `, '', w.since, w.next_at
   from holdfast.waiting_in_relays w` + askedWaiting + upTo
 
 	findStored = `-- find.stored
-select ` + waitingRows + `
+select ` + waitingRows + `,
+       case when w.why = 'dependency' then coalesce((
+            select string_agg(concat(left(d.name, 1024), ', which is away since ', to_char(d.since at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'),
+                                     '; last error: ' || nullif(left(split_part(d.error, E'\n', 1), 1024), '')), ', and for ' order by d.name)
+              from holdfast.dependency d
+             where d.consumer = w.consumer and d.away
+               and exists (select from holdfast.consumer_type t where t.consumer = w.consumer and t.type = w.type and d.name = any(t.needs))), '') else '' end,
+       w.since, w.next_at
   from holdfast.waiting_in_consumers w` + askedWaiting + `
  order by w.consumer, w.source` + upTo
 
 	waitingRows = ` left(w.event_id, 1024), left(w.source, 1024), left(w.type, 1024), w.topic, w.key, w.time, w.consumer, case w.waits_in when 'relay' then w.lane else -1 end,
        coalesce(w.partition, w.record_partition, -1), coalesce(w.record_offset, -1), case when w.running then 'runs' else w.why end,
-       w.attempts, coalesce(left(w.errors[cardinality(w.errors)], 1024), ''), coalesce(w.letter, 0), '', '', w.since, w.next_at`
+       w.attempts, coalesce(left(w.errors[cardinality(w.errors)], 1024), ''), coalesce(w.letter, 0), ''`
 	askedWaiting = `
  where w.event_id = $1::text
    and ($2::text = '' or w.source = $2::text)

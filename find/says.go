@@ -79,6 +79,11 @@ func saysWhy(s Sighting) string {
 		return "an earlier event of its key has to go first"
 	case "behind-letter":
 		return "a dead letter holds its key"
+	case "dependency":
+		if s.Reason == "" {
+			return "something that its handler needs is away"
+		}
+		return "it waits for " + s.Reason
 	case "failed":
 		return "it is tried again" + next(s)
 	}

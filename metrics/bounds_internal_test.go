@@ -37,6 +37,19 @@ func TestBounds_OfManyBackfillsThoseThatAreDoneAreLeftOut(t *testing.T) {
 	}
 }
 
+// However many dependencies were away once, those that are have figures.
+func TestBounds_OfManyDependenciesThoseThatAreAwayHaveFigures(t *testing.T) {
+	t.Parallel()
+	var rows []state.Dependency
+	for i := range 3 * maxNeeded {
+		rows = append(rows, state.Dependency{Name: fmt.Sprintf("d%03d", i), Away: i%5 < 2, Next: int64(i%5) * -1000})
+	}
+	got := neededOf(rows)
+	if len(got) != maxNeeded || got[0].Name != "d000" || got[29].Name != "d145" || got[30].Name != "d001" {
+		t.Errorf("%d have figures: %+v", len(got), got)
+	}
+}
+
 // The consumers with the most have figures, and the letters of a relay's lanes are one figure.
 func TestBounds_OfManyConsumersThoseWithTheMostHaveFigures(t *testing.T) {
 	t.Parallel()

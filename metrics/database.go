@@ -40,6 +40,7 @@ type DatabaseConfig struct {
 const (
 	maxSampled   = 100_000 // rows that are counted of a table, of stored for each consumer
 	maxConsumers = 50      // that have figures of their own
+	maxNeeded    = 50      // dependencies that have figures of their own
 	maxPositions = 20_000  // partitions of consumers whose lag is asked for
 )
 
@@ -107,6 +108,7 @@ type sample struct {
 	Letters   []openLetters  // open dead letters
 	Positions []state.Progress
 	Backfills []backfillOf
+	Needed    []state.Dependency
 	Sizes     []state.Size
 }
 
@@ -229,6 +231,11 @@ func (d *database) readIn(ctx context.Context, tx pgx.Tx) (s sample, err error) 
 		return sample{}, in("backfills", err)
 	}
 	s.Backfills = backfillsOf(told)
+	needed, err := r.Dependencies(ctx, 0) // What waits for them is counted elsewhere.
+	if err != nil {
+		return sample{}, in("dependencies", err)
+	}
+	s.Needed = neededOf(needed)
 	if s.Sizes, err = r.Sizes(ctx); err != nil {
 		return sample{}, in("sizes", err)
 	}
@@ -266,6 +273,20 @@ func backfillsOf(rows []state.Backfill) (all []backfillOf) {
 		}
 	}
 	return all[:min(len(all), maxConsumers)]
+}
+
+// neededOf are as many dependencies as have figures of their own, those first that are away.
+func neededOf(all []state.Dependency) []state.Dependency {
+	slices.SortStableFunc(all, func(a, b state.Dependency) int {
+		switch {
+		case a.Gone() == b.Gone():
+			return 0
+		case a.Gone():
+			return -1
+		}
+		return 1
+	})
+	return all[:min(len(all), maxNeeded)]
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

@@ -1,7 +1,9 @@
 package metrics
 
 import (
+	"maps"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -46,6 +48,8 @@ func TestDatabase_ASampleIsWhatTheDatabaseHolds(t *testing.T) {
 		('c', 'n', now(), now(), 1, 1, 1, 8, 0, 'the consumer is paused', null, null),
 		('d', 'n', now(), now() - interval '3 hours', 1, 1, 1, 9, 0, null, now() - interval '3 hours', 'stopped')`)
 
+	pgtest.Exec(t, db, `insert into holdfast.dependency (consumer, name, away, until) values ('billing', 'bank', true, now() - interval '1 hour'), ('billing', 'mail', false, now()), ('billing', 'stripe', true, now()), ('crm', 'bank', true, now())`)
+
 	// A role that monitors and may see no payload can sample.
 	monitor, _ := roletest.Login(t, db, "", roletest.Make(t, db)+"_reader")
 	d, err := newDatabase(monitor, DatabaseConfig{Interval: time.Hour})
@@ -80,6 +84,15 @@ func TestDatabase_ASampleIsWhatTheDatabaseHolds(t *testing.T) {
 	if want := []backfillOf{{Consumer: "b", Remaining: 7, Told: 2 * time.Hour}, {Consumer: "c", Remaining: 8, Waiting: true}, {Consumer: "d", Remaining: 9, Told: 3 * time.Hour},
 		{Consumer: "a", Done: true, Told: time.Hour}}; !slices.Equal(s.Backfills, want) {
 		t.Errorf("backfills: %+v, want %+v", s.Backfills, want)
+	}
+	away := map[string]float64{}
+	for _, r := range s.readings() {
+		if r.Index == 23 {
+			away[strings.Join(r.Labels, " ")] = r.Value
+		}
+	}
+	if want := map[string]float64{"billing bank": 0, "billing mail": 0, "billing stripe": 1, "crm bank": 1}; !maps.Equal(away, want) {
+		t.Errorf("away: %v, want %v", away, want)
 	}
 	sizes := map[string]int64{}
 	for _, of := range s.Sizes {

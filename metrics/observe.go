@@ -36,6 +36,7 @@ var ofDatabase = []Instrument{
 	gauge("holdfast.backfill.remaining", "{offset}", "Offsets that a consumer's last backfill has left, for a week; 0 when it is done", "consumer"),
 	gauge("holdfast.backfill.waiting", "{backfill}", "1 while a node runs a consumer's backfill and it waits: the consumer is paused, or too many of its events wait", "consumer"),
 	gauge("holdfast.backfill.age", "s", "How old the figures of a consumer's backfill are that is not done; above 30 s no node runs it", "consumer"),
+	gauge("holdfast.dependency.away", "{dependency}", "1 while something that handlers of a consumer need is away; 0 when it is back, or when no event has tried it for 5 minutes", "consumer", "dependency"),
 	total("holdfast.sample.failures", "{sample}", "Samples of the database that failed: their figures are missing"),
 }
 
@@ -44,8 +45,8 @@ var ofDatabase = []Instrument{
 // returns an error if the configuration is wrong, which lists every problem of it, or if a gauge could not be made. Then nothing is
 // observed.
 //
-// A sample is ten short queries, once in DatabaseConfig.Interval, within DatabaseConfig.Timeout, however often the Meter asks. Counts
-// end at 100,000 rows, at 50 consumers, and at 1,000 topics and partitions. A sample that fails is counted, and its gauges are missing.
+// A sample is eleven short queries, once in DatabaseConfig.Interval, within DatabaseConfig.Timeout, however often the Meter asks. Counts
+// end at 100,000 rows, at 50 consumers, at 50 dependencies, and at 1,000 topics and partitions. A sample that fails is counted, and its gauges are missing.
 // The role of the pool needs what holdfast.RolesSQL grants to holdfast_reader. Every process reports the same values, so one of them is
 // enough.
 //
@@ -115,6 +116,13 @@ func (s sample) readings() []Reading {
 		if !of.Done {
 			all = append(all, Reading{22, of.Told.Seconds(), who})
 		}
+	}
+	for _, of := range s.Needed {
+		away := 0.0
+		if of.Gone() {
+			away = 1
+		}
+		all = append(all, Reading{23, away, []string{of.Consumer, of.Name}})
 	}
 	for _, of := range s.Sizes {
 		all = append(all, Reading{10, float64(of.Bytes), []string{of.Table}})

@@ -34,6 +34,7 @@ func TestDocumented_EverythingThatStatusSaysIsDocumented(t *testing.T) {
 		insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash) values ('billing', 'orders', 'k', 1, 's', 'e', 't', now(), '');
 		insert into holdfast.consumer_skip (consumer, topic, type, events) values ('billing', 'orders', 'order.payed', 50);
 		insert into holdfast.consumer_backfill (consumer, node, began_at, partitions, partitions_left, done, remaining, per_second) values ('billing', 'n', now(), 1, 1, 1, 1, 1);
+		insert into holdfast.dependency (consumer, name, away) values ('billing', 'stripe', true);
 		insert into holdfast.pause (topic, by, reason) values ('orders', 'ann', 'a test');
 		insert into holdfast.event_0 (lane, id, type, topic) values (3, 'a', 't', 'o'); insert into holdfast.event_1 (lane, id, type, topic) values (3, 'b', 't', 'o');
 		insert into holdfast.event_2 (lane, id, type, topic) values (3, 'c', 't', 'o'); insert into holdfast.event_3 (lane, id, type, topic) values (3, 'd', 't', 'o')`)
@@ -66,8 +67,8 @@ func TestDocumented_EverythingThatStatusSaysIsDocumented(t *testing.T) {
 	}
 	_, out, _ = call(t, "status")
 	heads := regexp.MustCompile(`(?m)^(LANE|RELAY|SEGMENT|CONSUMER|TABLE) .*`).FindAllString(out, -1)
-	if len(heads) != 9 {
-		t.Fatalf("status has %d tables, want 9: %s", len(heads), out)
+	if len(heads) != 10 {
+		t.Fatalf("status has %d tables, want 10: %s", len(heads), out)
 	}
 	for _, head := range heads {
 		for _, column := range regexp.MustCompile(`\s{2,}`).Split(strings.TrimSpace(head), -1) {

@@ -160,6 +160,10 @@ func printState(out io.Writer, s state.State) error {
 				says += fmt.Sprintf(": holdfast dlq show %d", b.Letter)
 			case waiting.NoHandler:
 				says += " for " + b.HeadType
+			case waiting.Dependency:
+				if names := s.AwayFor(b.Consumer, b.HeadType); len(names) > 0 {
+					says += ": " + strings.Join(names, ", ")
+				}
 			case waiting.Failed:
 				says += ", next attempt in " + state.Span(b.Next)
 			}
@@ -170,6 +174,9 @@ func printState(out io.Writer, s state.State) error {
 				k.Type = "(others)"
 			}
 			return cells(k.Consumer, state.Dash(k.Topic), k.Type, k.Events, state.Span(k.Last)+" ago")
+		}),
+		tableOf(out, "CONSUMER\tDEPENDENCY\tFOR\tWAITING\tTYPES\tSTATE\tLAST ERROR", s.Needed, func(d state.Dependency) string {
+			return cells(d.Consumer, d.Name, state.Span(d.Seconds), d.WaitingText(), state.Dash(d.TypesText()), d.State(), state.Dash(d.Error))
 		}),
 		tableOf(out, "CONSUMER\tBACKFILLED\tOF\tPARTITIONS\tPER SECOND\tTIME LEFT\tTOLD\tSTATE", s.Backfills, func(b state.Backfill) string {
 			timeLeft, perSecond := "-", "-"

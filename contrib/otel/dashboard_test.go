@@ -101,7 +101,8 @@ func scraped(t *testing.T) map[string][]string {
 	if _, err := db.Exec(t.Context(), `insert into holdfast.letter (origin, consumer, reason, event_id, source, type, topic, key, time, hash) values ('inbox', 'billing', 'planned', '1', 's', 't', 'orders', 'k', now(), '');
 		insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash) values ('billing', 'orders', 'k', 1, 's', '1', 't', now(), '');
 		insert into holdfast.consumer_position (consumer, topic, partition, position) values ('billing', 'orders', 0, 3);
-		insert into holdfast.consumer_backfill (consumer, node, began_at, partitions, partitions_left, done, remaining, per_second) values ('billing', 'n', now(), 1, 1, 1, 1, 1)`); err != nil {
+		insert into holdfast.consumer_backfill (consumer, node, began_at, partitions, partitions_left, done, remaining, per_second) values ('billing', 'n', now(), 1, 1, 1, 1, 1);
+		insert into holdfast.dependency (consumer, name, away) values ('billing', 'stripe', true)`); err != nil {
 		t.Fatal(err)
 	}
 	ends := func(context.Context, []source.TopicPartition) (map[source.TopicPartition]int64, error) {

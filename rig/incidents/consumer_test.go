@@ -142,6 +142,30 @@ func noHandler(s *scene) (over func()) {
 	}
 }
 
+// What handlers need does not answer for six minutes.
+func dependencyAway(s *scene) (over func()) {
+	s.on(nil)
+	topic := s.cluster.Topic(s, 1)
+	s.relay(nil, nil)
+	h := &ill{err: inbox.Unavailable("stripe", errPlanned)}
+	in := s.newInbox(s.db.Pool, nil, nil)
+	in.Handle("told", h.handle, inbox.Needs("stripe"))
+	s.running("consumer", func(ctx context.Context) error { return in.Consume(ctx, s.group(topic, false)) })
+	s.healthy()
+	s.write(events(topic, 3)...)
+	s.await("it is known to be away, and all are stored", func() bool {
+		return s.count("select count(*) from holdfast.dependency where away") == 1 && s.count("select count(*) from holdfast.stored") == 3
+	})
+	s.exec("update holdfast.dependency set since = since - interval '6 minutes'")
+	return func() {
+		if out, _ := s.command("doctor", "--pause", "0s"); !strings.Contains(out, s.is.status) {
+			s.Errorf("doctor does not say %q:\n%s", s.is.status, out)
+		}
+		h.well.Store(true)
+		s.settled(3)
+	}
+}
+
 func storedFull(s *scene) (over func()) {
 	h := &ill{err: errPlanned}
 	topic := s.flowing(h.handle, func(c *inbox.Config) { c.MaxStored = 1 })

@@ -35,6 +35,7 @@ var making = map[string]func(*scene) (over func()){
 	"A type is skipped":             typeSkipped,
 	"No node handles a stored type": noHandler,
 	"Too many events wait":          storedFull,
+	"A dependency is away":          dependencyAway,
 	"No node runs a backfill":       backfillStopped,
 	"A backfill waits":              backfillWaits,
 	"An event id is used twice":     idTwice,

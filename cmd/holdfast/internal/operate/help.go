@@ -12,6 +12,7 @@ func (waitingGroupsCmd) Help() string {
     partition      its partition takes no events
     behind-event   an earlier event of its key waits
     behind-letter  a dead letter of its key is open (HoldKey): replay or discard it
+    dependency     something that its handler needs is away (inbox.Needs): holdfast status shows what
     failed         its last attempt failed, and the next one is at NEXT
 
 An event that is being tried now, or next, waits for none of these.
@@ -45,7 +46,8 @@ func (waitingRetryCmd) Help() string {
 	return `When the cause is fixed and the next attempt is minutes away. Attempts stay as they are. In a consumer it leaves out events that wait
 for an earlier one of their key or for a dead letter, and those whose handler runs. In relays it takes a topic, or a key
 of it; relays may run. What waits because the topic or a partition takes no events needs no retry: relays try one event of
-each every 2 seconds on their own, and once it is published, all others follow.
+each every 2 seconds on their own, and once it is published, all others follow. What waits for a dependency needs none either: one event tries
+it at least every 30 seconds, unless it asks for longer.
 
 Example:
 

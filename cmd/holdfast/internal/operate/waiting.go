@@ -51,7 +51,7 @@ type waits struct {
 	Type      string `help:"Only events of this type." placeholder:"TYPE"`
 	Source    string `help:"Only events of this source." placeholder:"SOURCE"`
 	EventID   string `help:"Only the event with this id." placeholder:"ID"`
-	Why       string `help:"Only those that wait for this, by a word of the column WHY of waiting groups." enum:",scheduled,no-handler,paused,topic,partition,behind-event,behind-letter,failed" default:"" placeholder:"WHY"`
+	Why       string `help:"Only those that wait for this, by a word of the column WHY of waiting groups." enum:",scheduled,no-handler,paused,topic,partition,behind-event,behind-letter,dependency,failed" default:"" placeholder:"WHY"`
 	Heads     bool   `help:"Only the first waiting event of each key."`
 	Partition *int   `help:"Only those that wait in relays for this partition of the topic." placeholder:"N"`
 }
@@ -373,6 +373,8 @@ func inWords(w waiting.Event) string {
 		return "behind-event: an earlier event of its key waits"
 	case w.Why == waiting.BehindLetter:
 		return "behind-letter: a dead letter holds its key until it is replayed or discarded"
+	case w.Why == waiting.Dependency:
+		return "dependency: something that its handler needs is away; holdfast status shows what, and since when"
 	case w.Why == waiting.Failed:
 		return "failed: its next attempt is at " + timeOrDash(w.NextAt)
 	}
