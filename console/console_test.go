@@ -325,6 +325,43 @@ func TestConsole_TheOverviewShowsBackfills(t *testing.T) {
 	}
 }
 
+// What handlers need and is away is red in the way of events, and named on the overview, on the pages of its consumer and where an event is looked for.
+func TestConsole_WhatHandlersNeedAndIsAwayIsNamed(t *testing.T) {
+	skip.InShort(t, "it takes 8 s beside the others")
+	t.Parallel()
+	b := setup(t, nil)
+	user := b.browser(t)
+	pgtest.Exec(t, b.Pool, `insert into holdfast.consumer_type (consumer, type, node, seen_until, needs) select c, 'charge', 'n', now() + interval '2 minutes', '{stripe}' from unnest('{billing,crm}'::text[]) c`)
+	pgtest.Exec(t, b.Pool, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, next_at) values ('billing', 'orders', 'k', 1, 's', 'e1', 'charge', now(), '', now())`)
+	pgtest.Exec(t, b.Pool, `insert into holdfast.dependency (consumer, name, away, since, until, error) values ('billing', 'stripe', true, now() - interval '2 minutes', now() + interval '1 minute', E'no <answer>\nsecret')`)
+	const red, flow, row = `<li class="bad"><h2>Consumers</h2>`, "<b>1</b> dependency is away", `<span class="small more">stripe is away</span>`
+	page := user.overview("Dependencies</h2>")
+	wantIn(t, page, red, flow, row, ">away; the next try is in ", ">no &lt;answer&gt;<", "Nothing needs a person.", `/waiting/list?consumer=billing&amp;why=dependency">1</a>`)
+	if strings.Contains(page, "secret") || strings.Count(page, row) != 1 {
+		t.Errorf("it says more than the first line, or more than once:\n%s", page)
+	}
+	for _, path := range []string{"/waiting?consumer=billing", "/waiting/list?consumer=billing", "/waiting/list?consumer=billing&why=dependency"} {
+		wantIn(t, user.get(200, path), ">away; the next try is in ", ">no &lt;answer&gt;<", ">dependency</td>")
+	}
+	for _, path := range []string{"/waiting", "/waiting?consumer=crm", "/waiting/list"} {
+		if page := user.get(200, path); strings.Contains(page, "the next try") {
+			t.Errorf("%s names what is away of another:\n%s", path, page)
+		}
+	}
+	wantIn(t, user.get(200, "/find?id=e1"), "it waits for stripe, which is away since ", "; last error: no &lt;answer&gt;")
+
+	pgtest.Exec(t, b.Pool, "update holdfast.dependency set since = now() - interval '10 minutes'")
+	wantIn(t, user.overview("dependency stripe of consumer billing has been away for"), red, `<a href="/ops/holdfast/waiting?consumer=billing&amp;origin=inbox">Waiting</a>`)
+	pgtest.Exec(t, b.Pool, "update holdfast.dependency set until = now() - interval '6 minutes'")
+	if page := user.overview("was away; nothing has tried it for 6m"); strings.Contains(page, red) || strings.Contains(page, row) || strings.Contains(page, "has been away for") {
+		t.Errorf("of what nothing tries it says\n%s", page)
+	}
+	pgtest.Exec(t, b.Pool, "update holdfast.dependency set away = false")
+	if page := user.overview(">there</td>"); strings.Contains(page, red) || strings.Contains(user.get(200, "/waiting?consumer=billing"), ">there</td>") {
+		t.Errorf("of what is back it says\n%s", page)
+	}
+}
+
 // Every page says where it is, how old it is, and how much waits elsewhere.
 func TestConsole_APageSaysWhereItIsAndHowMuchWaits(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")

@@ -24,6 +24,7 @@ type consumerRow struct {
 	Partitions int
 	Held       int // of them
 	Paused     bool
+	Away       []string // what its handlers need and is away
 	Lag        []topicLag
 	Rate       string // of its positions, a second
 }
@@ -46,6 +47,7 @@ type overviewPage struct {
 	Troubled    int    // relays
 	Trouble     string // what the first of them says of the broker
 	Silent      int    // consumers without a node, though one should run
+	Away        int    // things that handlers need and that are away
 	InRelays    string
 	InConsumers string
 	NoEmpty     bool // no segment of the log is empty
@@ -251,6 +253,12 @@ func overviewOf(s state.State, lags bool) overviewPage {
 				row.add(positions[0])
 			}
 		}
+		for _, d := range s.Needed {
+			if d.Consumer == c.Consumer && d.Gone() {
+				row.Away = append(row.Away, d.Name)
+			}
+		}
+		p.Away += len(row.Away)
 		p.Rows = append(p.Rows, row)
 		p.Lag += row.LagSum()
 		p.LagKnown = p.LagKnown || len(row.Lag) > 0

@@ -10,7 +10,11 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/holdfast-go/holdfast/dlq"
+	"github.com/holdfast-go/holdfast/internal/plain"
+	"github.com/holdfast-go/holdfast/internal/state"
 	"github.com/holdfast-go/holdfast/waiting"
 )
 
@@ -38,6 +42,7 @@ type waitGroupsPage struct {
 	Sort   string
 	Groups []waiting.Group
 	Total  int
+	Away   []state.Dependency
 }
 
 // ByType says that a group is of one type.
@@ -58,8 +63,27 @@ func (c *Console) waitingGroups(v *visit) (answer, error) {
 	for _, g := range p.Groups {
 		p.Total += g.Events
 	}
+	if p.Away, err = c.away(v.Context(), p.Filter["consumer"]); err != nil {
+		return answer{}, err
+	}
 	p.Names, err = c.names(v.Context())
 	return answer{page: "waits", title: "Waiting events", every: 10, data: p}, err
+}
+
+// away lists what handlers of a consumer need that is away.
+func (c *Console) away(ctx context.Context, consumer string) (away []state.Dependency, err error) {
+	if consumer == "" {
+		return nil, nil
+	}
+	err = pgx.BeginTxFunc(ctx, plain.Of(c.pool), pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		if err := state.Settings(ctx, tx); err != nil {
+			return err
+		}
+		all, err := state.Reader{DB: tx, Schema: c.c.Schema}.Dependencies(ctx, state.MostRows)
+		away = slices.DeleteFunc(all, func(d state.Dependency) bool { return d.Consumer != consumer || !d.Away })
+		return err
+	})
+	return away, err
 }
 
 // waitOrders are how groups of waiting events can be sorted, the largest and the oldest first.
@@ -75,6 +99,7 @@ type waitingPage struct {
 	Names     names
 	Words     string
 	Events    []waiting.Event
+	Away      []state.Dependency
 	More      bool
 	Does      []string // what can be done with all that the filter selects
 	Redirects bool
@@ -106,6 +131,9 @@ func (c *Console) waitingList(v *visit) (answer, error) {
 	p.More = len(p.Events) == waitingPerPage
 	if len(p.Does) == 0 && len(p.Events) > 0 {
 		p.Instead = insteadOf(p.Filter, p.Events)
+	}
+	if p.Away, err = c.away(v.Context(), p.Filter["consumer"]); err != nil {
+		return answer{}, err
 	}
 	p.Names, err = c.names(v.Context())
 	return answer{page: "waiting", title: "Waiting events: " + p.Words, every: 10, data: p}, err
