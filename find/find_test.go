@@ -293,6 +293,34 @@ func TestFind_ParkedEventsSayWhatTheyWaitFor(t *testing.T) {
 	}
 }
 
+// Beside what is there, what another type needs, and what is away of another consumer.
+func TestFind_AnEventThatWaitsForADependencyNamesIt(t *testing.T) {
+	t.Parallel()
+	db := migrated.New(t)
+	pgtest.Exec(t, db.Pool, `insert into holdfast.consumer_type (consumer, type, node, seen_until, needs) values ('billing', 'placed', 'n', now() + interval '1 hour', '{bank,mail,stripe}'), ('billing', 'placed', 'm', now() + interval '1 hour', '{stripe}'),
+		('billing', 'other', 'n', now() + interval '1 hour', '{fax}'), ('crm', 'placed', 'n', now() + interval '1 hour', '{mail}')`)
+	pgtest.Exec(t, db.Pool, `insert into holdfast.dependency (consumer, name, away, since, error) values ('billing', 'stripe', true, '2026-11-30 13:00:00+01', E'no answer\nof any kind'), ('billing', 'bank', true, '2026-11-30 11:00:00Z', ''),
+		('billing', 'mail', false, now(), 'refused'), ('billing', 'fax', true, now(), 'busy'), ('crm', 'mail', true, now(), 'x')`)
+	pgtest.Exec(t, db.Pool, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, next_at, attempts, errors) values ('billing', 'orders', 'k', 1, 's', 'e', 'placed', now(), '', now(), 0, '{}'),
+		('billing', 'orders', 'k', 2, 's', 'later', 'placed', now(), '', 'infinity', 0, '{}')`)
+	s := wantSeen(t, db.Pool, find.Query{ID: "e"}, "stored dependency billing").Sightings[0]
+	const want = "bank, which is away since 2026-11-30T11:00:00Z, and for stripe, which is away since 2026-11-30T12:00:00Z; last error: no answer"
+	if s.Reason != want || !strings.HasSuffix(s.Says, ": it waits for "+want) {
+		t.Errorf("it is seen as %+v", s)
+	}
+	if s := wantSeen(t, db.Pool, find.Query{ID: "later"}, "stored behind-event billing").Sightings[0]; s.Reason != "" {
+		t.Errorf("what is behind it is seen as %+v", s)
+	}
+	pgtest.Exec(t, db.Pool, "update holdfast.dependency set away = false where name = 'bank'")
+	prefix := roletest.Make(t, db)
+	for _, who := range []string{"operator", "consumer"} {
+		as := db.PoolWith(t, func(c *pgxpool.Config) { c.ConnConfig.RuntimeParams["role"] = prefix + "_" + who })
+		if got, found := seen(t, as, find.Query{ID: "e"}); got[0] != "stored dependency billing" || !strings.HasPrefix(found.Sightings[0].Reason, "stripe, which is away since 2026-11-30T12:00:00Z; ") {
+			t.Errorf("a %s sees %q, %+v", who, got, found)
+		}
+	}
+}
+
 // One place that takes too long, or that is not for this role, hides none of the others.
 func TestFind_APlaceThatCannotBeSearchedIsNamed(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
