@@ -278,6 +278,16 @@ func TestNeeds_WhatBecomesOfADependency(t *testing.T) {
 	}
 }
 
+func TestNeeds_WhatATypeWaitsForIsAwayInItsConsumer(t *testing.T) {
+	t.Parallel()
+	types := []string{"charge", "refund"}
+	s := State{Needed: []Dependency{{Consumer: "a", Name: "bank", Away: true, Types: types}, {Consumer: "a", Name: "mail", Types: types}, {Consumer: "a", Name: "stripe", Away: true, Types: types, Next: -9000},
+		{Consumer: "a", Name: "fax", Away: true, Types: types[:1]}, {Consumer: "b", Name: "smtp", Away: true, Types: types}}}
+	if got := fmt.Sprint(s.AwayFor("a", "refund"), s.AwayFor("b", "charge"), s.AwayFor("c", "charge"), s.AwayFor("a", "other")); got != "[bank stripe] [smtp] [] []" {
+		t.Errorf("away are %s", got)
+	}
+}
+
 func TestNeeds_ARelayThatClaimsItsOwnLanesAgainIsNamed(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
