@@ -333,7 +333,7 @@ func TestConsole_WhatHandlersNeedAndIsAwayIsNamed(t *testing.T) {
 	user := b.browser(t)
 	pgtest.Exec(t, b.Pool, `insert into holdfast.consumer_type (consumer, type, node, seen_until, needs) select c, 'charge', 'n', now() + interval '2 minutes', '{stripe}' from unnest('{billing,crm}'::text[]) c`)
 	pgtest.Exec(t, b.Pool, `insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash, next_at) values ('billing', 'orders', 'k', 1, 's', 'e1', 'charge', now(), '', now())`)
-	pgtest.Exec(t, b.Pool, `insert into holdfast.dependency (consumer, name, away, since, until, error) values ('billing', 'stripe', true, now() - interval '2 minutes', now() + interval '1 minute', E'no <answer>\nsecret')`)
+	pgtest.Exec(t, b.Pool, `insert into holdfast.dependency (consumer, name, away, since, until, error) values ('billing', 'stripe', true, now() - interval '2 minutes', now() + interval '10 minutes', E'no <answer>\nsecret')`)
 	const red, flow, row = `<li class="bad"><h2>Consumers</h2>`, "<b>1</b> dependency is away", `<span class="small more">stripe is away</span>`
 	page := user.overview("Dependencies</h2>")
 	wantIn(t, page, red, flow, row, ">away; the next try is in ", ">no &lt;answer&gt;<", "Nothing needs a person.", `/waiting/list?consumer=billing&amp;why=dependency">1</a>`)
