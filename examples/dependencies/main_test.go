@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/holdfast-go/holdfast/examples/internal/exampletest"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
+	"github.com/holdfast-go/holdfast/retry"
+)
+
+func TestMain(m *testing.M) { exampletest.Main(m, main) }
+
+// telling is the story as a config has it.
+func telling(c config) exampletest.Story {
+	return func(ctx context.Context, out io.Writer) error { return run(ctx, out, c) }
+}
+
+func TestDependencies_WithoutAnyServerTheStoryIsToldToItsEnd(t *testing.T) {
+	skip.InShort(t, "it takes 15 s beside the others")
+	t.Parallel()
+	exampletest.ToItsEnd(t, telling(config{}), len(promises)+1,
+		"the provider answered 503", "connection refused", "Client.Timeout exceeded", "order 7 is charged")
+}
+
+func TestDependencies_AServerThatIsNamedIsUsedAndLeftAsItWas(t *testing.T) {
+	skip.InShort(t, "it takes 15 s beside the others")
+	t.Parallel()
+	db := pgtest.New(t)
+	exampletest.OnNamedServer(t, db, "dependencies", telling(config{DatabaseURL: db.DSN}))
+}
+
+func TestDependencies_AHandlerThatDoesNotSaySoBreaksThePromises(t *testing.T) {
+	skip.InShort(t, "it takes 15 s beside the others")
+	t.Parallel()
+	exampletest.Breaks(t, telling(config{DatabaseURL: pgtest.New(t).DSN, careless: true}),
+		"nothing is a dead letter", "no event has spent an attempt on the outage", "each order is paid once")
+}
+
+func TestDependencies_TheCommandExitsWithStatusOneWithoutItsServer(t *testing.T) {
+	t.Parallel()
+	exampletest.WithoutServer(t, "dependencies")
+}
+
+// Which answers say that the provider is away, and which that the request is refused.
+func TestDependencies_AnAnswerSaysWhatIsToBlame(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		status int
+		after  string
+		away   bool
+		wait   time.Duration
+	}{
+		"charged":           {201, "", false, 0},
+		"busy":              {503, "2", true, 2 * time.Second},
+		"too many requests": {429, time.Now().Add(time.Hour).UTC().Format(http.TimeFormat), true, time.Hour},
+		"an odd header":     {503, "soon", true, 0},
+		"a bug of theirs":   {500, "", true, 0},
+		"wrong credentials": {401, "", true, 0},
+		"a refused card":    {402, "2", false, 0},
+	} {
+		err := answer(&http.Response{StatusCode: c.status, Status: http.StatusText(c.status), Header: http.Header{"Retry-After": {c.after}}})
+		if (err == nil) != (c.status < 300) || retry.Retryable(err) != c.away {
+			t.Errorf("%s: %v, which is worth another try: %t", name, err, retry.Retryable(err))
+		}
+		if wait, _ := retry.AfterOf(err); wait < c.wait-2*time.Second || wait > c.wait {
+			t.Errorf("%s: it asks to wait for %s, want %s", name, wait, c.wait)
+		}
+	}
+}
