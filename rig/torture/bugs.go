@@ -39,6 +39,7 @@ const (
 	bugForget    = "forget"     // somebody undoes what relays save of their cursors
 	bugStuck     = "stuck"      // the publisher never has an answer for one key
 	bugBarrier   = "barrier"    // the publisher sends nothing while a call is unanswered
+	bugBlame     = "blame"      // handlers return the errors of the provider as they are
 	bugHasty     = "hasty"      // a consumer gives up an event at its first failure
 	bugHurry     = "hurry"      // the producer writes events for now which it was told to write for later
 	bugFalseOK   = "false-ok"   // the producer calls a transaction committed that it has rolled back

@@ -82,6 +82,7 @@ func outlasting(wait time.Duration) [2]time.Duration {
 func catalogue() (all []fault) {
 	all = append(append(processFaults(), linkFaults()...), partitionFaults()...)
 	all = append(all, handlerFaults()...)
+	all = append(all, providerFaults()...)
 	all = append(all, personFaults()...)
 	own := len(all)
 	for _, some := range [][]fault{postgresFaults(), kafkaFaults(), brokerFaults(), platformFaults(), restoreFaults()} {

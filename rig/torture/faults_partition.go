@@ -163,9 +163,10 @@ func p99(of []time.Duration) time.Duration {
 	return sorted[len(sorted)*99/100]
 }
 
-// judgeApart adds what apart says to the report.
+// judgeApart adds what apart and meanwhile say to the report.
 func (r *run) judgeApart(known oracle.Run) {
 	lines, problems := apart(r.trials, known)
-	r.report.apart = strings.Join(lines, "\n")
+	more, wrong := meanwhile(r.absences, known)
+	r.report.apart, problems = strings.Join(append(lines, more...), "\n"), append(problems, wrong...)
 	r.report.troubles = append(r.report.troubles, problems...)
 }

@@ -198,6 +198,7 @@ var clockSteps = []string{
 	"update holdfast.stored set next_at = next_at + $1::text::interval * $2::text::int where isfinite(next_at)",
 	"update holdfast.stored set lease_until = lease_until + $1::text::interval * $2::text::int where isfinite(lease_until)",
 	"update holdfast.consumer_type set seen_until = seen_until + $1::text::interval * $2::text::int",
+	"update holdfast.dependency set until = until + $1::text::interval * $2::text::int",
 	"update holdfast.retention set next_at = next_at + $1::text::interval * $2::text::int where isfinite(next_at)",
 	"update holdfast.scheduled set due_at = due_at + $1::text::interval * $2::text::int",
 }

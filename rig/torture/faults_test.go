@@ -89,7 +89,7 @@ func TestFaults_AStepOfTheClockMovesEveryTimeThatIsComparedWithIt(t *testing.T) 
 	}
 	rows, err := pool.Query(t.Context(), `select table_name || '.' || column_name from information_schema.columns
 		join information_schema.tables using (table_schema, table_name)
-		where table_schema = 'holdfast' and table_type = 'BASE TABLE' and column_name in ('lease_until', 'seen_until', 'next_at', 'due_at')
+		where table_schema = 'holdfast' and table_type = 'BASE TABLE' and column_name in ('lease_until', 'seen_until', 'next_at', 'due_at', 'until')
 		and table_name not like 'idempotency%' and data_type like 'timestamp%'`) // no part has a guard
 	if err != nil {
 		t.Fatal(err)

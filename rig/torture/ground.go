@@ -38,6 +38,8 @@ type ground struct {
 	// kafkaproxies are in front of the relays' link to Kafka: one partition misbehaves there.
 	kafkaproxies partitionProxies
 	trials       []trial
+	provider     *provider // what some handlers need
+	absences     []absence
 	admin        *pgxpool.Pool // of the run itself, straight to the primary
 	topics       []string
 	late         string
@@ -77,6 +79,10 @@ func newGround(ctx context.Context, dir string, o Options, late bool) (g *ground
 		return g, err
 	}
 	g.stops = append(g.stops, func() { g.primary.Stop() })
+	if g.provider, err = startProvider(); err != nil {
+		return g, err
+	}
+	g.stops = append(g.stops, g.provider.stop)
 	if err := g.startKafka(ctx, o); err != nil {
 		return g, err
 	}

@@ -44,6 +44,7 @@ type part struct {
 	Topics  []string
 	Late    string // a topic that is not there all the time
 
+	Provider string // the URL of what some handlers need
 	Misspelt string // a topic that never exists: a person redirects what waits for it to the first of Topics
 	Seed     uint64 // of this process: another one after each start
 	Rate     int    // transactions a second of a producer

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"hash/fnv"
@@ -96,6 +97,7 @@ func (p part) consume(ctx context.Context, pool *pgxpool.Pool, rec *history.Reco
 	for _, eventType := range []string{typeChanged, typeShaky, typePoison} {
 		in.Handle(eventType, n.handle)
 	}
+	in.Handle(typePaid, n.handle, inbox.Needs(providerName))
 	in.HandleBatch(typeMoved, n.handleAll)
 	dialer := net.Dialer{Timeout: 3 * time.Second}
 	group, err := kafkago.NewGroup(kafkago.Connection{
@@ -137,6 +139,10 @@ func (n *node) handle(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
 		return err
 	}
 	switch e.Type {
+	case typePaid:
+		if err := n.pay(ctx, e); err != nil {
+			return cmp.Or(n.withBug(bugBlame, func() error { return err }), inbox.Unavailable(providerName, err))
+		}
 	case typePoison:
 		return errors.New("no handler can bear this")
 	case typeShaky:

@@ -170,6 +170,13 @@ func topicOf(k int, topics []string, late string) string {
 	return topics[k%len(topics)]
 }
 
+// pays says whether events of a key may be of typePaid. Those of other keys do not wait for the provider.
+func pays(key string) bool {
+	var k int
+	_, err := fmt.Sscanf(key, "k%d", &k)
+	return err == nil && k%8 == 5
+}
+
 // misspelled is how many keys have events for the misspelt topic only. Nothing else is written of them, because a redirect does not
 // keep the order with what was written to the other topic.
 const misspelled = 6
@@ -228,6 +235,7 @@ const (
 	typeChanged = "changed"
 	typeMoved   = "moved"  // handled in batches
 	typePoison  = "poison" // no handler can bear it: it becomes a letter
+	typePaid    = "paid"   // needs the provider
 	typeShaky   = "shaky"  // fails at its first tries in every process: where nodes are killed it may be tried too often
 )
 
@@ -247,6 +255,8 @@ func (p *producer) event(rng *rand.Rand, topic, key string) holdfast.Event {
 		e.Type = typeShaky
 	case n%4 == 0:
 		e.Type = typeMoved
+	case pays(key) && n%2 == 1:
+		e.Type = typePaid
 	}
 	size := 50 + rng.IntN(500)
 	if rng.IntN(50) == 0 {

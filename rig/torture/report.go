@@ -26,7 +26,7 @@ type Report struct {
 	troubles   []string          // parts that did not stop as they should, and oracles that saw nothing
 	seen       oracle.Seen
 	machine    machine
-	apart      string   // what other partitions noticed while one was in trouble
+	apart      string   // what other partitions noticed while one was in trouble, and others while the provider was away
 	decided    string   // what a person did
 	revived    []string // how PgBouncer ended each time it did by itself
 	judged     bool     // there is a Verdict

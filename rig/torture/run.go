@@ -235,6 +235,7 @@ func (r *run) run(ctx context.Context) (err error) {
 			Topics:   r.topics,
 			Late:     r.late,
 			Misspelt: r.misspelt,
+			Provider: r.provider.url,
 			Rate:     r.Rate,
 			Bug:      r.bug,
 		},
