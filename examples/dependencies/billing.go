@@ -81,7 +81,7 @@ func (b *billing) call(ctx context.Context, e holdfast.Event) error {
 	req.Header.Set("Idempotency-Key", e.Source+"/"+e.ID)
 	res, err := b.http.Do(req)
 	if err != nil {
-		return err // no answer: refused, reset, or too late
+		return retry.After(err, 0) // no answer, whatever the reason: worth another try
 	}
 	defer res.Body.Close()
 	return answer(res)

@@ -3,10 +3,13 @@ package main
 import (
 	"context"
 	"io"
+	"log"
 	"net/http"
+	"net/http/httptest"
 	"testing"
 	"time"
 
+	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/examples/internal/exampletest"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
@@ -44,6 +47,23 @@ func TestDependencies_AHandlerThatDoesNotSaySoBreaksThePromises(t *testing.T) {
 func TestDependencies_TheCommandExitsWithStatusOneWithoutItsServer(t *testing.T) {
 	t.Parallel()
 	exampletest.WithoutServer(t, "dependencies")
+}
+
+// No event is to blame for a call without an answer: not even where the class of its error is not worth another try.
+func TestDependencies_ACallWithoutAnAnswerIsWorthAnotherTry(t *testing.T) {
+	t.Parallel()
+	expired := httptest.NewUnstartedServer(http.NotFoundHandler()) // Nobody trusts its certificate.
+	expired.Config.ErrorLog = log.New(io.Discard, "", 0)
+	expired.StartTLS()
+	defer expired.Close()
+	gone := httptest.NewServer(http.NotFoundHandler())
+	gone.Close()
+	for _, url := range []string{expired.URL, gone.URL} {
+		b := &billing{payments: url, http: &http.Client{Timeout: time.Minute}}
+		if err := b.call(t.Context(), holdfast.Event{ID: "1"}); !retry.Retryable(err) {
+			t.Errorf("%v is not worth another try", err)
+		}
+	}
 }
 
 // Which answers say that the provider is away, and which that the request is refused.
