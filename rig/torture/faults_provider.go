@@ -111,6 +111,9 @@ func killTry(ctx context.Context, s *stage) (func(context.Context) error, error)
 	return heal, nil
 }
 
+// mayTry is how many tries there may be in a time: the first comes after half a second, and later ones after longer.
+func mayTry(in time.Duration) int { return 2 + int(2*in.Seconds()) }
+
 // others is how long events of other keys may take in an absence at most, if they took no longer before it.
 const others = 2 * time.Second
 
@@ -146,6 +149,9 @@ func meanwhile(absences []absence, known oracle.Run) (lines, problems []string) 
 		line := fmt.Sprintf("%s (%s): %d calls found it away, %d of them once all nodes knew, %d at once", a.fault, a.how, a.calls, a.tries, a.most)
 		for _, text := range a.blamed {
 			problems = append(problems, fmt.Sprintf("%s: an event has spent an attempt: %s", a.fault, text))
+		}
+		if a.tries > mayTry(a.during[1].Sub(a.during[0])-knownAfter) {
+			problems = append(problems, "it is tried too often: "+line)
 		}
 		if len(calm) < 50 || len(during) < 50 {
 			lines = append(lines, fmt.Sprintf("%s; %d events of other keys before it and %d during it are too few to compare", line, len(calm), len(during)))

@@ -24,6 +24,7 @@ func TestFaultsProvider_OtherKeysAreComparedWithTheCalmBefore(t *testing.T) {
 		pulse   time.Duration
 		events  int
 		most    int
+		tries   int
 		blamed  []string
 		problem string
 		says    string
@@ -32,6 +33,8 @@ func TestFaultsProvider_OtherKeysAreComparedWithTheCalmBefore(t *testing.T) {
 		"the others wait":            {fault: "provider-away", others: 3 * time.Second, events: 100, most: 1, problem: "delays others"},
 		"they wait for a session":    {fault: "provider-away-kill-try", others: 3 * time.Second, events: 100, most: 1, says: "p99 3s"},
 		"two try it at once":         {fault: "provider-away", others: 30 * time.Millisecond, events: 100, most: 2, problem: "more than one event"},
+		"as many tries as may be":    {fault: "provider-away", others: 30 * time.Millisecond, events: 100, most: 1, tries: 10},
+		"too many tries":             {fault: "provider-away", pulse: time.Second, events: 100, most: 1, tries: 11, problem: "too often"},
 		"a machine that stands":      {fault: "provider-away", others: 3 * time.Second, pulse: time.Second, events: 100, most: 2, says: "not judged"},
 		"too few to compare":         {fault: "provider-away", others: 3 * time.Second, events: 20, most: 1, says: "too few"},
 		"an attempt is always wrong": {fault: "provider-away", events: 20, most: 1, blamed: []string{"1: 3 attempts"}, problem: "1: 3 attempts"},
@@ -59,6 +62,7 @@ func TestFaultsProvider_OtherKeysAreComparedWithTheCalmBefore(t *testing.T) {
 			during: [2]time.Time{at(4), at(12)},
 			pulse:  c.pulse,
 			most:   c.most,
+			tries:  c.tries,
 			blamed: c.blamed,
 		}}, known)
 		if (len(problems) > 0) != (c.problem != "") || !strings.Contains(strings.Join(problems, " "), c.problem) || !strings.Contains(strings.Join(lines, " "), c.says) {
