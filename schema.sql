@@ -310,7 +310,7 @@ create table holdfast.stored (
     partition  integer,
     "offset"   bigint,
     attempts   integer not null default 0,
-    losses     integer not null default 0,                 -- tries in a row that cost no attempt: connections that were lost; below zero, full disks
+    losses     integer not null default 0,                 -- tries in a row that cost no attempt: connections that were lost; below zero, full disks; above 100, something away
     next_at    timestamptz not null default now(),
     errors     text[] not null default '{}',
     first_at   timestamptz not null default now(),         -- when it was stored; for a head, since when its key waits

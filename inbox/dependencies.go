@@ -28,17 +28,29 @@ import (
 // its registration Needs. The event is stored and spends no attempt, and all handlers that need the dependency pause until it is back.
 // See Needs. It returns nil for nil.
 //
-// An error that says that the request is at fault stays what it is: one that retry.Retryable says is not worth another try, such as a
-// refused card. So a handler may put all errors of a call into it, if retry.Classify knows them. A time that the
-// dependency asks for with retry.After (a Retry-After) is kept, up to an hour. errors.Is and errors.As find err.
+// An error that says that the request is at fault stays what it is, such as a refused card: one that is marked by retry.Permanent, or that
+// retry.Classify calls Validation, Conflict or Duplicate. So a handler may put all errors of a call into it, if retry.Classify knows
+// them. A time that the dependency asks for with retry.After (a Retry-After) is kept, up to an hour. errors.Is and errors.As find err.
 //
 // An event is believed once. If it says so again although others of its kind were handled meanwhile, it waits alone, for up to 30 seconds
 // each time, and its fifth time in a row spends an attempt.
 func Unavailable(name string, err error) error {
-	if err == nil || !retry.Retryable(err) {
+	if err == nil || ofTheRequest(err) {
 		return err
 	}
 	return &failure.UnavailableError{Name: name, Err: err}
+}
+
+// ofTheRequest reports that an error says that the request is at fault, and not who answers it.
+func ofTheRequest(err error) bool {
+	if retry.IsPermanent(err) {
+		return true
+	}
+	if _, asked := retry.AfterOf(err); asked {
+		return false
+	}
+	class := retry.Classify(err)
+	return class == retry.Validation || class == retry.Conflict || class == retry.Duplicate
 }
 
 // Needs says what the handler needs beyond Postgres, for example the service of a payment provider. Each name has 1 to 100 letters, digits,
@@ -97,10 +109,14 @@ type finding struct {
 	asked time.Duration // how long the dependency wants to be left alone
 }
 
-// findingOf is what the handler of an event has said.
-func (dp *dependencies) findingOf(said *failure.UnavailableError, e holdfast.Event) *finding {
-	asked, _ := retry.AfterOf(said.Err)
-	return &finding{why: cmp.Or(dp.cause(said.Err, e), failure.ClassOf(said.Err)), asked: asked}
+// findingOf is what the handler of an event has said by err, and of what. ok is false if it said nothing of the kind.
+func (dp *dependencies) findingOf(err error, e holdfast.Event) (name string, f *finding, ok bool) {
+	var said *failure.UnavailableError
+	if !errors.As(err, &said) {
+		return "", nil, false
+	}
+	asked, _ := retry.AfterOf(err)
+	return said.Name, &finding{why: cmp.Or(dp.cause(said.Err, e), failure.ClassOf(said.Err)), asked: asked}, true
 }
 
 func newDependencies(env *env, runner *runner) *dependencies {
@@ -201,8 +217,11 @@ func (dp *dependencies) found(ctx context.Context, name string, said *finding, b
 
 // blamed takes in a failure if it says that a dependency is away. alone is as in failure.History. An event is believed once: see Unavailable.
 func (dp *dependencies) blamed(ctx context.Context, f *failure.Error, e holdfast.Event, h failure.History) (alone bool) {
-	var said *failure.UnavailableError
-	return f.Fault == failure.FaultUnavailable && errors.As(f.Err, &said) && dp.found(ctx, said.Name, dp.findingOf(said, e), h.Losses == 0)
+	if f.Fault != failure.FaultUnavailable {
+		return false
+	}
+	name, said, ok := dp.findingOf(f.Err, e)
+	return ok && dp.found(ctx, name, said, h.Doubts == 0)
 }
 
 // tell tells the database what this node has found, in the background: the handler's worker goes on. The caller holds the mutex.
@@ -363,13 +382,13 @@ func (dp *dependencies) tried(ctx context.Context, names []string, s *claimed) {
 	}
 	back := func(s dependency.State, now time.Time) dependency.State { return s.Back(now) }
 	untold := func(s dependency.State, now time.Time) dependency.State { return s.Untold(now) }
+	name, said, found := dp.findingOf(s.unavailable, s.e)
 	switch {
 	case s.handled:
 		settle(names, "", back)
-	case s.unavailable != nil && slices.Contains(names, s.unavailable.Name): // else what it found away is told by found
-		said := dp.findingOf(s.unavailable, s.e)
-		settle([]string{s.unavailable.Name}, said.why, func(s dependency.State, now time.Time) dependency.State { return s.Tried(now, said.asked, dp.random()) })
-		settle(slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == s.unavailable.Name }), "", untold)
+	case found && slices.Contains(names, name): // else what it found away is told by found
+		settle([]string{name}, said.why, func(s dependency.State, now time.Time) dependency.State { return s.Tried(now, said.asked, dp.random()) })
+		settle(slices.DeleteFunc(slices.Clone(names), func(n string) bool { return n == name }), "", untold)
 	default:
 		settle(names, "", untold)
 	}

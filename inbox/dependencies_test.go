@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -253,6 +254,8 @@ func TestDependencies_WhatTheRequestIsToBlameForIsAFailure(t *testing.T) {
 		"nothing":                {Unavailable("stripe", nil), Handled, ""},
 		"an unknown error":       {Unavailable("stripe", errors.New("maintenance")), Stored, ""},
 		"a time-out":             {fmt.Errorf("charge: %w", Unavailable("stripe", context.DeadlineExceeded)), Stored, ""},
+		"a certificate":          {Unavailable("stripe", &tls.CertificateVerificationError{Err: errors.New("expired")}), Stored, ""},
+		"given up all the same":  {retry.Permanent(Unavailable("stripe", io.EOF)), Dead, "stripe is away"},
 		"what nobody registered": {Unavailable("smtp", io.EOF), Retrying, `add inbox.Needs("smtp")`},
 	} {
 		in := b.inbox(func(c *Config) { c.Consumer = "consumer " + strings.ReplaceAll(name, "'", "") })
@@ -298,7 +301,7 @@ func TestDependencies_AnEventThatAloneSaysSoIsNotBelieved(t *testing.T) {
 	wait.Until(t, "the other event showed that it is there", func() bool { return b.effects("1") == 1 })
 	b.knowsAway(in, "order.placed", false)
 	wait.Until(t, "it has said so again", func() bool {
-		return b.count("select count(*) from holdfast.stored where event_id = 'liar' and losses >= 2") == 1
+		return b.count("select count(*) from holdfast.stored where event_id = 'liar' and losses >= 102") == 1
 	})
 	for i := range 20 {
 		b.receive(in, event(fmt.Sprint("other ", i), ""), Handled)
@@ -373,6 +376,25 @@ func TestDependencies_WhatWaitsSaysWhy(t *testing.T) {
 	}
 	if got := strings.Join(whys, ", "); got != "1 dependency, 2 behind-event" {
 		t.Errorf("they wait for: %s", got)
+	}
+}
+
+// What the dependency asks for is kept, wherever the handler says so.
+func TestDependencies_ItIsLeftAloneForAsLongAsItAsks(t *testing.T) {
+	for name, err := range map[string]error{
+		"inside":  Unavailable("stripe", retry.After(io.EOF, 5*time.Minute)),
+		"outside": retry.After(Unavailable("stripe", io.EOF), 5*time.Minute),
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t)
+			in := b.inbox()
+			in.Handle("order.placed", func(context.Context, pgx.Tx, holdfast.Event) error { return err }, Needs("stripe"))
+			b.receive(in, event("1", ""), Stored)
+			b.awayInDatabase()
+			if n := b.count("select count(*) from holdfast.dependency where until > now() + interval '4 minutes'"); n != 1 {
+				t.Error("it is tried earlier")
+			}
+		})
 	}
 }
 

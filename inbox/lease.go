@@ -33,8 +33,8 @@ type claimed struct {
 	alone     bool      // it has the turn of suspects
 
 	// How its handler ended, for what it has tried (trial.go).
-	handled     bool                      // it committed
-	unavailable *failure.UnavailableError // it found something away
+	handled     bool  // it committed
+	unavailable error // it found something away: failure.FaultUnavailable
 }
 
 // kafkaPartition is where the event came from, -1 if not from Kafka.

@@ -148,8 +148,7 @@ func (bl *backlog) workOne(ctx context.Context, s *claimed, fresh, goOn bool) (n
 			bl.waitsFor(cause, bl.attrs(s.e)...)
 			s.losses = h.Row()
 		case v.Failure.Fault == failure.FaultUnavailable:
-			errors.As(cause, &s.unavailable)
-			s.losses = h.Row()
+			s.unavailable, s.losses = cause, h.Row()
 		case v.Do == failure.ActAgain && s.late(*bl.of(s.e.Type)): // Another attempt could outlast the lease, and would count without an error.
 			v = h.Elsewhere(bl.of(s.e.Type).Retry, v.Failure, bl.random())
 		}

@@ -4,10 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"fmt"
 	"log/slog"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -81,41 +79,10 @@ func (b *billing) call(ctx context.Context, e holdfast.Event) error {
 	req.Header.Set("Idempotency-Key", e.Source+"/"+e.ID)
 	res, err := b.http.Do(req)
 	if err != nil {
-		return retry.After(err, 0) // no answer, whatever the reason: worth another try
+		return err // no answer: refused, reset, too late, a certificate that has expired
 	}
 	defer res.Body.Close()
-	return answer(res)
-}
-
-// end snippet
-
-// snippet: answer
-// answer is the error that an answer of the provider stands for, or nil.
-func answer(res *http.Response) error {
-	if res.StatusCode < 300 {
-		return nil
-	}
-	err := fmt.Errorf("the provider answered %s", res.Status)
-	switch {
-	case res.StatusCode >= 500, res.StatusCode == http.StatusTooManyRequests:
-		if wait, ok := retryAfter(res.Header.Get("Retry-After"), time.Now()); ok {
-			return retry.After(err, wait) // nobody tries it before that
-		}
-		return err
-	case res.StatusCode == http.StatusUnauthorized, res.StatusCode == http.StatusForbidden:
-		return err // our credentials are wrong, and no event is to blame
-	default:
-		return retry.Permanent(err) // this request is refused, so the event becomes a dead letter
-	}
-}
-
-// retryAfter reads both forms of Retry-After: seconds, or a date.
-func retryAfter(value string, now time.Time) (wait time.Duration, ok bool) {
-	if seconds, err := strconv.Atoi(value); err == nil {
-		return time.Duration(seconds) * time.Second, true
-	}
-	at, err := http.ParseTime(value)
-	return at.Sub(now), err == nil
+	return retry.ErrorOf(res) // a 503 with its Retry-After; a 402 is about this card
 }
 
 // end snippet

@@ -11,6 +11,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/examples/internal/exampletest"
+	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
 	"github.com/holdfast-go/holdfast/retry"
@@ -27,7 +28,7 @@ func TestDependencies_WithoutAnyServerTheStoryIsToldToItsEnd(t *testing.T) {
 	skip.InShort(t, "it takes 15 s beside the others")
 	t.Parallel()
 	exampletest.ToItsEnd(t, telling(config{}), len(promises)+1,
-		"the provider answered 503", "connection refused", "Client.Timeout exceeded", "order 7 is charged")
+		"server answered 503", "connection refused", "Client.Timeout exceeded", "order 7 is charged")
 }
 
 func TestDependencies_AServerThatIsNamedIsUsedAndLeftAsItWas(t *testing.T) {
@@ -49,8 +50,11 @@ func TestDependencies_TheCommandExitsWithStatusOneWithoutItsServer(t *testing.T)
 	exampletest.WithoutServer(t, "dependencies")
 }
 
-// No event is to blame for a call without an answer: not even where the class of its error is not worth another try.
-func TestDependencies_ACallWithoutAnAnswerIsWorthAnotherTry(t *testing.T) {
+// saysAway reports that the handler says of an error that the provider is away.
+func saysAway(err error) bool { return err != nil && inbox.Unavailable("payments", err) != err }
+
+// No event is to blame for a call without an answer.
+func TestDependencies_ACallWithoutAnAnswerBlamesNoEvent(t *testing.T) {
 	t.Parallel()
 	expired := httptest.NewUnstartedServer(http.NotFoundHandler()) // Nobody trusts its certificate.
 	expired.Config.ErrorLog = log.New(io.Discard, "", 0)
@@ -60,8 +64,8 @@ func TestDependencies_ACallWithoutAnAnswerIsWorthAnotherTry(t *testing.T) {
 	gone.Close()
 	for _, url := range []string{expired.URL, gone.URL} {
 		b := &billing{payments: url, http: &http.Client{Timeout: time.Minute}}
-		if err := b.call(t.Context(), holdfast.Event{ID: "1"}); !retry.Retryable(err) {
-			t.Errorf("%v is not worth another try", err)
+		if err := b.call(t.Context(), holdfast.Event{ID: "1"}); !saysAway(err) {
+			t.Errorf("%v is the event's fault", err)
 		}
 	}
 }
@@ -83,9 +87,15 @@ func TestDependencies_AnAnswerSaysWhatIsToBlame(t *testing.T) {
 		"wrong credentials": {401, "", true, 0},
 		"a refused card":    {402, "2", false, 0},
 	} {
-		err := answer(&http.Response{StatusCode: c.status, Status: http.StatusText(c.status), Header: http.Header{"Retry-After": {c.after}}})
-		if (err == nil) != (c.status < 300) || retry.Retryable(err) != c.away {
-			t.Errorf("%s: %v, which is worth another try: %t", name, err, retry.Retryable(err))
+		provider := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Retry-After", c.after)
+			w.WriteHeader(c.status)
+		}))
+		b := &billing{payments: provider.URL, http: provider.Client()}
+		err := b.call(t.Context(), holdfast.Event{ID: "1"})
+		provider.Close()
+		if (err == nil) != (c.status < 300) || saysAway(err) != c.away {
+			t.Errorf("%s: %v, which says that the provider is away: %t", name, err, saysAway(err))
 		}
 		if wait, _ := retry.AfterOf(err); wait < c.wait-2*time.Second || wait > c.wait {
 			t.Errorf("%s: it asks to wait for %s, want %s", name, wait, c.wait)

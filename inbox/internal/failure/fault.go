@@ -121,7 +121,7 @@ func saysUnable(err error) bool {
 // saysUnavailable reports that a handler has said that something it needs is away.
 func saysUnavailable(err error) bool {
 	var said *UnavailableError
-	return errors.As(err, &said)
+	return errors.As(err, &said) && !retry.IsPermanent(err)
 }
 
 // UnavailableError is what a handler returns when something that it needs is away: inbox.Unavailable.

@@ -37,9 +37,10 @@ type History struct {
 	Attempts  int           // attempts spent, with the present one
 	Contended int           // attempts in a row that were contended and spent nothing
 	Waits     int           // attempts in a row that failed because of the database
-	Losses    int           // tries in a row that lost their connection (FaultLost), whose COMMIT was not answered, or that were Alone
+	Losses    int           // tries in a row that lost their connection (FaultLost), or whose COMMIT was not answered
+	Unable    int           // tries in a row that met a server without a disk to write on (FaultUnable)
+	Doubts    int           // tries in a row that were Alone; 1 if it only tried what others had found away. At most one of the three is not 0
 	Alone     bool          // of FaultUnavailable: nothing was known of the outage before this event said so
-	Unable    int           // tries in a row that met a server without a disk to write on (FaultUnable). One of the two is 0
 	Quick     int           // immediate retries that are left
 	Age       time.Duration // since the first failure, outages included: by this process's clock, and of a stored event by the database's
 	First     time.Time     // of the first failure; zero before it, and for a stored event, whose age the database knows
@@ -113,18 +114,19 @@ func (h History) After(p retry.Policy, f Error, now time.Time, random float64) (
 	case FaultDatabase:
 		h.Waits++
 	case FaultUnable:
-		h.Unable, h.Losses = h.Unable+1, 0
+		h.Unable, h.Losses, h.Doubts = h.Unable+1, 0, 0
 	case FaultUnknown:
-		h.Waits, h.Losses, h.Unable = h.Waits+1, h.Losses+1, 0
+		h.Waits, h.Losses, h.Unable, h.Doubts = h.Waits+1, h.Losses+1, 0, 0
 	case FaultLost:
-		h.Losses, h.Unable = h.Losses+1, 0
+		h.Losses, h.Unable, h.Doubts = h.Losses+1, 0, 0
 	case FaultUnavailable:
 		switch {
 		case h.Alone:
-			h.Losses, h.Unable = h.Losses+1, 0
-		case h.Stored: // It has tried it. Once is kept, so that it is not believed if others find that it is back.
-			h.Losses, h.Unable = max(h.Losses, 1), 0
+			h.Doubts++
+		case h.Stored: // It has tried it. So it is not believed if others then find that it is back.
+			h.Doubts = max(h.Doubts, 1)
 		}
+		h.Losses, h.Unable = 0, 0
 	}
 	if h.Stored && f.Fault.Outage() {
 		// Do not wait here: the lease could end while the database is away. Back into the queue, and spend nothing.
@@ -139,16 +141,27 @@ func (h History) After(p retry.Policy, f Error, now time.Time, random float64) (
 
 // spent is the history after an attempt was spent.
 func (h History) spent() History {
-	h.Attempts, h.Contended, h.Waits, h.Losses, h.Unable = h.Attempts+1, 0, 0, 0, 0
+	h.Attempts, h.Contended, h.Waits, h.Losses, h.Unable, h.Doubts = h.Attempts+1, 0, 0, 0, 0, 0
 	return h
 }
 
-// Row is what the row of a stored event keeps of its tries in a row that spent no attempt: Losses, or Unable below zero.
-func (h History) Row() int { return h.Losses - h.Unable }
+// doubted is added to Doubts in a row, where Losses are less (MaxLosses).
+const doubted = 100
+
+// Row is what the row of a stored event keeps of its tries in a row that spent no attempt: Losses, Unable below zero, or Doubts from doubted on.
+func (h History) Row() int {
+	if h.Doubts > 0 {
+		return doubted + h.Doubts
+	}
+	return h.Losses - h.Unable
+}
 
 // FromRow is h with what Row has kept.
 func (h History) FromRow(row int) History {
-	h.Losses, h.Unable = max(row, 0), max(-row, 0)
+	h.Losses, h.Unable, h.Doubts = max(row, 0), max(-row, 0), 0
+	if row > doubted {
+		h.Losses, h.Doubts = 0, row-doubted
+	}
 	return h
 }
 
@@ -166,8 +179,8 @@ func (h History) Elsewhere(p retry.Policy, f Error, random float64) Verdict {
 //
 // An event that alone says that something is away, while others are handled, spends an attempt in the end, too. One that is not alone does not.
 func amounts(h History, f Fault, err error) (Fault, error) {
-	if f == FaultUnavailable && h.Alone && h.Losses+1 >= MaxLosses {
-		return FaultEvent, fmt.Errorf("%d times in a row this event said that something was away, and then others that need it were handled; the last error: %w", h.Losses+1, err)
+	if f == FaultUnavailable && h.Alone && h.Doubts+1 >= MaxLosses {
+		return FaultEvent, fmt.Errorf("%d times in a row this event said that something was away, and then others that need it were handled; the last error: %w", h.Doubts+1, err)
 	}
 	if f != FaultLost && f != FaultUnknown {
 		return f, err
@@ -225,8 +238,8 @@ func decide(p retry.Policy, h History, f Fault, err error, random float64) Verdi
 		return v
 	case FaultUnavailable:
 		v := Verdict{Do: ActStore, Free: true}
-		if h.Alone && h.Losses > 0 { // It is not believed: others go on, and it waits alone.
-			v.Delay = loop.Spread(aloneBase, aloneCap, h.Losses, random)
+		if h.Alone && h.Doubts > 0 { // It is not believed: others go on, and it waits alone.
+			v.Delay = loop.Spread(aloneBase, aloneCap, h.Doubts, random)
 		}
 		return v
 	case FaultFull:

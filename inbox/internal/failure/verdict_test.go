@@ -214,24 +214,28 @@ func TestVerdict_AnAbsentDependencyIsNotTheEventsFault(t *testing.T) {
 	for name, row := range map[string]struct {
 		h      History
 		want   Verdict
-		losses int
+		doubts int
 	}{
 		"a fresh event":                     {History{Alone: true, Quick: 3}, Verdict{Do: ActStore, Free: true}, 1},
 		"a fresh one among others":          {History{Quick: 3}, Verdict{Do: ActStore, Free: true}, 0},
 		"a stored one that tries it":        {History{Stored: true, Attempts: 1}, Verdict{Do: ActStore, Free: true}, 1},
-		"one that has tried it often":       {History{Stored: true, Attempts: 1, Losses: 1}, Verdict{Do: ActStore, Free: true}, 1},
-		"alone for the second time":         {History{Stored: true, Attempts: 1, Losses: 1, Alone: true}, Verdict{Do: ActStore, Free: true, Delay: 750 * time.Millisecond}, 2},
-		"alone for the fourth time":         {History{Stored: true, Attempts: 1, Losses: 3, Alone: true}, Verdict{Do: ActStore, Free: true, Delay: 3 * time.Second}, 4},
-		"among others after four times":     {History{Stored: true, Attempts: 1, Losses: 4}, Verdict{Do: ActStore, Free: true}, 4},
+		"one that has tried it often":       {History{Stored: true, Attempts: 1, Doubts: 1}, Verdict{Do: ActStore, Free: true}, 1},
+		"alone for the second time":         {History{Stored: true, Attempts: 1, Doubts: 1, Alone: true}, Verdict{Do: ActStore, Free: true, Delay: 750 * time.Millisecond}, 2},
+		"alone for the fourth time":         {History{Stored: true, Attempts: 1, Doubts: 3, Alone: true}, Verdict{Do: ActStore, Free: true, Delay: 3 * time.Second}, 4},
+		"among others after four times":     {History{Stored: true, Attempts: 1, Doubts: 4}, Verdict{Do: ActStore, Free: true}, 4},
 		"its last attempt, and not counted": {History{Stored: true, Attempts: 3}, Verdict{Do: ActStore, Free: true}, 1},
 	} {
 		h, got := row.h.After(p, away, time.Time{}, 0.5)
 		got.Failure = Error{}
-		if got != row.want || h.Losses != row.losses || h.Attempts != row.h.Attempts {
-			t.Errorf("%s: %+v with %d losses, want %+v with %d", name, got, h.Losses, row.want, row.losses)
+		if got != row.want || h.Doubts != row.doubts || h.Attempts != row.h.Attempts {
+			t.Errorf("%s: %+v with %d doubts, want %+v with %d", name, got, h.Doubts, row.want, row.doubts)
 		}
 	}
-	_, got := History{Stored: true, Attempts: 1, Losses: 4, Alone: true}.After(p, away, time.Time{}, 0.5)
+	lost := History{Stored: true, Attempts: 1, Losses: 4, Alone: true}
+	if h, got := lost.After(p, away, time.Time{}, 0.5); !got.Free || got.Delay != 0 || h.Losses != 0 || h.Doubts != 1 {
+		t.Errorf("alone for the first time, after lost connections: %+v, %+v", got, h)
+	}
+	_, got := History{Stored: true, Attempts: 1, Doubts: 4, Alone: true}.After(p, away, time.Time{}, 0.5)
 	if got.Free || got.Do != ActStore || got.Delay != p.Delay(1, 0.5) || got.Failure.Fault != FaultEvent || !errors.Is(got.Failure.Err, errBoom) {
 		t.Errorf("alone for the fifth time: %+v", got)
 	}
@@ -240,6 +244,9 @@ func TestVerdict_AnAbsentDependencyIsNotTheEventsFault(t *testing.T) {
 func TestVerdict_OnlyAHandlersWordCountsAsAbsent(t *testing.T) {
 	t.Parallel()
 	said := &HandlerError{Err: &UnavailableError{Name: "stripe", Err: context.DeadlineExceeded}}
+	if got := FaultOf(&HandlerError{Err: retry.Permanent(said.Err)}, Facts{InHandler: true}); got != FaultEvent {
+		t.Errorf("but it gives the event up: %s, want event", got)
+	}
 	for name, row := range map[string]struct {
 		facts Facts
 		want  Fault
@@ -252,6 +259,15 @@ func TestVerdict_OnlyAHandlersWordCountsAsAbsent(t *testing.T) {
 	} {
 		if got := FaultOf(said, row.facts); got != row.want {
 			t.Errorf("%s: %s, want %s", name, got, row.want)
+		}
+	}
+}
+
+func TestVerdict_ARowKeepsWhichKindOfTryWasFree(t *testing.T) {
+	t.Parallel()
+	for row, want := range map[int]History{0: {}, 3: {Losses: 3}, -7: {Unable: 7}, 101: {Doubts: 1}, 104: {Doubts: 4}} {
+		if got := (History{Losses: 9, Unable: 9, Doubts: 9}).FromRow(row); got != want || got.Row() != row {
+			t.Errorf("%d: %+v, and back %d", row, got, got.Row())
 		}
 	}
 }
