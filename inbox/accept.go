@@ -153,8 +153,11 @@ func (rec *receiver) receiveTx(ctx context.Context, tx pgx.Tx, e holdfast.Event)
 		return "", fmt.Errorf("receive event: %w", failed.Err)
 	}
 	h := failure.History{}
-	h.Alone = rec.dependencies.blamed(ctx, failed, e, h)
+	h.Alone = rec.dependencies.blamed(ctx, failed, []holdfast.Event{e}, h)
 	h, v := h.After(rec.of(e.Type).Retry, *failed, time.Now(), rec.random())
+	if v.Failure.Fault == failure.FaultUnavailable {
+		v.Delay = max(v.Delay, rec.dependencies.behind(e.Type))
+	}
 	next, _ := rec.afterFailure(d, h, v, nil)
 	if out, err = next(ctx, tx); err != nil {
 		return "", fmt.Errorf("receive event: record failure: %w", err)

@@ -28,8 +28,9 @@ type claims struct {
 	suspects     *turns.Turns // one suspect of the node is in a call at a time, also of those that come from Kafka (serial.go)
 	unanswered   unanswered
 
-	mu   sync.Mutex // Run and Consume may claim at once
-	mark claimMark  // of the types without a limit; limited.go has one for each of the others
+	mu    sync.Mutex // Run and Consume may claim at once
+	mark  claimMark  // of the types without a limit; limited.go has one for each of the others
+	looks int        // counts the calls of passed
 }
 
 // claim takes up to n heads that are due, as many as there is memory for. It counts them there. Types with a limit of their own are
@@ -37,11 +38,11 @@ type claims struct {
 func (cl *claims) claim(ctx context.Context, n int) ([]*claimed, error) {
 	types := cl.dependencies.begin(cl.registry.unlimited)
 	cl.mu.Lock()
-	mark := cl.mark
+	mark, looks := cl.mark, cl.looks
 	cl.mu.Unlock()
 	got, whole, begun, err := cl.claimOf(ctx, n, types, mark)
 	if err == nil {
-		cl.move(got, whole, begun)
+		cl.move(got, whole, begun, looks)
 		if len(types) > 0 { // else nothing was asked
 			cl.vitals.reached()
 		}
@@ -129,6 +130,7 @@ func (cl *claims) leave(s *claimed) {
 func (cl *claims) passed() {
 	cl.mu.Lock()
 	cl.mark = claimMark{}
+	cl.looks++
 	cl.mu.Unlock()
 	cl.wake()
 }
@@ -141,10 +143,14 @@ func (cl *claims) ended(s *claimed) {
 	}
 }
 
-// move moves the mark after a claim that began at begun; whole says that it looked at everything.
-func (cl *claims) move(got []*claimed, whole bool, begun time.Time) {
+// move moves the mark after a claim that began at begun; whole says that it looked at everything. A claim that was under way in passed says
+// nothing of what comes after.
+func (cl *claims) move(got []*claimed, whole bool, begun time.Time, looks int) {
 	cl.mu.Lock()
 	defer cl.mu.Unlock()
+	if looks != cl.looks {
+		return
+	}
 	cl.mark = cl.mark.after(got, whole, begun, time.Now())
 }
 

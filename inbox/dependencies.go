@@ -16,6 +16,7 @@ import (
 	"github.com/holdfast-go/holdfast/inbox/internal/dependency"
 	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/inbox/internal/loop"
+	"github.com/holdfast-go/holdfast/internal/foreign"
 	"github.com/holdfast-go/holdfast/internal/plain"
 	"github.com/holdfast-go/holdfast/retry"
 )
@@ -32,13 +33,13 @@ import (
 // retry.Classify calls Validation, Conflict or Duplicate. So a handler may put all errors of a call into it, if retry.Classify knows
 // them. A time that the dependency asks for with retry.After (a Retry-After) is kept, up to an hour. errors.Is and errors.As find err.
 //
-// An event is believed once. If it says so again although others of its kind were handled meanwhile, it waits alone, for up to 30 seconds
-// each time, and its fifth time in a row spends an attempt.
+// An event is believed once for each of its attempts, and whenever another one says the same. If it says so again on its own, although others
+// that need the dependency were handled meanwhile, it waits alone, for up to 30 seconds each time, and its fifth time in a row spends an attempt.
 func Unavailable(name string, err error) error {
 	if err == nil || ofTheRequest(err) {
 		return err
 	}
-	return &failure.UnavailableError{Name: name, Err: err}
+	return &failure.UnavailableError{Name: name, Err: foreign.Error(err)}
 }
 
 // ofTheRequest reports that an error says that the request is at fault, and not who answers it.
@@ -84,7 +85,11 @@ func checkNeed(name string) error {
 // dependencies is what this node knows of what its handlers need. Many goroutines may use it at once.
 //
 // A name is in away from the moment when a handler here says so, or when a look finds that another node has said so, until a look
-// finds that it is back, or an event here has shown it. A look that began before this node knew better says nothing of that name.
+// finds that it is back, or an event here has shown it. A look that began before this node knew better says nothing of that name, and a
+// handler that began before it was back says nothing of what is now.
+//
+// An event that says so on its own is believed if nothing speaks against it (failure.History.Doubts), or if another one says so too. It
+// goes behind the first try (behind), so that it is not its own witness while there are others.
 type dependencies struct {
 	*env
 	runner *runner
@@ -93,14 +98,25 @@ type dependencies struct {
 	mu      sync.Mutex
 	away    map[string]*absence
 	changed map[string]time.Time // when this node knew of a name last, from an event of its own
+	doubted map[string]doubt     // who has said last that it is away, and was not believed
 	change  chan struct{}        // closed when away changes, or a time in it
+	news    []func()             // what unlock does without the mutex
+	telling int                  // goroutines that tell the database
 }
 
 // absence is a dependency that is away.
 type absence struct {
 	until   time.Time // by this process's clock: then an event tries it
+	admits  time.Time // then an event may be stored beyond MaxStored to try it
 	untold  *finding  // the database does not know yet; nil if it does
 	telling bool      // it is being told
+	refused int       // how often in a row it was not told
+}
+
+// doubt is the word of an event that was not believed.
+type doubt struct {
+	source, id string
+	at         time.Time
 }
 
 // finding is what a handler has said of a dependency.
@@ -109,15 +125,16 @@ type finding struct {
 	asked time.Duration // how long the dependency wants to be left alone
 }
 
-// findingOf is what the handler of an event has said by err, and of what. ok is false if it said nothing of the kind.
-func (dp *dependencies) findingOf(err error, e holdfast.Event) (name string, f *finding, ok bool) {
-	var said *failure.UnavailableError
-	if !errors.As(err, &said) {
-		return "", nil, false
-	}
-	asked, _ := retry.AfterOf(err)
-	return said.Name, &finding{why: cmp.Or(dp.cause(said.Err, e), failure.ClassOf(said.Err)), asked: asked}, true
-}
+const (
+	// seconded is how long the word of an event that was not believed speaks for another's.
+	seconded = time.Minute
+
+	// admitAfter is how long a try may be overdue before an event may be stored beyond MaxStored: none that is stored can make it.
+	admitAfter = 2 * time.Second
+
+	// maxUntold is how often the database may refuse what this node has found. From then on this node believes the database.
+	maxUntold = 5
+)
 
 func newDependencies(env *env, runner *runner) *dependencies {
 	return &dependencies{
@@ -125,7 +142,58 @@ func newDependencies(env *env, runner *runner) *dependencies {
 		runner:  runner,
 		away:    map[string]*absence{},
 		changed: map[string]time.Time{},
+		doubted: map[string]doubt{},
 		change:  make(chan struct{}),
+	}
+}
+
+// unlock unlocks the mutex, and then does what must not be done under it: a log may be slow.
+func (dp *dependencies) unlock() {
+	news := dp.news
+	dp.news = nil
+	dp.mu.Unlock()
+	for _, f := range news {
+		f()
+	}
+}
+
+// turn closes change and makes a new one. The caller holds the mutex.
+func (dp *dependencies) turn() {
+	close(dp.change)
+	dp.change = make(chan struct{})
+}
+
+// goes notes that a dependency is away. said is what a handler here has found, nil if another node has. The caller holds the mutex, and
+// calls unlock.
+func (dp *dependencies) goes(name string, until time.Time, said *finding) {
+	dp.away[name] = &absence{until: until, admits: until.Add(admitAfter), untold: said}
+	delete(dp.doubted, name)
+	dp.turn()
+	attrs := []any{"consumer", dp.c.Consumer, "dependency", name}
+	if said != nil {
+		attrs = append(attrs, "error", said.why)
+	}
+	dp.news = append(dp.news, func() { dp.c.Logger.Warn("dependency is away: handlers that need it wait", attrs...) })
+}
+
+// returns notes that a dependency is back, if it was away. The caller holds the mutex, and calls unlock.
+func (dp *dependencies) returns(name string) {
+	if dp.away[name] == nil {
+		return
+	}
+	delete(dp.away, name)
+	dp.changed[name] = time.Now()
+	dp.turn()
+	dp.news = append(dp.news, dp.opened, func() {
+		dp.c.Logger.Info("dependency is back", "consumer", dp.c.Consumer, "dependency", name)
+	})
+}
+
+// waitsUntil notes when a dependency that is away is tried next. The caller holds the mutex.
+func (dp *dependencies) waitsUntil(a *absence, until time.Time) {
+	if !a.until.Equal(until) {
+		a.until, a.admits = until, until.Add(admitAfter)
+		dp.turn()
 	}
 }
 
@@ -175,13 +243,7 @@ func (dp *dependencies) due(types []string, now time.Time) (due []string, next t
 	dp.mu.Lock()
 	defer dp.mu.Unlock()
 	for _, t := range types {
-		var last time.Time // when all that is away may be tried
-		for _, name := range dp.lacks(dp.kinds[t].needs) {
-			if a := dp.away[name]; last.Before(a.until) {
-				last = a.until
-			}
-		}
-		switch {
+		switch last := dp.tryAt(t); {
 		case last.IsZero():
 		case !last.After(now):
 			due = append(due, t)
@@ -192,36 +254,94 @@ func (dp *dependencies) due(types []string, now time.Time) (due []string, next t
 	return due, next, dp.change
 }
 
-// turn closes change and makes a new one. The caller holds the mutex.
-func (dp *dependencies) turn() {
-	close(dp.change)
-	dp.change = make(chan struct{})
+// tryAt is when an event of the type may try what it needs: all that is away. It is zero if nothing is. The caller holds the mutex.
+func (dp *dependencies) tryAt(eventType string) (last time.Time) {
+	for _, name := range dp.lacks(dp.kinds[eventType].needs) {
+		if a := dp.away[name]; last.Before(a.until) {
+			last = a.until
+		}
+	}
+	return last
 }
 
-// found takes in that a handler has found a dependency away. alone says that this node did not know. An event that is not believed changes nothing.
-func (dp *dependencies) found(ctx context.Context, name string, said *finding, believed bool) (alone bool) {
+// behind is how long an event of the type waits that has found something away: until others may have tried it.
+func (dp *dependencies) behind(eventType string) time.Duration {
 	dp.mu.Lock()
 	defer dp.mu.Unlock()
-	if dp.away[name] != nil {
+	at := dp.tryAt(eventType)
+	if at.IsZero() {
+		return 0
+	}
+	return max(time.Until(at), 0) + dependency.Base
+}
+
+// admits reports that an event of the type may be stored though too many are: it needs something that is away, and none that is stored has
+// tried it. The next one may later.
+func (dp *dependencies) admits(eventType string) bool {
+	dp.mu.Lock()
+	defer dp.mu.Unlock()
+	names, now := dp.lacks(dp.kinds[eventType].needs), time.Now()
+	if len(names) == 0 || slices.ContainsFunc(names, func(name string) bool { return now.Before(dp.away[name].admits) }) {
 		return false
 	}
-	if believed {
-		dp.away[name] = &absence{until: time.Now().Add(dependency.Base), untold: said}
-		dp.changed[name] = time.Now()
-		dp.turn()
-		dp.c.Logger.Warn("dependency is away: handlers that need it wait", "consumer", dp.c.Consumer, "dependency", name, "error", said.why)
-		dp.tell(ctx)
+	for _, name := range names {
+		dp.away[name].admits = now.Add(2 * admitAfter)
 	}
 	return true
 }
 
-// blamed takes in a failure if it says that a dependency is away. alone is as in failure.History. An event is believed once: see Unavailable.
-func (dp *dependencies) blamed(ctx context.Context, f *failure.Error, e holdfast.Event, h failure.History) (alone bool) {
+// blamed takes in a failure if it says that a dependency is away. es are the events of its transaction. alone is as in failure.History:
+// nobody knew, and what the handler saw is not over.
+func (dp *dependencies) blamed(ctx context.Context, f *failure.Error, es []holdfast.Event, h failure.History) (alone bool) {
 	if f.Fault != failure.FaultUnavailable {
 		return false
 	}
-	name, said, ok := dp.findingOf(f.Err, e)
-	return ok && dp.found(ctx, name, said, h.Doubts == 0)
+	name, said, began := dp.findingOf(f.Err, es)
+	e := es[0]
+	dp.mu.Lock()
+	defer dp.unlock()
+	now := time.Now()
+	if a := dp.away[name]; a != nil {
+		if asked := now.Add(min(said.asked, dependency.MaxAsked)); a.untold == nil && asked.After(a.until.Add(dependency.Base)) {
+			a.untold = said
+			dp.waitsUntil(a, asked)
+			dp.tell(ctx)
+		}
+		return false
+	}
+	if began.Before(dp.changed[name]) {
+		return false // It was away, and is back.
+	}
+	other, known := dp.doubted[name]
+	if h.Doubts > 0 && (!known || other.source == e.Source && other.id == e.ID || now.Sub(other.at) > seconded) {
+		dp.doubted[name] = doubt{e.Source, e.ID, now}
+		return true
+	}
+	dp.goes(name, now.Add(dependency.Base), said)
+	dp.changed[name] = now
+	dp.tell(ctx)
+	return true
+}
+
+// findingOf is what a handler has said by err of events, of which dependency, and when it began.
+func (dp *dependencies) findingOf(err error, es []holdfast.Event) (name string, said *finding, began time.Time) {
+	var u *failure.UnavailableError
+	if !errors.As(err, &u) {
+		return "", nil, began
+	}
+	said = &finding{}
+	said.asked, _ = retry.AfterOf(err)
+	if len(es) == 1 {
+		said.why = dp.cause(u.Err, es[0])
+	} else { // Nobody knows whose values it has.
+		said.why = oneLine(WithholdError(u.Err))
+	}
+	said.why = cmp.Or(said.why, failure.ClassOf(u.Err))
+	var h *failure.HandlerError
+	if errors.As(err, &h) {
+		began = h.Began
+	}
+	return u.Name, said, began
 }
 
 // tell tells the database what this node has found, in the background: the handler's worker goes on. The caller holds the mutex.
@@ -232,18 +352,28 @@ func (dp *dependencies) tell(ctx context.Context) {
 		}
 		a.telling = true
 		said := a.untold
+		dp.telling++
 		go func() {
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), loop.Patience)
+			longer, end := loop.WithGrace(ctx, finishTimeout)
+			defer end()
+			bounded, cancel := context.WithTimeout(longer, loop.Patience)
 			defer cancel()
-			err := dp.settle(ctx, []string{name}, said.why, func(s dependency.State, now time.Time) dependency.State {
-				return s.Found(now, said.asked, dp.random())
+			err := dp.settle(bounded, []string{name}, func(_ string, s dependency.State, now time.Time) (dependency.State, string) {
+				return s.Found(now, said.asked, dp.random()), said.why
 			})
 			dp.mu.Lock()
 			a.telling = false
-			if err == nil {
-				a.untold = nil
+			switch {
+			case err == nil && a.untold == said:
+				a.untold, a.refused = nil, 0
+			case err != nil:
+				if a.refused++; a.refused >= maxUntold {
+					a.untold = nil
+				}
 			}
-			dp.mu.Unlock()
+			dp.telling--
+			dp.turn()
+			dp.unlock()
 			if err != nil {
 				dp.transient(err)
 			}
@@ -251,12 +381,25 @@ func (dp *dependencies) tell(ctx context.Context) {
 	}
 }
 
-// settle changes the rows of some dependencies as decide says, and what this node knows of them. why is that of an outage, "" to leave the last one.
-func (dp *dependencies) settle(ctx context.Context, names []string, why string, decide func(s dependency.State, now time.Time) dependency.State) error {
+// told waits until what this node has found is told, or given up: finishTimeout after a stop at the latest.
+func (dp *dependencies) told() {
+	for {
+		dp.mu.Lock()
+		busy, change := dp.telling > 0, dp.change
+		dp.mu.Unlock()
+		if !busy {
+			return
+		}
+		<-change
+	}
+}
+
+// settle changes the rows of some dependencies as decide says, and what this node knows of them. The text is why one is away, "" to leave the last one.
+func (dp *dependencies) settle(ctx context.Context, names []string, decide func(name string, s dependency.State, now time.Time) (dependency.State, string)) error {
 	after := map[string]dependency.State{}
 	var now time.Time
 	err := dp.runner.transact(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		for _, name := range slices.Sorted(slices.Values(names)) {
+		for _, name := range slices.Sorted(slices.Values(names)) { // the order of dependencyTry
 			var s dependency.State
 			var tries int32
 			row := tx.QueryRow(ctx, dp.sql.dependency, dp.c.Consumer, name)
@@ -264,7 +407,7 @@ func (dp *dependencies) settle(ctx context.Context, names []string, why string, 
 				return fmt.Errorf("look what is known of the dependency %s: %w", name, err)
 			}
 			s.Tries = int(tries)
-			s = decide(s, now)
+			s, why := decide(name, s, now)
 			after[name] = s
 			if _, err := tx.Exec(ctx, dp.sql.dependencyIs, dp.c.Consumer, name, s.Away, now.Sub(s.Since).Microseconds(), s.Until.Sub(now).Microseconds(), int32(s.Tries), why, dp.node); err != nil {
 				return fmt.Errorf("write what is known of the dependency %s: %w", name, err)
@@ -276,35 +419,30 @@ func (dp *dependencies) settle(ctx context.Context, names []string, why string, 
 		return err
 	}
 	dp.mu.Lock()
-	defer dp.mu.Unlock()
+	defer dp.unlock()
 	for name, s := range after {
 		dp.changed[name] = time.Now()
 		dp.knows(name, s.Away, time.Now().Add(s.Until.Sub(now)))
 	}
-	dp.turn()
 	return nil
 }
 
-// knows notes whether a dependency is away, and until when nobody tries it. The caller holds the mutex.
+// knows notes what the database says of a dependency. The caller holds the mutex, and calls unlock.
 func (dp *dependencies) knows(name string, away bool, until time.Time) {
-	a := dp.away[name]
-	switch {
-	case away && a != nil:
-		a.until = until
-	case away:
-		dp.away[name] = &absence{until: until}
-		dp.c.Logger.Warn("dependency is away: handlers that need it wait", "consumer", dp.c.Consumer, "dependency", name)
+	switch a := dp.away[name]; {
+	case !away:
+		dp.returns(name)
 	case a != nil:
-		delete(dp.away, name)
-		dp.c.Logger.Info("dependency is back", "consumer", dp.c.Consumer, "dependency", name)
-		dp.opened()
+		dp.waitsUntil(a, until)
+	default:
+		dp.goes(name, until, nil)
 	}
 }
 
 // note takes in a look that began at began: what is away, and in how many microseconds an event tries it.
 func (dp *dependencies) note(ctx context.Context, names []string, in []int64, began time.Time) {
 	dp.mu.Lock()
-	defer dp.mu.Unlock()
+	defer dp.unlock()
 	fresh := func(name string) bool {
 		return !dp.changed[name].After(began) && (dp.away[name] == nil || dp.away[name].untold == nil)
 	}
@@ -319,9 +457,6 @@ func (dp *dependencies) note(ctx context.Context, names []string, in []int64, be
 		}
 	}
 	dp.tell(ctx)
-	if len(dp.away) > 0 || len(names) > 0 {
-		dp.turn()
-	}
 }
 
 // needed reports that a handler of this node needs it.
@@ -336,13 +471,12 @@ func (dp *dependencies) needed(name string) bool {
 
 // try claims the right to try some dependencies for an event of this node, for a time. It is false if another node has it, or one of them is back.
 func (dp *dependencies) try(ctx context.Context, names []string, lasts time.Duration) bool {
-	got := 0
 	err := dp.runner.transact(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, dp.sql.dependencyTry, dp.c.Consumer, names, lasts.Microseconds(), dp.node)
-		if err != nil {
+		switch {
+		case err != nil:
 			return fmt.Errorf("claim the try of a dependency: %w", err)
-		}
-		if got = int(tag.RowsAffected()); got < len(names) {
+		case int(tag.RowsAffected()) < len(names):
 			return errNoTry
 		}
 		return nil
@@ -356,40 +490,42 @@ func (dp *dependencies) try(ctx context.Context, names []string, lasts time.Dura
 		lasts = time.Second // A look will tell.
 	}
 	dp.mu.Lock()
-	defer dp.mu.Unlock()
+	defer dp.unlock()
 	for _, name := range names {
 		if a := dp.away[name]; a != nil {
-			a.until = time.Now().Add(lasts)
+			dp.waitsUntil(a, time.Now().Add(lasts))
 		}
 	}
-	dp.turn()
 	return err == nil
 }
 
 var errNoTry = errors.New("another node tries it, or it is back")
 
-// tried takes in how the event ended that tried some dependencies. If that cannot be written, another event tries them later.
-func (dp *dependencies) tried(ctx context.Context, names []string, s *claimed) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), loop.Patience)
+// tried writes how the event ended that tried some dependencies: failed is its handler's error, nil if it was handled. If that cannot be
+// written, another event tries them when the claim of the try has ended.
+func (dp *dependencies) tried(ctx context.Context, names []string, e holdfast.Event, failed error, handled bool) {
+	longer, end := loop.WithGrace(ctx, finishTimeout)
+	defer end()
+	ctx, cancel := context.WithTimeout(longer, loop.Patience)
 	defer cancel()
-	settle := func(names []string, why string, decide func(s dependency.State, now time.Time) dependency.State) {
-		if len(names) == 0 {
+	name, said, _ := dp.findingOf(failed, []holdfast.Event{e})
+	for wait := 0; ; wait++ {
+		err := dp.settle(ctx, names, func(of string, s dependency.State, now time.Time) (dependency.State, string) {
+			switch {
+			case handled:
+				return s.Back(now), ""
+			case said != nil && of == name:
+				return s.Tried(now, said.asked, dp.random()), said.why
+			default:
+				return s.Unproven(now), ""
+			}
+		})
+		if err == nil || poolClosed(err) {
 			return
 		}
-		if err := dp.settle(ctx, names, why, decide); err != nil {
-			dp.transient(err)
+		dp.transient(err)
+		if loop.Sleep(ctx, loop.Spread(loop.DatabaseBase, loop.DatabaseCap, wait+1, dp.random())) != nil {
+			return
 		}
-	}
-	back := func(s dependency.State, now time.Time) dependency.State { return s.Back(now) }
-	untold := func(s dependency.State, now time.Time) dependency.State { return s.Untold(now) }
-	name, said, found := dp.findingOf(s.unavailable, s.e)
-	switch {
-	case s.handled:
-		settle(names, "", back)
-	case found && slices.Contains(names, name): // else what it found away is told by found
-		settle([]string{name}, said.why, func(s dependency.State, now time.Time) dependency.State { return s.Tried(now, said.asked, dp.random()) })
-		settle(slices.DeleteFunc(slices.Clone(names), func(n string) bool { return n == name }), "", untold)
-	default:
-		settle(names, "", untold)
 	}
 }

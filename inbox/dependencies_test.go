@@ -459,16 +459,22 @@ func TestDependencies_AnOldLookChangesNothing(t *testing.T) {
 	if len(dp.away) != 1 || !dp.waits("order.placed") {
 		t.Fatalf("away: %v", dp.away)
 	}
+	_, change := dp.missing("order.placed")
 	dp.changed["stripe"] = now.Add(2)
 	dp.note(t.Context(), nil, nil, now.Add(1))
 	if !dp.waits("order.placed") {
 		t.Error("an old look opened it")
 	}
-	dp.away["stripe"].untold, dp.away["stripe"].telling = nil, true
 	dp.note(t.Context(), nil, nil, now.Add(3))
 	if dp.waits("order.placed") {
 		t.Error("a new look did not open it")
 	}
+	select {
+	case <-change:
+	default:
+		t.Error("who waits for it was not woken")
+	}
+	delete(dp.changed, "stripe")
 	if types, next, _ := dp.due([]string{"order.placed"}, now); len(types) != 0 || !next.IsZero() {
 		t.Errorf("due: %v, %v", types, next)
 	}

@@ -64,6 +64,7 @@ func (rn *runner) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []hold
 		asking = t.C
 	}
 	var q *question
+	began := time.Now()
 	go func() {
 		err := failure.ErrGoexit // unless it returns or panics
 		defer func() { done <- err }()
@@ -100,7 +101,12 @@ func (rn *runner) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []hold
 		if r.TimedOut() && r.Closed {
 			r.CutOff = q.cutOff(given.Sent())
 		}
-		return r.Judge()
+		err = r.Judge()
+		var h *failure.HandlerError
+		if errors.As(err, &h) {
+			h.Began = began
+		}
+		return err
 	}
 	select {
 	case err := <-done:

@@ -68,7 +68,7 @@ func newInbox(pool *pgxpool.Pool, c Config) *Inbox {
 		letters:   &letters{env: env},
 		pauses:    pauses,
 	}
-	queues := &queues{env: env, ledger: ledger, quota: &quota{env: env}}
+	queues := &queues{env: env, ledger: ledger, quota: &quota{env: env, admits: dependencies.admits}}
 	declarations := &declarations{env: env, registry: registry}
 	skips := &skips{env: env, registry: registry}
 	receiver := &receiver{

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 	"github.com/holdfast-go/holdfast/internal/lane"
@@ -77,11 +78,14 @@ func (rec *receiver) receive(ctx context.Context, t *intake, failed error) (Outc
 			}
 		}
 		var v failure.Verdict
-		h.Alone = rec.dependencies.blamed(ctx, f, d.e, *h)
+		h.Alone = rec.dependencies.blamed(ctx, f, []holdfast.Event{d.e}, *h)
 		*h, v = h.After(rec.of(d.e.Type).Retry, *f, time.Now(), rec.random())
 		cause := v.Failure.Err
 		if v.Failure.Fault.Outage() {
 			rec.transientOf(d, cause)
+		}
+		if v.Failure.Fault == failure.FaultUnavailable {
+			v.Delay = max(v.Delay, rec.dependencies.behind(d.e.Type))
 		}
 		if v.Do == failure.ActAgain && !v.Free {
 			rec.retried(d.context(), d.e, stateNone, h.Attempts, v.Delay, false, cause)

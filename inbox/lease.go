@@ -31,10 +31,7 @@ type claimed struct {
 	reserved  int64     // of storedMemory
 	left      bool      // the next event of the key waits for a claim
 	alone     bool      // it has the turn of suspects
-
-	// How its handler ended, for what it has tried (trial.go).
-	handled     bool  // it committed
-	unavailable error // it found something away: failure.FaultUnavailable
+	tries     []string  // what it tries, until it is told how that ended (trial.go)
 }
 
 // kafkaPartition is where the event came from, -1 if not from Kafka.

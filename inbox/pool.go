@@ -393,7 +393,7 @@ func (w *worker) redo(j *job, failed error) {
 		return
 	}
 	if f != nil { // The others of a batch need not find out, too.
-		w.workers.receiver.dependencies.blamed(j.ctx, f, j.ds[0].e, failure.History{})
+		w.workers.receiver.dependencies.blamed(j.ctx, f, events(j.ds), failure.History{})
 	}
 	for _, d := range j.ds {
 		d.inDoubt = d.inDoubt || inDoubt

@@ -393,11 +393,17 @@ update holdfast.dependency d
        error = coalesce(nullif($7::text, ''), d.error), node = $8::text
  where d.consumer = $1::text and d.name = $2::text`
 
-// Claims the right to try dependencies, for a time.
+// Claims the right to try dependencies, for a time. It locks them in the order of their names, as all who change several do.
 const dependencyTrySQL = `-- inbox.dependency_try
+with due as (
+  select d.consumer, d.name from holdfast.dependency d
+   where d.consumer = $1::text and d.name = any($2::text[]) and d.away and d.until <= now()
+   order by d.name
+     for update)
 update holdfast.dependency d
    set until = now() + $3::bigint * interval '1 microsecond', node = $4::text
- where d.consumer = $1::text and d.name = any($2::text[]) and d.away and d.until <= now()`
+  from due
+ where d.consumer = due.consumer and d.name = due.name`
 
 const undeclareSQL = `-- inbox.undeclare
 delete from holdfast.consumer_type where consumer = $1::text and seen_until < now() - interval '1 day'`

@@ -17,7 +17,8 @@ const countEvery = 3 * time.Second
 // quota keeps what is stored within Config.MaxStored and Config.MaxStoredKey.
 type quota struct {
 	*env
-	usage usage
+	usage  usage
+	admits func(eventType string) bool // an event of the type may be stored beyond MaxStored: dependencies.admits
 }
 
 // usage estimates how many events of the consumer are stored.
@@ -172,7 +173,11 @@ func (qu *quota) enter(ds ...*delivery) error {
 	if limit < 0 {
 		return nil
 	}
-	if events, ok := qu.usage.add(len(ds), limit); !ok {
+	events, ok := qu.usage.add(len(ds), limit)
+	if !ok && len(ds) == 1 && qu.admits(ds[0].e.Type) {
+		_, ok = qu.usage.add(1, -1)
+	}
+	if !ok {
 		return fmt.Errorf("%w: %d events of the consumer wait, and MaxStored is %d: look at what fails (holdfast status), or raise the limit",
 			ErrFull, events, limit)
 	}

@@ -29,6 +29,7 @@ func (in *Inbox) Run(ctx context.Context) (err error) {
 	in.vitals.begin(false)
 	defer in.usePool(false)()
 	defer func() { in.vitals.end(err) }()
+	defer in.receiver.dependencies.told()
 	g := loop.NewGroup(ctx)
 	in.runStored(g)
 	return g.Wait()
@@ -99,6 +100,7 @@ func (in *Inbox) consume(ctx context.Context, src source.Session) (err error) {
 		}
 		in.vitals.end(err)
 	}()
+	defer in.receiver.dependencies.told()
 	g := loop.NewGroup(ctx)
 	in.runStored(g)
 	if b, ok := src.(*backfill); ok {

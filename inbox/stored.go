@@ -115,7 +115,7 @@ func (bl *backlog) workOne(ctx context.Context, s *claimed, fresh, goOn bool) (n
 		}
 		if err == nil {
 			failpoint.Hit(failpoint.InboxSettled)
-			s.handled = true
+			bl.told(ctx, s, nil, true)
 			bl.reportStored(orCaller(about.ctx, ctx), s.e, s.attempts, Handled, time.Since(begun), next != nil)
 			return next, nil
 		}
@@ -133,14 +133,14 @@ func (bl *backlog) workOne(ctx context.Context, s *claimed, fresh, goOn bool) (n
 			if gone, err := bl.gone(ctx, s); err != nil {
 				return nil, nil // The lease ends, and the next claim finds out.
 			} else if gone {
-				s.handled = true
+				bl.told(ctx, s, nil, true)
 				bl.reportStored(orCaller(about.ctx, ctx), s.e, s.attempts, Handled, time.Since(begun), next != nil)
 				return next, nil
 			}
 			f.Fault = failure.FaultLost
 		}
 		var v failure.Verdict
-		h.Alone = bl.dependencies.blamed(ctx, f, s.e, h)
+		h.Alone = bl.dependencies.blamed(ctx, f, []holdfast.Event{s.e}, h)
 		h, v = h.After(bl.of(s.e.Type).Retry, *f, time.Now(), bl.random())
 		cause := v.Failure.Err
 		switch {
@@ -148,7 +148,9 @@ func (bl *backlog) workOne(ctx context.Context, s *claimed, fresh, goOn bool) (n
 			bl.waitsFor(cause, bl.attrs(s.e)...)
 			s.losses = h.Row()
 		case v.Failure.Fault == failure.FaultUnavailable:
-			s.unavailable, s.losses = cause, h.Row()
+			s.losses = h.Row()
+			bl.told(ctx, s, cause, false)
+			v.Delay = max(v.Delay, bl.dependencies.behind(s.e.Type))
 		case v.Do == failure.ActAgain && s.late(*bl.of(s.e.Type)): // Another attempt could outlast the lease, and would count without an error.
 			v = h.Elsewhere(bl.of(s.e.Type).Retry, v.Failure, bl.random())
 		}
@@ -182,6 +184,14 @@ func (bl *backlog) workOne(ctx context.Context, s *claimed, fresh, goOn bool) (n
 			bl.writeDead(ctx, s, l, begun)
 		}
 		return nil, bl.runner.tooManyHung()
+	}
+}
+
+// told writes what an event has found out that tried something (trial.go).
+func (bl *backlog) told(ctx context.Context, s *claimed, failed error, handled bool) {
+	if len(s.tries) > 0 {
+		bl.dependencies.tried(ctx, s.tries, s.e, failed, handled)
+		s.tries = nil
 	}
 }
 

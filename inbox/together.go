@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/inbox/internal/group"
 )
@@ -178,6 +179,13 @@ func (w *worker) failedGroup(js []*job, failed error) {
 	}
 	if f != nil && f.Fault.Outage() {
 		w.workers.receiver.transientOf(js[0].ds[0], f.Err)
+	}
+	if f != nil { // The others need not find out, too.
+		es := make([]holdfast.Event, len(js))
+		for i, j := range js {
+			es[i] = j.ds[0].e
+		}
+		w.workers.receiver.dependencies.blamed(js[0].ctx, f, es, failure.History{})
 	}
 	for _, j := range js {
 		j.ds[0].inDoubt = j.ds[0].inDoubt || f != nil && f.Fault == failure.FaultUnknown

@@ -32,7 +32,10 @@ func (bl *backlog) workTrials(ctx, jobs context.Context, free chan struct{}, fin
 			return
 		case free <- struct{}{}:
 		}
-		tried, err := bl.try(ctx, jobs, types)
+		tried, err := true, error(nil)
+		if !bl.pauses.stopped() { // since it began to wait for a worker
+			tried, err = bl.try(ctx, jobs, types)
+		}
 		<-free
 		if err != nil {
 			loop.Offer(finished, err)
@@ -84,7 +87,8 @@ func (bl *backlog) try(ctx, jobs context.Context, types []string) (tried bool, e
 		bl.claims.ended(s)
 		return true, nil
 	}
+	s.tries = names
 	err = bl.work(jobs, s, ctx.Done())
-	bl.dependencies.tried(jobs, names, s)
+	bl.told(jobs, s, nil, false) // if it failed for another reason
 	return true, err
 }

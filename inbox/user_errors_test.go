@@ -53,6 +53,11 @@ var fails = map[string]func(in *Inbox, of map[string]error){
 			On(in, name, func(context.Context, pgx.Tx, string, holdfast.Event) error { return nil }, WithCodec(badCodec{err}))
 		}
 	},
+	"of a dependency that nobody needs": func(in *Inbox, of map[string]error) {
+		for name, err := range of {
+			in.Handle(name, func(context.Context, pgx.Tx, holdfast.Event) error { return Unavailable("stripe", err) })
+		}
+	},
 	"permanent": func(in *Inbox, of map[string]error) {
 		for name, err := range of {
 			in.Handle(name, func(context.Context, pgx.Tx, holdfast.Event) error { return retry.Permanent(err) })

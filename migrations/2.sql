@@ -280,7 +280,7 @@ create view holdfast.waiting_in_consumers with (security_invoker = true) as
                      and exists (select from holdfast.consumer_hold o
                                   where o.consumer = w.consumer and o.topic = w.topic and o.key = w.key and o.after < w.place) then 'behind-letter'
                 when exists (select from holdfast.dependency d join holdfast.consumer_type t on t.consumer = d.consumer and d.name = any(t.needs)
-                              where d.consumer = w.consumer and d.away and t.type = w.type) then 'dependency'
+                              where d.consumer = w.consumer and d.away and t.type = w.type and t.seen_until > now()) then 'dependency'
                 when w.next_at > now() and w.next_at < 'infinity' then 'failed'
                 else '' end as why,
            w.key = '' or not exists (select from holdfast.stored h

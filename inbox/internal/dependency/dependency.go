@@ -16,8 +16,8 @@ const (
 	// MaxAsked is the longest time that a dependency may ask for (retry.After).
 	MaxAsked = time.Hour
 
-	// mostTries is the most tries that count: those that it takes from Base to Cap.
-	mostTries = 6
+	// mostTries is the most tries that count: as many as it takes from Base to Cap.
+	mostTries = 5
 
 	// calm is how long a dependency has to be there for one try to be forgotten. So one that comes and goes is tried less often each time.
 	calm = time.Minute
@@ -34,11 +34,11 @@ type State struct {
 	Away  bool
 	Since time.Time // since when it is away, or there again
 	Until time.Time // while it is away: when an event tries it next
-	Tries int       // how often in a row it was found away, as far as that is not forgotten
+	Tries int       // how often in a row a try found it away, as far as that is not forgotten
 }
 
 // Found is the state after a handler, which did not begin as a try, has found the dependency away. asked is how long the dependency itself
-// wants to be left alone.
+// wants to be left alone. It counts as no try: one event may be wrong.
 func (s State) Found(now time.Time, asked time.Duration, random float64) State {
 	if s.Away { // Another handler said so before. Many run when it goes.
 		s.Until = latest(s.Until, now.Add(min(asked, MaxAsked)))
@@ -46,13 +46,18 @@ func (s State) Found(now time.Time, asked time.Duration, random float64) State {
 	}
 	s.Tries = max(s.Tries-int(now.Sub(s.Since)/calm), 0)
 	s.Away, s.Since = true, now
-	return s.Tried(now, asked, random)
+	return s.wait(now, asked, random)
 }
 
 // Tried is the state after an event has tried the dependency, and found it away.
 func (s State) Tried(now time.Time, asked time.Duration, random float64) State {
 	s.Tries = min(s.Tries+1, mostTries)
-	s.Until = now.Add(max(loop.Spread(Base, Cap, s.Tries, random), min(asked, MaxAsked)))
+	return s.wait(now, asked, random)
+}
+
+// wait sets when an event tries it next.
+func (s State) wait(now time.Time, asked time.Duration, random float64) State {
+	s.Until = now.Add(max(loop.Spread(Base, Cap, s.Tries+1, random), min(asked, MaxAsked)))
 	return s
 }
 
@@ -64,8 +69,8 @@ func (s State) Back(now time.Time) State {
 	return s
 }
 
-// Untold is the state after an event should have tried the dependency, and failed for another reason: the next one may.
-func (s State) Untold(now time.Time) State {
+// Unproven is the state after an event should have tried the dependency, and failed for another reason: the next one may.
+func (s State) Unproven(now time.Time) State {
 	if s.Away {
 		s.Until = now
 	}

@@ -24,14 +24,14 @@ func TestDependency_TriesComeLessAndLessOften(t *testing.T) {
 func TestDependency_OneThatComesAndGoesIsTriedLessOften(t *testing.T) {
 	t.Parallel()
 	for calmFor, want := range map[time.Duration]time.Duration{
-		0: 8 * time.Second, calm - 1: 8 * time.Second, calm: 4 * time.Second, 2*calm + 1: 2 * time.Second, 3 * calm: time.Second, time.Hour: time.Second,
+		0: 4 * time.Second, calm - 1: 4 * time.Second, calm: 2 * time.Second, 2*calm + 1: time.Second, time.Hour: time.Second,
 	} {
 		s := State{Since: start}.Found(start, 0, 1)
 		s = s.Tried(s.Until, 0, 1)
 		s = s.Tried(s.Until, 0, 1)
 		back := s.Until
 		s = s.Back(back)
-		if s.Away || !s.Since.Equal(back) || s.Tries != 3 {
+		if s.Away || !s.Since.Equal(back) || s.Tries != 2 {
 			t.Fatalf("back: %+v", s)
 		}
 		again := back.Add(calmFor)
@@ -49,9 +49,22 @@ func TestDependency_WhatItAsksForIsKept(t *testing.T) {
 		if s := (State{Since: start}).Found(start, asked, 1); s.Until.Sub(start) != want {
 			t.Errorf("it asks for %s: tried after %s, want %s", asked, s.Until.Sub(start), want)
 		}
-		if s := (State{Away: true, Since: start}).Tried(start, asked, 1); s.Until.Sub(start) != want {
+		if s := (State{Away: true, Since: start}).Tried(start, asked, 1); s.Until.Sub(start) != max(want, 2*time.Second) {
 			t.Errorf("a try, and it asks for %s: tried after %s, want %s", asked, s.Until.Sub(start), want)
 		}
+	}
+}
+
+// One event that is wrong, and of which others show that it is, leaves nothing behind.
+func TestDependency_AWordThatNobodyConfirmsCountsForNothing(t *testing.T) {
+	t.Parallel()
+	s, now := State{Since: start}, start
+	for range 20 {
+		if s = s.Found(now, 0, 1); s.Until.Sub(now) != time.Second {
+			t.Fatalf("%+v at %s", s, now)
+		}
+		now = s.Until
+		s = s.Back(now)
 	}
 }
 
@@ -62,7 +75,7 @@ func TestDependency_ManyWhoFindItAwayAreOne(t *testing.T) {
 	if s := first.Found(start.Add(time.Millisecond), 0, 1); s != first {
 		t.Errorf("%+v, want %+v", s, first)
 	}
-	if s := first.Found(start.Add(time.Millisecond), time.Minute, 1); s.Tries != 1 || !s.Until.Equal(start.Add(time.Millisecond+time.Minute)) {
+	if s := first.Found(start.Add(time.Millisecond), time.Minute, 1); s.Tries != 0 || !s.Until.Equal(start.Add(time.Millisecond+time.Minute)) {
 		t.Errorf("another was asked to wait for longer: %+v", s)
 	}
 }
@@ -71,11 +84,11 @@ func TestDependency_AnythingElseLetsTheNextEventTry(t *testing.T) {
 	t.Parallel()
 	s := State{Since: start}.Found(start, 0, 1)
 	now := start.Add(time.Second)
-	if got := s.Untold(now); !got.Away || !got.Until.Equal(now) || got.Tries != s.Tries || !got.Since.Equal(s.Since) {
+	if got := s.Unproven(now); !got.Away || !got.Until.Equal(now) || got.Tries != s.Tries || !got.Since.Equal(s.Since) {
 		t.Errorf("%+v", got)
 	}
 	there := State{Since: start, Until: start, Tries: 2}
-	if got := there.Untold(now); got != there {
+	if got := there.Unproven(now); got != there {
 		t.Errorf("one that is there: %+v", got)
 	}
 	if got := there.Back(now); got != there {
@@ -103,7 +116,7 @@ func TestDependency_ItIsAlwaysTriedAgain(t *testing.T) {
 			case 2:
 				s = s.Back(now)
 			case 3:
-				s = s.Untold(now)
+				s = s.Unproven(now)
 			}
 			if s.Away && s.Until.After(now.Add(max(Cap, MaxAsked))) || s.Tries < 0 || s.Tries > mostTries || s.Since.After(now) {
 				t.Fatalf("%+v became %+v at %s", before, s, now)

@@ -2,6 +2,7 @@ package failure
 
 import (
 	"errors"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -145,6 +146,7 @@ func (e *Error) Unwrap() error { return e.Err }
 // HandlerError marks an error that a handler caused, as opposed to our own statements.
 type HandlerError struct {
 	Err      error
+	Began    time.Time // when it began; zero if it has not returned
 	TimedOut bool
 	Stopped  bool
 	CutOff   bool         // as in Facts
