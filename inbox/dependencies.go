@@ -98,7 +98,8 @@ type dependencies struct {
 	mu      sync.Mutex
 	away    map[string]*absence
 	changed map[string]time.Time // when this node knew of a name last, from an event of its own
-	doubted map[string]doubt     // who has said last that it is away, and was not believed
+	doubted map[string]word      // who has said last that it is away, and was not believed
+	last    map[string]word      // who has said last that it is away, and was
 	change  chan struct{}        // closed when away changes, or a time in it
 	news    []func()             // what unlock does without the mutex
 	telling int                  // goroutines that tell the database
@@ -113,11 +114,14 @@ type absence struct {
 	refused int       // how often in a row it was not told
 }
 
-// doubt is the word of an event that was not believed.
-type doubt struct {
+// word is that of an event which has said that something is away.
+type word struct {
 	source, id string
 	at         time.Time
 }
+
+// by reports that the word is that of the event.
+func (w word) by(e holdfast.Event) bool { return w.source == e.Source && w.id == e.ID }
 
 // finding is what a handler has said of a dependency.
 type finding struct {
@@ -142,7 +146,8 @@ func newDependencies(env *env, runner *runner) *dependencies {
 		runner:  runner,
 		away:    map[string]*absence{},
 		changed: map[string]time.Time{},
-		doubted: map[string]doubt{},
+		doubted: map[string]word{},
+		last:    map[string]word{},
 		change:  make(chan struct{}),
 	}
 }
@@ -313,10 +318,11 @@ func (dp *dependencies) blamed(ctx context.Context, f *failure.Error, es []holdf
 		return false // It was away, and is back.
 	}
 	other, known := dp.doubted[name]
-	if h.Doubts > 0 && (!known || other.source == e.Source && other.id == e.ID || now.Sub(other.at) > seconded) {
-		dp.doubted[name] = doubt{e.Source, e.ID, now}
+	if h.Doubts > 0 && (!known || other.by(e) || now.Sub(other.at) > seconded) {
+		dp.doubted[name] = word{e.Source, e.ID, now}
 		return true
 	}
+	dp.last[name] = word{e.Source, e.ID, now}
 	dp.goes(name, now.Add(dependency.Base), said)
 	dp.changed[name] = now
 	dp.tell(ctx)
@@ -509,13 +515,19 @@ func (dp *dependencies) tried(ctx context.Context, names []string, e holdfast.Ev
 	ctx, cancel := context.WithTimeout(longer, loop.Patience)
 	defer cancel()
 	name, said, _ := dp.findingOf(failed, []holdfast.Event{e})
+	dp.mu.Lock()
+	alone := dp.last[name].by(e)
+	if said != nil {
+		dp.last[name] = word{e.Source, e.ID, time.Now()}
+	}
+	dp.mu.Unlock()
 	for wait := 0; ; wait++ {
 		err := dp.settle(ctx, names, func(of string, s dependency.State, now time.Time) (dependency.State, string) {
 			switch {
 			case handled:
 				return s.Back(now), ""
 			case said != nil && of == name:
-				return s.Tried(now, said.asked, dp.random()), said.why
+				return s.Tried(now, said.asked, alone, dp.random()), said.why
 			default:
 				return s.Unproven(now), ""
 			}

@@ -141,6 +141,10 @@ func (i *intake) doubted(err error) error {
 // afterFailure is the step that writes a verdict.
 func (rec *receiver) afterFailure(d *delivery, h failure.History, v failure.Verdict, failures []string) (step, []string) {
 	attempts, err := h.Attempts, v.Failure.Err
+	losses := 0
+	if v.Failure.Fault == failure.FaultUnavailable { // Its word is said.
+		losses = h.Row()
+	}
 	as := Stored // v.Free: its row tells of no failure.
 	if !v.Free {
 		as, failures = Retrying, failure.AppendError(failures, err)
@@ -166,7 +170,7 @@ func (rec *receiver) afterFailure(d *delivery, h failure.History, v failure.Verd
 		}, failures
 	}
 	return func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
-		out, perr := rec.queues.store(ctx, tx, d, past{attempts, failures, age()}, &v.Delay, as)
+		out, perr := rec.queues.store(ctx, tx, d, past{attempts, failures, age(), losses}, &v.Delay, as)
 		if perr == nil && out == Retrying {
 			d.after = func() { rec.retried(d.context(), d.e, stateNone, attempts, v.Delay, true, err) }
 		}

@@ -177,16 +177,16 @@ func TestNeighbours_AnEventIsStoredBehindItsOwnQueue(t *testing.T) {
 			tx := pgtest.Begin(t, db)
 			defer rollback(context.Background(), tx)
 			pgtest.Exec(t, tx, before)
-			args := slices.Concat([]any{"b", "b", "b"}, statement.event, []any{int32(5), int32(3), []string{"one", "two"}, int64(60_000_000), int64(1_000_000), locked, must, limit, int32(n)})
+			args := slices.Concat([]any{"b", "b", "b"}, statement.event, []any{int32(5), int32(3), []string{"one", "two"}, int64(60_000_000), int64(1_000_000), locked, must, limit, int32(n), int32(4)})
 			sql := strings.Replace(sqlschema.In("", statement.sql), "select q.behind, q.length from queue q", "select concat(q.behind, ' ', coalesce(q.length::text, 'no length')) from queue q", 1)
 			if got, want := textsOf(t, tx, sql, args), fmt.Sprintf("%.1s %s", fmt.Sprint(behind), length); got != want {
 				t.Errorf("%s: it says %s, want %s", before, got, want)
 			}
 			want := ""
 			if added {
-				want = fmt.Sprintf("b b b s e t \\x01 \\x02 5 7 3 {one,two} due in a minute %.1s dormant %.1s", fmt.Sprint(!behind), fmt.Sprint(behind))
+				want = fmt.Sprintf("b b b s e t \\x01 \\x02 5 7 3 4 {one,two} due in a minute %.1s dormant %.1s", fmt.Sprint(!behind), fmt.Sprint(behind))
 			}
-			if got := textsOf(t, tx, `select concat_ws(' ', consumer, topic, key, source, event_id, type, payload, hash, partition, "offset", attempts, errors, 'due in a minute',
+			if got := textsOf(t, tx, `select concat_ws(' ', consumer, topic, key, source, event_id, type, payload, hash, partition, "offset", attempts, losses, errors, 'due in a minute',
 				next_at between now() + interval '30 seconds' and now() + interval '90 seconds', 'dormant', next_at = 'infinity') from holdfast.stored where event_id = 'e'`, nil); got != want {
 				t.Errorf("%s: the row is %q, want %q", before, got, want)
 			}

@@ -134,11 +134,11 @@ const (
                                     where s.consumer = $1::text and s.topic = $2::text and s.key = $3::text order by s.place limit $19::int) l) end as length
 ), stored as (
   insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, headers, payload, hash,
-         partition, "offset", attempts, next_at, errors, failed_at)
+         partition, "offset", attempts, next_at, errors, failed_at, losses)
   select $1::text, $2::text, $3::text, nextval('holdfast.stored_place'), u.source, u.event_id, u.type,
          coalesce(u.time, now()), u.headers::jsonb, u.payload, u.hash, $12::int, u."offset", $13::int,
          case when q.behind then 'infinity' else clock_timestamp() + $15::bigint * interval '1 microsecond' end, $14::text[],
-         now() - $16::bigint * interval '1 microsecond'
+         now() - $16::bigint * interval '1 microsecond', $21::int
     from queue q, (
       select * from `
 	stored = ` as u (source, event_id, type, time, headers, payload, hash, "offset", n)

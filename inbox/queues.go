@@ -70,7 +70,7 @@ func (qs *queues) queueStore(b *pgx.Batch, ds []*delivery, p past, delay *time.D
 	if first.locks() {
 		b.Queue(qs.sql.lock, int32(lane.KeyClass), qs.keyNumber(e.Topic, e.Key))
 	}
-	args := []any{first.partition(), int32(p.attempts), nonNil(p.errors), wait, age, first.locks(), must && first.locks(), qs.quota.measures(e.Topic, e.Key, n), int32(n)}
+	args := []any{first.partition(), int32(p.attempts), nonNil(p.errors), wait, age, first.locks(), must && first.locks(), qs.quota.measures(e.Topic, e.Key, n), int32(n), int32(p.losses)}
 	if n == 1 {
 		b.Queue(qs.sql.store, append([]any{qs.c.Consumer, e.Topic, e.Key, e.Source, e.ID, e.Type, timeOrNil(e.Time), headersJSON(e.Headers), e.Payload,
 			first.hash, first.offset()}, args...)...)
@@ -122,6 +122,7 @@ type past struct {
 	attempts int
 	errors   []string
 	age      time.Duration // since its first failure
+	losses   int           // as claimed.losses
 }
 
 // store stores an event: due after delay (nil: now), or after the events of its key that wait. It returns as.

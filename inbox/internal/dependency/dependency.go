@@ -19,6 +19,9 @@ const (
 	// mostTries is the most tries that count: as many as it takes from Base to Cap.
 	mostTries = 5
 
+	// aloneTries is the most tries that count of one event alone: others wait for it for 4 seconds at most.
+	aloneTries = 2
+
 	// calm is how long a dependency has to be there for one try to be forgotten. So one that comes and goes is tried less often each time.
 	calm = time.Minute
 )
@@ -49,9 +52,12 @@ func (s State) Found(now time.Time, asked time.Duration, random float64) State {
 	return s.wait(now, asked, random)
 }
 
-// Tried is the state after an event has tried the dependency, and found it away.
-func (s State) Tried(now time.Time, asked time.Duration, random float64) State {
-	s.Tries = min(s.Tries+1, mostTries)
+// Tried is the state after an event has tried the dependency, and found it away. alone says that it is the one that said so before: as long
+// as there is no other, tries stay close, because it may be the event.
+func (s State) Tried(now time.Time, asked time.Duration, alone bool, random float64) State {
+	if !alone || s.Tries < aloneTries {
+		s.Tries = min(s.Tries+1, mostTries)
+	}
 	return s.wait(now, asked, random)
 }
 

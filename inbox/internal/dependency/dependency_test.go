@@ -17,7 +17,7 @@ func TestDependency_TriesComeLessAndLessOften(t *testing.T) {
 			t.Fatalf("try %d: %+v, want it after %s", i+1, s, want)
 		}
 		now = s.Until
-		s = s.Tried(now, 0, 1)
+		s = s.Tried(now, 0, false, 1)
 	}
 }
 
@@ -27,8 +27,8 @@ func TestDependency_OneThatComesAndGoesIsTriedLessOften(t *testing.T) {
 		0: 4 * time.Second, calm - 1: 4 * time.Second, calm: 2 * time.Second, 2*calm + 1: time.Second, time.Hour: time.Second,
 	} {
 		s := State{Since: start}.Found(start, 0, 1)
-		s = s.Tried(s.Until, 0, 1)
-		s = s.Tried(s.Until, 0, 1)
+		s = s.Tried(s.Until, 0, false, 1)
+		s = s.Tried(s.Until, 0, false, 1)
 		back := s.Until
 		s = s.Back(back)
 		if s.Away || !s.Since.Equal(back) || s.Tries != 2 {
@@ -49,7 +49,7 @@ func TestDependency_WhatItAsksForIsKept(t *testing.T) {
 		if s := (State{Since: start}).Found(start, asked, 1); s.Until.Sub(start) != want {
 			t.Errorf("it asks for %s: tried after %s, want %s", asked, s.Until.Sub(start), want)
 		}
-		if s := (State{Away: true, Since: start}).Tried(start, asked, 1); s.Until.Sub(start) != max(want, 2*time.Second) {
+		if s := (State{Away: true, Since: start}).Tried(start, asked, false, 1); s.Until.Sub(start) != max(want, 2*time.Second) {
 			t.Errorf("a try, and it asks for %s: tried after %s, want %s", asked, s.Until.Sub(start), want)
 		}
 	}
@@ -65,6 +65,21 @@ func TestDependency_AWordThatNobodyConfirmsCountsForNothing(t *testing.T) {
 		}
 		now = s.Until
 		s = s.Back(now)
+	}
+}
+
+// Where one event alone says so, others that come do not wait for long.
+func TestDependency_OneEventAloneIsTriedOften(t *testing.T) {
+	t.Parallel()
+	s := State{Since: start}.Found(start, 0, 1)
+	for range 20 {
+		now := s.Until
+		if s = s.Tried(now, 0, true, 1); s.Until.Sub(now) > 4*time.Second {
+			t.Fatalf("%+v at %s", s, now)
+		}
+	}
+	if s = s.Tried(s.Until, 0, false, 1); s.Tries != aloneTries+1 {
+		t.Errorf("another one's try: %+v", s)
 	}
 }
 
@@ -111,7 +126,7 @@ func TestDependency_ItIsAlwaysTriedAgain(t *testing.T) {
 				s = s.Found(now, asked, random)
 			case 1:
 				if s.Away {
-					s = s.Tried(now, asked, random)
+					s = s.Tried(now, asked, rapid.Bool().Draw(t, "alone"), random)
 				}
 			case 2:
 				s = s.Back(now)
