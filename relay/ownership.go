@@ -30,8 +30,8 @@ import (
 //   - While a transaction of the lane's own is open (openTransactions), no save writes the lane: its row is locked then, and
 //     the transaction may write a newer cursor.
 //
-// The claim sets number, epoch and token, and nothing changes them, and published. Methods may be called by any goroutine; toSave and savedUpTo are
-// a pair, which the saver's mutex keeps together.
+// The claim sets number, epoch, token and published. Nothing changes the first three. Methods may be called by any goroutine; toSave and
+// savedUpTo are a pair, which the saver's mutex keeps together.
 type ownership struct {
 	number int
 	epoch  int64
