@@ -104,7 +104,7 @@ func TestQueries_ALongQueueCostsItsHeadNothing(t *testing.T) {
 		most            int // pages; the queue has some 600, and its index 60
 	}{
 		{"claim", in.sql.claim, []any{"billing", []string{"order.placed"}, int32(8), token, int64(1e6), []string{}, int64(1 << 20), true, nil, int64(0), true}, 50},
-		{"store", in.sql.store, []any{"billing", "orders", "long", "", "new", "order.placed", nil, "{}", []byte{}, []byte{}, nil, nil, int32(0), []string{}, int64(0), nil, true, false, nil, 1}, 40},
+		{"store", in.sql.store, []any{"billing", "orders", "long", "", "new", "order.placed", nil, "{}", []byte{}, []byte{}, nil, nil, int32(0), []string{}, int64(0), nil, true, false, nil, 1, int32(0)}, 40},
 		{"take", in.sql.take, []any{"billing", "orders", "long", int64(0), token}, 50},
 		{"drop", in.sql.drop, []any{"billing", "orders", "long", int64(0), token}, 50},
 		{"resume", in.sql.resume, []any{"billing", "orders", "long"}, 50},
