@@ -33,8 +33,8 @@ import (
 // retry.Classify calls Validation, Conflict or Duplicate. So a handler may put all errors of a call into it, if retry.Classify knows
 // them. A time that the dependency asks for with retry.After (a Retry-After) is kept, up to an hour. errors.Is and errors.As find err.
 //
-// An event is believed once for each of its attempts, and whenever another one says the same. If it says so again on its own, although others
-// that need the dependency were handled meanwhile, it waits alone, for up to 30 seconds each time, and its fifth time in a row spends an attempt.
+// An event is believed once for each of its attempts, and whenever another one says the same and none was handled between them. If it says so
+// again on its own, although others that need the dependency were handled meanwhile, it waits alone, for up to 30 seconds each time, and its fifth time in a row spends an attempt.
 func Unavailable(name string, err error) error {
 	if err == nil || ofTheRequest(err) {
 		return err
@@ -88,8 +88,9 @@ func checkNeed(name string) error {
 // finds that it is back, or an event here has shown it. A look that began before this node knew better says nothing of that name, and a
 // handler that began before it was back says nothing of what is now.
 //
-// An event that says so on its own is believed if nothing speaks against it (failure.History.Doubts), or if another one says so too. It
-// goes behind the first try (behind), so that it is not its own witness while there are others.
+// An event that says so on its own is believed if nothing speaks against it (failure.History.Doubts), or if another one says so too and
+// none was handled between them (worked). So bad events do not confirm each other while good ones come. It goes behind the first try
+// (behind), so that it is not its own witness while there are others.
 type dependencies struct {
 	*env
 	runner *runner
@@ -98,7 +99,7 @@ type dependencies struct {
 	mu      sync.Mutex
 	away    map[string]*absence
 	changed map[string]time.Time // when this node knew of a name last, from an event of its own
-	doubted map[string]word      // who has said last that it is away, and was not believed
+	doubted map[string]word      // who has said last that it is away, and was not believed, since an event was handled here that needs it
 	last    map[string]word      // who has said last that it is away, and was
 	change  chan struct{}        // closed when away changes, or a time in it
 	news    []func()             // what unlock does without the mutex
@@ -327,6 +328,20 @@ func (dp *dependencies) blamed(ctx context.Context, f *failure.Error, es []holdf
 	dp.changed[name] = now
 	dp.tell(ctx)
 	return true
+}
+
+// worked notes that a handler of the type has returned nil: all that it needs was there. So the word of an event that was not believed
+// speaks for no other's any more.
+func (dp *dependencies) worked(eventType string) {
+	needs := dp.kinds[eventType].needs
+	if len(needs) == 0 {
+		return
+	}
+	dp.mu.Lock()
+	defer dp.mu.Unlock()
+	for _, name := range needs {
+		delete(dp.doubted, name)
+	}
 }
 
 // findingOf is what a handler has said by err of events, of which dependency, and when it began.

@@ -20,8 +20,9 @@ import (
 // runner runs handlers, each in a transaction.
 type runner struct {
 	*env
-	hung atomic.Int64 // handlers that have not returned
-	own  sync.Map     // types whose handlers need transactions of their own
+	dependencies *dependencies
+	hung         atomic.Int64 // handlers that have not returned
+	own          sync.Map     // types whose handlers need transactions of their own
 }
 
 // needsItsOwn reports that a handler of the type has done what only one with a transaction of its own may do.

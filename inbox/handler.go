@@ -76,7 +76,9 @@ func (rn *runner) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []hold
 		err = foreign.Error(h(hctx, given, es))
 	}()
 	returned := func(err error) error {
-		err = rn.needing(es[0].Type, err)
+		if err = rn.needing(es[0].Type, err); err == nil {
+			rn.dependencies.worked(es[0].Type)
+		}
 		if given.NeedsItsOwn() {
 			rn.own.Store(es[0].Type, true)
 			if about.shares != nil { // Nothing of that was sent.

@@ -51,6 +51,7 @@ func newInbox(pool *pgxpool.Pool, c Config) *Inbox {
 	registry := newRegistry(&env.settings, env.decrypting)
 	runner := &runner{env: env}
 	dependencies := newDependencies(env, runner)
+	runner.dependencies = dependencies
 	pauses := newPauses(env)
 	pauses.dependencies = dependencies
 	positions := position.New(position.Config{

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -15,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/internal/test/badly"
 	"github.com/holdfast-go/holdfast/internal/test/logtest"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
@@ -37,29 +39,90 @@ func TestTrial_ATypeWithALimitContinuesAfterALook(t *testing.T) {
 	b.awaitOutcome("1", Handled)
 }
 
-// Bad events, each followed by a good one of another key: the good one waits for the first try, each time.
-func TestTrial_BadEventsHoldUpOthersForOneTryEach(t *testing.T) {
+// An event that says so once is not its own witness: the good one of another key that is stored after it tries first, and no try counts.
+func TestTrial_ABadEventIsTriedAfterAGoodOne(t *testing.T) {
 	skip.InShort(t, "it takes 8 s beside the others")
 	b := setup(t)
+	var stored, handled, early sync.Map // by the number of an event
 	in := b.inbox()
 	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
-		if e.Key == "bad" {
+		what, n, _ := strings.Cut(e.ID, " ")
+		if what == "good" {
+			handled.Store(n, true)
+			return effectOf(ctx, tx, e)
+		}
+		if _, again := early.LoadOrStore(n, false); !again {
 			return Unavailable("stripe", io.EOF)
 		}
+		_, there := stored.Load(n)
+		_, done := handled.Load(n)
+		early.Store(n, there && !done)
 		return effectOf(ctx, tx, e)
 	}, Needs("stripe"))
 	b.run(in.Run)
 	for i := range 5 {
-		bad := event(fmt.Sprint("bad ", i), "bad")
-		bad.Topic = fmt.Sprint("topic-", i)
+		n := fmt.Sprint(i)
+		bad := event("bad "+n, "bad")
+		bad.Topic = "topic-" + n
 		b.receive(in, bad, Stored)
-		id := fmt.Sprint("good ", i)
-		b.receive(in, event(id, id), Stored)
-		b.awaitOutcome(id, Handled)
+		if out, err := in.Receive(t.Context(), event("good "+n, n)); err != nil {
+			t.Fatal(err)
+		} else if out == Stored {
+			stored.Store(n, true)
+		}
+		b.awaitOutcome("good "+n, Handled)
+		b.awaitOutcome("bad "+n, Handled)
 		if n := b.count("select max(tries) from holdfast.dependency"); n != 0 {
 			t.Fatalf("%d tries count after a word that others disproved", n)
 		}
 		b.knowsAway(in, "order.placed", false)
+		if was, _ := early.Load(n); was == true {
+			t.Errorf("bad %s tried before good %s, which was stored", n, n)
+		}
+	}
+	if b.count("select count(*) from effect") != 10 {
+		t.Error("not each was handled once")
+	}
+}
+
+// Two events on which the provider always fails do not stop the others: one that was handled speaks against both.
+func TestTrial_BadEventsDoNotConfirmEachOtherBesideGoodOnes(t *testing.T) {
+	b := setup(t)
+	in := b.inbox()
+	in.Handle("order.placed", effectOf, Needs("stripe", "mail"))
+	in.Handle("order.mailed", effectOf)
+	dp := in.receiver.dependencies
+	says := func(id, name string, doubts int) (believed bool) {
+		f := &failure.Error{Fault: failure.FaultUnavailable, Err: &failure.HandlerError{Err: Unavailable(name, io.EOF), Began: time.Now()}}
+		dp.blamed(t.Context(), f, []holdfast.Event{event(id, "")}, failure.History{Doubts: doubts})
+		dp.told()
+		pgtest.Exec(t, b.db, "update holdfast.dependency set away = false")
+		dp.mu.Lock()
+		defer dp.mu.Unlock()
+		believed = dp.away[name] != nil
+		dp.returns(name)
+		return believed
+	}
+	for i, row := range []struct {
+		id, name string
+		doubts   int
+		good     string // which is handled before
+		want     bool
+	}{
+		{"a", "stripe", 1, "", false}, {"b", "stripe", 1, "order.placed", false}, {"a", "stripe", 2, "order.placed", false},
+		{"a", "mail", 1, "", false},                // of another name
+		{"b", "stripe", 2, "order.mailed", true},   // what needs nothing proves nothing
+		{"a", "stripe", 3, "", false},              // which ends what was said before
+		{"new", "stripe", 0, "order.placed", true}, // nothing speaks against it
+	} {
+		if row.good != "" {
+			good := event(fmt.Sprint("good ", i), "")
+			good.Type = row.good
+			b.receive(in, good, Handled)
+		}
+		if got := says(row.id, row.name, row.doubts); got != row.want {
+			t.Errorf("%d: %s is believed of %s: %t, want %t", i, row.id, row.name, got, row.want)
+		}
 	}
 }
 
