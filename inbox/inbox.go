@@ -69,7 +69,8 @@ func newInbox(pool *pgxpool.Pool, c Config) *Inbox {
 		letters:   &letters{env: env},
 		pauses:    pauses,
 	}
-	queues := &queues{env: env, ledger: ledger, quota: &quota{env: env, admits: dependencies.admits}}
+	quota := &quota{env: env, admits: dependencies.admits}
+	queues := &queues{env: env, ledger: ledger, quota: quota}
 	declarations := &declarations{env: env, registry: registry}
 	skips := &skips{env: env, registry: registry}
 	receiver := &receiver{
