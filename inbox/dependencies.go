@@ -33,8 +33,9 @@ import (
 // retry.Classify calls Validation, Conflict or Duplicate. So a handler may put all errors of a call into it, if retry.Classify knows
 // them. A time that the dependency asks for with retry.After (a Retry-After) is kept, up to an hour. errors.Is and errors.As find err.
 //
-// An event is believed once for each of its attempts, and whenever another one says the same and none was handled between them. If it says so
-// again on its own, although others that need the dependency were handled meanwhile, it waits alone, for up to 30 seconds each time, and its fifth time in a row spends an attempt.
+// An event is believed once for each of its attempts, and whenever another one says the same and none was handled on this node between them. If
+// it says so again on its own, although others that need the dependency were handled meanwhile, it waits alone, for up to 30 seconds each
+// time, and its fifth time in a row spends an attempt.
 func Unavailable(name string, err error) error {
 	if err == nil || ofTheRequest(err) {
 		return err
@@ -330,9 +331,9 @@ func (dp *dependencies) blamed(ctx context.Context, f *failure.Error, es []holdf
 	return true
 }
 
-// worked notes that a handler of the type has returned nil: all that it needs was there. So the word of an event that was not believed
-// speaks for no other's any more.
-func (dp *dependencies) worked(eventType string) {
+// worked notes that a handler of the type has succeeded which began at began: all that it needs was there then. So the word that an event
+// had said before, and that was not believed, speaks for no other's any more.
+func (dp *dependencies) worked(eventType string, began time.Time) {
 	needs := dp.kinds[eventType].needs
 	if len(needs) == 0 {
 		return
@@ -340,7 +341,9 @@ func (dp *dependencies) worked(eventType string) {
 	dp.mu.Lock()
 	defer dp.mu.Unlock()
 	for _, name := range needs {
-		delete(dp.doubted, name)
+		if !dp.doubted[name].at.After(began) {
+			delete(dp.doubted, name)
+		}
 	}
 }
 

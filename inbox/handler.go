@@ -76,9 +76,7 @@ func (rn *runner) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []hold
 		err = foreign.Error(h(hctx, given, es))
 	}()
 	returned := func(err error) error {
-		if err = rn.needing(es[0].Type, err); err == nil {
-			rn.dependencies.worked(es[0].Type)
-		}
+		err = rn.needing(es[0].Type, err)
 		if given.NeedsItsOwn() {
 			rn.own.Store(es[0].Type, true)
 			if about.shares != nil { // Nothing of that was sent.
@@ -103,7 +101,9 @@ func (rn *runner) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []hold
 		if r.TimedOut() && r.Closed {
 			r.CutOff = q.cutOff(given.Sent())
 		}
-		err = r.Judge()
+		if err = r.Judge(); err == nil {
+			rn.dependencies.worked(es[0].Type, began)
+		}
 		var h *failure.HandlerError
 		if errors.As(err, &h) {
 			h.Began = began

@@ -83,6 +83,11 @@ func TestTrial_ABadEventIsTriedAfterAGoodOne(t *testing.T) {
 	if b.count("select count(*) from effect") != 10 {
 		t.Error("not each was handled once")
 	}
+	counts := 0
+	stored.Range(func(any, any) bool { counts++; return true })
+	if counts == 0 {
+		t.Error("no good event was stored, so that nothing is shown")
+	}
 }
 
 // Two events on which the provider always fails do not stop the others: one that was handled speaks against both.
@@ -92,6 +97,7 @@ func TestTrial_BadEventsDoNotConfirmEachOtherBesideGoodOnes(t *testing.T) {
 	in.Handle("order.placed", effectOf, Needs("stripe", "mail"))
 	in.Handle("order.mailed", effectOf)
 	dp := in.receiver.dependencies
+	slow := time.Now()
 	says := func(id, name string, doubts int) (believed bool) {
 		f := &failure.Error{Fault: failure.FaultUnavailable, Err: &failure.HandlerError{Err: Unavailable(name, io.EOF), Began: time.Now()}}
 		dp.blamed(t.Context(), f, []holdfast.Event{event(id, "")}, failure.History{Doubts: doubts})
@@ -109,13 +115,20 @@ func TestTrial_BadEventsDoNotConfirmEachOtherBesideGoodOnes(t *testing.T) {
 		good     string // which is handled before
 		want     bool
 	}{
-		{"a", "stripe", 1, "", false}, {"b", "stripe", 1, "order.placed", false}, {"a", "stripe", 2, "order.placed", false},
+		{"a", "stripe", 1, "", false},
+		{"b", "stripe", 1, "order.placed", false},
+		{"a", "stripe", 2, "order.placed", false},
 		{"a", "mail", 1, "", false},                // of another name
 		{"b", "stripe", 2, "order.mailed", true},   // what needs nothing proves nothing
-		{"a", "stripe", 3, "", false},              // which ends what was said before
-		{"new", "stripe", 0, "order.placed", true}, // nothing speaks against it
+		{"a", "stripe", 3, "", false},              // That ended what was said before.
+		{"b", "stripe", 3, "slow", true},           // It had begun before all of this.
+		{"new", "stripe", 0, "order.placed", true}, // Nothing speaks against it.
 	} {
-		if row.good != "" {
+		switch row.good {
+		case "":
+		case "slow":
+			dp.worked("order.placed", slow)
+		default:
 			good := event(fmt.Sprint("good ", i), "")
 			good.Type = row.good
 			b.receive(in, good, Handled)
