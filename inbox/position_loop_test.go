@@ -29,7 +29,7 @@ func TestPositionLoop_SavingAsksNothingWhileNothingMoves(t *testing.T) {
 	gen := newCommitted()
 	in := b.inboxOn(pool)
 	p := b.owned(in, gen, 0)
-	settled(p, 2)
+	settleBelow(p, 2)
 	for range 3 {
 		if err := in.consumer.save(t.Context(), gen, []*partition{p}); err != nil {
 			t.Fatal(err)
@@ -41,7 +41,7 @@ func TestPositionLoop_SavingAsksNothingWhileNothingMoves(t *testing.T) {
 
 	in = b.inboxOn(looking)
 	p = b.owned(in, gen, 1)
-	settled(p, 2)
+	settleBelow(p, 2)
 	if err := in.consumer.save(t.Context(), gen, []*partition{p}); err != nil || looks.seen() != 0 {
 		t.Errorf("%d looks beside a save that says all, %v", looks.seen(), err)
 	}
@@ -69,7 +69,7 @@ func TestPositionLoop_SavingRestsAfterASlowSave(t *testing.T) {
 	p := b.owned(in, gen, 0)
 	begun := time.Now()
 	stop := b.run(func(ctx context.Context) error { in.consumer.saveLoop(ctx, gen, holding(p)); return nil })
-	wait.Until(t, "two saves", func() bool { settled(p, p.track.Next+1); return saves.seen() >= 2 })
+	wait.Until(t, "two saves", func() bool { settleBelow(p, p.track.Next+1); return saves.seen() >= 2 })
 	took := time.Since(begun)
 	stop()
 	if least := saveEvery + 10*150*time.Millisecond; took < least {
@@ -82,7 +82,7 @@ func TestPositionLoop_SavingSaysNothingOfWhatIsLost(t *testing.T) {
 	b := setup(t)
 	in, gen := b.inbox(), newCommitted()
 	p := b.owned(in, gen, 0)
-	settled(p, 3)
+	settleBelow(p, 3)
 	b.raise(b.inbox(), "", 0)
 	if err := in.consumer.save(t.Context(), gen, []*partition{p}); err != nil {
 		t.Fatal(err)
@@ -97,7 +97,7 @@ func TestPositionLoop_SavingWaitsToKnowWhyAPartitionIsMissing(t *testing.T) {
 	b := setup(t)
 	in, gen := b.inbox(), newCommitted()
 	p := b.owned(in, gen, 0)
-	settled(p, 3)
+	settleBelow(p, 3)
 	b.raise(b.inbox(), "", 0) // another node has it
 	statement := in.consumer.positions.SQL.Incarnation
 	in.consumer.positions.SQL.Incarnation = "select 1/0"
@@ -117,7 +117,7 @@ func TestPositionLoop_SavingThatBreaksOffGivesNothingUp(t *testing.T) {
 	for name, save := range map[string]string{"a row that cannot be read": "select 'orders', 'x'" + args, "an error after the first row": "select 'orders', 1/(2 - n)" + args} {
 		in, gen := b.inbox(), newCommitted()
 		p := b.owned(in, gen, 0)
-		settled(p, 3)
+		settleBelow(p, 3)
 		in.consumer.positions.SQL.Save = save
 		if err := in.consumer.save(t.Context(), gen, []*partition{p}); err == nil || !strings.Contains(err.Error(), "save positions") {
 			t.Errorf("%s: %v", name, err)

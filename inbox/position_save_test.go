@@ -49,8 +49,8 @@ func (b *bundle) owned(in *Inbox, gen source.Generation, number int) *partition 
 	return p
 }
 
-// settled settles the events up to an offset. Their identities are 1000 more than their offsets.
-func settled(p *partition, below int64) {
+// settleBelow settles the events up to an offset. Their identities are 1000 more than their offsets.
+func settleBelow(p *partition, below int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for offset := p.track.Next; offset < below; offset++ {
@@ -101,7 +101,7 @@ func TestPositionSave_SavingMovesTheRowAndThenTheGroup(t *testing.T) {
 	quiet.known = 0
 	unclaimed := in.consumer.newPartition(nil, gen, source.TopicPartition{Topic: "orders", Partition: 2}, source.Start{})
 	parts := []*partition{quiet, unclaimed, moved}
-	settled(moved, 3)
+	settleBelow(moved, 3)
 	for range 2 { // The second one has nothing to do.
 		if err := in.consumer.save(t.Context(), gen, parts); err != nil {
 			t.Fatal(err)
@@ -115,7 +115,7 @@ func TestPositionSave_SavingMovesTheRowAndThenTheGroup(t *testing.T) {
 	if got := of(b, func(o *observations) map[string]int64 { return maps.Clone(o.settled) }); !maps.Equal(got, map[string]int64{"orders/0": 3}) {
 		t.Errorf("settled are said to be %v", got)
 	}
-	settled(moved, 5)
+	settleBelow(moved, 5)
 	if err := in.consumer.save(t.Context(), gen, parts); err != nil {
 		t.Fatal(err)
 	}
@@ -130,8 +130,8 @@ func TestPositionSave_SavingGivesUpWhatAnotherNodeHas(t *testing.T) {
 	in, gen := b.inbox(), newCommitted()
 	lost, kept := b.owned(in, gen, 0), b.owned(in, gen, 1)
 	b.raise(in, "", 0)
-	settled(lost, 3)
-	settled(kept, 4)
+	settleBelow(lost, 3)
+	settleBelow(kept, 4)
 	for range 2 {
 		if err := in.consumer.save(t.Context(), gen, []*partition{lost, kept}); err != nil {
 			t.Fatal(err)
@@ -154,7 +154,7 @@ func TestPositionSave_SavingAfterACrashOfTheDatabaseSaysThatAndSavesNothing(t *t
 	b := setup(t)
 	in, gen := b.inbox(), newCommitted()
 	p := b.owned(in, gen, 0)
-	settled(p, 3)
+	settleBelow(p, 3)
 	pgtest.Exec(t, b.db, "delete from holdfast.incarnation; insert into holdfast.incarnation default values")
 	if err := in.consumer.save(t.Context(), gen, []*partition{p}); err != nil {
 		t.Fatal(err)
@@ -170,7 +170,7 @@ func TestPositionSave_SavingThatFailsGivesNothingUp(t *testing.T) {
 	b := setup(t)
 	in, gen := b.inbox(), newCommitted()
 	p := b.owned(in, gen, 0)
-	settled(p, 3)
+	settleBelow(p, 3)
 	for _, row := range []struct{ breaks, mends string }{
 		{"alter table holdfast.consumer_position rename to gone", "alter table holdfast.gone rename to consumer_position"},
 		{"alter table holdfast.consumer_position add constraint bound check (position < 2) not valid", "alter table holdfast.consumer_position drop constraint bound"},
@@ -192,7 +192,7 @@ func TestPositionSave_CommittingThatTheGroupRefusesIsTriedAgain(t *testing.T) {
 	b := setup(t)
 	in, gen := b.inbox(), newCommitted()
 	p := b.owned(in, gen, 0)
-	settled(p, 3)
+	settleBelow(p, 3)
 	gen.refuses = errors.New("rebalancing")
 	for i := range 3 {
 		if i == 1 {
@@ -213,7 +213,7 @@ func TestPositionSave_SavingGoesOnAfterAFailure(t *testing.T) {
 	b := setup(t)
 	in, gen := b.inbox(), newCommitted()
 	p := b.owned(in, gen, 0)
-	settled(p, 3)
+	settleBelow(p, 3)
 	pgtest.Exec(t, b.db, "alter table holdfast.consumer_position rename to gone")
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})

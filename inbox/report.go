@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/inbox/internal/failure"
+	"github.com/holdfast-go/holdfast/internal/settled"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
@@ -50,6 +51,7 @@ func (env *env) received(ctx context.Context, e holdfast.Event, from string, out
 		from, to := out.leaves(from)
 		log.DebugContext(ctx, "event received", append(env.attrs(e), "outcome", string(out), "attempt", attempt, "from_state", from, "to_state", to, "took", took)...)
 	}
+	settled.Tell(env.c.Consumer, e.Source, e.ID)
 	if env.c.Observer.OnReceive != nil {
 		env.c.Observer.OnReceive(Received{
 			Context: ctx,

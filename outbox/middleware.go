@@ -21,7 +21,7 @@ type writing struct {
 	written int   // calls that succeeded
 	err     error // of the last call
 
-	writeFunc func(ctx context.Context, events []holdfast.Event) error // of WriteOnce; nil: Write
+	writeFunc func(ctx context.Context, events []holdfast.Event) error // of WriteOnce and WriteToken; nil: Write
 }
 
 // wrapped is write with middleware around it; nil if there is none.

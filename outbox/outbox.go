@@ -9,6 +9,7 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -127,6 +128,11 @@ func Write(ctx context.Context, tx pgx.Tx, events ...holdfast.Event) error {
 	return standard.Write(ctx, tx, events...)
 }
 
+// WriteToken is New(Config{}).WriteToken.
+func WriteToken(ctx context.Context, tx pgx.Tx, event holdfast.Event) (holdfast.Token, error) {
+	return standard.WriteToken(ctx, tx, event)
+}
+
 // Queue is New(Config{}).Queue.
 func Queue(batch *pgx.Batch, events ...holdfast.Event) error {
 	return standard.Queue(batch, events...)
@@ -158,6 +164,34 @@ func (o *Outbox) Write(ctx context.Context, tx pgx.Tx, events ...holdfast.Event)
 		return o.around(ctx, tx, events, &writing{given: len(events)})
 	}
 	return o.write(ctx, through(tx), events)
+}
+
+// WriteToken is Write of one event. It returns the token by which holdfast.WaitFor waits, after tx has committed, until a consumer has settled the event.
+// Of WriteOnce the token is made of the event's source and Once.ID.
+func (o *Outbox) WriteToken(ctx context.Context, tx pgx.Tx, event holdfast.Event) (token holdfast.Token, err error) {
+	if tx == nil {
+		return token, errors.New("write events: tx is nil: it must be the transaction that makes the change")
+	}
+	write := func(ctx context.Context, events []holdfast.Event) error {
+		if events[0].ID == "" {
+			id, err := uuid.NewV7()
+			if err != nil {
+				return fmt.Errorf("write events: make an id: %w", err)
+			}
+			events[0].ID = id.String()
+		}
+		token = holdfast.Token{Source: cmp.Or(events[0].Source, o.source), ID: events[0].ID}
+		return o.write(ctx, through(tx), events)
+	}
+	if o.outer != nil {
+		err = o.around(ctx, tx, []holdfast.Event{event}, &writing{given: 1, writeFunc: write})
+	} else {
+		err = write(ctx, []holdfast.Event{event})
+	}
+	if err != nil {
+		return holdfast.Token{}, err
+	}
+	return token, nil
 }
 
 // Queue is Write as one more statement of batch: the change and its events reach Postgres in one round trip. Send the
