@@ -29,7 +29,7 @@ func TestAll_EachObserverIsThatOfItsFunction(t *testing.T) {
 		t.Fatal(err)
 	}
 	var alone metrics.Observers
-	var errs [6]error
+	var errs [7]error
 	l := newLedger()
 	alone.Outbox, errs[0] = metrics.Outbox(l)
 	alone.Relay, errs[1] = metrics.Relay(l)
@@ -37,7 +37,8 @@ func TestAll_EachObserverIsThatOfItsFunction(t *testing.T) {
 	alone.Idempotency, errs[3] = metrics.Idempotency(l)
 	alone.Webhook, errs[4] = metrics.Webhook(l)
 	alone.Retry, errs[5] = metrics.Retry(l)
-	if got, want := fmt.Sprint(set(all)), fmt.Sprint(set(alone)); got != want || len(set(all)) < 20 || errs != [6]error{} {
+	alone.Wait, errs[6] = metrics.Wait(l)
+	if got, want := fmt.Sprint(set(all)), fmt.Sprint(set(alone)); got != want || len(set(all)) < 20 || errs != [7]error{} {
 		t.Errorf("got  %s\nwant %s (%v)", got, want, errs)
 	}
 	for i := range reflect.TypeFor[metrics.Observers]().NumField() {
@@ -60,7 +61,7 @@ func TestAll_AnErrorIsOfEveryPart(t *testing.T) {
 	if err == nil || len(set(o)) != 0 {
 		t.Fatalf("%v, with %q", err, set(o))
 	}
-	for _, part := range []string{"holdfast.outbox", "sent.messages", "consumed.messages", "idempotent.", "holdfast.webhook", "holdfast.retry"} {
+	for _, part := range []string{"holdfast.outbox", "sent.messages", "consumed.messages", "idempotent.", "holdfast.webhook", "holdfast.retry", "holdfast.wait"} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("the error says nothing of %s: %v", part, err)
 		}

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/idempotency"
 	"github.com/holdfast-go/holdfast/retry"
 	"github.com/holdfast-go/holdfast/webhook"
@@ -47,6 +48,8 @@ var (
 	webhookRefused    = counter("holdfast.webhook.refused", "{request}", "Requests that were refused as no delivery of the provider", "source", "reason")
 	webhookDeliveries = counter("holdfast.webhook.deliveries", "{delivery}", "Deliveries that were answered", "source", "outcome", "status", "secret")
 	webhookDuration   = histogram("holdfast.webhook", "How long a delivery took, from the first byte of its body", ofWork, "source")
+
+	waitDuration = histogram("holdfast.wait", "How long a request waited for a consumer to settle its event", ofWork, "consumer", "result")
 
 	retryAttempts = counter("holdfast.retry.attempts", "{attempt}", "Attempts at HTTP requests", "met", "repeat")
 	retryDelay    = histogram("holdfast.retry.delay", "How long the transport waited before a repeated attempt", ofWork)
@@ -117,6 +120,28 @@ func Webhook(meter Meter) (webhook.Observer, error) {
 			took.record(ctx, a.Took.Seconds(), a.Source)
 		},
 	}, nil
+}
+
+// Wait makes the Observer of a holdfast.Waiter: how long calls waited, by consumer and result. The result is how the consumer had settled the event ("handled", "dead",
+// "discarded"), or "unsettled" if the caller's context ended before that, or "error". An error means that an instrument could not be made.
+func Wait(meter Meter) (holdfast.WaitObserver, error) {
+	m := maker{meter: meter}
+	took := m.of(waitDuration)
+	if m.err != nil {
+		return holdfast.WaitObserver{}, m.err
+	}
+	consumers := &bounded{most: maxConsumers, none: "unnamed", rest: "other"}
+	return holdfast.WaitObserver{OnWaited: func(ctx context.Context, w holdfast.Waited) {
+		result := string(w.Settlement)
+		switch {
+		case w.Err == nil:
+		case ctx.Err() != nil:
+			result = "unsettled"
+		default:
+			result = "error"
+		}
+		took.record(ctx, w.Took.Seconds(), consumers.name(w.Consumer), result)
+	}}, nil
 }
 
 // Retry makes the Observer of a retry.Transport. It counts attempts by result, and has a histogram of the delays before repeats. An

@@ -1,12 +1,15 @@
 package metrics_test
 
 import (
+	"context"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/idempotency"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/metrics"
@@ -42,6 +45,30 @@ func TestRequests_ARequestBeyondMaxKeysIsCountedAsLimited(t *testing.T) {
 	for name, want := range map[string]float64{"idempotent.created": 1, "idempotent.refused": 1, "idempotent.limited": 1} {
 		if got := counts.values[name+" POST /charges"]; got != want {
 			t.Errorf("%s is %v, want %v", name, got, want)
+		}
+	}
+}
+
+// Of a call that ended without the event, the context says whether its time was over.
+func TestRequests_AWaitIsSortedByHowItEnded(t *testing.T) {
+	t.Parallel()
+	counts := newLedger()
+	observer, err := metrics.Wait(counts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	late, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, w := range []struct {
+		ctx     context.Context
+		settled holdfast.Settlement
+		err     error
+	}{{t.Context(), holdfast.Handled, nil}, {t.Context(), holdfast.Dead, nil}, {late, holdfast.Stored, context.Canceled}, {late, holdfast.Handled, nil}, {t.Context(), holdfast.Unseen, holdfast.ErrSchemaMissing}} {
+		observer.OnWaited(w.ctx, holdfast.Waited{Consumer: "billing", Settlement: w.settled, Took: time.Second, Err: w.err})
+	}
+	for result, want := range map[string]float64{"handled": 2, "dead": 1, "unsettled": 1, "error": 1} {
+		if got := counts.values["holdfast.wait billing,"+result]; got != want {
+			t.Errorf("%s waited for %v s, want %v", result, got, want)
 		}
 	}
 }

@@ -16,5 +16,6 @@ func Spans(tracer trace.Tracer, o metrics.Observers) metrics.Observers {
 		Idempotency: IdempotencySpans(tracer, o.Idempotency),
 		Webhook:     WebhookSpans(tracer, o.Webhook),
 		Retry:       RetryEvents(o.Retry),
+		Wait:        o.Wait, // its request has a span already
 	}
 }

@@ -1,6 +1,7 @@
 package holdfastotel_test
 
 import (
+	"context"
 	"fmt"
 	"net/http/httptest"
 	"reflect"
@@ -8,6 +9,7 @@ import (
 
 	"go.opentelemetry.io/otel/trace/noop"
 
+	"github.com/holdfast-go/holdfast"
 	holdfastotel "github.com/holdfast-go/holdfast/contrib/otel"
 	"github.com/holdfast-go/holdfast/idempotency"
 	"github.com/holdfast-go/holdfast/inbox"
@@ -40,13 +42,14 @@ func TestAll_SpansAreThoseOfEachFunction(t *testing.T) {
 		"Idempotency": holdfastotel.IdempotencySpans(tracer, idempotency.Observer{}),
 		"Webhook":     holdfastotel.WebhookSpans(tracer, webhook.Observer{}),
 		"Retry":       holdfastotel.RetryEvents(retry.Observer{}),
+		"Wait":        holdfast.WaitObserver{},
 	} {
-		if got, want := fmt.Sprint(set(all.FieldByName(name).Interface())), fmt.Sprint(set(alone)); got != want || got == "[]" {
+		if got, want := fmt.Sprint(set(all.FieldByName(name).Interface())), fmt.Sprint(set(alone)); got != want || got == "[]" && name != "Wait" {
 			t.Errorf("%s: got %s, want %s", name, got, want)
 		}
 	}
-	if all.NumField() != 6 {
-		t.Errorf("there are %d observers: this test looks at 6", all.NumField())
+	if all.NumField() != 7 {
+		t.Errorf("there are %d observers: this test looks at 7", all.NumField())
 	}
 }
 
@@ -54,9 +57,13 @@ func TestAll_SpansAreThoseOfEachFunction(t *testing.T) {
 func TestAll_SpansKeepWhatObserversDid(t *testing.T) {
 	t.Parallel()
 	called := 0
-	o := holdfastotel.Spans(noop.NewTracerProvider().Tracer(""), metrics.Observers{Retry: retry.Observer{OnAttempt: func(retry.Attempt) { called++ }}})
+	o := holdfastotel.Spans(noop.NewTracerProvider().Tracer(""), metrics.Observers{
+		Retry: retry.Observer{OnAttempt: func(retry.Attempt) { called++ }},
+		Wait:  holdfast.WaitObserver{OnWaited: func(context.Context, holdfast.Waited) { called++ }},
+	})
 	o.Retry.OnAttempt(retry.Attempt{Request: httptest.NewRequestWithContext(t.Context(), "GET", "/", nil)})
-	if called != 1 {
+	o.Wait.OnWaited(t.Context(), holdfast.Waited{})
+	if called != 2 {
 		t.Errorf("it was called %d times", called)
 	}
 }

@@ -120,6 +120,11 @@ func scraped(t *testing.T) map[string][]string {
 	}
 	hooks.OnRefused(webhook.Refused{})
 	hooks.OnDelivery(webhook.Answered{})
+	waits, err := metrics.Wait(meter)
+	if err != nil {
+		t.Fatal(err)
+	}
+	waits.OnWaited(t.Context(), holdfast.Waited{Consumer: "billing", Settlement: holdfast.Handled})
 	client, err := metrics.Retry(meter)
 	if err != nil {
 		t.Fatal(err)

@@ -13,7 +13,7 @@ import (
 
 // Collector has the metrics of all parts of holdfast in a process. It is a metrics.Meter: register it with one registry, and give it to
 // the functions of package metrics, also several times, for several consumers or pools. With it, the error of metrics.Outbox, Relay,
-// Inbox, Idempotency, Webhook and Retry is always nil. Many goroutines may use it at once.
+// Inbox, Idempotency, Webhook, Wait and Retry is always nil. Many goroutines may use it at once.
 type Collector struct {
 	mu       sync.Mutex
 	made     map[string]vector

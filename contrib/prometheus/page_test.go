@@ -85,6 +85,7 @@ func tellAll(t *testing.T, c *holdfastprometheus.Collector) {
 	hooks := need[webhook.Observer](t)(metrics.Webhook(c))
 	hooks.OnRefused(webhook.Refused{})
 	hooks.OnDelivery(webhook.Answered{})
+	need[holdfast.WaitObserver](t)(metrics.Wait(c)).OnWaited(ctx, holdfast.Waited{Consumer: "billing", Settlement: holdfast.Handled})
 	need[retry.Observer](t)(metrics.Retry(c)).OnAttempt(retry.Attempt{Request: httptest.NewRequestWithContext(ctx, "GET", "/", nil), Number: 2})
 
 	db := migrated.New(t)

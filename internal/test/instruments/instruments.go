@@ -33,6 +33,7 @@ func All() []metrics.Instrument {
 	note(metrics.ObservePool(noted, "a pool", pool))
 	note(metrics.Idempotency(noted))
 	note(metrics.Webhook(noted))
+	note(metrics.Wait(noted))
 	note(metrics.Retry(noted))
 	if problem != nil {
 		panic(problem)
