@@ -165,6 +165,7 @@ func (r *run) judge(ctx context.Context, histories string) (err error) {
 	r.report.seen = oracle.SeenIn(known)
 	r.trouble(oracle.TooLittle(known))
 	r.judgeApart(known)
+	r.judgeWaits(known.Entries)
 	r.report.Verdict = oracle.Judge(known)
 	r.report.judged = true
 	return nil

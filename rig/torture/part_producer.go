@@ -32,6 +32,9 @@ type producer struct {
 	conduct *conduct
 }
 
+// source is that of all events.
+const source = "torture"
+
 // writers is how many transactions a producer has open at once.
 const writers = 4
 
@@ -40,6 +43,8 @@ const writers = 4
 // they commit in another order than they were numbered in. Now and then one stays open for seconds.
 func (p part) produce(ctx context.Context, pool *pgxpool.Pool, rec *history.Recorder, c *conduct) error {
 	pr := &producer{part: p, pool: pool, rec: rec, conduct: c}
+	waits := &waits{producer: pr, free: make(chan struct{}, mostWaits)}
+	defer waits.all.Wait()
 	var wg sync.WaitGroup
 	for w := range writers {
 		wg.Go(func() {
@@ -47,7 +52,11 @@ func (p part) produce(ctx context.Context, pool *pgxpool.Pool, rec *history.Reco
 			pace := time.NewTicker(time.Second * writers / time.Duration(p.Rate))
 			defer pace.Stop()
 			for ctx.Err() == nil {
-				if err := pr.transaction(rng); err != nil {
+				committed, err := pr.transaction(rng)
+				if len(committed) > 0 && rng.IntN(4) == 0 {
+					waits.begin(ctx, committed[rng.IntN(len(committed))])
+				}
+				if err != nil {
 					rec.Add(history.Entry{Op: history.Log, Text: err.Error()})
 					sleep(ctx, 50*time.Millisecond) // the database is away: do not spin
 				}
@@ -65,18 +74,19 @@ func (p part) produce(ctx context.Context, pool *pgxpool.Pool, rec *history.Reco
 // transactionTime bounds a transaction. The outcome of one that it cuts off is unknown.
 const transactionTime = 20 * time.Second
 
-// transaction is one change and its events. Its history is an Intend for each event, and a Commit.
-func (p *producer) transaction(rng *rand.Rand) error {
+// transaction is one change and its events. Its history is an Intend for each event, and a Commit. It returns the events of which it knows that they
+// are committed.
+func (p *producer) transaction(rng *rand.Rand) (committed []string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), transactionTime)
 	defer cancel()
 	tx, err := p.pool.Begin(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer func() { _ = tx.Rollback(ctx) }() // after a commit it does nothing
 	if rng.IntN(2) == 0 {                   // an early xid
 		if _, err := tx.Exec(ctx, "insert into other values ($1)", 1); err != nil {
-			return err
+			return nil, err
 		}
 		pause(rng, 6)
 	}
@@ -85,25 +95,25 @@ func (p *producer) transaction(rng *rand.Rand) error {
 		// Before the first change or not at all: else one that has the row and wants the key deadlocks with one that has the key.
 		if rng.IntN(4) == 0 {
 			if err := outbox.Lock(ctx, tx, keyOf(k)); err != nil {
-				return err
+				return nil, err
 			}
 		}
 		for range 1 + rng.IntN(2) {
 			id, err := p.change(ctx, tx, rng, k)
 			if err != nil {
-				return err
+				return nil, err
 			}
 			ids = append(ids, id)
 		}
 	}
 	if rng.IntN(12) == 0 {
 		if err := p.aside(ctx, tx, rng, &ids); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	if p.conduct.is(misspells) && rng.IntN(3) == 0 {
 		if err := p.misspell(ctx, tx, rng, &ids); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	switch n := rng.IntN(400); {
@@ -117,12 +127,15 @@ func (p *producer) transaction(rng *rand.Rand) error {
 		how := history.Failed
 		_ = p.withBug(bugFalseOK, func() error { how = history.OK; return nil })
 		p.rec.Add(history.Entry{Op: history.Commit, IDs: ids, How: how, Text: "rolled back"})
-		return errors.Join(err, tx.Rollback(ctx))
+		return nil, errors.Join(err, tx.Rollback(ctx))
 	}
 	err = tx.Commit(ctx)
 	how, text := outcome(err)
 	p.rec.Add(history.Entry{Op: history.Commit, IDs: ids, How: how, Text: text})
-	return err
+	if how != history.OK {
+		return nil, err
+	}
+	return ids, nil
 }
 
 // outcome says what an error of COMMIT means: an answer of the server is final, and without one the outcome is unknown.
@@ -242,7 +255,7 @@ const (
 func (p *producer) event(rng *rand.Rand, topic, key string) holdfast.Event {
 	e := holdfast.Event{
 		ID:      newID(rng),
-		Source:  "torture",
+		Source:  source,
 		Type:    typeChanged,
 		Topic:   topic,
 		Key:     key,

@@ -39,7 +39,7 @@ func TestPartProducer_TransactionsOfProducersDoNotDeadlock(t *testing.T) {
 		all.Go(func() {
 			rng := rand.New(rand.NewPCG(1, uint64(w)))
 			for range each {
-				if err := p.transaction(rng); err != nil {
+				if _, err := p.transaction(rng); err != nil {
 					t.Error(err)
 				}
 			}

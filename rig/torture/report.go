@@ -28,6 +28,7 @@ type Report struct {
 	machine    machine
 	apart      string   // what other partitions noticed while one was in trouble, and others while the provider was away
 	decided    string   // what a person did
+	waits      string   // how waits for events ended
 	revived    []string // how PgBouncer ended each time it did by itself
 	judged     bool     // there is a Verdict
 }
@@ -152,6 +153,9 @@ func (r *Report) String() string {
 	fmt.Fprintf(&b, "\n%s\nseen by O6 and O7: %s\n", v, r.seen)
 	if r.decided != "" {
 		fmt.Fprintln(&b, r.decided)
+	}
+	if r.waits != "" {
+		fmt.Fprintln(&b, r.waits)
 	}
 	if text := r.machine.String(); text != "" {
 		fmt.Fprintln(&b, text)

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -127,7 +128,7 @@ func forget(known *oracle.Run, undone []undoing) {
 		switch e.Op {
 		case history.Receive, history.Effect, history.Letter:
 			if lost(e.At) {
-				if e.Op == history.Receive {
+				if e.Op == history.Receive && strings.HasPrefix(e.Actor, roleConsumer) {
 					known.Redone = append(known.Redone, e.IDs...)
 				}
 				continue
