@@ -95,7 +95,7 @@ func WaitFor(ctx context.Context, pool *pgxpool.Pool, token Token, consumer stri
 // the consumer skips leaves no row, so that a wait for it ends with its context.
 //
 // All who wait on one pool in one process share one connection, for a short statement at a time. An inbox in the same process says when it has settled an
-// event. For one in another process the statement asks again after an eighth of the time waited so far, within 2 and 100 ms. An outage of the database is
+// event. For one in another process the statement asks again after an eighth of the time waited so far, within 5 and 100 ms. An outage of the database is
 // waited out.
 //
 // Do not call it inside a transaction of the same pool: that holds a connection for as long. The user of the pool needs to read the table inbox, as holdfast_consumer may,

@@ -34,7 +34,7 @@ func TestSettled_LooksBecomeRareAsAWaitBecomesLong(t *testing.T) {
 		failed bool
 		want   time.Duration
 	}{
-		{0, false, soonest}, {16 * time.Millisecond, false, soonest}, {80 * time.Millisecond, false, 10 * time.Millisecond},
+		{0, false, soonest}, {40 * time.Millisecond, false, soonest}, {80 * time.Millisecond, false, 10 * time.Millisecond},
 		{time.Second, false, latest}, {time.Hour, false, latest}, {0, true, latest},
 	} {
 		if got := pause(row.waited, row.failed); got != row.want {
@@ -45,8 +45,43 @@ func TestSettled_LooksBecomeRareAsAWaitBecomesLong(t *testing.T) {
 	for at := time.Duration(0); at < time.Second; looks++ {
 		at += pause(at, false)
 	}
-	if looks > 60 {
+	if looks > 40 {
 		t.Errorf("a wait of a second costs %d looks", looks)
+	}
+}
+
+// A database that answers slowly is not asked more than it can bear.
+func TestSettled_LooksTakeATenthOfTheTime(t *testing.T) {
+	for took, want := range map[time.Duration]time.Duration{
+		0: soonest, 300 * time.Microsecond: soonest, 2 * time.Millisecond: 18 * time.Millisecond, 5 * time.Second: time.Second,
+	} {
+		if got := between(took); got != want {
+			t.Errorf("after a look of %s it rests for %s, want %s", took, got, want)
+		}
+	}
+}
+
+// A thousand who began to wait at different times are looked at together.
+func TestSettled_ManyWaitsShareLooks(t *testing.T) {
+	r := newRoom(place{schema: "of_another_test"})
+	begun := time.Now()
+	for i := range 1000 {
+		r.of[Event{"billing", "shop", fmt.Sprint(i)}] = &group{began: begun, next: begun.Add(time.Second + time.Duration(i)*latest/1000), end: make(chan struct{})}
+	}
+	looks, seen := 0, 0
+	for now := begun.Add(time.Second); now.Before(begun.Add(2 * time.Second)); {
+		events, rest, _ := r.due(now)
+		if len(events) == 0 {
+			now = now.Add(rest)
+			continue
+		}
+		looks++
+		seen += len(events)
+		r.took(events, make([]finding, len(events)), nil, now, now)
+		now = now.Add(soonest)
+	}
+	if looks > 25 || seen < 10_000 {
+		t.Errorf("%d looks at %d events in a second, of a thousand that are looked at ten times: want about 20", looks, seen)
 	}
 }
 
