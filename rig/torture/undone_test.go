@@ -23,7 +23,8 @@ func TestUndone_WhatTheDatabaseHasLostIsForgottenAndNothingElse(t *testing.T) {
 			{At: at(11), Op: history.Commit, How: history.OK, IDs: []string{"lost"}},
 			{At: at(12), Op: history.Claim, Lane: 3, Epoch: 7},
 			{At: at(13), Op: history.Publish, IDs: []string{"kept", "lost"}},
-			{At: at(14), Op: history.Receive, IDs: []string{"done again"}},
+			{At: at(14), Op: history.Receive, Actor: "consumer/1", IDs: []string{"done again"}},
+			{At: at(15), Op: history.Receive, Actor: "producer/1", IDs: []string{"handled before"}}, // as a wait found
 			{At: at(21), Op: history.Claim, Lane: 3, Epoch: 7},
 		},
 	}
