@@ -14,8 +14,8 @@ import (
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
 )
 
-// Token names an event that was written, for WaitFor. outbox.WriteToken returns it; of an event whose ID the program sets, it can be made. It is no secret, and grants nothing: who has one can wait for its
-// event where the program lets them.
+// Token names an event that was written, for WaitFor. outbox.WriteToken returns it. A program that sets the ID of an event can make one. It is no
+// secret, and grants nothing: who has one can wait for its event where the program lets them.
 type Token struct {
 	Source, ID string // of the event; the source may be empty
 }
@@ -89,17 +89,19 @@ func WaitFor(ctx context.Context, pool *pgxpool.Pool, token Token, consumer stri
 	return Waiter{Pool: pool}.For(ctx, token, consumer)
 }
 
-// For returns when the consumer has settled the event, and how: Handled if its effect is there, on the server that the Waiter's pool asks. It is for a request that has to
-// show what it has just caused. Call it after the transaction with the event has committed, and with a context that ends when the caller has waited long enough: then it
-// returns how far the consumer had got, and an error that wraps context.Cause(ctx). The event goes on its way all the same. An event of a type that
-// the consumer skips leaves no row, so that a wait for it ends with its context.
+// For returns when the consumer has settled the event, and how: Handled if its effect is there, on the server that the Waiter's pool asks. It
+// is for a request that has to show what it has just caused. Call it after the transaction with the event has committed, and with a context
+// that ends when the caller has waited long enough. Then it returns how far the consumer had got, and an error that wraps
+// context.Cause(ctx). The event goes on its way all the same. An event of a type that the consumer skips leaves no row, so that a wait for
+// it ends with its context.
 //
-// All who wait on one pool in one process share one connection, for a short statement at a time. An inbox in the same process says when it has settled an
-// event. For one in another process the statement asks again after an eighth of the time waited so far, within 5 and 100 ms. An outage of the database is
-// waited out.
+// All who wait on one pool in one process share one connection, for a short statement at a time. An inbox in the same process says when it
+// has settled an event. For one in another process the statement asks again after an eighth of the time waited so far, within 5 and 100 ms.
+// An outage of the database is waited out.
 //
-// Do not call it inside a transaction of the same pool: that holds a connection for as long. The user of the pool needs to read the table inbox, as holdfast_consumer may,
-// and rows of this consumer. Other errors say what is wrong with the arguments, or that the schema or a right is missing.
+// Do not call it inside a transaction of the same pool: that holds a connection for as long. The user of the pool needs to read the table
+// inbox, as holdfast_consumer may, and rows of this consumer. Other errors say what is wrong with the arguments, or that the schema or a
+// right is missing.
 func (w Waiter) For(ctx context.Context, token Token, consumer string) (s Settlement, err error) {
 	begun := time.Now()
 	defer func() {

@@ -173,14 +173,12 @@ func (o *Outbox) WriteToken(ctx context.Context, tx pgx.Tx, event holdfast.Event
 		return token, errors.New("write events: tx is nil: it must be the transaction that makes the change")
 	}
 	write := func(ctx context.Context, events []holdfast.Event) error {
-		if events[0].ID == "" {
-			id, err := uuid.NewV7()
-			if err != nil {
-				return fmt.Errorf("write events: make an id: %w", err)
-			}
-			events[0].ID = id.String()
+		id, source, err := o.identity(&events[0])
+		if err != nil {
+			return fmt.Errorf("write events: %w", err)
 		}
-		token = holdfast.Token{Source: cmp.Or(events[0].Source, o.source), ID: events[0].ID}
+		events[0].ID = id // so that it gets no other
+		token = holdfast.Token{Source: source, ID: id}
 		return o.write(ctx, through(tx), events)
 	}
 	if o.outer != nil {
@@ -267,6 +265,19 @@ type columns struct {
 	payloads                          [][]byte
 }
 
+// identity is the id and the source of an event, as they are written.
+func (o *Outbox) identity(e *holdfast.Event) (id, source string, err error) {
+	source = cmp.Or(e.Source, o.source)
+	if e.ID != "" {
+		return e.ID, source, nil
+	}
+	made, err := uuid.NewV7()
+	if err != nil {
+		return "", "", fmt.Errorf("make an id: %w", err)
+	}
+	return made.String(), source, nil
+}
+
 func (o *Outbox) columns(events []holdfast.Event) (columns, error) {
 	n := len(events)
 	texts := make([]string, 5*n)
@@ -280,17 +291,11 @@ func (o *Outbox) columns(events []holdfast.Event) (columns, error) {
 	}
 	for i := range events {
 		e := &events[i]
-		c.ids[i], c.sources[i], c.types[i], c.topics[i], c.keys[i] = e.ID, e.Source, e.Type, e.Topic, e.Key
-		if e.ID == "" {
-			id, err := uuid.NewV7()
-			if err != nil {
-				return columns{}, fmt.Errorf("make an id: %w", err)
-			}
-			c.ids[i] = id.String()
+		var err error
+		if c.ids[i], c.sources[i], err = o.identity(e); err != nil {
+			return columns{}, err
 		}
-		if e.Source == "" {
-			c.sources[i] = o.source
-		}
+		c.types[i], c.topics[i], c.keys[i] = e.Type, e.Topic, e.Key
 		c.payloads[i] = e.Payload
 		if !e.Time.IsZero() {
 			if c.times == nil {
