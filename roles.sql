@@ -54,6 +54,7 @@ grant execute on function holdfast.append_unchecked, holdfast.reclaim, holdfast.
 -- A consumer records, stores and gives up events. It cannot remove a letter. Which consumers' rows, and to which topic it publishes
 -- letters, is said by a row of consumer_binding.
 grant select, insert, update, delete on holdfast.inbox, holdfast.stored, holdfast.start, holdfast.consumer_type, holdfast.consumer_skip to holdfast_consumer;
+grant select, insert, delete on holdfast.inbox_step to holdfast_consumer;
 grant select, insert, update on holdfast.retention, holdfast.consumer_position, holdfast.consumer_backfill, holdfast.watermark, holdfast.dependency to holdfast_consumer;
 grant select, update, insert (origin, consumer, reason, fingerprint, state, holds, event_id, source, type, topic, key, time, headers, payload, hash, version, lane, partition, "offset", place, attempts, errors, first_at, last_at) on holdfast.letter to holdfast_consumer;
 grant select, insert on holdfast.incarnation to holdfast_consumer;
@@ -73,6 +74,7 @@ grant select, insert (action, consumer, source, event_id, type, topic, key, lett
 grant select, update (ended_at), insert (name, filter, upto, by, reason) on holdfast.letter_replay to holdfast_operator;
 grant select, insert, update, delete on holdfast.stored to holdfast_operator;
 grant select, insert, update on holdfast.inbox to holdfast_operator;
+grant select, delete on holdfast.inbox_step to holdfast_operator;
 grant select, delete, update (next_at) on holdfast.parked to holdfast_operator;
 grant select on holdfast.parked_lease to holdfast_operator;
 grant select, update (owner) on holdfast.lane to holdfast_operator;

@@ -401,6 +401,22 @@ create table holdfast.start (
     primary key (consumer, source, event_id)
 );
 
+-- Steps of handlers that are done (inbox.Step), each recorded in a transaction of its own: when a handler runs again for the event, they have these
+-- results and do not run. hash is that of the event's row in stored or inbox: after an edit of the payload they run again. A row goes with the event's row in
+-- inbox. key is the event's. json, not jsonb, because jsonb refuses \u0000 in texts.
+create table holdfast.inbox_step (
+    consumer   text collate "C" not null,
+    source     text collate "C" not null,
+    event_id   text collate "C" not null,
+    hash       bytea not null,
+    name       text collate "C" not null constraint name_of_1_to_128_bytes check (octet_length(name) between 1 and 128),
+    key        text collate "C" not null,
+    result     json not null,
+    done_at    timestamptz not null default now(),
+    primary key (consumer, source, event_id, hash, name)
+);
+create index inbox_step_done on holdfast.inbox_step (consumer, done_at);
+
 -- Which node of a consumer has a handler for which type, so that during a rolling deploy an event is left for a node that
 -- handles it.
 create table holdfast.consumer_type (
@@ -909,6 +925,7 @@ create policy own_rows on holdfast.pause_action using (coalesce(consumer = any (
 create policy own_rows on holdfast.consumer_position using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
 create policy own_rows on holdfast.consumer_backfill using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
 create policy own_rows on holdfast.start using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
+create policy own_rows on holdfast.inbox_step using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
 create policy own_rows on holdfast.consumer_type using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
 create policy own_rows on holdfast.consumer_skip using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
 create policy own_rows on holdfast.dependency using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));

@@ -60,7 +60,7 @@ func canonical(document []byte, ignore []string) ([]byte, bool) {
 			return nil, false
 		}
 		for _, pointer := range ignore {
-			value = without(value, steps(pointer))
+			value = without(value, tokens(pointer))
 		}
 		var b bytes.Buffer
 		e := json.NewEncoder(&b)
@@ -74,8 +74,8 @@ func canonical(document []byte, ignore []string) ([]byte, bool) {
 	return form, err == nil
 }
 
-// steps returns the reference tokens of a JSON Pointer.
-func steps(pointer string) []string {
+// tokens returns the reference tokens of a JSON Pointer.
+func tokens(pointer string) []string {
 	parts := strings.Split(pointer, "/")[1:]
 	for i, part := range parts {
 		parts[i] = strings.ReplaceAll(strings.ReplaceAll(part, "~1", "/"), "~0", "~")

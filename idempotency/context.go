@@ -10,6 +10,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/holdfast-go/holdfast/internal/steps"
 )
 
 type contextKey struct{}
@@ -27,10 +29,9 @@ type handling struct {
 	commitOnError bool
 	resultRef     string
 
-	over  atomic.Bool     // the handler has returned
-	ended error           // why its context had ended when it returned without an answer; nil if it had not
-	turn  chan struct{}   // holds one element while a step runs
-	steps map[string]bool // the steps that are done
+	over  atomic.Bool // the handler has returned
+	ended error       // why its context had ended when it returned without an answer; nil if it had not
+	steps steps.Turns
 }
 
 func handlingOf(ctx context.Context) *handling {

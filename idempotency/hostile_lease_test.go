@@ -87,7 +87,7 @@ func TestHostileLease_AClaimIsRenewedWhileAStepWaitsForAConnection(t *testing.T)
 			_, err := Step(ctx, "one", insertAmount("10"))
 			done <- err
 		}()
-		wait.Until(b, "the step waits for the connection", func() bool { return pool.Stat().EmptyAcquireCount() >= 1 && len(handlingOf(ctx).turn) == 1 })
+		wait.Until(b, "the step waits for the connection", func() bool { return pool.Stat().EmptyAcquireCount() >= 1 && handlingOf(ctx).steps.Busy() })
 		before := keys.times.Load()
 		wait.Until(b, "the claim is renewed meanwhile", func() bool { return keys.times.Load() >= before+3 })
 		held.Release()

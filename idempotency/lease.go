@@ -127,7 +127,6 @@ func (rt *route) lead(w http.ResponseWriter, req *request, c store.Claimed, begu
 		fingerprint: req.fingerprint,
 		lock:        req.lock,
 		lease:       ck,
-		turn:        make(chan struct{}, 1),
 	}
 	rt.handle(ctx, hd, rec, req)
 	answer := rt.settleLease(ctx, ck, hd, rec, req)
@@ -154,7 +153,6 @@ func (rt *route) withoutKey(w http.ResponseWriter, req *request) {
 		scope:       req.scope,
 		fingerprint: req.fingerprint,
 		lock:        req.lock,
-		turn:        make(chan struct{}, 1),
 	}
 	rec := newRecorder(w, rt.g.c.MaxAnswer)
 	rt.handle(ctx, hd, rec, req)

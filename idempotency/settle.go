@@ -91,7 +91,6 @@ func (rt *route) call(kt *keyTx, rec *recorder, req *request) *handling {
 		scope:       req.scope,
 		fingerprint: req.fingerprint,
 		lock:        req.lock,
-		turn:        make(chan struct{}, 1),
 	}
 	returned := false
 	defer func() {

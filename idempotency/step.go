@@ -2,12 +2,9 @@ package idempotency
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -15,22 +12,17 @@ import (
 	"github.com/holdfast-go/holdfast/idempotency/internal/pause"
 	"github.com/holdfast-go/holdfast/internal/foreign"
 	"github.com/holdfast-go/holdfast/internal/handlertx"
+	"github.com/holdfast-go/holdfast/internal/steps"
 )
 
-// Errors of Step.
+// Errors of Step, beside those of package steps.
 var (
 	errNoRequest   = errors.New("the context belongs to no guarded request, or its handler has returned")
 	errNoDatabase  = errors.New("the keys are not in Postgres: make the Guard with New, not NewEphemeral")
-	errNested      = errors.New("it runs inside another step: run one after the other")
-	errTwice       = errors.New("this request has done a step of this name already: give each step its own name")
 	errStepsOwn    = errors.New("Step ends the step's transaction: return an error to undo it, or use a savepoint (tx.Begin)")
-	errStepName    = errors.New("its name must be 1 to 128 bytes of UTF-8 without NUL")
 	errUndone      = errors.New("the connection was lost, and the step was rolled back")
 	errStepUnknown = errors.New("the answer to its COMMIT was lost: it may have been committed")
 )
-
-// maxStepName is the maximum length of a step's name in bytes.
-const maxStepName = 128
 
 // Step runs one atomic phase of a handler (Route.Lease). What fn writes through tx, including events of outbox.Write,
 // commits together with fn's result (as JSON) and the note that the step is done. If the request runs again, in this
@@ -47,77 +39,31 @@ const maxStepName = 128
 // failures. The result goes through JSON, the first time too, and has at most Route.MaxResponse bytes of JSON. In
 // transaction mode fn runs in Tx(ctx) under a savepoint, and is committed with the answer.
 func Step[T any](ctx context.Context, name string, fn func(ctx context.Context, tx pgx.Tx) (T, error)) (T, error) {
-	var result T
-	text, err := step(ctx, name, func(ctx context.Context, tx pgx.Tx) ([]byte, error) {
-		value, err := fn(ctx, tx)
-		if err != nil {
-			return nil, foreign.Error(err)
+	h := handlingOf(ctx)
+	var none T
+	switch {
+	case h == nil || h.over.Load():
+		return none, fmt.Errorf("step %q: %w", name, errNoRequest)
+	case h.rt.g.pool == nil:
+		return none, fmt.Errorf("step %q: %w", name, errNoDatabase)
+	}
+	return steps.Do[T](ctx, &h.steps, name, func(ctx context.Context) ([]byte, error) {
+		do := func(_ context.Context, tx pgx.Tx) ([]byte, error) {
+			value, err := fn(ctx, tx)
+			if err != nil {
+				return nil, foreign.Error(err)
+			}
+			return steps.Text(value, h.rt.o.MaxResponse)
 		}
-		text, err := json.Marshal(value)
-		if err == nil { // Check now: a result that cannot be read later would be useless.
-			err = json.Unmarshal(text, new(T))
+		if h.tx != nil {
+			return underSavepoint(ctx, h.tx, do)
 		}
-		return text, err
+		return h.committed(ctx, name, do)
 	})
-	if err == nil {
-		err = json.Unmarshal(text, &result)
-	}
-	if err != nil {
-		var none T
-		return none, fmt.Errorf("step %q: %w", name, err)
-	}
-	return result, nil
 }
-
-type insideStep struct{}
 
 // work is a step's function. It returns the result as JSON.
 type work func(ctx context.Context, tx pgx.Tx) ([]byte, error)
-
-func step(ctx context.Context, name string, do work) (result []byte, err error) {
-	h := handlingOf(ctx)
-	switch {
-	case h == nil || h.over.Load():
-		return nil, errNoRequest
-	case h.rt.g.pool == nil:
-		return nil, errNoDatabase
-	case name == "" || len(name) > maxStepName || !utf8.ValidString(name) || strings.ContainsRune(name, 0):
-		return nil, errStepName
-	case ctx.Value(insideStep{}) != nil:
-		return nil, errNested
-	}
-	select {
-	case h.turn <- struct{}{}: // The steps of one request run one at a time.
-		defer func() { <-h.turn }()
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
-	if h.steps[name] {
-		return nil, errTwice
-	}
-	inside := context.WithValue(ctx, insideStep{}, true)
-	bounded := func(_ context.Context, tx pgx.Tx) ([]byte, error) {
-		text, err := do(inside, tx)
-		if most := h.rt.o.MaxResponse; err == nil && int64(len(text)) > most {
-			err = fmt.Errorf("its result is %d bytes long: it must be at most %d", len(text), most)
-		}
-		return text, err
-	}
-	switch {
-	case h.tx != nil:
-		result, err = underSavepoint(ctx, h.tx, bounded)
-	default:
-		result, err = h.committed(ctx, name, bounded)
-	}
-	if err != nil {
-		return nil, err
-	}
-	if h.steps == nil {
-		h.steps = map[string]bool{}
-	}
-	h.steps[name] = true
-	return result, nil
-}
 
 // underSavepoint runs a step in transaction mode.
 func underSavepoint(ctx context.Context, tx pgx.Tx, do work) (result []byte, err error) {

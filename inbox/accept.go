@@ -46,7 +46,7 @@ func (rec *receiver) storeAlone(ctx context.Context, e holdfast.Event, hash []by
 		}
 		s = other
 	}
-	d.h = nil // No step of a Store runs the handler.
+	d.h = nil // No task of a Store runs the handler.
 	if try {
 		s = rec.trying(d, s)
 	}
@@ -74,7 +74,7 @@ func (rec *receiver) receiveAlone(ctx context.Context, e holdfast.Event, hash []
 		d.manner = mannerTry
 	}
 	paused, _ := rec.pauses.now(ctx, rec.pool) // Without an answer the next statement meets the same, and knows how to wait.
-	var s step                                 // nil: the handler runs
+	var s task                                 // nil: the handler runs
 	if d.h != nil && (paused || rec.dependencies.waits(e.Type)) {
 		s = rec.storing(d)
 		if try {
@@ -188,9 +188,9 @@ func (rec *receiver) storeTx(ctx context.Context, tx pgx.Tx, e holdfast.Event) (
 	return out, nil
 }
 
-// underSavepoint runs a step in the caller's transaction, under a savepoint. When the handler fails, the savepoint undoes
-// the step, and failed holds the error and whose fault it is. A handler that hangs costs the connection, and is an error.
-func (rec *receiver) underSavepoint(ctx context.Context, tx pgx.Tx, s step) (out Outcome, failed *failure.Error, err error) {
+// underSavepoint runs a task in the caller's transaction, under a savepoint. When the handler fails, the savepoint undoes
+// the task, and failed holds the error and whose fault it is. A handler that hangs costs the connection, and is an error.
+func (rec *receiver) underSavepoint(ctx context.Context, tx pgx.Tx, s task) (out Outcome, failed *failure.Error, err error) {
 	savepoint, err := tx.Begin(ctx)
 	if err != nil {
 		return "", nil, fmt.Errorf("begin savepoint: %w", err)
@@ -216,17 +216,17 @@ func (rec *receiver) underSavepoint(ctx context.Context, tx pgx.Tx, s step) (out
 	return "", failed, nil
 }
 
-// storing is the step for an event whose consumer is paused, whose type has no free turn, or whose handler needs something that is away. Run
+// storing is the task for an event whose consumer is paused, whose type has no free turn, or whose handler needs something that is away. Run
 // handles it when that is over.
-func (rec *receiver) storing(d *delivery) step {
-	d.h = nil // No step runs the handler.
+func (rec *receiver) storing(d *delivery) task {
+	d.h = nil // No task runs the handler.
 	return func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
 		return rec.queues.store(ctx, tx, d, past{}, nil, Stored)
 	}
 }
 
-// unknown is the step for an event of a type that this node does not handle. It is nil when the event is skipped.
-func (rec *receiver) unknown(d *delivery, declared bool) step {
+// unknown is the task for an event of a type that this node does not handle. It is nil when the event is skipped.
+func (rec *receiver) unknown(d *delivery, declared bool) task {
 	switch {
 	case declared, rec.c.UnknownType == UnknownStore:
 		return func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
@@ -250,7 +250,7 @@ func (rec *receiver) unknown(d *delivery, declared bool) step {
 }
 
 // unhandled is unknown for an event that comes alone. It asks whether another node declares the type.
-func (rec *receiver) unhandled(ctx context.Context, db rowsQuerier, d *delivery) (s step, skip bool, err error) {
+func (rec *receiver) unhandled(ctx context.Context, db rowsQuerier, d *delivery) (s task, skip bool, err error) {
 	ctx, cancel := rec.bounded(ctx)
 	defer cancel()
 	declared, err := rec.declarations.declared(ctx, db, []string{d.e.Type})
@@ -261,9 +261,9 @@ func (rec *receiver) unhandled(ctx context.Context, db rowsQuerier, d *delivery)
 	return s, s == nil, nil
 }
 
-// stale is the step for an event below the position that the partition had when this node was given it. It writes a dead
+// stale is the task for an event below the position that the partition had when this node was given it. It writes a dead
 // letter, unless a row shows what became of the event.
-func (rec *receiver) stale(d *delivery) step {
+func (rec *receiver) stale(d *delivery) task {
 	l := letter{reason: "stale: it lies below the consumer's position, and no row shows that it was handled"}
 	return func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
 		return rec.ledger.deadLetter(ctx, tx, d, l, Stale)

@@ -24,7 +24,7 @@ type delivery struct {
 	counted bool            // among the stored events, by quota.enter
 	suspect bool            // its handler was started before, and the process ended
 	took    time.Duration   // of its handler, in the last group that it was in; 0: it was not begun there
-	after   func()          // what to report once the last step has committed
+	after   func()          // what to report once the last task has committed
 	attempt int             // starts of its handler, the last one included
 	ctx     context.Context // of the last run of its handler, else of the caller; nil: none. For the Observer and the log only
 }
@@ -135,7 +135,7 @@ func splitHash(hash []byte) (content, version []byte) {
 // intake is an event on its way to its outcome: what is tried next, and what was tried before. One goroutine at a time uses it.
 type intake struct {
 	d    *delivery
-	step step            // replaces the handler; nil: the handler runs
+	task task            // replaces the handler; nil: the handler runs
 	stop <-chan struct{} // when closed, delays end and nothing more is tried; nil: never
 
 	next     attemptFunc // nil before the first attempt
@@ -146,10 +146,10 @@ type intake struct {
 }
 
 // newIntake is an event that comes alone. With a stop channel it waits as long as the database is away.
-func (env *env) newIntake(d *delivery, s step, stop <-chan struct{}) *intake {
+func (env *env) newIntake(d *delivery, s task, stop <-chan struct{}) *intake {
 	return &intake{
 		d:    d,
-		step: s,
+		task: s,
 		stop: stop,
 		h: failure.History{
 			Quick:     env.c.ImmediateRetries,

@@ -22,7 +22,7 @@ func TestGuards_AZombieNeitherParksNorGivesUpAnEvent(t *testing.T) {
 	in.registry.start()
 	d := b.followers(in, 0)[0]
 	b.followers(b.inbox(), 0) // Another node is given the partition.
-	for name, s := range map[string]step{
+	for name, s := range map[string]task{
 		"store": func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
 			return in.receiver.queues.store(ctx, tx, d, past{attempts: 1, errors: []string{"boom"}}, new(time.Duration), Retrying)
 		},

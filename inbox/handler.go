@@ -37,8 +37,8 @@ func (rn *runner) handle(ctx context.Context, tx pgx.Tx, h BatchHandler, es []ho
 	return failure.JudgeSettling(settle(ctx), tx.Conn().IsClosed())
 }
 
-// call runs a handler. Its error is a *failure.HandlerError, or errOneByOne if a handler that shares its transaction needs one of its own. A
-// handler that does not return within its time-out and Config.Grace is reported as hung. It still runs.
+// call runs a handler. Its error is a *failure.HandlerError, errOneByOne if a handler that shares its transaction needs one of its own, or wraps
+// a *stepFault. A handler that does not return within its time-out and Config.Grace is reported as hung. It still runs.
 func (rn *runner) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []holdfast.Event, about *handling) (err error) {
 	if err := rn.tooManyHung(); err != nil {
 		return &failure.HandlerError{Err: err, Stopped: true}
@@ -46,12 +46,13 @@ func (rn *runner) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []hold
 	c := rn.of(es[0].Type)
 	hctx, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
-	hctx = (&run{env: rn.env, events: es, attempt: about.attempt}).with(hctx)
-	hctx, ended := rn.observed(hctx, es, about)
+	r := &run{runner: rn, events: es, attempt: about.attempt, hash: about.hash}
+	hctx, ended := rn.observed(r.with(hctx), es, about)
 	defer func() { ended(err) }()
 	done := make(chan error, 1)
 	given := handlertx.Give(hctx, tx, failure.ErrNotTheHandlers)
 	defer given.TakeBack()
+	r.tx = given
 	if about.shares != nil {
 		given.Share(errShared)
 		given.Before(func() error { return about.shares(hctx) })
@@ -84,6 +85,10 @@ func (rn *runner) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []hold
 			}
 		}
 		if err := given.Unready(); err != nil {
+			return err
+		}
+		var ours *stepFault
+		if errors.As(err, &ours) {
 			return err
 		}
 		conn := tx.Conn().PgConn()
@@ -163,6 +168,7 @@ type handling struct {
 	attempt int
 	from    string          // stateNone or stateStored
 	ctx     context.Context // the handler's, once it runs
+	hash    []byte          // of the event, as its row has it; nil for a batch
 	called  bool            // somebody waits for Receive
 	place   int             // the partition of Kafka, -1 for none
 

@@ -109,7 +109,7 @@ func (rec *receiver) receive(ctx context.Context, t *intake, failed error) (Outc
 			t.failures = failure.AppendError(t.failures, cause)
 			t.next = rec.alone(d, h.Attempts+1)
 		default:
-			var s step
+			var s task
 			s, t.failures = rec.afterFailure(d, *h, v, t.failures)
 			t.next, h.Decided = rec.runner.within(s), true
 		}
@@ -138,8 +138,8 @@ func (i *intake) doubted(err error) error {
 	return err
 }
 
-// afterFailure is the step that writes a verdict.
-func (rec *receiver) afterFailure(d *delivery, h failure.History, v failure.Verdict, failures []string) (step, []string) {
+// afterFailure is the task that writes a verdict.
+func (rec *receiver) afterFailure(d *delivery, h failure.History, v failure.Verdict, failures []string) (task, []string) {
 	attempts, err := h.Attempts, v.Failure.Err
 	losses := 0
 	if v.Failure.Fault == failure.FaultUnavailable { // Its word is said.
@@ -181,9 +181,9 @@ func (rec *receiver) afterFailure(d *delivery, h failure.History, v failure.Verd
 // maxRefused is how often Postgres may refuse the outcome of an event before the event becomes a dead letter without an inbox row.
 const maxRefused = 3
 
-// unrecordable is the step for an event whose outcome Postgres refuses to record, for a reason that lies in the event. Without it
+// unrecordable is the task for an event whose outcome Postgres refuses to record, for a reason that lies in the event. Without it
 // the event would hold its partition for good. Without a row it is handled anew if it comes again.
-func (rec *receiver) unrecordable(t *intake, err error) step {
+func (rec *receiver) unrecordable(t *intake, err error) task {
 	l := letter{
 		reason:   "Postgres refuses to record what became of it",
 		holds:    rec.of(t.d.e.Type).HoldKey,
@@ -197,8 +197,8 @@ func (rec *receiver) unrecordable(t *intake, err error) step {
 
 // first is the first attempt of an intake.
 func (rec *receiver) first(t *intake) attemptFunc {
-	if t.step != nil {
-		return rec.runner.within(t.step)
+	if t.task != nil {
+		return rec.runner.within(t.task)
 	}
 	return rec.alone(t.d, 1)
 }
@@ -218,9 +218,9 @@ func (rec *receiver) alone(d *delivery, number int) attemptFunc {
 	}
 }
 
-// trying is a step that runs only under the event's lock. The lock ends with its transaction, when the commit is visible. So a
+// trying is a task that runs only under the event's lock. The lock ends with its transaction, when the commit is visible. So a
 // caller that does not get the lock looks whether the event is known by now.
-func (rec *receiver) trying(d *delivery, s step) step {
+func (rec *receiver) trying(d *delivery, s task) task {
 	return func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
 		number := lane.Number(rec.c.Schema, rec.c.Consumer, d.e.Source, d.e.ID)
 		var mine bool

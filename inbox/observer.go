@@ -15,6 +15,9 @@ type Observer struct {
 	// its error; what becomes of the event then, OnReceive, OnRetry and OnDead say. Both must be quick.
 	OnHandle func(ctx context.Context, h Handling) (handlers context.Context, ended func(err error))
 
+	// OnStep is called when a step of a handler has ended (Step), in the handler's goroutine.
+	OnStep func(Stepped)
+
 	// OnReceive is called when an event's outcome is durable.
 	OnReceive func(Received)
 

@@ -405,6 +405,17 @@ update holdfast.dependency d
   from due
  where d.consumer = due.consumer and d.name = due.name`
 
+// Says what a step of an event's handler has returned, if it is recorded.
+const stepSQL = `-- inbox.step
+select s.result::text from holdfast.inbox_step s
+ where s.consumer = $1::text and s.source = $2::text and s.event_id = $3::text and s.hash = $4::bytea and s.name = $5::text`
+
+// Records what a step has returned, unless another run was first.
+const stepDoneSQL = `-- inbox.step_done
+insert into holdfast.inbox_step (consumer, source, event_id, hash, name, key, result, done_at)
+values ($1::text, $2::text, $3::text, $4::bytea, $5::text, $6::text, $7::text::json, clock_timestamp())
+on conflict (consumer, source, event_id, hash, name) do nothing`
+
 const undeclareSQL = `-- inbox.undeclare
 delete from holdfast.consumer_type where consumer = $1::text and seen_until < now() - interval '1 day'`
 

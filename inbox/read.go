@@ -220,7 +220,7 @@ func (p *partition) begin(ctx, jobs context.Context, pg *source.Page, memory rea
 	}
 	counted := 0
 	for i, d := range ds {
-		var s step // nil: the handler runs
+		var s task // nil: the handler runs
 		switch dispositions[i] {
 		case disposeInvalid:
 			s = bad[i].letter

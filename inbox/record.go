@@ -93,7 +93,7 @@ func (p *partition) delivery(r source.Record) (d *delivery, bad *badRecord) {
 
 // badRecord is a record that the tables cannot hold.
 type badRecord struct {
-	letter  step // dead-letters it
+	letter  task // dead-letters it
 	garbled bool // not even its type can be read
 }
 

@@ -5,6 +5,8 @@ import (
 	"log/slog"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/internal/handlertx"
+	"github.com/holdfast-go/holdfast/internal/steps"
 )
 
 // This file tells code that runs for a handler what it runs for.
@@ -34,20 +36,23 @@ func LoggerFrom(ctx context.Context) *slog.Logger {
 	if !ok {
 		return slog.Default()
 	}
-	attrs := append(r.env.attrs(r.events[0]), "attempt", r.attempt)
+	attrs := append(r.runner.attrs(r.events[0]), "attempt", r.attempt)
 	if n := len(r.events); n > 1 {
 		attrs = append(attrs, "events", n)
 	}
-	return r.env.c.Logger.With(attrs...)
+	return r.runner.c.Logger.With(attrs...)
 }
 
 type runKey struct{}
 
 // run is what a handler runs for.
 type run struct {
-	env     *env
+	runner  *runner
 	events  []holdfast.Event
 	attempt int
+	hash    []byte        // of the event, as its row has it; nil for a batch
+	tx      *handlertx.Tx // the handler's
+	steps   steps.Turns   // step.go
 }
 
 // with is a handler's context that knows what it runs for.

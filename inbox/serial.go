@@ -98,7 +98,7 @@ func (p *partition) takeBackStarts(ctx context.Context) {
 // replaySerially brings a suspect to its outcome, in the reader's goroutine. It returns false when reading has to end. While the
 // event waits for room, other partitions have their turns.
 func (p *partition) replaySerially(ctx, jobs context.Context, d *delivery) bool {
-	var s step // nil: its handler runs
+	var s task // nil: its handler runs
 	if d.h != nil && p.receiver.dependencies.waits(d.e.Type) {
 		s = p.receiver.storing(d)
 	}
@@ -178,7 +178,7 @@ func (p *partition) count(ctx context.Context, d *delivery, t *intake) (known bo
 			reopen:   true,
 		}
 		t.h.Decided = true
-		t.step, t.next = func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
+		t.task, t.next = func(ctx context.Context, tx pgx.Tx) (Outcome, error) {
 			return p.receiver.ledger.deadLetter(ctx, tx, d, l, Dead)
 		}, nil
 	}

@@ -18,6 +18,7 @@ type statements struct {
 	claim, take, isHead, drop, settle, next, resume, deferFollowers, active, sweep, retry, stillStored string // of Run
 	declare, stop, undeclare, declared, skip, paused                                                   string
 	dependency, dependencyIs, dependencyTry                                                            string
+	step, stepDone                                                                                     string // of step.go
 	starts, start, takeBackStart, forgetStart, watermark, watermarkIs                                  string
 	writeBackfill, awaitsClient                                                                        string
 }
@@ -67,6 +68,8 @@ func newStatements(c Config) statements {
 		dependency:     in(dependencySQL),
 		dependencyIs:   in(dependencyIsSQL),
 		dependencyTry:  in(dependencyTrySQL),
+		step:           in(stepSQL),
+		stepDone:       in(stepDoneSQL),
 		starts:         in(startsSQL),
 		start:          in(startSQL),
 		takeBackStart:  in(takeBackStartSQL),

@@ -45,8 +45,8 @@ func (rn *runner) transactHandler(ctx context.Context, c *Config, f func(tx pgx.
 	return rn.commitTx(ctx, conn, tx)
 }
 
-// within is an attempt that runs a step in a transaction. The step runs no handler.
-func (rn *runner) within(s step) attemptFunc {
+// within is an attempt that runs a task in a transaction. The task runs no handler.
+func (rn *runner) within(s task) attemptFunc {
 	return func(ctx context.Context) (out Outcome, err error) {
 		err = rn.transact(ctx, func(ctx context.Context, tx pgx.Tx) (err error) {
 			out, err = s(ctx, tx)
@@ -56,8 +56,8 @@ func (rn *runner) within(s step) attemptFunc {
 	}
 }
 
-// withinHandler is within for a step that runs a handler, under the time-outs of c.
-func (rn *runner) withinHandler(c *Config, s step) attemptFunc {
+// withinHandler is within for a task that runs a handler, under the time-outs of c.
+func (rn *runner) withinHandler(c *Config, s task) attemptFunc {
 	return func(ctx context.Context) (out Outcome, err error) {
 		err = rn.transactHandler(ctx, c, func(tx pgx.Tx) (err error) {
 			out, err = s(ctx, tx)
@@ -67,8 +67,8 @@ func (rn *runner) withinHandler(c *Config, s step) attemptFunc {
 	}
 }
 
-// step is what one transaction does with a delivery.
-type step func(ctx context.Context, tx pgx.Tx) (Outcome, error)
+// task is what one transaction does with a delivery.
+type task func(ctx context.Context, tx pgx.Tx) (Outcome, error)
 
 // attemptFunc is one transaction from its beginning to its commit. Its error is a *failure.
 type attemptFunc func(ctx context.Context) (Outcome, error)

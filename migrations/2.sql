@@ -159,6 +159,19 @@ create table holdfast.consumer_skip (
     primary key (consumer, topic, type)
 ) with (fillfactor = 50);
 
+create table holdfast.inbox_step (
+    consumer   text collate "C" not null,
+    source     text collate "C" not null,
+    event_id   text collate "C" not null,
+    hash       bytea not null,
+    name       text collate "C" not null constraint name_of_1_to_128_bytes check (octet_length(name) between 1 and 128),
+    key        text collate "C" not null,
+    result     json not null,
+    done_at    timestamptz not null default now(),
+    primary key (consumer, source, event_id, hash, name)
+);
+create index inbox_step_done on holdfast.inbox_step (consumer, done_at);
+
 create table holdfast.dependency (
     consumer  text collate "C" not null,
     name      text collate "C" not null,
@@ -828,6 +841,7 @@ create policy own_rows on holdfast.pause_action using (coalesce(consumer = any (
 create policy own_rows on holdfast.consumer_position using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
 create policy own_rows on holdfast.consumer_backfill using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
 create policy own_rows on holdfast.start using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
+create policy own_rows on holdfast.inbox_step using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
 create policy own_rows on holdfast.consumer_type using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
 create policy own_rows on holdfast.consumer_skip using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
 create policy own_rows on holdfast.dependency using (coalesce(consumer = any ((select holdfast.own_consumers())::text[]), true));
@@ -1018,10 +1032,12 @@ begin
         execute 'grant insert on holdfast.letter to ' || grantee;
         execute 'grant select, insert on holdfast.stored_action to ' || grantee;
         execute 'grant select on holdfast.consumer_type to ' || grantee;
+        execute 'grant select, delete on holdfast.inbox_step to ' || grantee;
     end loop;
     for grantee in select distinct x.grantee::regrole::text from pg_class c, aclexplode(c.relacl) x
                     where c.oid = 'holdfast.consumer_type'::regclass and x.privilege_type = 'INSERT' and x.grantee not in (0, c.relowner) loop
         execute 'grant select, insert, update, delete on holdfast.consumer_skip to ' || grantee;
+        execute 'grant select, insert, delete on holdfast.inbox_step to ' || grantee;
         execute 'grant select, insert, update on holdfast.dependency to ' || grantee;
         execute 'grant select, insert, update on holdfast.consumer_backfill to ' || grantee;
     end loop;

@@ -56,6 +56,9 @@ const (
 	InboxCounted          Point = "inbox.counted"           // the start is counted, in a transaction of its own | the event is taken in
 	InboxInserting        Point = "inbox.inserting"         // a worker has an event | BEGIN, fence, insert
 	InboxInserted         Point = "inbox.inserted"          // its row is inserted | its handler runs
+	InboxStepping         Point = "inbox.stepping"          // a step of a handler is not recorded | its function runs
+	InboxStepped          Point = "inbox.stepped"           // a step's function has run | its result is recorded
+	InboxStepRecorded     Point = "inbox.step_recorded"     // the result is recorded, in a transaction of its own | the handler goes on
 	InboxHandled          Point = "inbox.handled"           // its handler has run | the worker goes on
 	InboxCommitting       Point = "inbox.committing"        // the worker has gone on | COMMIT is sent, alone or with the next BEGIN
 	InboxBatched          Point = "inbox.batched"           // the rows of a batch are inserted | its handler runs

@@ -81,9 +81,18 @@ func (t *Tx) Before(do func() error) { t.before = do }
 func (t *Tx) Unready() error { return t.unready }
 
 // NeedsItsOwn says whether the handler did what only one with a transaction of its own may do, or tried to: it changed settings or
-// its role, sent several statements in one text, or used the connection itself, on which a COMMIT is not seen before it is carried
-// out.
+// its role, sent several statements in one text, used the connection itself, on which a COMMIT is not seen before it is carried
+// out, or asked for it (Own).
 func (t *Tx) NeedsItsOwn() bool { return t.alone.Load() }
+
+// Own says that the handler needs a transaction of its own. The error is that of Share if others have run in this one, or will.
+func (t *Tx) Own() error {
+	t.alone.Store(true)
+	return t.shared
+}
+
+// Over says whether the handler's use of it has ended (TakeBack).
+func (t *Tx) Over() bool { return t.over.Load() }
 
 // refuses is the error of a statement that would end the transaction, or that does not go with others in one. noteEnd finds what
 // ended the transaction all the same.

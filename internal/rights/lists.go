@@ -27,7 +27,7 @@ var Of = map[string][]Right{
 		{"execute", "append_unchecked, reclaim, expire_written_once, publish_letter, last_errors", ""},
 	},
 	"consumer": {
-		{"select, insert, update, delete", "inbox, stored, start, consumer_type, consumer_skip", ""},
+		{"select, insert, update, delete", "inbox, stored, start, consumer_type, consumer_skip", ""}, {"select, insert, delete", "inbox_step", ""},
 		{"select, insert, update", "retention, consumer_position, consumer_backfill, watermark, dependency", ""}, {"select, update", "letter", ""}, {"insert", "letter", newLetter},
 		{"select, insert", "incarnation", ""}, {"select", "installation, letter_action, consumer_hold, current_incarnation, pause", ""}, {"usage", "stored_place", ""},
 		{"execute", "publish_letter, last_errors", ""},
@@ -44,7 +44,7 @@ var Of = map[string][]Right{
 		{"insert", "letter_action", "letter, action, by, reason, payload, hash, version, replay"},
 		{"insert", "stored_action", "action, consumer, source, event_id, type, topic, key, letter, by, reason"},
 		{"insert", "letter_replay", "name, filter, upto, by, reason"}, {"update", "letter_replay", "ended_at"},
-		{"select, insert, update, delete", "stored", ""}, {"select, insert, update", "inbox", ""}, {"select, delete", "parked", ""}, {"update", "parked", "next_at"},
+		{"select, insert, update, delete", "stored", ""}, {"select, insert, update", "inbox", ""}, {"select, delete", "parked, inbox_step", ""}, {"update", "parked", "next_at"},
 		{"select", "lane, parked_lease", ""}, {"update", "lane", "owner"}, {"usage", "stored_place, parked_place", ""},
 		{"select", "idempotency", "scope, operation, key, fingerprint, state, status, body_hash, result_ref, run, attempt, lease_until, created_at, expires_at"}, {"select", "idempotency_step", "run"},
 		{"select", "idempotency_request", "run, due_at"}, {"select", "idempotency_expired", "scope, operation, key, status, result_ref, created_at, expires_at"},

@@ -44,7 +44,7 @@ func TestPlan_RetentionWorksInEveryModeOfPgx(t *testing.T) {
 			if n := b.count("select count(*) from holdfast.inbox"); n != 150 {
 				t.Errorf("%d rows are left, want 150", n)
 			}
-			if err := l.ForgetStarts(b.Context()); err != nil {
+			if err := l.Forget(b.Context()); err != nil {
 				t.Error(err)
 			}
 		})

@@ -20,7 +20,7 @@ set local enable_sort = off;
 set local jit = off`
 
 // statements are the constants of this file, for a schema.
-type statements struct{ begin, row, take, sweep, save, starts string }
+type statements struct{ begin, row, take, sweep, save, starts, steps string }
 
 func newStatements(schema string) statements {
 	in := func(statement string) string { return sqlschema.In(schema, statement) }
@@ -31,6 +31,7 @@ func newStatements(schema string) statements {
 		sweep:  in(sweepSQL),
 		save:   in(saveSQL),
 		starts: in(startsSQL),
+		steps:  in(stepsSQL),
 	}
 }
 
@@ -48,7 +49,7 @@ select r.from_at, r.kept_at, r.sources from holdfast.retention r
    and (r.next_at <= now() or r.next_at > now() + 2 * $2::bigint * interval '1 microsecond')
    for update skip locked`
 
-// Removes what may go among the next $4 rows of index inbox_settled, from $2 on, that were settled longer than $3 ago and
+// Removes what may go, with its steps, among the next $4 rows of index inbox_settled, from $2 on, that were settled longer than $3 ago and
 // whose source is one of $5, or, if $6 is false, is none of these. The rows of other sources are read and left. Rows that
 // must stay are read without a lock. Rows that another transaction has locked (a replay) are skipped, so that this one never
 // waits for a lock. Rows are found again by their ctid, which needs no statistics and no second look at the index: a row that
@@ -78,7 +79,10 @@ with old as materialized (
                 where f.ctid = any (array(select d.place from due d))
                   and f.processed_at < now() - $3::bigint * interval '1 microsecond'
                   for update skip locked))
-    returning i.ctid as place
+    returning i.ctid as place, i.source, i.event_id
+), steps as (
+    delete from holdfast.inbox_step s using gone g
+     where s.consumer = $1::text and s.source = g.source and s.event_id = g.event_id
 )
 select count(*), (select count(*) from gone), max(o.processed_at),
        min(o.processed_at) filter (where o.mine and not exists (select from gone g where g.place = o.place)),
@@ -90,6 +94,16 @@ update holdfast.retention r
    set from_at = $2::timestamptz, kept_at = $3::timestamptz, next_at = clock_timestamp() + $4::bigint * interval '1 microsecond',
        sources = $5::jsonb
  where r.consumer = $1::text`
+
+// Removes recorded steps that are older than $2 and whose event has no row in the inbox, up to 10,000 at a time: it has not come again since.
+const stepsSQL = `-- inbox.retention_steps
+delete from holdfast.inbox_step s
+ where s.ctid = any (array(
+           select f.ctid from holdfast.inbox_step f
+            where f.consumer = $1::text and f.done_at < now() - $2::bigint * interval '1 microsecond'
+              and not exists (select from holdfast.inbox i where i.consumer = f.consumer and i.source = f.source and i.event_id = f.event_id)
+            order by f.done_at
+            limit 10000))`
 
 // Removes counts of starts that are older than $2, up to 10,000 at a time, unless one is being counted. No index has last_at. The
 // statement reads the consumer's part of the primary key, because the table holds few rows at any time.

@@ -1,4 +1,5 @@
-// Package retention removes rows of the table inbox that nobody needs any more, and counts of starts that nobody will ask for.
+// Package retention removes rows of the table inbox that nobody needs any more, with the recorded steps of their events, and counts of starts
+// that nobody will ask for.
 //
 // A row may go when its event was settled longer than the window ago and its offset, if it has one, lies below the partition's
 // position. So a record that Kafka delivers again is known by its row, or it lies below the position and is stale. A row stays
@@ -45,6 +46,10 @@ const (
 
 	// startsKept is how long counted starts are kept at least: a process that dies may take its time to come back.
 	startsKept = 24 * time.Hour
+
+	// stepsKept is how long the steps of an event without a row are kept at least. Its process has died after them, and the topic may be read
+	// again much later.
+	stepsKept = 30 * 24 * time.Hour
 )
 
 // ErrNotOurTurn means that another node is removing rows, or that the next turn is not due.
@@ -100,7 +105,7 @@ func (l *Loop) Run(ctx context.Context) error {
 			l.c.Cleaned(t.Removed, t.took)
 		}
 		if whole {
-			if err := l.ForgetStarts(ctx); err != nil && ctx.Err() == nil {
+			if err := l.Forget(ctx); err != nil && ctx.Err() == nil {
 				l.c.Failed(err)
 			}
 		}
@@ -221,17 +226,20 @@ func (l *Loop) sweep(ctx context.Context, tx pgx.Tx, from *time.Time, window tim
 	return s, nil
 }
 
-// ForgetStarts removes counts of starts that nobody asked for again, for example because the partition was released before the
-// handler ran. The table holds few rows at any time.
-func (l *Loop) ForgetStarts(ctx context.Context) error {
+// Forget removes what belongs to events without a row in the inbox and was not asked for for long: counts of starts, for example because the
+// partition was released before the handler ran, and recorded steps. There are few at any time.
+func (l *Loop) Forget(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, loop.Patience)
 	defer cancel()
 	err := pgx.BeginTxFunc(ctx, l.c.Pool, pgx.TxOptions{BeginQuery: l.sql.begin}, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, l.sql.starts, l.c.Consumer, max(l.c.Window, startsKept).Microseconds())
+		if _, err := tx.Exec(ctx, l.sql.starts, l.c.Consumer, max(l.c.Window, startsKept).Microseconds()); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, l.sql.steps, l.c.Consumer, max(l.c.Window, stepsKept).Microseconds())
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("forget starts: %w", err)
+		return fmt.Errorf("forget starts and steps: %w", err)
 	}
 	return nil
 }

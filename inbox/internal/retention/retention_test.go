@@ -212,7 +212,7 @@ func TestRetention_RetentionForgetsStartsThatNobodyAskedForAgain(t *testing.T) {
 	l := b.loop(func(c *Config) { c.Window = time.Minute })
 	pgtest.Exec(t, b.db, `insert into holdfast.start (consumer, source, event_id, starts, last_at) values
 		('billing', '', 'leaked', 1, now() - interval '25 hours'), ('billing', '', 'a slow crash loop', 2, now() - interval '23 hours'), ('mail', '', 'other', 1, now() - interval '25 hours')`)
-	if err := l.ForgetStarts(b.Context()); err != nil {
+	if err := l.Forget(b.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if n := b.count("select count(*) from holdfast.start where event_id = 'leaked'"); n != 0 {

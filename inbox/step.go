@@ -1,0 +1,210 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/internal/loop"
+	"github.com/holdfast-go/holdfast/internal/failpoint"
+	"github.com/holdfast-go/holdfast/internal/foreign"
+	"github.com/holdfast-go/holdfast/internal/steps"
+)
+
+// This file runs the steps of handlers that call other systems. Each is recorded in a transaction of its own, beside the handler's, so that it
+// stays recorded when the handler's is rolled back.
+
+// Errors of Step, beside those of package steps.
+var (
+	errNoRun = errors.New("the context is not that of a handler, or the handler has returned")
+	errBatch = errors.New("its handler gets batches, and a step belongs to one event: register the type with Handle or On")
+)
+
+// MaxStepResult is the maximum length of a step's result, in bytes of JSON.
+const MaxStepResult = 64 << 10
+
+// Step runs a part of a handler that calls another system, and records its result, so that no later attempt to handle the event calls again:
+//
+//	charge, err := inbox.Step(ctx, "charge", func(ctx context.Context, key string) (Charge, error) {
+//		return stripe.Charge(ctx, key, order.Cents) // key goes into the Idempotency-Key of the request
+//	})
+//
+// If fn returns nil, its result is recorded at once, in a transaction of its own, and stays recorded if the handler fails later. Whenever the
+// handler runs again for the event, here or on another node, after a crash, an error or a replay of its dead letter, Step returns the recorded
+// result and does not call fn. If fn returns an error, nothing is recorded, and Step returns the error.
+//
+// A process can die after the call and before the record. Then the next attempt calls fn again, with the same key: so give it to
+// the other system, which can know by it that it has seen the call. With a system that honors such keys the effect comes once. With another one it may come once more for each
+// crash, lost database or time-out between call and record. The key has 64 hexadecimal digits. It is made of consumer, event and name. It stays the same for
+// all attempts, nodes and replays. If a person edits the payload of the event's dead letter, its steps have other keys and run again.
+//
+// Steps run one at a time, and not inside another. Use a name once in a handler, of 1 to 128 bytes, and keep it the same in every version of the handler. The
+// result goes through JSON, the first time too, and has at most MaxStepResult bytes. It is kept as long as the event's row in the table inbox.
+// Step takes a second connection from the pool before and after fn, not during it. A handler with steps shares its transaction with no other. The
+// handler's own writes and events belong into its transaction, not into fn: what fn does is not undone.
+func Step[T any](ctx context.Context, name string, fn func(ctx context.Context, key string) (T, error)) (T, error) {
+	r, _ := ctx.Value(runKey{}).(*run)
+	if err := r.maySteps(); err != nil {
+		var none T
+		return none, fmt.Errorf("step %q: %w", name, err)
+	}
+	return steps.Do[T](ctx, &r.steps, name, func(ctx context.Context) ([]byte, error) {
+		return r.step(ctx, name, func(key string) ([]byte, error) {
+			value, err := fn(ctx, key)
+			if err != nil {
+				return nil, foreign.Error(err)
+			}
+			return steps.Text(value, MaxStepResult)
+		})
+	})
+}
+
+// maySteps says why a run has no steps. r may be nil.
+func (r *run) maySteps() error {
+	switch {
+	case r == nil || r.tx.Over():
+		return errNoRun
+	case r.hash == nil:
+		return errBatch
+	default:
+		return r.tx.Own() // Others in the transaction would wait for the call.
+	}
+}
+
+// stepFault is an error of our own statements in a step: neither the event nor its handler is to blame.
+type stepFault struct{ err error }
+
+func (f *stepFault) Error() string { return f.err.Error() }
+func (f *stepFault) Unwrap() error { return f.err }
+
+// step returns the recorded result of a step, or calls do and records what that returns.
+func (r *run) step(ctx context.Context, name string, do func(key string) ([]byte, error)) (result []byte, err error) {
+	s := Stepped{Context: ctx, Event: r.events[0], Attempt: r.attempt, Step: name}
+	s.Key = steps.Key(r.runner.c.Consumer, s.Event.Source, s.Event.ID, r.content(), name)
+	begun := time.Now()
+	defer func() {
+		if s.Took, s.Err = time.Since(begun), err; err != nil {
+			s.Result = StepFailed
+		}
+		if r.runner.c.Observer.OnStep != nil {
+			r.runner.c.Observer.OnStep(s)
+		}
+	}()
+	if result, err = r.look(ctx, name); err != nil || result != nil {
+		s.Result = StepKnown
+		return result, err
+	}
+	s.Result = StepDone
+	failpoint.Hit(failpoint.InboxStepping)
+	if result, err = do(s.Key); err != nil {
+		return nil, err
+	}
+	failpoint.Hit(failpoint.InboxStepped)
+	if result, err = r.record(ctx, name, result); err != nil {
+		r.runner.c.Logger.Warn("step was done and not recorded: it runs again, with the same key", append(r.runner.attrs(s.Event), "attempt", r.attempt, "step", name, "step_key", s.Key, "error", loggedError(err))...)
+		return nil, &stepFault{fmt.Errorf("it was done, and not recorded: %w", err)}
+	}
+	failpoint.Hit(failpoint.InboxStepRecorded)
+	return result, nil
+}
+
+// content is the event's hash without the version of package webhook.
+func (r *run) content() []byte {
+	content, _ := splitHash(r.hash)
+	return content
+}
+
+// look returns the recorded result of a step, nil if there is none. It leaves half of the handler's time to what comes next, so that a pool without a free
+// connection is not taken for a handler that takes too long. That is to blame if it has used up most of its time before.
+func (r *run) look(ctx context.Context, name string) (result []byte, err error) {
+	end, _ := ctx.Deadline()
+	left := time.Until(end)
+	bounded, cancel := context.WithTimeout(ctx, left/2)
+	defer cancel()
+	if result, err = r.recorded(bounded, name); err != nil && left > r.runner.of(r.events[0].Type).Timeout/2 {
+		err = &stepFault{err}
+	}
+	return result, err
+}
+
+// recorded returns the recorded result of a step, nil if there is none.
+func (r *run) recorded(ctx context.Context, name string) (result []byte, err error) {
+	e := r.events[0]
+	err = r.runner.transact(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		var text string
+		err := tx.QueryRow(ctx, r.runner.sql.step, r.runner.c.Consumer, e.Source, e.ID, r.content(), name).Scan(&text)
+		switch {
+		case errors.Is(err, pgx.ErrNoRows):
+			result = nil
+			return nil
+		case err != nil:
+			return fmt.Errorf("look whether it is recorded: %w", err)
+		}
+		result = []byte(text)
+		return nil
+	})
+	return result, err
+}
+
+// record records the result of a step, and returns what is recorded: another run, which had lost its event to this one or has taken it from it, may have
+// been first. It waits for the database beyond the handler's time, but not for so long that the handler would count as hung.
+func (r *run) record(ctx context.Context, name string, result []byte) ([]byte, error) {
+	longer, end := loop.WithGrace(ctx, r.runner.c.Grace/2)
+	defer end()
+	e := r.events[0]
+	for wait := 1; ; wait++ {
+		mine := false
+		err := r.runner.transact(longer, func(ctx context.Context, tx pgx.Tx) error {
+			tag, err := tx.Exec(ctx, r.runner.sql.stepDone, r.runner.c.Consumer, e.Source, e.ID, r.content(), name, e.Key, string(result))
+			if err != nil {
+				return fmt.Errorf("record it: %w", err)
+			}
+			mine = tag.RowsAffected() == 1
+			return nil
+		})
+		if err == nil && mine {
+			return result, nil
+		}
+		if err == nil {
+			var first []byte
+			if first, err = r.recorded(longer, name); err == nil && first != nil {
+				return first, nil
+			}
+		}
+		if err != nil {
+			if poolClosed(err) {
+				return nil, err
+			}
+			r.runner.transient(err)
+		}
+		if loop.Sleep(longer, loop.Spread(loop.DatabaseBase, loop.DatabaseCap, wait, r.runner.random())) != nil {
+			return nil, err
+		}
+	}
+}
+
+// Stepped is a step of a handler that has ended (Step).
+type Stepped struct {
+	Context context.Context // the handler's
+	Event   holdfast.Event
+	Attempt int // of the handler, from 1
+	Step    string
+	Key     string // that its function got
+	Result  StepResult
+	Took    time.Duration
+	Err     error // nil unless it failed
+}
+
+// StepResult says how a step ended.
+type StepResult string
+
+// How a step ends.
+const (
+	StepDone   StepResult = "done"   // its function ran, and its result is recorded
+	StepKnown  StepResult = "known"  // its result was recorded by an earlier run
+	StepFailed StepResult = "failed" // its function failed, or the database did
+)
