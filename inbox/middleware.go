@@ -23,7 +23,12 @@ func wrapped(h Handler, around []func(Handler) Handler) BatchHandler {
 	one := h
 	if len(around) > 0 {
 		one = func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
-			return callsFrom(ctx).run(func() error { return h(ctx, tx, e) }, e)
+			return callsFrom(ctx).run(func() error {
+				if r, ok := ctx.Value(runKey{}).(*run); ok {
+					r.steps.Again()
+				}
+				return h(ctx, tx, e)
+			}, e)
 		}
 		for i := len(around) - 1; i >= 0; i-- {
 			one = around[i](one)

@@ -66,7 +66,7 @@ func Step[T any](ctx context.Context, name string, fn func(ctx context.Context, 
 // maySteps says why a run has no steps. r may be nil.
 func (r *run) maySteps() error {
 	switch {
-	case r == nil || r.tx.Over():
+	case r == nil || r.tx == nil || r.tx.Over():
 		return errNoRun
 	case r.hash == nil:
 		return errBatch
@@ -83,22 +83,22 @@ func (f *stepFault) Unwrap() error { return f.err }
 
 // step returns the recorded result of a step, or calls do and records what that returns.
 func (r *run) step(ctx context.Context, name string, do func(key string) ([]byte, error)) (result []byte, err error) {
-	s := Stepped{Context: ctx, Event: r.events[0], Attempt: r.attempt, Step: name}
+	s := Stepped{Context: ctx, Event: r.events[0], Attempt: r.attempt, Step: name, Result: StepFailed}
 	s.Key = steps.Key(r.runner.c.Consumer, s.Event.Source, s.Event.ID, r.content(), name)
 	begun := time.Now()
 	defer func() {
-		if s.Took, s.Err = time.Since(begun), err; err != nil {
-			s.Result = StepFailed
-		}
+		s.Took, s.Err = time.Since(begun), err
 		if r.runner.c.Observer.OnStep != nil {
 			r.runner.c.Observer.OnStep(s)
 		}
 	}()
-	if result, err = r.look(ctx, name); err != nil || result != nil {
+	switch result, err = r.look(ctx, name); {
+	case err != nil:
+		return nil, err
+	case result != nil:
 		s.Result = StepKnown
-		return result, err
+		return result, nil
 	}
-	s.Result = StepDone
 	failpoint.Hit(failpoint.InboxStepping)
 	if result, err = do(s.Key); err != nil {
 		return nil, err
@@ -109,6 +109,7 @@ func (r *run) step(ctx context.Context, name string, do func(key string) ([]byte
 		return nil, &stepFault{fmt.Errorf("it was done, and not recorded: %w", err)}
 	}
 	failpoint.Hit(failpoint.InboxStepRecorded)
+	s.Result = StepDone
 	return result, nil
 }
 
@@ -121,11 +122,14 @@ func (r *run) content() []byte {
 // look returns the recorded result of a step, nil if there is none. It leaves half of the handler's time to what comes next, so that a pool without a free
 // connection is not taken for a handler that takes too long. That is to blame if it has used up most of its time before.
 func (r *run) look(ctx context.Context, name string) (result []byte, err error) {
-	end, _ := ctx.Deadline()
-	left := time.Until(end)
+	all := r.runner.of(r.events[0].Type).Timeout
+	left := all
+	if end, ends := ctx.Deadline(); ends {
+		left = time.Until(end)
+	}
 	bounded, cancel := context.WithTimeout(ctx, left/2)
 	defer cancel()
-	if result, err = r.recorded(bounded, name); err != nil && left > r.runner.of(r.events[0].Type).Timeout/2 {
+	if result, err = r.recorded(bounded, name); err != nil && left > all/2 {
 		err = &stepFault{err}
 	}
 	return result, err
@@ -196,7 +200,7 @@ type Stepped struct {
 	Key     string // that its function got
 	Result  StepResult
 	Took    time.Duration
-	Err     error // nil unless it failed
+	Err     error // why it failed; nil unless it did, and if its function panicked
 }
 
 // StepResult says how a step ended.

@@ -29,7 +29,7 @@ var (
 type Turns struct {
 	mu   sync.Mutex
 	busy chan struct{}   // holds one element while a step runs; nil before the first
-	done map[string]bool // the names of those that are done; who holds the element uses it
+	done map[string]bool // the names of those that are done
 }
 
 // turn is the channel busy.
@@ -44,6 +44,30 @@ func (t *Turns) turn() chan struct{} {
 
 // Busy reports that a step runs.
 func (t *Turns) Busy() bool { return len(t.turn()) == 1 }
+
+// Again says that the handler runs once more: it may do the same steps again.
+func (t *Turns) Again() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.done = nil
+}
+
+// isDone reports that a step of the name is done.
+func (t *Turns) isDone(name string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.done[name]
+}
+
+// did notes that a step of the name is done.
+func (t *Turns) did(name string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.done == nil {
+		t.done = map[string]bool{}
+	}
+	t.done[name] = true
+}
 
 type inside struct{}
 
@@ -75,17 +99,14 @@ func (t *Turns) do(ctx context.Context, name string, once func(ctx context.Conte
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	if t.done[name] {
+	if t.isDone(name) {
 		return nil, ErrTwice
 	}
 	result, err := once(context.WithValue(ctx, inside{}, true))
 	if err != nil {
 		return nil, err
 	}
-	if t.done == nil {
-		t.done = map[string]bool{}
-	}
-	t.done[name] = true
+	t.did(name)
 	return result, nil
 }
 
