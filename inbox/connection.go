@@ -50,9 +50,50 @@ func pongTimeout(c Config) time.Duration { return min(connectionTimeout(c)/4, 2*
 
 // acquire takes a connection from the pool. The error is a *failure.
 func (env *env) acquire(ctx context.Context) (*pgxpool.Conn, error) {
-	bounded, cancel := context.WithTimeout(ctx, connectionTimeout(env.c))
+	return env.acquireFrom(ctx, env.pool, connectionTimeout(env.c))
+}
+
+// acquireBeside takes a second connection for a handler, until end is called. Where handlers have all connections of the pool, each would
+// wait for another to end. So when none is free soon, one is opened beside the pool, for one handler at a time.
+func (env *env) acquireBeside(ctx context.Context) (conn *pgxpool.Conn, end func(), err error) {
+	if conn, err = env.acquireFrom(ctx, env.pool, freeSoon); err == nil || ctx.Err() != nil || poolClosed(err) {
+		return conn, func() {}, err
+	}
+	select {
+	case env.beside <- struct{}{}:
+	case <-ctx.Done():
+		return nil, nil, blame(ctx, fmt.Errorf("acquire connection: %w", ctx.Err()), failure.Facts{ConnLost: true})
+	}
+	config := env.pool.Config()
+	config.MaxConns, config.MinConns, config.MinIdleConns = 1, 0, 0
+	one, err := pgxpool.NewWithConfig(context.WithoutCancel(ctx), config)
+	if err == nil {
+		conn, err = env.acquireFrom(ctx, one, connectionTimeout(env.c))
+	}
+	end = func() {
+		if one != nil {
+			go one.Close() // It waits for the server to say goodbye.
+		}
+		<-env.beside
+	}
+	if err != nil {
+		end()
+		return nil, nil, err
+	}
+	if suppressed, say := env.limiter.Allow("beside", sayEvery, time.Now()); say {
+		env.c.Logger.Warn("no connection of the pool was free for a step: it opened one beside the pool; raise pool_max_conns", leftOut(suppressed, "consumer", env.c.Consumer, "connections", env.pool.Config().MaxConns)...)
+	}
+	return conn, end, nil
+}
+
+// freeSoon is how long a handler waits for a second connection of the pool.
+const freeSoon = 50 * time.Millisecond
+
+// acquireFrom is acquire for a pool, within a time.
+func (env *env) acquireFrom(ctx context.Context, pool *pgxpool.Pool, within time.Duration) (*pgxpool.Conn, error) {
+	bounded, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
-	conn, err := env.pool.Acquire(bounded)
+	conn, err := pool.Acquire(bounded)
 	if err == nil {
 		if err = cutoff.Notice(bounded, conn.Conn(), idleTimeout(env.c)); err == nil {
 			return conn, nil

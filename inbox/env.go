@@ -29,6 +29,7 @@ type env struct {
 	rights   *rights.Checks
 	doubts   chan error    // an error of our statements that waiting may never cure
 	asking   chan struct{} // full while the question about a handler is asked
+	beside   chan struct{} // full while a handler has a connection beside the pool
 	groups   group.Times
 	vitals   vitals // what Health tells
 
@@ -52,6 +53,7 @@ func newEnv(pool *pgxpool.Pool, c Config) *env {
 		wakeup: make(chan struct{}, 1),
 		doubts: make(chan error, 1),
 		asking: make(chan struct{}, 1),
+		beside: make(chan struct{}, 1),
 		groups: group.DefaultTimes,
 	}
 }

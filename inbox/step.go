@@ -44,8 +44,8 @@ const MaxStepResult = 64 << 10
 //
 // Steps run one at a time, and not inside another. Use a name once in a handler, of 1 to 128 bytes, and keep it the same in every version of the handler. The
 // result goes through JSON, the first time too, and has at most MaxStepResult bytes. It is kept as long as the event's row in the table inbox.
-// Step takes a second connection from the pool before and after fn, not during it. A handler with steps shares its transaction with no other. The
-// handler's own writes and events belong into its transaction, not into fn: what fn does is not undone.
+// Step needs a second connection for a moment, before and after fn. If the pool has none, it opens one beside the pool, for one handler at a time, and the
+// log says so. A handler with steps shares its transaction with no other. The handler's own writes and events belong into its transaction, not into fn: what fn does is not undone.
 func Step[T any](ctx context.Context, name string, fn func(ctx context.Context, key string) (T, error)) (T, error) {
 	r, _ := ctx.Value(runKey{}).(*run)
 	if err := r.maySteps(); err != nil {
@@ -68,7 +68,7 @@ func (r *run) maySteps() error {
 	switch {
 	case r == nil || r.tx == nil || r.tx.Over():
 		return errNoRun
-	case r.hash == nil:
+	case r.runner.kinds[r.events[0].Type].said.batch:
 		return errBatch
 	default:
 		return r.tx.Own() // Others in the transaction would wait for the call.
@@ -119,8 +119,8 @@ func (r *run) content() []byte {
 	return content
 }
 
-// look returns the recorded result of a step, nil if there is none. It leaves half of the handler's time to what comes next, so that a pool without a free
-// connection is not taken for a handler that takes too long. That is to blame if it has used up most of its time before.
+// look returns the recorded result of a step, nil if there is none. It leaves half of the handler's time to what comes next, so that a database that does not
+// answer is not taken for a handler that takes too long. That is to blame if it has used up half of its time before.
 func (r *run) look(ctx context.Context, name string) (result []byte, err error) {
 	all := r.runner.of(r.events[0].Type).Timeout
 	left := all
@@ -138,7 +138,7 @@ func (r *run) look(ctx context.Context, name string) (result []byte, err error) 
 // recorded returns the recorded result of a step, nil if there is none.
 func (r *run) recorded(ctx context.Context, name string) (result []byte, err error) {
 	e := r.events[0]
-	err = r.runner.transact(ctx, func(ctx context.Context, tx pgx.Tx) error {
+	err = r.runner.transactBeside(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		var text string
 		err := tx.QueryRow(ctx, r.runner.sql.step, r.runner.c.Consumer, e.Source, e.ID, r.content(), name).Scan(&text)
 		switch {
@@ -162,7 +162,7 @@ func (r *run) record(ctx context.Context, name string, result []byte) ([]byte, e
 	e := r.events[0]
 	for wait := 1; ; wait++ {
 		mine := false
-		err := r.runner.transact(longer, func(ctx context.Context, tx pgx.Tx) error {
+		err := r.runner.transactBeside(longer, func(ctx context.Context, tx pgx.Tx) error {
 			tag, err := tx.Exec(ctx, r.runner.sql.stepDone, r.runner.c.Consumer, e.Source, e.ID, r.content(), name, e.Key, string(result))
 			if err != nil {
 				return fmt.Errorf("record it: %w", err)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 )
@@ -16,11 +17,30 @@ import (
 // no handler. The error is a *failure. By then the transaction is rolled back and the connection given back, so that the caller
 // can record the failure in a new one.
 func (rn *runner) transact(ctx context.Context, f func(ctx context.Context, tx pgx.Tx) error) error {
-	return rn.transactHandler(ctx, &rn.c, func(tx pgx.Tx) error {
+	conn, err := rn.acquire(ctx)
+	if err != nil {
+		return err
+	}
+	return rn.transactOn(ctx, conn, &rn.c, rn.bounding(ctx, f))
+}
+
+// transactBeside is transact for a transaction beside that of a handler, which has a connection already.
+func (rn *runner) transactBeside(ctx context.Context, f func(ctx context.Context, tx pgx.Tx) error) error {
+	conn, end, err := rn.acquireBeside(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	return rn.transactOn(ctx, conn, &rn.c, rn.bounding(ctx, f))
+}
+
+// bounding is f under a context that bounds our own statements.
+func (rn *runner) bounding(ctx context.Context, f func(ctx context.Context, tx pgx.Tx) error) func(tx pgx.Tx) error {
+	return func(tx pgx.Tx) error {
 		bounded, cancel := rn.bounded(ctx)
 		defer cancel()
 		return f(bounded, tx)
-	})
+	}
 }
 
 // transactHandler is transact for a function that runs a handler, under the time-outs of c. The function bounds its own statements.
@@ -29,6 +49,11 @@ func (rn *runner) transactHandler(ctx context.Context, c *Config, f func(tx pgx.
 	if err != nil {
 		return err
 	}
+	return rn.transactOn(ctx, conn, c, f)
+}
+
+// transactOn is transactHandler on a connection, which it gives back.
+func (rn *runner) transactOn(ctx context.Context, conn *pgxpool.Conn, c *Config, f func(tx pgx.Tx) error) error {
 	bounded, cancel := rn.bounded(ctx)
 	tx, err := conn.BeginTx(bounded, pgx.TxOptions{BeginQuery: beginning(*c)})
 	cancel()

@@ -1,0 +1,568 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/dlq"
+	"github.com/holdfast-go/holdfast/internal/steps"
+	"github.com/holdfast-go/holdfast/internal/test/logtest"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
+	"github.com/holdfast-go/holdfast/internal/test/skip"
+	"github.com/holdfast-go/holdfast/internal/test/wait"
+	"github.com/holdfast-go/holdfast/retry"
+)
+
+// bank is a system that handlers call in a step. It ignores keys, so that every call counts.
+type bank struct {
+	mu    sync.Mutex
+	keys  []string
+	steps []Stepped
+}
+
+// charge is a call: it returns how many there were.
+func (k *bank) charge(_ context.Context, key string) (int, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.keys = append(k.keys, key)
+	return len(k.keys), nil
+}
+
+func (k *bank) calls() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Clone(k.keys)
+}
+
+// watch lets the bank note how steps end.
+func (k *bank) watch(c *Config) {
+	c.Observer.OnStep = func(s Stepped) {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.steps = append(k.steps, s)
+	}
+}
+
+// ended is how steps ended, as "charge done".
+func (k *bank) ended() (got []string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, s := range k.steps {
+		got = append(got, fmt.Sprint(s.Step, " ", s.Result))
+	}
+	return got
+}
+
+// recorded is how many steps are recorded.
+func (b *bundle) recorded() int64 {
+	b.Helper()
+	return b.count("select count(*) from holdfast.inbox_step")
+}
+
+func (b *bundle) replay(o dlq.ReplayOptions) {
+	b.Helper()
+	o.By = "ann"
+	if n, err := b.letters().Replay(b.Context(), dlq.Filter{}, o); n != 1 || err != nil {
+		b.Fatalf("%d replayed, %v", n, err)
+	}
+}
+
+// However an event comes, a step that is recorded is not called again when its handler fails, on whichever node that runs.
+func TestStep_ARecordedCallIsNotMadeAgain(t *testing.T) {
+	numbered := event("1", "k")
+	numbered.Payload = []byte("1")
+	receive := func(b *bundle, in *Inbox) { b.receive(in, numbered, Retrying) }
+	for name, c := range map[string]struct {
+		register func(in *Inbox, h Handler)
+		receive  func(b *bundle, in *Inbox)
+	}{
+		"plain": {func(in *Inbox, h Handler) { in.Handle("order.placed", h) }, receive},
+		"typed": {func(in *Inbox, h Handler) {
+			On(in, "order.placed", func(ctx context.Context, tx pgx.Tx, _ *int, e holdfast.Event) error { return h(ctx, tx, e) })
+		}, receive},
+		"HoldKey": {func(in *Inbox, h Handler) { in.Handle("order.placed", h, WithHoldKey(true)) }, receive},
+		"under a middleware": {func(in *Inbox, h Handler) {
+			in.Use(func(next Handler) Handler {
+				return func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error { return next(ctx, tx, e) }
+			})
+			in.Handle("order.placed", h)
+		}, receive},
+		"in the caller's transaction": {func(in *Inbox, h Handler) { in.Handle("order.placed", h) }, func(b *bundle, in *Inbox) {
+			err := pgx.BeginFunc(b.Context(), b.db, func(tx pgx.Tx) error {
+				out, err := in.ReceiveTx(b.Context(), tx, numbered)
+				if out != Retrying {
+					b.Errorf("ReceiveTx = %s", out)
+				}
+				return err
+			})
+			if err != nil {
+				b.Error(err)
+			}
+		}},
+		"from a topic": {func(in *Inbox, h Handler) { in.Handle("order.placed", h) }, func(b *bundle, in *Inbox) {
+			b.consumeFake(in, newFakeGeneration(logOf(numbered)))
+			b.awaitOutcome("1", Retrying)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := setup(t)
+			var k bank
+			h := func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+				n, err := Step(ctx, "charge", k.charge)
+				if err != nil {
+					return err
+				}
+				if _, err := tx.Exec(ctx, "insert into effect (id, key) values ('charge', $1)", fmt.Sprint(n)); err != nil {
+					return err
+				}
+				if AttemptFrom(ctx) < 3 {
+					return errors.New("boom")
+				}
+				_, err = Step(ctx, "mail", k.charge)
+				return err
+			}
+			first, second := b.inbox(k.watch), b.inbox(k.watch)
+			for _, in := range []*Inbox{first, second} {
+				in.Handle("other", effectOf)
+				c.register(in, h)
+			}
+			c.receive(b, first)
+			b.run(second.Run)
+			b.awaitOutcome("1", Handled)
+			if got, want := k.ended(), []string{"charge done", "charge known", "charge known", "mail done"}; !slices.Equal(got, want) {
+				t.Errorf("its steps: %q, want %q", got, want)
+			}
+			if keys := k.calls(); len(keys) != 2 || keys[0] == keys[1] {
+				t.Errorf("the keys of two calls: %q", keys)
+			}
+			if n := b.count("select count(*) from effect where id = 'charge' and key = '1'"); n != 1 {
+				t.Errorf("%d effects with the first result, want 1", n)
+			}
+			if n := b.recorded(); n != 2 {
+				t.Errorf("%d steps are recorded", n)
+			}
+		})
+	}
+}
+
+// The key says for a call which event, step and consumer it is of, and nothing else.
+func TestStep_AKeyIsOfConsumerEventAndName(t *testing.T) {
+	b := setup(t)
+	var k bank
+	h := func(ctx context.Context, _ pgx.Tx, e holdfast.Event) error {
+		for _, name := range []string{"charge", "mail"} {
+			if _, err := Step(ctx, name, k.charge); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	in, other := b.inbox(), b.inbox(func(c *Config) { c.Consumer = "shipping" })
+	in.Handle("order.placed", h)
+	other.Handle("order.placed", h)
+	elsewhere := event("1", "k")
+	elsewhere.Source = "store"
+	for _, e := range []holdfast.Event{event("1", "k"), event("2", "k"), elsewhere} {
+		b.receive(in, e, Handled)
+		b.receive(other, e, Handled)
+	}
+	keys := k.calls()
+	slices.Sort(keys)
+	if n := len(slices.Compact(keys)); n != 12 {
+		t.Errorf("%d keys of 12 calls", n)
+	}
+	hash := (&delivery{e: event("1", "k")}).eventHash()
+	if want := steps.Key("billing", "shop", "1", hash, "charge"); !slices.Contains(keys, want) {
+		t.Errorf("none is the key of billing's charge")
+	}
+}
+
+// A replay keeps the steps. After an edit of the payload the event's steps are others.
+func TestStep_AReplayKeepsStepsAndAnEditDoesNot(t *testing.T) {
+	b := setup(t)
+	var k bank
+	in := b.inbox(k.watch)
+	fails := true
+	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		if _, err := Step(ctx, "charge", k.charge); err != nil {
+			return err
+		}
+		if fails {
+			return retry.Permanent(errors.New("boom"))
+		}
+		return effectOf(ctx, tx, e)
+	})
+	b.receive(in, event("1", "k"), Dead)
+	b.run(in.Run)
+	b.replay(dlq.ReplayOptions{})
+	wait.Until(t, "it is dead again", func() bool {
+		return len(k.ended()) == 2 && b.count("select count(*) from holdfast.letter where state = 'open'") == 1
+	})
+	if err := b.letters().Edit(t.Context(), 1, []byte("fixed"), "ann", "a typo"); err != nil {
+		t.Fatal(err)
+	}
+	fails = false
+	b.replay(dlq.ReplayOptions{})
+	b.awaitOutcome("1", Handled)
+	if got, want := k.ended(), []string{"charge done", "charge known", "charge done"}; !slices.Equal(got, want) {
+		t.Errorf("its steps: %q, want %q", got, want)
+	}
+	if keys := k.calls(); len(keys) != 2 || keys[0] == keys[1] {
+		t.Errorf("the keys of two payloads: %q", keys)
+	}
+}
+
+// An event that was handled and is made a dead letter by a person keeps its steps, too.
+func TestStep_AHandledEventThatIsReopenedKeepsItsSteps(t *testing.T) {
+	skip.InShort(t, "another test shows replays")
+	b := setup(t)
+	var k bank
+	in := b.inbox(k.watch)
+	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		_, err := Step(ctx, "charge", k.charge)
+		return err
+	})
+	b.receive(in, event("1", "k"), Handled)
+	err := pgx.BeginFunc(t.Context(), b.db, func(tx pgx.Tx) error {
+		_, err := b.letters().Reopen(t.Context(), tx, "billing", event("1", "k"), "ann", "a bug")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.run(in.Run)
+	b.replay(dlq.ReplayOptions{})
+	wait.Until(t, "it is handled again", func() bool { return len(k.ended()) == 2 })
+	if keys := k.calls(); len(keys) != 1 {
+		t.Errorf("%d calls", len(keys))
+	}
+}
+
+func TestStep_AFunctionThatFailsRecordsNothing(t *testing.T) {
+	b := setup(t)
+	var k bank
+	in := b.inbox(k.watch)
+	boom := errors.New("boom")
+	var got []error
+	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		_, err := Step(ctx, "charge", func(ctx context.Context, key string) (int, error) {
+			switch n, _ := k.charge(ctx, key); n {
+			case 1:
+				return 0, boom
+			case 2:
+				panic(boom)
+			case 3:
+				return 0, Unavailable("stripe", boom)
+			default:
+				return 0, retry.Permanent(boom)
+			}
+		})
+		got = append(got, err)
+		return err
+	}, Needs("stripe"))
+	b.receive(in, event("1", "k"), Retrying)
+	b.run(in.Run)
+	b.awaitOutcome("1", Dead)
+	if keys := k.calls(); len(keys) != 4 || len(slices.Compact(keys)) != 1 {
+		t.Errorf("four calls have the keys %q", keys)
+	}
+	if n := b.recorded(); n != 0 {
+		t.Errorf("%d are recorded", n)
+	}
+	if got, want := k.ended(), slices.Repeat([]string{"charge failed"}, 4); !slices.Equal(got, want) {
+		t.Errorf("its steps: %q, want %q", got, want)
+	}
+	for _, err := range got {
+		if !errors.Is(err, boom) || !strings.HasPrefix(err.Error(), `step "charge": `) {
+			t.Errorf("the handler got %v", err)
+		}
+	}
+}
+
+// What is wrong with a call of Step is the handler's fault, and says what to do.
+func TestStep_AWrongUseIsAnErrorThatSaysWhatIsRight(t *testing.T) {
+	b := setup(t)
+	var k bank
+	if _, err := Step(t.Context(), "charge", k.charge); !errors.Is(err, errNoRun) {
+		t.Errorf("outside of a handler: %v", err)
+	}
+	in := b.inbox()
+	var late context.Context
+	var observed error
+	in.c.Observer.OnHandle = func(ctx context.Context, _ Handling) (context.Context, func(error)) {
+		_, observed = Step(ctx, "observed", k.charge)
+		return ctx, func(error) {}
+	}
+	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		late = ctx
+		if _, err := Step(ctx, "long", func(context.Context, string) (string, error) { return strings.Repeat("x", MaxStepResult-1), nil }); err == nil || !strings.Contains(err.Error(), "65537 bytes long: it must be at most 65536") {
+			t.Errorf("a long result: %v", err)
+		}
+		if v, err := Step(ctx, "long", func(context.Context, string) (string, error) {
+			return "\x00é" + strings.Repeat("x", MaxStepResult-10), nil
+		}); err != nil || len(v) != MaxStepResult-7 {
+			t.Errorf("the longest result, with a NUL: %d bytes, %v", len(v), err)
+		}
+		if _, err := Step(ctx, "long", k.charge); !errors.Is(err, steps.ErrTwice) {
+			t.Errorf("the same name: %v", err)
+		}
+		_, err := Step(ctx, "outer", func(ctx context.Context, key string) (int, error) { return Step(ctx, "inner", k.charge) })
+		if !errors.Is(err, steps.ErrNested) {
+			t.Errorf("in another step: %v", err)
+		}
+		return nil
+	})
+	in.HandleBatch("order.mailed", func(ctx context.Context, tx pgx.Tx, es []holdfast.Event) error {
+		_, err := Step(ctx, "charge", k.charge)
+		return err
+	})
+	b.receive(in, event("1", "k"), Handled)
+	if _, err := Step(late, "charge", k.charge); !errors.Is(err, errNoRun) {
+		t.Errorf("after the handler has returned: %v", err)
+	}
+	if !errors.Is(observed, errNoRun) {
+		t.Errorf("before the handler runs: %v", observed)
+	}
+	b.receive(in, mailed("2", "k"), Retrying)
+	b.await("the batch's handler is told", func(o *observations) bool {
+		return len(o.retries) == 1 && errors.Is(o.retries[0].Err, errBatch)
+	})
+	if n := b.recorded(); n != 1 {
+		t.Errorf("%d are recorded", n)
+	}
+	if len(k.calls()) > 0 {
+		t.Errorf("%d calls were made", len(k.calls()))
+	}
+}
+
+// A middleware that calls its handler again after a failure gets the recorded results, as the next attempt would.
+func TestStep_AMiddlewareMayRunTheHandlerAgain(t *testing.T) {
+	b := setup(t)
+	var k bank
+	in := b.inbox(k.watch)
+	in.Use(func(next Handler) Handler {
+		return func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+			if next(ctx, tx, e) == nil {
+				return nil
+			}
+			return next(ctx, tx, e)
+		}
+	})
+	runs := 0
+	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		n, err := Step(ctx, "charge", k.charge)
+		if runs++; err == nil && runs == 1 {
+			err = errors.New("boom")
+		}
+		if err == nil && n != 1 {
+			err = fmt.Errorf("the result is %d", n)
+		}
+		return err
+	})
+	b.receive(in, event("1", "k"), Handled)
+	if got, want := k.ended(), []string{"charge done", "charge known"}; !slices.Equal(got, want) {
+		t.Errorf("its steps: %q, want %q", got, want)
+	}
+}
+
+// While a handler calls, nobody waits for its transaction: it has one of its own.
+func TestStep_AHandlerWithStepsSharesItsTransactionWithNoOther(t *testing.T) {
+	b := setup(t)
+	in, consume := b.behind(func(c *Config) { c.Group = 64 })
+	var k bank
+	k.watch(&in.c)
+	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		if err := effectOf(ctx, tx, e); err != nil {
+			return err
+		}
+		if !strings.HasSuffix(e.ID, "0") { // The first that calls is in the middle of a group.
+			return nil
+		}
+		_, err := Step(ctx, "charge", k.charge)
+		return err
+	})
+	consume(keyed(60, 60))
+	b.inOrderAndOnce(60)
+	if keys := k.calls(); len(keys) != 6 {
+		t.Errorf("%d calls for 6 events", len(keys))
+	}
+	if n := b.count("select count(*) from effect e where exists (select from effect o where o.id <> e.id and o.xmin = e.xmin) and e.id like '%0'"); n != 0 {
+		t.Errorf("%d handlers with a step shared their transaction", n)
+	}
+}
+
+// The answer to the COMMIT of the record is lost. It was carried out, so that the call is not made again.
+func TestStep_ARecordWhoseAnswerIsLostIsLookedUp(t *testing.T) {
+	b := setup(t)
+	var proxy cutter
+	var k bank
+	in := b.inboxOn(proxy.pool(b), k.watch)
+	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		_, err := Step(ctx, "charge", func(ctx context.Context, key string) (int, error) {
+			proxy.armed.Store(true)
+			return k.charge(ctx, key)
+		})
+		if err != nil {
+			return err
+		}
+		return effectOf(ctx, tx, e)
+	})
+	b.receive(in, event("1", "k"), Handled)
+	if len(k.calls()) != 1 || b.effects("1") != 1 || b.recorded() != 1 || proxy.cuts.Load() != 1 {
+		t.Errorf("%d calls, %d effects, %d recorded, %d cuts; want 1 each", len(k.calls()), b.effects("1"), b.recorded(), proxy.cuts.Load())
+	}
+}
+
+// A database that does not take the record spends no attempt, however often. Each call has the same key, and the log says that there may be one more.
+func TestStep_ADatabaseThatDoesNotRecordIsNotTheEventsFault(t *testing.T) {
+	b := setup(t)
+	var k bank
+	var log logtest.Log
+	in := b.inbox(k.watch, func(c *Config) {
+		c.Grace = 20 * time.Millisecond
+		c.Timeout = 2 * time.Second
+		c.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	})
+	pgtest.Exec(t, b.db, `create function refuse() returns trigger language plpgsql as $$ begin raise 'read only' using errcode = '25006'; end $$;
+		create trigger refuse before insert on holdfast.inbox_step for each statement execute function refuse()`)
+	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		if _, err := Step(ctx, "charge", k.charge); err != nil {
+			return err
+		}
+		return effectOf(ctx, tx, e)
+	})
+	b.store(in, event("1", "k"))
+	b.run(in.Run)
+	wait.Until(t, "it was called more often than there are attempts", func() bool { return len(k.calls()) > 4 })
+	pgtest.Exec(t, b.db, "drop trigger refuse on holdfast.inbox_step")
+	b.awaitOutcome("1", Handled)
+	if keys := k.calls(); len(slices.Compact(keys)) != 1 {
+		t.Errorf("the calls have the keys %q", keys)
+	}
+	if n := b.count("select count(*) from holdfast.letter"); n != 0 {
+		t.Errorf("%d letters", n)
+	}
+	for _, part := range []string{"level=WARN", "step was done and not recorded", "step=charge", "step_key=" + k.calls()[0], "event_id=1"} {
+		if !strings.Contains(log.String(), part) {
+			t.Errorf("the log does not say %q:\n%.1000s", part, log.String())
+		}
+	}
+}
+
+// Handlers that have all connections of the pool do not wait for each other: a step takes one beside it.
+func TestStep_APoolThatHandlersUseUpIsEnough(t *testing.T) {
+	b := setup(t)
+	config := b.db.Config()
+	config.MaxConns = 2
+	connects := 0
+	config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error { // Some pools set what row level security needs.
+		connects++
+		_, err := conn.Exec(ctx, "set app.tenant = 'one'")
+		return err
+	}
+	small, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(small.Close)
+	pgtest.Exec(t, b.db, "alter table holdfast.inbox_step add check (current_setting('app.tenant') = 'one')")
+	var k bank
+	var log logtest.Log
+	in := b.inboxOn(small, func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	both := make(chan struct{})
+	var running atomic.Int64
+	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		if running.Add(1) == 2 {
+			close(both)
+		}
+		<-both
+		for _, name := range []string{"a", "b"} {
+			if _, err := Step(ctx, name, k.charge); err != nil {
+				return err
+			}
+		}
+		return effectOf(ctx, tx, e)
+	})
+	var wg sync.WaitGroup
+	for _, e := range keyed(2, 2) {
+		wg.Go(func() { b.receive(in, e, Handled) })
+	}
+	wg.Wait()
+	if len(k.calls()) != 4 || b.recorded() != 4 || running.Load() != 2 {
+		t.Errorf("%d calls, %d recorded, in %d runs", len(k.calls()), b.recorded(), running.Load())
+	}
+	if n := strings.Count(log.String(), "raise pool_max_conns"); n != 1 {
+		t.Errorf("the log says %d times what to do:\n%s", n, log.String())
+	}
+	wait.Until(t, "those beside the pool are closed", func() bool {
+		return b.count("select count(*) from pg_stat_activity where datname = current_database() and query like '%app.tenant%' or query like '%inbox_step%' and pid <> pg_backend_pid()") <= 2
+	})
+}
+
+// A handler that has used up its time before its step is to blame for that.
+func TestStep_AHandlerThatIsLateForItsStepSpendsAnAttempt(t *testing.T) {
+	b := setup(t)
+	var k bank
+	in := b.inbox(k.watch, func(c *Config) { c.Timeout = 200 * time.Millisecond })
+	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		<-ctx.Done()
+		_, err := Step(ctx, "charge", k.charge)
+		return err
+	})
+	b.receive(in, event("1", "k"), Retrying)
+	if len(k.calls()) != 0 {
+		t.Errorf("%d calls", len(k.calls()))
+	}
+}
+
+// The call has taken all of the handler's time, and did succeed: that is recorded all the same.
+func TestStep_ACallThatTookTooLongIsRecorded(t *testing.T) {
+	b := setup(t)
+	var k bank
+	in := b.inbox(k.watch, func(c *Config) { c.Timeout = 100 * time.Millisecond; c.Grace = time.Minute })
+	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		_, err := Step(ctx, "charge", func(ctx context.Context, key string) (int, error) {
+			<-ctx.Done()
+			return k.charge(ctx, key)
+		})
+		return err
+	})
+	b.receive(in, event("1", "k"), Retrying)
+	b.run(in.Run)
+	b.awaitOutcome("1", Handled)
+	if got, want := k.ended(), []string{"charge done", "charge known"}; !slices.Equal(got, want) {
+		t.Errorf("its steps: %q, want %q", got, want)
+	}
+}
+
+// Another run of the same event, which had lost it or has taken it, was first. All take its result.
+func TestStep_TheFirstRecordedResultCounts(t *testing.T) {
+	b := setup(t)
+	var k bank
+	in := b.inbox(k.watch)
+	var result int
+	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) (err error) {
+		result, err = Step(ctx, "charge", func(ctx context.Context, key string) (int, error) {
+			pgtest.Exec(t, b.db, `insert into holdfast.inbox_step (consumer, source, event_id, hash, name, key, result)
+				select 'billing', 'shop', '1', '\x`+fmt.Sprintf("%x", (&delivery{e: e}).eventHash())+`', 'charge', 'k', '42'`)
+			return k.charge(ctx, key)
+		})
+		return err
+	})
+	b.receive(in, event("1", "k"), Handled)
+	if result != 42 || b.recorded() != 1 {
+		t.Errorf("the result is %d, %d are recorded", result, b.recorded())
+	}
+}
