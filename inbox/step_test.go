@@ -432,7 +432,7 @@ func TestStep_ADatabaseThatDoesNotRecordIsNotTheEventsFault(t *testing.T) {
 	var log logtest.Log
 	in := b.inbox(k.watch, func(c *Config) {
 		c.Grace = 20 * time.Millisecond
-		c.Timeout = 2 * time.Second
+		c.Timeout = 300 * time.Millisecond
 		c.Logger = slog.New(slog.NewTextHandler(&log, nil))
 	})
 	pgtest.Exec(t, b.db, `create function refuse() returns trigger language plpgsql as $$ begin raise 'read only' using errcode = '25006'; end $$;
@@ -531,7 +531,10 @@ func TestStep_AHandlerThatIsLateForItsStepSpendsAnAttempt(t *testing.T) {
 func TestStep_ACallThatTookTooLongIsRecorded(t *testing.T) {
 	b := setup(t)
 	var k bank
-	in := b.inbox(k.watch, func(c *Config) { c.Timeout = 100 * time.Millisecond; c.Grace = time.Minute })
+	in := b.inbox(k.watch, func(c *Config) {
+		c.Timeout, c.Grace = 300*time.Millisecond, time.Minute
+		c.Retry.Attempts = 1000 // A busy machine may not get to the call in that time.
+	})
 	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
 		_, err := Step(ctx, "charge", func(ctx context.Context, key string) (int, error) {
 			<-ctx.Done()
@@ -542,8 +545,9 @@ func TestStep_ACallThatTookTooLongIsRecorded(t *testing.T) {
 	b.receive(in, event("1", "k"), Retrying)
 	b.run(in.Run)
 	b.awaitOutcome("1", Handled)
-	if got, want := k.ended(), []string{"charge done", "charge known"}; !slices.Equal(got, want) {
-		t.Errorf("its steps: %q, want %q", got, want)
+	got := slices.DeleteFunc(k.ended(), func(s string) bool { return s == "charge failed" })
+	if want := []string{"charge done", "charge known"}; !slices.Equal(got, want) || len(k.calls()) != 1 {
+		t.Errorf("its steps: %q, want %q, after %d calls", got, want, len(k.calls()))
 	}
 }
 
