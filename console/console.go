@@ -24,6 +24,7 @@ import (
 	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/inbox/source"
 	"github.com/holdfast-go/holdfast/internal/sqlschema"
+	"github.com/holdfast-go/holdfast/internal/steps"
 	"github.com/holdfast-go/holdfast/waiting"
 )
 
@@ -37,7 +38,7 @@ var staticFiles embed.FS
 type User struct {
 	Name      string // kept with what the user does. Required
 	MayChange bool   // replay, edit, discard, give up, redirect, retry, cancel, pause, resume
-	// SeesPayload shows payloads and headers of dead letters, errors of handlers beyond their first line, and all that the console, the
+	// SeesPayload shows payloads and headers of dead letters, results of steps, errors of handlers beyond their first line, and all that the console, the
 	// database, a broker, a source or Config.EndsFunc says of a failure. Without it the page says what failed, and that a log says why.
 	SeesPayload bool
 }
@@ -133,6 +134,7 @@ func New(pool *pgxpool.Pool, c Config) (*Console, error) {
 		"states": func() []string {
 			return []string{dlq.StateReplaying, dlq.StateReplayed, dlq.StateDiscarded, dlq.StateAny}
 		},
+		"moststeps":     func() int { return steps.Most },
 		"letteractions": func() []string { return []string{"replay", "discard"} },
 		"resumeactions": func() []string { return []string{"resume"} },
 		"deed":          deedOf,

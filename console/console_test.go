@@ -3,6 +3,7 @@ package console_test
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"html"
@@ -26,6 +27,7 @@ import (
 	"github.com/holdfast-go/holdfast/find"
 	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/inbox/source"
+	"github.com/holdfast-go/holdfast/internal/steps"
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
 	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/skip"
@@ -1251,4 +1253,68 @@ func TestConsole_AFailureIsToldToThoseWhoMayReadIt(t *testing.T) {
 		fails(503, false, "The database does not answer|"+inTheLog, not)
 	}
 	fails(503, true, "The database does not answer|127.0.0.1:1|connect", "secret")
+}
+
+func TestConsole_StepsAreShownAndForgotten(t *testing.T) {
+	t.Parallel()
+	b := setup(t, nil)
+	id := b.letter(t, "e1", "{}")
+	other := b.letter(t, "e2", "{}")
+	b.stored(t)
+	pgtest.Exec(t, b.Pool, `insert into holdfast.inbox_step (consumer, source, event_id, hash, name, key, result, done_at) values
+		('billing', 'shop', 'e1', sha256('old'), 'charge', '', '{"paid": "five"}', '2026-01-01'), ('billing', 'shop', 'e1', sha256('{}'), '<b>mail', '', '"sent to ann"', '2026-01-02'),
+		('mail', 'shop', 's1', '', 'send', '', '"to bob"', '2026-01-03')`)
+	hash := sha256.Sum256([]byte("{}"))
+	key := steps.Key("billing", "shop", "e1", hash[:], "<b>mail")
+	user := b.browser(t)
+	path := fmt.Sprint("/letters/", id)
+	const box = `name="forget"`
+	for _, from := range []string{path, "/find?id=e1"} {
+		b.user.SeesPayload = true
+		page := user.get(200, from)
+		wantIn(t, page, "step <b>charge</b>, of an earlier payload, done 2026-01-01", "step <b>&lt;b&gt;mail</b>, done 2026-01-02", "key "+key, "&#34;paid&#34;: &#34;five&#34;", "sent to ann")
+		if n := strings.Count(page, key); n != 1 {
+			t.Errorf("%s shows a step %d times", from, n)
+		}
+		b.user.SeesPayload = false
+		page = user.get(200, from)
+		wantIn(t, page, "step <b>charge</b>", "key "+key)
+		if strings.Contains(page, "five") || strings.Contains(page, "sent to ann") {
+			t.Errorf("on %s a user who sees no payload sees\n%s", from, page)
+		}
+	}
+	b.user.SeesPayload = true
+	wantIn(t, user.get(200, "/find?id=s1"), "step <b>send</b>", "to bob")
+	if page := user.get(200, fmt.Sprint("/letters/", other)); strings.Contains(page, box) || strings.Contains(page, "Steps that are done") {
+		t.Errorf("a letter without steps has\n%s", page)
+	}
+
+	const left = "select string_agg(consumer || ' ' || name, ', ' order by consumer, name) from holdfast.inbox_step"
+	page := user.get(200, path)
+	wantIn(t, page, box)
+	form := url.Values{"token": {user.token(page)}, "does": {"discard"}, "ids": {fmt.Sprint(id)}, "reason": {"r"}, "forget": {"yes"}}
+	if page = user.post(200, "/letters", form); strings.Contains(page, "forgotten") {
+		t.Errorf("a discard says\n%s", page)
+	}
+	form.Set("does", "replay")
+	page = user.post(200, "/letters", form)
+	wantIn(t, page, "Its steps are forgotten, and run again with the same keys.")
+	if got := pgtest.Text(t, b.Pool, left); got != "billing <b>mail, billing charge, mail send" {
+		t.Errorf("before the user is sure the steps are %s", got)
+	}
+	user.sure(200, "/letters", page)
+	if got := pgtest.Text(t, b.Pool, left); got != "mail send" {
+		t.Errorf("what is left are the steps %s", got)
+	}
+	wantIn(t, user.get(200, path), "r [steps forgotten: 2]")
+	pgtest.Exec(t, b.Pool, `insert into holdfast.inbox_step (consumer, source, event_id, hash, name, key, result) values ('billing', 'shop', 'e2', sha256('{}'), 'charge', '', '1')`)
+	form.Del("forget")
+	form.Set("ids", fmt.Sprint(other))
+	if page = user.post(200, "/letters", form); strings.Contains(page, "forgotten") {
+		t.Errorf("a replay that keeps steps says\n%s", page)
+	}
+	user.sure(200, "/letters", page)
+	if got := pgtest.Text(t, b.Pool, left); got != "billing charge, mail send" {
+		t.Errorf("after a replay that keeps them the steps are %s", got)
+	}
 }

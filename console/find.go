@@ -1,16 +1,22 @@
 package console
 
 import (
+	"errors"
 	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/find"
+	"github.com/holdfast-go/holdfast/internal/plain"
+	"github.com/holdfast-go/holdfast/internal/steps"
 )
 
 type findPage struct {
 	ID, Source, Topic, Key string
 	Found                  find.Found
-	Uses                   []find.KeyUse // of the same text as an Idempotency-Key
+	Steps                  map[int][]steps.Recorded // of the handler, by the index of the consumer's first sighting
+	Uses                   []find.KeyUse            // of the same text as an Idempotency-Key
 	Asked                  bool
 }
 
@@ -49,6 +55,9 @@ func (c *Console) find(v *visit) (answer, error) {
 		Schema: c.c.Schema,
 	})
 	p.Found, p.Asked = found, true
+	if err == nil {
+		err = c.readSteps(v, &p)
+	}
 	if err != nil || p.Source+p.Topic+p.Key != "" {
 		shows.data = p
 		return shows, err
@@ -59,4 +68,28 @@ func (c *Console) find(v *visit) (answer, error) {
 	}
 	shows.data = p
 	return shows, err
+}
+
+// readSteps adds the steps of the handlers of consumers that know the event, with results for those who may see payloads.
+func (c *Console) readSteps(v *visit, p *findPage) error {
+	p.Steps = map[int][]steps.Recorded{}
+	seen := map[[2]string]bool{}
+	for i, s := range p.Found.Sightings {
+		of := [2]string{s.Consumer, s.Event.Source}
+		if s.Place != "stored" && s.Place != "inbox" || seen[of] {
+			continue
+		}
+		seen[of] = true
+		recorded, err := steps.Read(v.Context(), plain.Of(c.pool), c.c.Schema, s.Consumer, s.Event.Source, s.Event.ID, nil, v.User.SeesPayload)
+		var pgErr *pgconn.PgError
+		if errors.As(err, &pgErr) && pgErr.Code == "42501" { // insufficient_privilege
+			p.Found.Unsearched = append(p.Found.Unsearched, find.Unsearched{Place: "steps", Why: pgErr.Message + ": connect as an operator"})
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		p.Steps[i] = recorded
+	}
+	return nil
 }

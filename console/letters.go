@@ -185,6 +185,7 @@ type letterPage struct {
 	Unsaved   *unsaved // nil if no edit was refused
 	Errors    []string
 	Headers   map[string]string
+	Steps     []dlq.Step // with results for those who may see payloads
 	Actions   []version
 	Open      bool
 	Checked   bool // an edit is checked
@@ -260,6 +261,12 @@ func (c *Console) letterOf(v *visit, l dlq.Letter, refused *unsaved) (answer, er
 		May:     v.User.MayChange,
 		Sees:    v.User.SeesPayload,
 	}
+	for _, s := range l.Steps {
+		if !p.Sees {
+			s.Result = ""
+		}
+		p.Steps = append(p.Steps, s)
+	}
 	for _, text := range l.Errors {
 		if !p.Sees {
 			text = firstLine(text)
@@ -308,7 +315,7 @@ func idOf(v *visit) (int64, error) {
 
 // changeLetters replays or discards the letters of a filter, or some by their ids.
 func (c *Console) changeLetters(v *visit) (answer, error) {
-	given := fields(v, append([]string{"which", "does"}, letterFields...)...)
+	given := fields(v, append([]string{"which", "does", "forget"}, letterFields...)...)
 	filter := fields(v, letterFields...)
 	delete(filter, "state") // of open letters only
 	if err := checked(filter); err != nil {
@@ -342,8 +349,12 @@ func (c *Console) changeLetters(v *visit) (answer, error) {
 	case "replay":
 		ch.Note = "Each goes ahead of the events of its key that still wait. Fix the cause first: what fails again is a dead letter again."
 		ch.After = "What fails again is a dead letter again."
+		forget := given["forget"] != ""
+		if forget {
+			ch.Note += " Its steps are forgotten, and run again with the same keys."
+		}
 		with := func(ctx context.Context, o dlq.ReplayOptions) (int, error) {
-			o.By, o.Reason = by, reason
+			o.By, o.Reason, o.ForgetSteps = by, reason, forget
 			return c.dlq.Replay(ctx, f, o)
 		}
 		return c.carryOut(v, ch, func(ctx context.Context) (int, error) { return with(ctx, dlq.ReplayOptions{DryRun: true}) },

@@ -2,6 +2,7 @@ package console
 
 import (
 	"bytes"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -9,7 +10,9 @@ import (
 	"testing"
 
 	"github.com/holdfast-go/holdfast/internal/test/migrated"
+	"github.com/holdfast-go/holdfast/internal/test/pgtest"
 	"github.com/holdfast-go/holdfast/internal/test/roletest"
+	"github.com/holdfast-go/holdfast/internal/test/rows"
 )
 
 // What docs/guides/console.md says that the pool's user needs is enough for every page that shows something.
@@ -25,7 +28,10 @@ func TestPlan_TheRolesOfTheConsoleAreEnough(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, page := range []string{"/", "/find?id=e1", "/letters", "/letters/list", "/waiting", "/waiting/list?consumer=billing", "/waiting/list?why=scheduled", "/paused"} {
+	pgtest.Exec(t, db, `insert into holdfast.inbox (consumer, source, event_id, topic, hash, result, processed_at) values ('billing', 'shop', 'e1', 'orders', '', 'dead', now())`)
+	pgtest.Exec(t, db, `insert into holdfast.inbox_step (consumer, source, event_id, hash, name, key, result) values ('billing', 'shop', 'e1', '', 'charge', '', '{}')`)
+	letter := rows.Dead(t, db, "billing", "k", "e2")
+	for _, page := range []string{"/", "/find?id=e1", fmt.Sprint("/letters/", letter), "/letters", "/letters/list", "/waiting", "/waiting/list?consumer=billing", "/waiting/list?why=scheduled", "/paused"} {
 		w := httptest.NewRecorder()
 		c.ServeHTTP(w, httptest.NewRequest(http.MethodGet, page, nil))
 		if w.Code != http.StatusOK || strings.Contains(w.Body.String(), "connect as an operator") || strings.Contains(w.Body.String(), ">?</b>") {

@@ -102,6 +102,11 @@ type Letter struct {
 	// all of it. Only events that were written by SQL, past the functions for writers, have such columns. Header values
 	// that are no strings are in Event as JSON. Nil for every other letter.
 	Malformed []string
+
+	// Steps are those of the event's handler that are done (inbox.Step), in that order, at most 100: by Get only, nil by List.
+	Steps []Step
+
+	hash []byte // of the event, as in its row
 }
 
 // LastWas says what happened at LastAt: "given up", "handled", "published" or "discarded". The state of a letter that is being
@@ -213,7 +218,11 @@ func (d *DLQ) Get(ctx context.Context, id int64) (Letter, error) {
 	if len(letters) == 0 {
 		return Letter{}, notFound(id)
 	}
-	return letters[0], nil
+	l := letters[0]
+	if err := d.readSteps(ctx, &l); err != nil {
+		return Letter{}, fmt.Errorf("get letter %d: %w", id, manual.Explain(err))
+	}
+	return l, nil
 }
 
 // Action is one thing that a person did to a letter.
@@ -257,7 +266,7 @@ func (d *DLQ) read(ctx context.Context, f Filter) ([]Letter, error) {
 		e := &l.Event
 		err := row.Scan(&l.ID, &l.Origin, &l.Consumer, &l.Reason, &l.Fingerprint, &l.State, &l.Holds, &e.ID, &e.Source, &e.Type,
 			&e.Topic, &e.Key, &at, &headers, &e.Payload, &l.PayloadSize, &l.Version, &partition, &offset, &l.Attempts,
-			&l.Errors, &l.FirstAt, &l.LastAt, &l.Malformed)
+			&l.Errors, &l.FirstAt, &l.LastAt, &l.Malformed, &l.hash)
 		if err != nil {
 			return Letter{}, err
 		}

@@ -11,7 +11,7 @@ import (
 )
 
 // What is done about one letter, or one named replay, is found by an index, on tables that are large: 20,000 letters with
-// as many actions and inbox rows, 10,000 stored and 20,000 parked events, 5,000 named replays. What reads many letters is in
+// as many actions and inbox rows, 10,000 stored and 20,000 parked events, 40,000 steps, 5,000 named replays. What reads many letters is in
 // queries_test.go.
 func TestPlan_OneLetterIsFoundByItsIndexes(t *testing.T) {
 	skip.InShort(t, "it takes 4 s beside the others")
@@ -30,12 +30,14 @@ func TestPlan_OneLetterIsFoundByItsIndexes(t *testing.T) {
 			select 'billing', 'orders', (n % 2000)::text, n, 's', n::text, 't', now(), '', n, 'infinity' from generate_series(1, 10000) n`,
 		`insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, type, time)
 			select n % 8, 'topic ' || n % 10, (n % 2000)::text, n, 'topic', 'infinity', n::text, 's', 't', now() from generate_series(1, 20000) n`,
+		`insert into holdfast.inbox_step (consumer, source, event_id, hash, name, key, result)
+			select 'billing', 's', (n / 2)::text, '', 'step ' || n % 2, '', '{}' from generate_series(1, 40000) n`,
 		`insert into holdfast.letter (origin, reason, holds, event_id, source, type, topic, key, time, hash, lane)
 			select 'relay', 'r', true, n::text, 's', 't', 'topic 1', (n % 2000)::text, now(), '', n % 8 from generate_series(1, 2000) n`,
 	} {
 		pgtest.Exec(t, db.Pool, sql)
 	}
-	tables := []string{"letter", "letter_replay", "letter_action", "inbox", "stored", "parked"}
+	tables := []string{"letter", "letter_replay", "letter_action", "inbox", "inbox_step", "stored", "parked"}
 	for _, table := range tables {
 		pgtest.Exec(t, db.Pool, "analyze holdfast."+table)
 	}
@@ -62,6 +64,7 @@ func TestPlan_OneLetterIsFoundByItsIndexes(t *testing.T) {
 		{discardResult, "12", []string{"letter_pkey", "inbox_pkey"}},
 		{wakeQueue, "12", []string{"letter_pkey", "stored_pkey", "letter_holds_inbox"}},
 		{readUnfit, "12", []string{"letter_pkey"}},
+		{forgetSteps, "12", []string{"letter_pkey", "inbox_step_pkey"}},
 		{keepVersion, "12, 'ann', ''", []string{"letter_pkey"}},
 		{editResult, "12, ''", []string{"letter_pkey", "inbox_pkey"}},
 		{editLetter, "12, '', ''", []string{"letter_pkey"}},

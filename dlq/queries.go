@@ -47,7 +47,7 @@ select l.id, l.origin, l.consumer, l.reason, l.fingerprint, l.state, l.holds, le
          case when l.time < '0001-01-01 00:00:00+00' or l.time >= '10000-01-01 00:00:00+00' then format('time is %s: a year from 1 to 9999', l.time) end,
          case when pg_column_size(l.headers) > 1048576 then format('headers have %s bytes as they are stored: read them by SQL from the column headers of letter', pg_column_size(l.headers)) end,
          case when octet_length(l.payload) > 268435456 then format('payload has %s bytes: read it by SQL from the column payload of letter', octet_length(l.payload)) end,
-         case when greatest(octet_length(l.event_id), octet_length(l.source), octet_length(l.type), octet_length(l.key)) > 65536 then 'id, source, type or key is cut off: read them by SQL from letter' end], null)
+         case when greatest(octet_length(l.event_id), octet_length(l.source), octet_length(l.type), octet_length(l.key)) > 65536 then 'id, source, type or key is cut off: read them by SQL from letter' end], null), l.hash
   from (select o.*, sum(o.bytes) over (order by o.id) - o.bytes as before
           from (select l.*, case when $16::boolean and octet_length(l.payload) <= 268435456 then octet_length(l.payload) else 0 end
                        + case when pg_column_size(l.headers) <= 1048576 then pg_column_size(l.headers) else 0 end
@@ -181,6 +181,12 @@ select l.id from holdfast.letter l
    and not exists (select from holdfast.inbox i
                     where i.consumer = l.consumer and i.source = l.source and i.event_id = l.event_id and i.hash = l.hash and i.result = 'handled')`
 
+// forgetSteps removes what steps of the handler of a letter's event have returned, for all payloads that the event had, through the primary key.
+const forgetSteps = `-- dlq.forget_steps
+delete from holdfast.inbox_step s
+ using holdfast.letter l
+ where l.id = $1::bigint and s.consumer = l.consumer and s.source = l.source and s.event_id = l.event_id`
+
 // replayLetter marks an open letter of a relay, and sends its event through the log once more. Only this function names a
 // letter in the log.
 const replayLetter = `-- dlq.replay
@@ -264,7 +270,7 @@ select (select l.id from letter l), i.result, i.hash in ($10::bytea, $11::bytea)
 // statements holds the statements above for the configured schema.
 type statements struct {
 	list, count, last, address, unfit, take, whole, mark, record, store, storeResult, unhandled, replay,
-	unstore, discardResult, wake, keepVersion, editResult, edit, actions,
+	unstore, forget, discardResult, wake, keepVersion, editResult, edit, actions,
 	groups, walk, close, findReplay, beginReplay, endReplay, purge, countPurge, reopen string
 }
 
@@ -285,6 +291,7 @@ func newStatements(schema string) statements {
 		unhandled:     in(letterUnhandled),
 		replay:        in(replayLetter),
 		unstore:       in(unstoreLetter),
+		forget:        in(forgetSteps),
 		discardResult: in(discardResult),
 		wake:          in(wakeQueue),
 		keepVersion:   in(keepVersion),

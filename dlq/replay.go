@@ -36,6 +36,12 @@ type ReplayOptions struct {
 	// Anew ends an interrupted replay of the Name and begins another. Defaults to false.
 	Anew bool
 
+	// ForgetSteps forgets the recorded steps of each replayed event's handler (inbox.Step), those of payloads before an edit too, so that they run
+	// again. The recorded reason ends with how many it forgot. Their keys stay the same: a system that honors such keys answers with its first
+	// result, as long as it remembers the key. To make it a new call, edit the payload. Letters of the relay have no steps: it must be false if the
+	// filter's Origin is OriginRelay. Defaults to false: steps are kept, and those recorded do not run again.
+	ForgetSteps bool
+
 	// ProgressFunc is called inline, before the first letter (Letter 0) and after each one. It must be quick, and must
 	// not call Replay. Defaults to none.
 	ProgressFunc func(Progress)
@@ -129,6 +135,9 @@ func (d *DLQ) checkReplay(f Filter, o ReplayOptions) error {
 	if o.Anew && o.Name == "" {
 		problems = append(problems, errors.New("anew is true: it must be false without a name: such a replay always starts afresh"))
 	}
+	if o.ForgetSteps && f.Origin == OriginRelay {
+		problems = append(problems, errors.New("forget steps is true: it must be false for letters of the relay: only handlers of consumers have steps"))
+	}
 	return errors.Join(problems...)
 }
 
@@ -141,7 +150,15 @@ func (d *DLQ) replay(ctx context.Context, v visited, named int64, o ReplayOption
 		if !moved {
 			return nil
 		}
-		steps := []step{{"record the action", d.sql.record, []any{id, "replay", o.By, o.Reason, named}, errMovedBefore}}
+		reason := o.Reason
+		if o.ForgetSteps && v.origin == OriginInbox {
+			tag, err := tx.Exec(ctx, d.sql.forget, id)
+			if err != nil {
+				return fmt.Errorf("forget its steps: %w", err)
+			}
+			reason = withForgotten(reason, tag.RowsAffected())
+		}
+		steps := []step{{"record the action", d.sql.record, []any{id, "replay", o.By, reason, named}, errMovedBefore}}
 		if v.origin == OriginInbox {
 			steps = append(steps,
 				step{"look for its payload", d.sql.whole, []any{id}, errLeftOut},
@@ -170,6 +187,14 @@ func (d *DLQ) replay(ctx context.Context, v visited, named int64, o ReplayOption
 		return false, nil
 	}
 	return moved && err == nil, err
+}
+
+// withForgotten is a reason that says how many steps were forgotten, as it is recorded.
+func withForgotten(reason string, steps int64) string {
+	if steps == 0 {
+		return reason
+	}
+	return strings.TrimSpace(fmt.Sprintf("%s [steps forgotten: %d]", reason, steps))
 }
 
 var errMovedBefore = errors.New("this replay has moved the letter before")

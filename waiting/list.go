@@ -12,6 +12,7 @@ import (
 
 	"github.com/holdfast-go/holdfast/dlq"
 	"github.com/holdfast-go/holdfast/internal/manual"
+	"github.com/holdfast-go/holdfast/internal/steps"
 )
 
 // This file reads what waits, and changes nothing.
@@ -173,12 +174,17 @@ type Detail struct {
 	RecordPartition int       // of the Kafka record of which a consumer has it; -1 if there was none
 	RecordOffset    int64     // likewise
 	PayloadSize     int       // in bytes, -1 for a tombstone
+
+	// Steps are those of its handler that are done (inbox.Step), in that order, at most 100. They have results if payloads were asked for.
+	Steps []dlq.Step
+
+	hash []byte // as in its row; nil unless it waits in a consumer
 }
 
 // Show returns all that is kept of the events that wait and that a filter selects. EventID is required: usually there is one, unless
 // several sources use the id, or several consumers have the event. At most 100 of each place are returned. What waits in relays and in the
 // schedule has no index by id: without a Consumer, all of it is read. payloads says whether to
-// read their payloads. The error wraps ErrNotFound if there is none: holdfast find says where it is.
+// read their payloads, and the results of their steps. The error wraps ErrNotFound if there is none: holdfast find says where it is.
 func (r *Room) Show(ctx context.Context, f Filter, payloads bool) ([]Detail, error) {
 	err := f.somewhere()
 	if f.EventID == "" {
@@ -197,6 +203,9 @@ func (r *Room) Show(ctx context.Context, f Filter, payloads bool) ([]Detail, err
 			err = d.scan(row)
 			return d, err
 		})
+		if err == nil && in == inConsumer {
+			err = r.readSteps(ctx, some, payloads)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("show waiting event %s: %w", f.EventID, err)
 		}
@@ -208,10 +217,29 @@ func (r *Room) Show(ctx context.Context, f Filter, payloads bool) ([]Detail, err
 	return all, nil
 }
 
+// readSteps adds the steps of their handlers to events that wait in consumers.
+func (r *Room) readSteps(ctx context.Context, all []Detail, results bool) error {
+	err := manual.Look(ctx, r.pool, func(tx pgx.Tx) error {
+		for i := range all {
+			d := &all[i]
+			recorded, err := steps.Read(ctx, tx, r.schema, d.Consumer, d.Event.Event.Source, d.Event.Event.ID, d.hash, results)
+			if err != nil {
+				return err
+			}
+			d.Steps = nil // of an earlier try
+			for _, s := range recorded {
+				d.Steps = append(d.Steps, dlq.Step(s))
+			}
+		}
+		return nil
+	})
+	return manual.Explain(err)
+}
+
 func (d *Detail) scan(row pgx.CollectableRow) error {
 	var failed *time.Time
 	var headers *string
-	if err := d.Event.scan(row, &d.Errors, &failed, &d.RecordPartition, &d.RecordOffset, &headers, &d.Event.Event.Payload, &d.PayloadSize); err != nil {
+	if err := d.Event.scan(row, &d.Errors, &failed, &d.RecordPartition, &d.RecordOffset, &headers, &d.Event.Event.Payload, &d.PayloadSize, &d.hash); err != nil {
 		return err
 	}
 	d.FailedAt = orZero(failed)

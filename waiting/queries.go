@@ -81,7 +81,7 @@ const groupSchedule = `-- waiting.group_schedule
 ` + group + scheduleWhole + conditions + grouped
 
 // show has what Detail has more, with payloads if $10. What waits in consumers is found by the unique constraint that begins with the id; of
-// relays and the schedule all rows are read: no index of theirs begins with it.
+// relays and the schedule all rows are read: no index of theirs begins with it. The last column, in consumers only, is the event's hash.
 const (
 	show = columns + `, array(select t from unnest(w.errors) t where t is not null), w.failed_at, coalesce(w.record_partition, -1), coalesce(w.record_offset, -1),
        c.headers::text, case when $10::boolean then c.payload end, coalesce(octet_length(c.payload), -1)`
@@ -91,13 +91,13 @@ const (
 )
 
 const showRelay = `-- waiting.show_relay
-select ` + show + relayWhole + conditions + shown
+select ` + show + `, null::bytea` + relayWhole + conditions + shown
 
 const showConsumer = `-- waiting.show_consumer
-select ` + show + consumerWhole + conditions + shown
+select ` + show + `, c.hash` + consumerWhole + conditions + shown
 
 const showSchedule = `-- waiting.show_schedule
-select ` + show + scheduleWhole + conditions + shown
+select ` + show + `, null::bytea` + scheduleWhole + conditions + shown
 
 // The statements that change what relays keep run in a transaction that has locked what is parked in the lane, as the lane's owner does in each of its own.
 

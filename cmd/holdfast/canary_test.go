@@ -24,6 +24,7 @@ func TestCanary_NoCommandShowsAPayloadUnasked(t *testing.T) {
 	pgtest.Exec(t, db.Pool, `insert into holdfast.letter (origin, consumer, reason, fingerprint, event_id, source, type, topic, key, time, headers, payload, hash) values
 		('inbox', 'billing', 'r', 'f', 'e1', 's', 't', 'orders', 'k', now(), '{"h": "CANARY-header", "holdfast-encryption": "aes-256-gcm key-7"}', 'CANARY-payload', '')`)
 	pgtest.Exec(t, db.Pool, `insert into holdfast.letter_action (letter, action, by, reason, payload, hash, version) values (1, 'edit', 'op', 'typo', 'CANARY-edited', '', 1)`)
+	pgtest.Exec(t, db.Pool, `insert into holdfast.inbox_step (consumer, source, event_id, hash, name, key, result) values ('billing', 's', 'e', '', 'charge', '', '"CANARY-result"'), ('billing', 's', 'e1', '', 'charge', '', '"CANARY-result"')`)
 	for _, command := range []string{
 		"status", "status --json", "check", "dlq list", "dlq list --json", "dlq groups", "dlq groups --json", "dlq show 1", "dlq show 1 --json",
 		"dlq replay --dry-run", "dlq discard --dry-run", "waiting groups", "waiting groups --json", "waiting list", "waiting list --json", "waiting show e", "waiting show e --json",
@@ -38,6 +39,8 @@ func TestCanary_NoCommandShowsAPayloadUnasked(t *testing.T) {
 	}
 	wantStatus(t, 0, "aes-256-gcm key-7", "dlq", "show", "1")
 	wantStatus(t, 0, "CANARY-payload", "dlq", "show", "1", "--payload") // so that the search finds what is there
+	wantStatus(t, 0, "CANARY-result", "dlq", "show", "1", "--payload")
+	wantStatus(t, 0, "CANARY-result", "waiting", "show", "e", "--payload")
 }
 
 func TestCanary_NoErrorOfAConnectionShowsAPassword(t *testing.T) {

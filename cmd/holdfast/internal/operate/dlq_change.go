@@ -62,6 +62,8 @@ type DLQReplay struct {
 	Rate    float64 `help:"Maximum number per second. Defaults to no limit." placeholder:"N"`
 	Name    string  `help:"Name under which an interrupted replay can continue. Defaults to the filter." placeholder:"NAME"`
 	Anew    bool    `help:"Start afresh with the dead letters that are open now, instead of continuing a replay."`
+
+	ForgetSteps bool `help:"Forget the recorded steps of their handlers, so that they run again. Without it they are kept, and do not."`
 }
 
 // ReplayName is the name under which the same command finds an interrupted replay.
@@ -70,6 +72,9 @@ func (r *DLQReplay) ReplayName() string {
 		return r.Name
 	}
 	name := "holdfast dlq replay " + r.given()
+	if r.ForgetSteps {
+		name += " --forget-steps"
+	}
 	if r.Limit > 0 {
 		name = fmt.Sprint(name, " --limit ", r.Limit)
 	}
@@ -113,6 +118,7 @@ func (r *DLQReplay) Run(p *program.Program) error {
 		Reason:       r.Reason,
 		Name:         r.ReplayName(),
 		Anew:         r.Anew,
+		ForgetSteps:  r.ForgetSteps,
 		ProgressFunc: watch.report,
 	})
 	if n == 0 && err == nil {

@@ -39,6 +39,7 @@ type JSONLetter struct {
 	Offset       int64        `json:"offset"`
 	Errors       []string     `json:"errors,omitempty"`
 	Malformed    []string     `json:"malformed,omitempty"` // what of the event is not as it is in the database
+	Steps        []jsonStep   `json:"steps,omitempty"`     // with show: those of the handler that are done
 	Actions      []jsonAction `json:"actions,omitempty"`   // with show
 	Payload      []byte       `json:"payload,omitempty"`   // with show --payload, in base64
 }
@@ -84,7 +85,7 @@ func asJSON(l dlq.Letter) JSONLetter {
 
 type dlqShowCmd struct {
 	ID      int64 `arg:"" help:"Id of the dead letter."`
-	Payload bool  `help:"Print the payload too. With --json also the payloads that edits replaced."`
+	Payload bool  `help:"Print the payload and the results of steps too. With --json also the payloads that edits replaced."`
 	Version int   `help:"Print the payload of this version, which an edit replaced." placeholder:"N"`
 	JSON    bool  `help:"Print a JSON object, with payloads in base64." name:"json"`
 }
@@ -105,6 +106,7 @@ func (c *dlqShowCmd) Run(p *program.Program) error {
 	}
 	if c.JSON {
 		j := asJSON(l)
+		j.Steps = jsonOfSteps(l.Steps, c.Payload)
 		if c.Payload {
 			j.Payload = l.Event.Payload
 		}
@@ -154,6 +156,7 @@ func (c *dlqShowCmd) Run(p *program.Program) error {
 	for i, text := range l.Errors {
 		fmt.Fprintf(p.Out, "error %d: %s\n", i+1, terminal.Clean(text))
 	}
+	printSteps(p, l.Steps, c.Payload)
 	for _, a := range actions {
 		fmt.Fprintf(p.Out, "%s %s by %s: %s", a.At.UTC().Format(time.RFC3339), a.Action, terminal.Clean(a.By), terminal.Clean(a.Reason))
 		if a.Version > 0 {

@@ -128,6 +128,9 @@ func (DLQReplay) Help() string {
 Unless HoldKey is set, later events may already have been handled. After an interruption the same command continues and
 replays none twice.
 
+Steps of a handler (inbox.Step) that are recorded do not run again. With --forget-steps they do, with the same keys: a system that
+honors idempotency keys answers with its first result, as long as it remembers the key. To make it a new call, edit the payload.
+
 Example:
 
     holdfast dlq replay --fingerprint '...' --rate 200 --reason "billing 1.4.2 knows the rate"`

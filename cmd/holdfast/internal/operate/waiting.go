@@ -253,7 +253,7 @@ func (c *waitingListCmd) Run(p *program.Program) error {
 type waitingShowCmd struct {
 	Consumer string `help:"Only in this consumer." placeholder:"NAME"`
 	Source   string `help:"Only of this source." placeholder:"SOURCE"`
-	Payload  bool   `help:"Print the payload, and the values of headers."`
+	Payload  bool   `help:"Print the payload, the values of headers and the results of steps."`
 	JSON     bool   `help:"Print one JSON object per line." name:"json"`
 	ID       string `arg:"" name:"event" help:"Id of the event."`
 }
@@ -265,6 +265,7 @@ type jsonWaitingDetail struct {
 	RecordPartition int               `json:"record_partition"`
 	RecordOffset    int64             `json:"record_offset"`
 	PayloadSize     int               `json:"payload_size"`
+	Steps           []jsonStep        `json:"steps,omitempty"` // of its handler, that are done
 	Headers         map[string]string `json:"headers,omitempty"`
 	Payload         []byte            `json:"payload,omitempty"`
 }
@@ -310,6 +311,7 @@ func (c *waitingShowCmd) encode(p *program.Program, d waiting.Detail) error {
 		RecordPartition: d.RecordPartition,
 		RecordOffset:    d.RecordOffset,
 		PayloadSize:     d.PayloadSize,
+		Steps:           jsonOfSteps(d.Steps, c.Payload),
 	}
 	if c.Payload {
 		j.Headers, j.Payload = d.Event.Event.Headers, d.Event.Event.Payload
@@ -348,6 +350,7 @@ func (c *waitingShowCmd) print(p *program.Program, d waiting.Detail) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
+	printSteps(p, d.Steps, c.Payload)
 	if c.Payload && e.Payload != nil {
 		printPayload(p.Out, e.Payload)
 	}

@@ -1,0 +1,54 @@
+package operate
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/holdfast-go/holdfast/cmd/holdfast/internal/program"
+	"github.com/holdfast-go/holdfast/dlq"
+	"github.com/holdfast-go/holdfast/internal/steps"
+	"github.com/holdfast-go/holdfast/internal/terminal"
+)
+
+// jsonStep is a step of an event's handler that is done.
+type jsonStep struct {
+	Name    string          `json:"name"`
+	Key     string          `json:"key"` // that the called system got
+	DoneAt  time.Time       `json:"done_at"`
+	Earlier bool            `json:"earlier,omitempty"` // of a payload that an edit replaced
+	Result  json.RawMessage `json:"result,omitempty"`  // with --payload
+}
+
+func jsonOfSteps(all []dlq.Step, results bool) (js []jsonStep) {
+	for _, s := range all {
+		j := jsonStep{
+			Name:    s.Name,
+			Key:     s.Key,
+			DoneAt:  s.DoneAt.UTC(),
+			Earlier: s.Earlier,
+		}
+		if results {
+			j.Result = json.RawMessage(s.Result)
+		}
+		js = append(js, j)
+	}
+	return js
+}
+
+// printSteps prints a line for each step, with its result if the user asked for payloads.
+func printSteps(p *program.Program, all []dlq.Step, results bool) {
+	for _, s := range all {
+		fmt.Fprintf(p.Out, "step %s: done %s, key %s", terminal.Clean(s.Name), s.DoneAt.UTC().Format(time.RFC3339), s.Key)
+		if s.Earlier {
+			fmt.Fprint(p.Out, ", of an earlier payload")
+		}
+		if results {
+			fmt.Fprintf(p.Out, ", result %s", terminal.Clean(s.Result))
+		}
+		fmt.Fprintln(p.Out)
+	}
+	if len(all) == steps.Most {
+		fmt.Fprintln(p.Out, "there may be more steps, done earlier: the table inbox_step has them")
+	}
+}

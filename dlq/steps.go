@@ -1,0 +1,29 @@
+package dlq
+
+import (
+	"context"
+	"time"
+
+	"github.com/holdfast-go/holdfast/internal/steps"
+)
+
+// Step is a step of an event's handler that is done and recorded (inbox.Step): when the handler runs again, it gets Result and does not call again.
+type Step struct {
+	Name    string
+	Key     string // what its function got, for the system that it calls
+	DoneAt  time.Time
+	Result  string // as JSON; "" if it was not asked for
+	Earlier bool   // an edit has replaced the payload for which it ran: it does not count for the payload now, and runs again
+}
+
+// readSteps adds the steps of its event to a letter of an inbox.
+func (d *DLQ) readSteps(ctx context.Context, l *Letter) error {
+	if l.Origin != OriginInbox {
+		return nil
+	}
+	recorded, err := steps.Read(ctx, d.pool, d.schema, l.Consumer, l.Event.Source, l.Event.ID, l.hash, true)
+	for _, s := range recorded {
+		l.Steps = append(l.Steps, Step(s))
+	}
+	return err
+}
