@@ -30,36 +30,36 @@ type bank struct {
 	keys   []string // of the calls
 }
 
-func (k *bank) called() []string {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return append([]string{}, k.keys...)
+func (b *bank) called() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return append([]string{}, b.keys...)
 }
 
-func (k *bank) repair() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.broken = false
+func (b *bank) repair() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.broken = false
 }
 
 // charging is a running consumer whose letter of event e1 is open, because the rest fails.
 func charging(t *testing.T) *bank {
 	t.Helper()
-	k := &bank{bundle: setup(t), broken: true}
-	in, err := inbox.New(k.Pool, inbox.Config{Consumer: "billing", Retry: retry.Policy{Base: time.Millisecond, Attempts: 2}, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	b := &bank{bundle: setup(t), broken: true}
+	in, err := inbox.New(b.Pool, inbox.Config{Consumer: "billing", Retry: retry.Policy{Base: time.Millisecond, Attempts: 2}, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
 	in.Handle("order.placed", func(ctx context.Context, _ pgx.Tx, e holdfast.Event) error {
 		_, err := inbox.Step(ctx, "charge", func(_ context.Context, key string) (string, error) {
-			k.mu.Lock()
-			defer k.mu.Unlock()
-			k.keys = append(k.keys, key)
-			return fmt.Sprint("call ", len(k.keys)), nil
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.keys = append(b.keys, key)
+			return fmt.Sprint("call ", len(b.keys)), nil
 		})
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		if err == nil && k.broken {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if err == nil && b.broken {
 			err = errors.New("the rest fails")
 		}
 		return err
@@ -68,19 +68,19 @@ func charging(t *testing.T) *bank {
 	if _, err := in.Receive(t.Context(), order("e1", "k")); err != nil {
 		t.Fatal(err)
 	}
-	k.wait(t, dlq.StateOpen)
-	return k
+	b.wait(t, dlq.StateOpen)
+	return b
 }
 
-func (k *bank) wait(t *testing.T, state string) (l dlq.Letter) {
+func (b *bank) wait(t *testing.T, state string) (l dlq.Letter) {
 	t.Helper()
 	wait.Until(t, "the letter is "+state, func() bool {
-		letters, err := k.d.List(t.Context(), dlq.Filter{State: state})
+		letters, err := b.d.List(t.Context(), dlq.Filter{State: state})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if len(letters) == 1 {
-			l, err = k.d.Get(t.Context(), letters[0].ID)
+			l, err = b.d.Get(t.Context(), letters[0].ID)
 		}
 		return err == nil && l.State == state
 	})
@@ -88,9 +88,9 @@ func (k *bank) wait(t *testing.T, state string) (l dlq.Letter) {
 }
 
 // reasons are those of a letter's replays, as they are recorded.
-func (k *bank) reasons(t *testing.T, id int64) (all []string) {
+func (b *bank) reasons(t *testing.T, id int64) (all []string) {
 	t.Helper()
-	actions, err := k.d.Actions(t.Context(), id)
+	actions, err := b.d.Actions(t.Context(), id)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,81 +102,81 @@ func (k *bank) reasons(t *testing.T, id int64) (all []string) {
 	return all
 }
 
-func (k *bank) again(t *testing.T, o dlq.ReplayOptions) {
+func (b *bank) again(t *testing.T, o dlq.ReplayOptions) {
 	t.Helper()
 	o.By, o.Reason = "ann", "try it"
-	if n, err := k.d.Replay(t.Context(), dlq.Filter{}, o); n != 1 || err != nil {
+	if n, err := b.d.Replay(t.Context(), dlq.Filter{}, o); n != 1 || err != nil {
 		t.Fatalf("replayed %d, %v", n, err)
 	}
 }
 
 func TestSteps_AReplayRunsThemAgainOnlyIfTheyAreForgotten(t *testing.T) {
 	t.Parallel()
-	k := charging(t)
-	l := k.wait(t, dlq.StateOpen)
-	keys := k.called()
+	b := charging(t)
+	l := b.wait(t, dlq.StateOpen)
+	keys := b.called()
 	if len(keys) != 1 || len(l.Steps) != 1 {
 		t.Fatalf("%d calls, steps %v", len(keys), l.Steps)
 	}
 	if s := l.Steps[0]; s.Name != "charge" || s.Key != keys[0] || s.Result != `"call 1"` || s.Earlier || time.Since(s.DoneAt) > time.Hour {
 		t.Errorf("the step is %+v", s)
 	}
-	if listed, err := k.d.List(t.Context(), dlq.Filter{}); err != nil || listed[0].Steps != nil {
+	if listed, err := b.d.List(t.Context(), dlq.Filter{}); err != nil || listed[0].Steps != nil {
 		t.Errorf("a list has steps: %v, %v", listed, err)
 	}
-	k.again(t, dlq.ReplayOptions{})
+	b.again(t, dlq.ReplayOptions{})
 	wait.Until(t, "it has failed again", func() bool {
-		l = k.wait(t, dlq.StateOpen)
+		l = b.wait(t, dlq.StateOpen)
 		return l.Attempts > 2
 	})
-	if n := len(k.called()); n != 1 {
+	if n := len(b.called()); n != 1 {
 		t.Errorf("after a replay the step ran %d times", n)
 	}
-	if n, err := k.d.Replay(t.Context(), dlq.Filter{}, dlq.ReplayOptions{DryRun: true, ForgetSteps: true}); n != 1 || err != nil {
+	if n, err := b.d.Replay(t.Context(), dlq.Filter{}, dlq.ReplayOptions{DryRun: true, ForgetSteps: true}); n != 1 || err != nil {
 		t.Errorf("%d, %v", n, err)
 	}
-	if l = k.wait(t, dlq.StateOpen); len(l.Steps) != 1 {
+	if l = b.wait(t, dlq.StateOpen); len(l.Steps) != 1 {
 		t.Error("a dry run forgets steps")
 	}
-	k.repair()
-	k.again(t, dlq.ReplayOptions{ForgetSteps: true})
-	l = k.wait(t, dlq.StateReplayed)
-	if again := k.called(); len(again) != 2 || again[1] != keys[0] {
+	b.repair()
+	b.again(t, dlq.ReplayOptions{ForgetSteps: true})
+	l = b.wait(t, dlq.StateReplayed)
+	if again := b.called(); len(again) != 2 || again[1] != keys[0] {
 		t.Errorf("forgotten, it ran with the keys %q, want twice the first of them", again)
 	}
 	if len(l.Steps) != 1 || l.Steps[0].Result != `"call 2"` {
 		t.Errorf("its steps are %v", l.Steps)
 	}
-	if got := fmt.Sprintf("%q", k.reasons(t, l.ID)); got != `["try it" "try it [steps forgotten: 1]"]` {
+	if got := fmt.Sprintf("%q", b.reasons(t, l.ID)); got != `["try it" "try it [steps forgotten: 1]"]` {
 		t.Errorf("the replays say %s", got)
 	}
 }
 
 func TestSteps_AnEditHasOthersAndBothCanBeForgotten(t *testing.T) {
 	t.Parallel()
-	k := charging(t)
-	l := k.wait(t, dlq.StateOpen)
-	if err := k.d.Edit(t.Context(), l.ID, []byte(`{"id":"e1","cents":5}`), "ann", "the amount"); err != nil {
+	b := charging(t)
+	l := b.wait(t, dlq.StateOpen)
+	if err := b.d.Edit(t.Context(), l.ID, []byte(`{"id":"e1","cents":5}`), "ann", "the amount"); err != nil {
 		t.Fatal(err)
 	}
-	if l = k.wait(t, dlq.StateOpen); len(l.Steps) != 1 || !l.Steps[0].Earlier {
+	if l = b.wait(t, dlq.StateOpen); len(l.Steps) != 1 || !l.Steps[0].Earlier {
 		t.Errorf("after the edit its steps are %v", l.Steps)
 	}
-	k.again(t, dlq.ReplayOptions{})
+	b.again(t, dlq.ReplayOptions{})
 	wait.Until(t, "it has failed again", func() bool {
-		l = k.wait(t, dlq.StateOpen)
+		l = b.wait(t, dlq.StateOpen)
 		return len(l.Steps) == 2 && l.Attempts > 2
 	})
-	if keys := k.called(); len(keys) != 2 || keys[0] == keys[1] || !l.Steps[0].Earlier || l.Steps[1].Earlier || l.Steps[1].Key != keys[1] {
+	if keys := b.called(); len(keys) != 2 || keys[0] == keys[1] || !l.Steps[0].Earlier || l.Steps[1].Earlier || l.Steps[1].Key != keys[1] {
 		t.Errorf("the steps are %v, with the keys %q", l.Steps, keys)
 	}
-	k.repair()
-	k.again(t, dlq.ReplayOptions{ForgetSteps: true})
-	l = k.wait(t, dlq.StateReplayed)
-	if n := len(k.called()); n != 3 || len(l.Steps) != 1 {
+	b.repair()
+	b.again(t, dlq.ReplayOptions{ForgetSteps: true})
+	l = b.wait(t, dlq.StateReplayed)
+	if n := len(b.called()); n != 3 || len(l.Steps) != 1 {
 		t.Errorf("%d calls, steps %v", n, l.Steps)
 	}
-	if got := fmt.Sprintf("%q", k.reasons(t, l.ID)); got != `["try it" "try it [steps forgotten: 2]"]` {
+	if got := fmt.Sprintf("%q", b.reasons(t, l.ID)); got != `["try it" "try it [steps forgotten: 2]"]` {
 		t.Errorf("the replays say %s", got)
 	}
 }
