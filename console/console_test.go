@@ -1284,7 +1284,9 @@ func TestConsole_StepsAreShownAndForgotten(t *testing.T) {
 		}
 	}
 	b.user.SeesPayload = true
-	wantIn(t, user.get(200, "/find?id=s1"), "step <b>send</b>", "to bob")
+	if page := user.get(200, "/find?id=s1"); strings.Count(page, "step <b>send</b>") != 1 || strings.Count(page, "to bob") != 1 {
+		t.Errorf("of an event that waits, and has a row in the inbox, it shows\n%s", page)
+	}
 	if page := user.get(200, fmt.Sprint("/letters/", other)); strings.Contains(page, box) || strings.Contains(page, "Steps that are done") {
 		t.Errorf("a letter without steps has\n%s", page)
 	}

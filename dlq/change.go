@@ -142,7 +142,7 @@ var ErrEncrypted = errors.New("its payload is encrypted: discard it and let its 
 
 // inTheClear returns ErrEncrypted for a letter whose payload is encrypted. Its headers never change.
 func (d *DLQ) inTheClear(ctx context.Context, id int64) error {
-	l, err := d.Get(ctx, id)
+	l, err := d.get(ctx, id)
 	if err != nil {
 		return err
 	}

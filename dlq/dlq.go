@@ -211,6 +211,18 @@ func (d *DLQ) List(ctx context.Context, f Filter) ([]Letter, error) {
 
 // Get returns one letter in any state. The error wraps ErrNotFound if it does not exist.
 func (d *DLQ) Get(ctx context.Context, id int64) (Letter, error) {
+	l, err := d.get(ctx, id)
+	if err != nil {
+		return Letter{}, err
+	}
+	if err := d.readSteps(ctx, &l); err != nil {
+		return Letter{}, fmt.Errorf("get letter %d: %w", id, manual.Explain(err))
+	}
+	return l, nil
+}
+
+// get is Get without steps.
+func (d *DLQ) get(ctx context.Context, id int64) (Letter, error) {
 	letters, err := d.read(ctx, Filter{IDs: []int64{id}, State: StateAny, Limit: 1, After: id - 1})
 	if err != nil {
 		return Letter{}, fmt.Errorf("get letter %d: %w", id, manual.Explain(err))
@@ -218,11 +230,7 @@ func (d *DLQ) Get(ctx context.Context, id int64) (Letter, error) {
 	if len(letters) == 0 {
 		return Letter{}, notFound(id)
 	}
-	l := letters[0]
-	if err := d.readSteps(ctx, &l); err != nil {
-		return Letter{}, fmt.Errorf("get letter %d: %w", id, manual.Explain(err))
-	}
-	return l, nil
+	return letters[0], nil
 }
 
 // Action is one thing that a person did to a letter.

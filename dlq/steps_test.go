@@ -193,6 +193,7 @@ func TestSteps_ForgettingIsForTheEventsThatAreReplayed(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	first, relay, waits := rows.Dead(t, b.Pool, "billing", "k", "e1"), rows.Dead(t, b.Pool, "", "k", "e2"), rows.Dead(t, b.Pool, "billing", "k", "e3")
+	without := rows.Dead(t, b.Pool, "billing", "k", "e4")
 	for _, of := range [][2]string{{"billing", "e1"}, {"billing", "e2"}, {"billing", "e3"}, {"mail", "e1"}} {
 		b.step(t, of[0], of[1])
 	}
@@ -202,13 +203,13 @@ func TestSteps_ForgettingIsForTheEventsThatAreReplayed(t *testing.T) {
 		t.Errorf("of the relay's letters: %d, %v", n, err)
 	}
 	n, err = b.d.Replay(t.Context(), dlq.Filter{}, dlq.ReplayOptions{By: "ann", ForgetSteps: true})
-	if n != 2 || whyNot(err) != "waiting" {
+	if n != 3 || whyNot(err) != "waiting" {
 		t.Fatalf("replayed %d, %v", n, err)
 	}
 	if got := pgtest.Text(t, b.Pool, stepsLeft); got != "billing e2, billing e3, mail e1" {
 		t.Errorf("what is left are the steps of %s", got)
 	}
-	for id, want := range map[int64]string{first: `["[steps forgotten: 1]"]`, relay: `[""]`, waits: `[]`} {
+	for id, want := range map[int64]string{first: `["[steps forgotten: 1]"]`, relay: `[""]`, waits: `[]`, without: `[""]`} {
 		if got := fmt.Sprintf("%q", (&bank{bundle: b}).reasons(t, id)); got != want {
 			t.Errorf("the replays of letter %d say %s, want %s", id, got, want)
 		}
