@@ -110,7 +110,8 @@ func Begin(t testing.TB, pool *pgxpool.Pool) pgx.Tx {
 }
 
 // Handle receives e and runs its handler in tx, as in.ReceiveTx does, and returns the handler's error unchanged. The
-// transaction belongs to the test: look at what the handler wrote, then roll back (Begin does) or commit.
+// transaction belongs to the test: look at what the handler wrote, then roll back (Begin does) or commit. Steps (inbox.Step) are recorded beside
+// it, through the inbox's pool: an event that comes again under the same id has done them.
 //
 // If the handler failed, the outcome is Retrying or Dead, as Receive would decide after the last immediate retry. tx
 // contains nothing of the handler and stays usable; no retry is stored. A panic is an error too, and so is a handler

@@ -211,7 +211,13 @@ func (p *pipeline) runEach(ctx context.Context, o opened) error {
 
 // handlingOf is a run of a handler for a new event, with the number of its attempt.
 func handlingOf(d *delivery, attempt int) handling {
-	about := handling{attempt: attempt, from: stateNone, hash: d.hash, called: d.from == nil, place: -1}
+	about := handling{
+		attempt: attempt,
+		from:    stateNone,
+		hash:    d.hash,
+		called:  d.from == nil,
+		place:   -1,
+	}
 	if d.from != nil {
 		about.place = d.from.fence.Partition
 	}

@@ -83,7 +83,13 @@ func (f *stepFault) Unwrap() error { return f.err }
 
 // step returns the recorded result of a step, or calls do and records what that returns.
 func (r *run) step(ctx context.Context, name string, do func(key string) ([]byte, error)) (result []byte, err error) {
-	s := Stepped{Context: ctx, Event: r.events[0], Attempt: r.attempt, Step: name, Result: StepFailed}
+	s := Stepped{
+		Context: ctx,
+		Event:   r.events[0],
+		Attempt: r.attempt,
+		Step:    name,
+		Result:  StepFailed,
+	}
 	s.Key = steps.Key(r.runner.c.Consumer, s.Event.Source, s.Event.ID, r.content(), name)
 	begun := time.Now()
 	defer func() {

@@ -33,33 +33,33 @@ type bank struct {
 }
 
 // charge is a call: it returns how many there were.
-func (k *bank) charge(_ context.Context, key string) (int, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.keys = append(k.keys, key)
-	return len(k.keys), nil
+func (b *bank) charge(_ context.Context, key string) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.keys = append(b.keys, key)
+	return len(b.keys), nil
 }
 
-func (k *bank) calls() []string {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return slices.Clone(k.keys)
+func (b *bank) calls() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.keys)
 }
 
 // watch lets the bank note how steps end.
-func (k *bank) watch(c *Config) {
+func (b *bank) watch(c *Config) {
 	c.Observer.OnStep = func(s Stepped) {
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		k.steps = append(k.steps, s)
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.steps = append(b.steps, s)
 	}
 }
 
 // ended is how steps ended, as "charge done".
-func (k *bank) ended() (got []string) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for _, s := range k.steps {
+func (b *bank) ended() (got []string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, s := range b.steps {
 		got = append(got, fmt.Sprint(s.Step, " ", s.Result))
 	}
 	return got

@@ -86,7 +86,12 @@ func (bl *backlog) workOne(ctx context.Context, s *claimed, fresh, goOn bool) (n
 	for {
 		late := false
 		next = nil
-		about := handling{attempt: s.attempts, from: stateStored, hash: s.hash, place: s.kafkaPartition()}
+		about := handling{
+			attempt: s.attempts,
+			from:    stateStored,
+			hash:    s.hash,
+			place:   s.kafkaPartition(),
+		}
 		err := bl.runner.transactHandler(ctx, bl.of(s.e.Type), func(tx pgx.Tx) error {
 			// The wait for a connection may have been long.
 			if late = s.late(*bl.of(s.e.Type)); late {
