@@ -2,6 +2,7 @@ package retention
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -32,6 +33,11 @@ const (
 		select c, t, p, 1000 from unnest('{a,b,c}'::text[]) c, unnest('{a,b,c}'::text[]) t, generate_series(4, 6) p where (c, t, p) <> ('b', 'b', 5)`
 	ourPosition = "insert into holdfast.consumer_position (consumer, topic, partition, position) values ('b', 'b', 5, 50)"
 
+	// Two steps of each event.
+	theSteps = `insert into holdfast.inbox_step (consumer, source, event_id, hash, name, key, result, done_at)
+		select consumer, source, event_id, '', n, '', '1', processed_at from holdfast.inbox, unnest('{1,2}'::text[]) n`
+	stepRows = "select concat(consumer, source, event_id, name), s::text from holdfast.inbox_step s"
+
 	eventRows = "select concat(consumer, source, event_id), i::text from holdfast.inbox i"
 	second    = int64(1_000_000) // microseconds
 )
@@ -57,7 +63,7 @@ func sweepOf(t *testing.T, tx pgx.Tx, mark string, limit int32, sources []string
 		}
 	}
 	names := map[int64]string{}
-	named, err := tx.Query(t.Context(), "select consumer || source || event_id, processed_at from holdfast.inbox")
+	named, err := tx.Query(t.Context(), "select consumer || source || event_id, processed_at from holdfast.inbox where processed_at is not null")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -250,4 +256,77 @@ func TestNeighbours_OldStartsOfOneConsumerAreForgotten(t *testing.T) {
 			}
 		})
 	})
+}
+
+// With an event's row go its steps, and no other's: neither those of an event that stays, nor those of its like of other consumers.
+func TestNeighbours_StepsGoWithTheRowOfTheirEvent(t *testing.T) {
+	t.Parallel()
+	db := migrated.New(t)
+	for name, c := range map[string]struct {
+		before string
+		limit  int32
+		gone   string
+	}{
+		"all are old":              {"", 100, "baa bab bac bba bbb bbc bca bcb bcc"},
+		"some":                     {"", 4, "baa bab bac bba"},
+		"ours is young":            {"update holdfast.inbox set processed_at = now() where " + ours, 100, "baa bab bac bba bbc bca bcb bcc"},
+		"ours waits":               {"update holdfast.inbox set processed_at = null, result = 'stored' where " + ours, 100, "baa bab bac bba bbc bca bcb bcc"},
+		"ours is above":            {`update holdfast.inbox set "offset" = 50 where ` + ours, 100, "baa bab bac bba bbc bca bcb bcc"},
+		"ours is dead":             {"update holdfast.inbox set result = 'dead' where " + ours + "; " + fmt.Sprintf(theLetters, "open", ours), 100, "baa bab bac bba bbc bca bcb bcc"},
+		"ours is dead and closed":  {"update holdfast.inbox set result = 'dead' where " + ours + "; " + fmt.Sprintf(theLetters, "replayed", ours), 100, "baa bab bac bba bbb bbc bca bcb bcc"},
+		"of ours only the row is":  {"delete from holdfast.inbox_step where " + ours, 100, "baa bab bac bba bbc bca bcb bcc"},
+		"of ours only the step is": {"delete from holdfast.inbox where " + ours, 100, "baa bab bac bba bbc bca bcb bcc"},
+		"the consumer has none":    {"delete from holdfast.inbox_step where consumer = 'b'", 100, ""},
+		"others have none":         {"delete from holdfast.inbox_step where consumer <> 'b'", 100, "baa bab bac bba bbb bbc bca bcb bcc"},
+		"ours alone has":           {"delete from holdfast.inbox_step where not " + ours, 100, "bbb"},
+		"its steps are of today":   {"update holdfast.inbox_step set done_at = now(), hash = 'edited' where " + ours, 100, "baa bab bac bba bbb bbc bca bcb bcc"},
+	} {
+		effect.Undone(t, db, func(tx pgx.Tx) {
+			for _, sql := range []string{theEvents, otherPositions, ourPosition, theSteps} {
+				pgtest.Exec(t, tx, sql)
+			}
+			if c.before != "" {
+				if _, err := tx.Exec(t.Context(), c.before, pgx.QueryExecModeSimpleProtocol); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var want []string
+			for _, event := range strings.Fields(c.gone) {
+				want = append(want, "-"+event+"1", "-"+event+"2")
+			}
+			changed := effect.Changed(t, tx, stepRows, func() { sweep(t, tx, "", c.limit) })
+			if !slices.Equal(changed, want) {
+				t.Errorf("%s: %s, want %s", name, changed, want)
+			}
+		})
+	}
+}
+
+// Steps of an event without a row are forgotten when they are older than asked for, of one consumer.
+func TestNeighbours_OldStepsWithoutARowAreForgotten(t *testing.T) {
+	t.Parallel()
+	db := migrated.New(t)
+	const steps = `insert into holdfast.inbox_step (consumer, source, event_id, hash, name, key, result, done_at)
+		select c, s, e, '', n, '', '1', now() - case e when 'young' then interval '60 seconds' else interval '60.000001 seconds' end
+		  from unnest('{a,b,c}'::text[]) c, unnest('{s,s2}'::text[]) s, unnest('{old,young}'::text[]) e, unnest('{1,2}'::text[]) n`
+	for row, want := range map[string]string{
+		"":                 "-b s old 1, -b s old 2, -b s2 old 1, -b s2 old 2",
+		"'b', 's', 'old'":  "-b s2 old 1, -b s2 old 2",
+		"'a', 's', 'old'":  "-b s old 1, -b s old 2, -b s2 old 1, -b s2 old 2",
+		"'b', 's3', 'old'": "-b s old 1, -b s old 2, -b s2 old 1, -b s2 old 2",
+		"'b', 's', 'new'":  "-b s old 1, -b s old 2, -b s2 old 1, -b s2 old 2",
+	} {
+		effect.Undone(t, db, func(tx pgx.Tx) {
+			pgtest.Exec(t, tx, steps)
+			if row != "" { // One that waits keeps them as long as it does.
+				pgtest.Exec(t, tx, "insert into holdfast.inbox (consumer, source, event_id, topic, hash, result) values ("+row+", 'o', '', 'stored')")
+			}
+			got := strings.Join(effect.Changed(t, tx, "select concat_ws(' ', consumer, source, event_id, name), s::text from holdfast.inbox_step s", func() {
+				pgtest.Exec(t, tx, sqlschema.In("", stepsSQL), "b", 60*second)
+			}), ", ")
+			if got != want {
+				t.Errorf("beside a row of %q: %s, want %s", row, got, want)
+			}
+		})
+	}
 }

@@ -2,6 +2,7 @@ package retention
 
 import (
 	"context"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -64,6 +65,8 @@ func TestPlan_RetentionReadsByItsIndexHoweverLittleThePlannerKnows(t *testing.T)
 				pgtest.Exec(t, b.db, `insert into holdfast.consumer_position (consumer, topic, partition, position) select 'billing', 'orders', p, 100000 from generate_series(0, 63) p`)
 				rows.Settled(t, b.db, "http-", nil, 20_000)
 				rows.Settled(t, b.db, "kafka-", 0, 20_000)
+				pgtest.Exec(t, b.db, `insert into holdfast.inbox_step (consumer, source, event_id, hash, name, key, result, done_at)
+					select case when n % 2 = 0 then 'billing' else 'consumer ' || n % 10 end, 'shop', 'http-' || n, '', 'charge', '', '1', now() - n * interval '1 hour' from generate_series(1, 20000) n`)
 				pgtest.Exec(t, b.db, `insert into holdfast.start (consumer, source, event_id, last_at)
 					select 'consumer ' || n % 10, '', n::text, now() - n * interval '1 hour' from generate_series(1, 5000) n`)
 			}
@@ -102,11 +105,18 @@ func TestPlan_RetentionReadsByItsIndexHoweverLittleThePlannerKnows(t *testing.T)
 				}
 				sweep := plan(l.sql.sweep, "'billing', now() - interval '30 days', 604800000000, 1000, '{stripe}', false")
 				starts := plan(l.sql.starts, "'billing', 604800000000")
+				steps := plan(l.sql.steps, "'billing', 604800000000")
 				conn.Release()
-				for _, want := range []string{"Index Scan using inbox_settled on inbox", "consumer_position_pkey", "letter_event", "Tid Scan on inbox f", "Tid Scan on inbox i"} {
+				for _, want := range []string{"Index Scan using inbox_settled on inbox", "consumer_position_pkey", "letter_event", "Tid Scan on inbox f", "Tid Scan on inbox i", "Tid Scan on inbox_step s"} {
 					if !strings.Contains(sweep, want) {
 						t.Errorf("%s: the plan has no %q:\n%s", cache, want, sweep)
 					}
+				}
+				if !regexp.MustCompile(`Index Scan using inbox_step_pkey on inbox_step t[^\n]*\n\s+Index Cond: .*\(source = [^\n]*\(event_id = `).MatchString(sweep) {
+					t.Errorf("%s: the steps of an event are not found by their key:\n%s", cache, sweep)
+				}
+				if !strings.Contains(steps, "using inbox_step_done on inbox_step f") || !strings.Contains(steps, "Tid Scan on inbox_step s") || strings.Contains(steps, "Seq Scan") {
+					t.Errorf("%s: old steps are not found by inbox_step_done and removed by their places:\n%s", cache, steps)
 				}
 				for _, bad := range []string{"Seq Scan", "Sort", "Bitmap", "inbox_pkey", "JIT"} {
 					if strings.Contains(sweep, bad) {
@@ -125,6 +135,6 @@ func TestPlan_EveryStatementIsAskedForItsPlanOrCountedElsewhere(t *testing.T) {
 	t.Parallel()
 	const aRow, above = "a row of a consumer, by its key", "TestPlan_RetentionReadsByItsIndexHoweverLittleThePlannerKnows asks for its plan"
 	plantest.EveryStatement(t, nil, map[string]string{
-		"inbox.retention_row": aRow, "inbox.retention_take": aRow, "inbox.retention_save": aRow, "inbox.retention_sweep": above, "inbox.retention_starts": above,
+		"inbox.retention_row": aRow, "inbox.retention_take": aRow, "inbox.retention_save": aRow, "inbox.retention_sweep": above, "inbox.retention_starts": above, "inbox.retention_steps": above,
 	})
 }

@@ -53,7 +53,8 @@ select r.from_at, r.kept_at, r.sources from holdfast.retention r
 // whose source is one of $5, or, if $6 is false, is none of these. The rows of other sources are read and left. Rows that
 // must stay are read without a lock. Rows that another transaction has locked (a replay) are skipped, so that this one never
 // waits for a lock. Rows are found again by their ctid, which needs no statistics and no second look at the index: a row that
-// this statement's snapshot sees cannot move, and its place is not reused, while the statement runs.
+// this statement's snapshot sees cannot move, and its place is not reused, while the statement runs. The steps of each event are looked up by
+// its key: without offset 0, a plan made while there were few would read all steps of the consumer.
 const sweepSQL = `-- inbox.retention_sweep
 with old as materialized (
     select i.ctid as place, i.source, i.event_id, i.topic, i.partition, i."offset", i.result, i.processed_at,
@@ -81,8 +82,11 @@ with old as materialized (
                   for update skip locked))
     returning i.ctid as place, i.source, i.event_id
 ), steps as (
-    delete from holdfast.inbox_step s using gone g
-     where s.consumer = $1::text and s.source = g.source and s.event_id = g.event_id
+    delete from holdfast.inbox_step s
+     where s.ctid = any (array(
+               select f.place from gone g
+                cross join lateral (select t.ctid as place from holdfast.inbox_step t
+                                     where t.consumer = $1::text and t.source = g.source and t.event_id = g.event_id offset 0) f))
 )
 select count(*), (select count(*) from gone), max(o.processed_at),
        min(o.processed_at) filter (where o.mine and not exists (select from gone g where g.place = o.place)),

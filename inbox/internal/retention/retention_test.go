@@ -223,6 +223,41 @@ func TestRetention_RetentionForgetsStartsThatNobodyAskedForAgain(t *testing.T) {
 	}
 }
 
+// Steps of an event that has no row are kept for 30 days, or for the window if that is longer. Those of an event that waits, or is an open dead
+// letter, stay as long as it does.
+func TestRetention_StepsStayAsLongAsTheirEventMayComeAgain(t *testing.T) {
+	b := setup(t)
+	pgtest.Exec(t, b.db, `insert into holdfast.inbox (consumer, source, event_id, topic, hash, received_at, processed_at, result) values
+		('billing', '', 'stored', 'orders', '', now() - interval '1 year', null, 'stored'), ('billing', '', 'dead', 'orders', '', now() - interval '1 year', now() - interval '1 year', 'dead'),
+		('billing', '', 'handled', 'orders', '', now() - interval '1 year', now() - interval '1 year', 'handled'), ('billing', '', 'yesterday', 'orders', '', now() - interval '1 year', now() - interval '1 day', 'handled')`)
+	pgtest.Exec(t, b.db, `insert into holdfast.letter (origin, consumer, reason, event_id, source, type, topic, key, time, hash) values ('inbox', 'billing', 'r', 'dead', '', 't', 'orders', '', now(), '')`)
+	pgtest.Exec(t, b.db, `insert into holdfast.inbox_step (consumer, source, event_id, hash, name, key, result, done_at)
+		select c, '', e, ''::bytea, 'charge', '', '1'::json, now() - interval '1 year' from unnest('{billing,mail}'::text[]) c, unnest('{stored,dead,handled,yesterday}'::text[]) e
+		union all select 'billing', '', d || ' days', '', 'charge', '', '1', now() - d * interval '1 day' from unnest('{1,29,31,59,61}'::int[]) d`)
+	left := func() string {
+		return pgtest.Text(t, b.db, "select string_agg(event_id, ', ' order by done_at, event_id) from holdfast.inbox_step where consumer = 'billing'")
+	}
+	l := b.loop()
+	b.pass(l, 100)
+	if got := left(); got != "dead, stored, yesterday, 61 days, 59 days, 31 days, 29 days, 1 days" {
+		t.Errorf("after the rows are removed, %s are left", got)
+	}
+	for _, c := range []struct {
+		days int
+		want string
+	}{{60, "59 days, 31 days, 29 days, 1 days"}, {7, "29 days, 1 days"}} {
+		if err := b.loop(func(of *Config) { of.Window = time.Duration(c.days) * 24 * time.Hour }).Forget(b.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := left(), "dead, stored, yesterday, "+c.want; got != want {
+			t.Errorf("with a window of %d days %s are left, want %s", c.days, got, want)
+		}
+	}
+	if n := b.count("select count(*) from holdfast.inbox_step where consumer = 'mail'"); n != 4 {
+		t.Errorf("%d steps of another consumer are left, want 4", n)
+	}
+}
+
 // Each source with a window of its own has its rows as long as that says, shorter or longer, and no pass reads what lies beyond the other's.
 func TestRetention_ASourceWithAWindowOfItsOwnKeepsItsRowsThatLong(t *testing.T) {
 	b := setup(t)
