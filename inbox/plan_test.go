@@ -35,11 +35,12 @@ func TestPlan_TheHotStatementsUseTheirIndexes(t *testing.T) {
 		`insert into holdfast.letter_action (letter, action, by, reason, hash) select n, 'edit', '', '', '' from generate_series(1, 5000) n`,
 		`insert into holdfast.consumer_position (consumer, topic, partition) select ` + whose + `, 'topic ' || n / 100, n % 100 from generate_series(1, 5000) n`,
 		`insert into holdfast.start (consumer, source, event_id) select ` + whose + `, '', n::text from generate_series(1, 5000) n`,
+		`insert into holdfast.inbox_step (consumer, source, event_id, hash, name, key, result) select ` + whose + `, '', n::text, '', 'charge', '', '1' from generate_series(1, 5000) n`,
 		`insert into holdfast.watermark (consumer, entity, version) select ` + whose + `, n::text, n from generate_series(1, 5000) n`,
 	} {
 		pgtest.Exec(t, b.db, sql)
 	}
-	tables := []string{"inbox", "stored", "letter", "letter_action", "consumer_position", "start", "watermark"}
+	tables := []string{"inbox", "stored", "letter", "letter_action", "consumer_position", "start", "inbox_step", "watermark"}
 	for _, table := range tables {
 		pgtest.Exec(t, b.db, "analyze holdfast."+table)
 	}
@@ -87,6 +88,8 @@ func TestPlan_TheHotStatementsUseTheirIndexes(t *testing.T) {
 		{startsSQL, "'billing', " + many("''", "text") + ", " + many("'12'", "text"), []string{"start_pkey"}},
 		{startSQL, "'billing', " + many("''", "text") + ", " + many("'12'", "text") + ", " + many("1", "int"), []string{"start_pkey"}},
 		{takeBackStartSQL, "'billing', " + many("''", "text") + ", " + many("'12'", "text") + ", " + many("1", "int"), []string{"start_pkey"}},
+		{stepSQL, "'billing', '', '12', '', 'charge'", []string{"inbox_step_pkey"}},
+		{stepDoneSQL, "'billing', '', '12', '', 'charge', '', '1'", []string{"inbox_step_pkey"}},
 		{forgetStartSQL, "'billing', " + many("''", "text") + ", " + many("'12'", "text"), []string{"start_pkey"}},
 	} {
 		asked = append(asked, c.statement)

@@ -38,6 +38,7 @@ var rowsOf = map[string]string{
 	"consumer_position": `insert into holdfast.consumer_position (consumer, topic, partition) values ('%[1]s', '%[2]s', 0)`,
 	"consumer_backfill": `insert into holdfast.consumer_backfill (consumer, node, began_at, partitions, partitions_left, done, remaining, per_second) values ('%[1]s', '%[2]s', now(), 1, 1, 1, 1, 1)`,
 	"start":             `insert into holdfast.start (consumer, source, event_id) values ('%[1]s', '', '%[2]s')`,
+	"inbox_step":        `insert into holdfast.inbox_step (consumer, source, event_id, hash, name, key, result) values ('%[1]s', '', '%[2]s', '', 'charge', '', '"secret"')`,
 	"consumer_type":     `insert into holdfast.consumer_type (consumer, type, node, seen_until) values ('%[1]s', '%[2]s', 'n', now())`,
 	"consumer_skip":     `insert into holdfast.consumer_skip (consumer, topic, type, events) values ('%[1]s', '%[2]s', 't', 1)`,
 	"dependency":        `insert into holdfast.dependency (consumer, name) values ('%[1]s', '%[2]s')`,
@@ -50,7 +51,7 @@ var rowsOf = map[string]string{
 }
 
 // parts has each table once, letters before what was done to them.
-var parts = []string{"inbox", "retention", "stored", "consumer_position", "consumer_backfill", "start", "consumer_type", "consumer_skip", "dependency", "watermark", "letter", "stored_action", "pause", "pause_action", "letter_action"}
+var parts = []string{"inbox", "retention", "stored", "consumer_position", "consumer_backfill", "start", "inbox_step", "consumer_type", "consumer_skip", "dependency", "watermark", "letter", "stored_action", "pause", "pause_action", "letter_action"}
 
 // errorOf is the SQLSTATE of a statement that is taken back, "" if it does not fail, and how many rows it touched.
 func errorOf(t *testing.T, pool *pgxpool.Pool, role, sql string) (state string, rows int64) {
@@ -303,6 +304,9 @@ func TestBindings_ABoundConsumerWorksAsBefore(t *testing.T) {
 		t.Fatal(err)
 	}
 	in.Handle("t", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		if _, err := inbox.Step(ctx, "one", func(context.Context, string) (int, error) { return 1, nil }); err != nil {
+			return err
+		}
 		if string(e.Payload) == "bad" {
 			return errors.New("not now")
 		}
@@ -353,9 +357,15 @@ func TestBindings_ABoundConsumerWorksAsBefore(t *testing.T) {
 	if actions, err := d.Actions(t.Context(), open[0].ID); err != nil || len(actions) != 2 || actions[0].Login != operator || string(actions[0].Payload) != "bad" {
 		t.Errorf("%+v, %v", actions, err)
 	}
+	if n := pgtest.Count(t, db.Pool, "select count(*) from holdfast.inbox_step"); n != 4 { // one of them with the payload before the edit
+		t.Errorf("%d steps are recorded, want 4", n)
+	}
 	pgtest.Exec(t, db.Pool, "update holdfast.inbox set processed_at = now() - interval '1 day'")
 	pgtest.Exec(t, db.Pool, "update holdfast.retention set next_at = '-infinity', from_at = null, kept_at = null")
 	wait.Until(t, "old rows are removed", func() bool { return pgtest.Count(t, db.Pool, "select count(*) from holdfast.inbox") == 0 })
+	if n := pgtest.Count(t, db.Pool, "select count(*) from holdfast.inbox_step"); n != 0 {
+		t.Errorf("%d steps are left after their events' rows", n)
+	}
 	pgtest.Exec(t, db.Pool, "update holdfast.letter set last_at = now() - interval '1 day'")
 	if n, err := d.Purge(t.Context(), dlq.PurgeOptions{OlderThan: time.Hour}); n != 1 || err != nil {
 		t.Errorf("purged %d: %v", n, err)

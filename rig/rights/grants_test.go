@@ -111,6 +111,9 @@ func TestGrants_TheGrantsOfTheOperationsPageAreEnough(t *testing.T) {
 		t.Fatal(err)
 	}
 	in.Handle("t", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		if _, err := inbox.Step(ctx, "one", func(context.Context, string) (int, error) { return 1, nil }); err != nil {
+			return err
+		}
 		_, err := in.Watermark(ctx, tx, e.Key, 1)
 		return err
 	})

@@ -369,3 +369,38 @@ func TestVersions_RetentionOfVersion1RunsOnTheNewSchema(t *testing.T) {
 		t.Error("the mark of a source is gone")
 	}
 }
+
+// Who could consume and replay before an upgrade has the rights to the steps of handlers after it, without roles.sql.
+func TestVersions_AnUpgradeGivesTheRightsToSteps(t *testing.T) {
+	t.Parallel()
+	db := pgtest.New(t)
+	migrated.Script(t, db.Pool, "holdfast", version1)
+	consumer, operator, producer := asOf1(t, db, "consumer"), asOf1(t, db, "letters"), asOf1(t, db, "producer")
+	if err := holdfast.Migrate(t.Context(), db.Pool, holdfast.SchemaConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	in, err := inbox.New(consumer, inbox.Config{Consumer: "billing", Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls := 0
+	in.Handle("t", func(ctx context.Context, _ pgx.Tx, e holdfast.Event) error {
+		_, err := inbox.Step(ctx, "charge", func(context.Context, string) (int, error) { calls++; return calls, nil })
+		return err
+	})
+	for range 2 { // The second time the handler runs again: its event's row is gone.
+		if got, err := in.Receive(t.Context(), holdfast.Event{ID: "e", Source: "s", Topic: "orders", Type: "t"}); err != nil || got != inbox.Handled {
+			t.Fatalf("%v, %v", got, err)
+		}
+		pgtest.Exec(t, consumer, "delete from holdfast.inbox")
+	}
+	if n := pgtest.Count(t, operator, "select count(*) from holdfast.inbox_step"); n != 1 || calls != 1 {
+		t.Errorf("%d steps are recorded after %d calls, want 1", n, calls)
+	}
+	if n := pgtest.Exec(t, operator, "delete from holdfast.inbox_step"); n != 1 {
+		t.Errorf("an operator removes %d steps, want 1", n)
+	}
+	if _, err := producer.Exec(t.Context(), "select from holdfast.inbox_step"); err == nil {
+		t.Error("a producer reads steps")
+	}
+}
