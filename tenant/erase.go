@@ -32,7 +32,8 @@ type EraseOptions struct {
 // Erase erases everything that this database has of a tenant, and reports what remains and why. Stop the tenant's writers first.
 //
 // Events in the log, parked and stored become tombstones: what is not published yet is published without its payload and headers, so
-// that every key keeps its order. All else is deleted. Open dead letters are discarded before. A pause of a tenant's key ends. Each step is one short
+// that every key keeps its order. All else is deleted. Open dead letters are discarded before. A pause of a tenant's key ends. What steps (inbox.Step) returned is
+// deleted, also of events that wait: a handler that calls for the tombstone calls again, with the same key. Each part is one short
 // transaction, so it may run while relays and consumers do, and you may cancel it: the same call continues with the rest. By, Reason
 // and the tenant's name are kept in letter_action, signed by the database, under letter 0: it has all erasures.
 //

@@ -27,6 +27,7 @@ var places = []place{
 	{name: "written_once", count: countOnce, read: exportOnce, erase: eraseOnce, why: inUse},
 	{name: "parked", count: countParked, read: exportParked, erase: eraseParked, why: inUse},
 	{name: "inbox", count: countInbox, read: exportInbox, erase: eraseInbox, why: inInbox},
+	{name: "inbox_step", count: countDone, read: exportDone, erase: eraseDone, why: inUse}, // before stored and letter, whose headers say whose they are
 	{name: "stored", count: countStored, read: exportStored, erase: eraseStored, why: inUse},
 	{name: "stored_action", count: countActions, read: exportActions, erase: eraseActions, why: inUse},
 	{name: "start", count: countStarts, read: exportStarts, why: "their handlers run, or ended with their process: they go when those events are settled"},
@@ -58,16 +59,18 @@ var beyond = []string{
 	"What relays and consumers have read into memory is published or handled as it was.",
 	"Backups, replicas that are behind and the WAL archive have what was there. Postgres removes deleted rows from its files at the next vacuum.",
 	"Events keep their key, id, type, source, topic and time until their segment of the log is emptied, or until they are published or handled.",
+	"Systems that handlers called have what they were sent. What they returned to a step (inbox.Step) is erased here: a handler that calls for a tombstone calls again, with the same key.",
+	"Steps of an event of which neither key, id nor source says whose it is, and which is neither stored nor a dead letter any more: its header is gone. They go with its row in inbox.",
 	"Your own tables and logs, and other databases: run this in the databases of producers and of consumers.",
 	"Requests whose scope had to be shortened (tenant-sha256:), and those of the scopes operation and global without a tenant, do not say whose they are: they expire.",
 }
 
 // What Export and Erase need beyond usage of the schema.
 var (
-	exportRights = []rights.Right{{Privileges: "select", Objects: "event, scheduled, written_once, parked, inbox, stored, stored_action, start, watermark, letter_action, letter, letter_replay, pause, pause_action, idempotency_step, idempotency_request, idempotency, idempotency_expired"}}
+	exportRights = []rights.Right{{Privileges: "select", Objects: "event, scheduled, written_once, parked, inbox, inbox_step, stored, stored_action, start, watermark, letter_action, letter, letter_replay, pause, pause_action, idempotency_step, idempotency_request, idempotency, idempotency_expired"}}
 	eraseRights  = append([]rights.Right{
 		{Privileges: "update", Objects: "event, parked, stored, letter_action"},
-		{Privileges: "update, delete", Objects: "scheduled, written_once, inbox, watermark, letter, idempotency, idempotency_expired"},
+		{Privileges: "update, delete", Objects: "scheduled, written_once, inbox, inbox_step, watermark, letter, idempotency, idempotency_expired"},
 		{Privileges: "delete", Objects: "stored_action, letter_replay, pause, pause_action, idempotency_step, idempotency_request"},
 		{Privileges: "insert", Objects: "letter_action"},
 	}, exportRights...)

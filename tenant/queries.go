@@ -22,6 +22,7 @@ const (
 	actionsTenant   = `coalesce(` + keysTenant + `, ` + sourceTenant + `)`
 	inboxTenant     = `coalesce(` + idsTenant + `, ` + sourceTenant + `)`
 	watermarkTenant = `case when position(w.separator in e.entity) > 0 then split_part(e.entity, w.separator, 1) end`
+	stepsTenant     = `coalesce(` + itsEvents + `, ` + keysTenant + `, ` + idsTenant + `, ` + sourceTenant + `)`
 	replaysTenant   = `case when position(w.separator in e.filter->>'Key') > 0 then split_part(e.filter->>'Key', w.separator, 1) end`
 
 	// Of a scope that says whose it is: that of TenantFunc, or a principal that is the tenant, or one of it.
@@ -31,6 +32,10 @@ const (
 
 // itsLetter is the letter of an action, looked up for each: with offset 0 the planner cannot read all letters for a part of the actions.
 const itsLetter = `lateral (select l.headers, l.key, l.source from holdfast.letter l where l.id = a.letter offset 0) e`
+
+// itsEvents is what the header of a step's event says, while that is stored or a dead letter. It is looked up for each step, by index.
+const itsEvents = `(select s.headers->>w.header from holdfast.stored s where s.consumer = e.consumer and s.source = e.source and s.event_id = e.event_id),
+         (select max(l.headers->>w.header) from holdfast.letter l where l.origin = 'inbox' and l.consumer = e.consumer and l.source = e.source and l.event_id = e.event_id)`
 
 // What of a row is erased.
 const (
@@ -61,6 +66,7 @@ const (
 	countStored   = "-- tenant.count_stored\n" + counted + eventsTenant + ` as tenant from ` + of + `, holdfast.stored e where ` + within + ` and ` + hasErrors + `) o`
 	countActions  = "-- tenant.count_stored_actions\n" + counted + actionsTenant + ` as tenant from ` + of + `, holdfast.stored_action e where ` + within + `) o`
 	countInbox    = "-- tenant.count_inbox\n" + counted + inboxTenant + ` as tenant from ` + of + `, holdfast.inbox e where ` + within + `) o`
+	countDone     = "-- tenant.count_inbox_steps\n" + counted + stepsTenant + ` as tenant from ` + of + `, holdfast.inbox_step e where ` + within + `) o`
 	countStarts   = "-- tenant.count_starts\n" + counted + inboxTenant + ` as tenant from ` + of + `, holdfast.start e where ` + within + `) o`
 	countMarks    = "-- tenant.count_watermarks\n" + counted + watermarkTenant + ` as tenant from ` + of + `, holdfast.watermark e where ` + within + `) o`
 	countLetters  = "-- tenant.count_letters\n" + counted + eventsTenant + ` as tenant from ` + of + `, holdfast.letter e where ` + within + `) o`
@@ -98,6 +104,7 @@ const (
 	exportLetters       = "-- tenant.export_letters\n" + asPayload + `, holdfast.letter e where ` + ofEvents
 	exportActions       = "-- tenant.export_stored_actions\n" + asRow + `, holdfast.stored_action e where ` + within + ` and ` + actionsTenant + ` = w.name`
 	exportInbox         = "-- tenant.export_inbox\n" + asRow + `, holdfast.inbox e where ` + within + ` and ` + inboxTenant + ` = w.name`
+	exportDone          = "-- tenant.export_inbox_steps\n" + asRow + `, holdfast.inbox_step e where ` + within + ` and ` + stepsTenant + ` = w.name`
 	exportStarts        = "-- tenant.export_starts\n" + asRow + `, holdfast.start e where ` + within + ` and ` + inboxTenant + ` = w.name`
 	exportMarks         = "-- tenant.export_watermarks\n" + asRow + `, holdfast.watermark e where ` + within + ` and ` + watermarkTenant + ` = w.name`
 	exportReplays       = "-- tenant.export_letter_replays\n" + asRow + `, holdfast.letter_replay e where ` + within + ` and ` + replaysTenant + ` = w.name`
@@ -198,6 +205,14 @@ delete from holdfast.written_once d where d.ctid = any (array(
 delete from holdfast.inbox d where d.ctid = any (array(
   select e.ctid from ` + of + `, holdfast.inbox e
    where ` + within + ` and ` + inboxTenant + ` = w.name and e.result in ('handled', 'skipped', 'discarded') for update of e skip locked))`
+
+	// What other systems returned goes, whether the event is settled or not: a result that stayed would be the tenant's data, and one that was
+	// emptied would tell the handler of a call that returned nothing. An event that waits is a tombstone for its handler then. If that calls
+	// for it all the same, it calls again, with the same key, which is made of the event's hash.
+	eraseDone = `-- tenant.erase_inbox_steps
+delete from holdfast.inbox_step d where d.ctid = any (array(
+  select e.ctid from ` + of + `, holdfast.inbox_step e
+   where ` + within + ` and ` + stepsTenant + ` = w.name for update of e skip locked))`
 
 	// Answers, and requests that nobody works on, with their steps.
 	eraseAnswers = `-- tenant.erase_idempotency

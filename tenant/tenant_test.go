@@ -36,6 +36,8 @@ insert into holdfast.inbox (consumer, source, event_id, topic, hash, result) val
 insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, headers, payload, hash, errors) values ('billing', 'orders', 'TENANT/1', 1, 's', 'TENANT/s1', 't', now(), '{"a": "SAID"}', 'SAID', '', '{"no SAID"}');
 insert into holdfast.stored_action (action, consumer, source, event_id, type, topic, key, by, reason) values ('discard', 'billing', 's', 's-TENANT', 't', 'orders', 'TENANT/1', 'op', 'SAID');
 insert into holdfast.start (consumer, source, event_id, starts) values ('billing', 's', 'TENANT/s1', 1);
+insert into holdfast.inbox_step (consumer, source, event_id, hash, name, key, result) values ('billing', 's', 'm1-TENANT', '', 'charge', 'TENANT/1', '{"nul": "\u0000", "a": "SAID"}'),
+	('billing', 's', 'TENANT/s1', '', 'charge', 'order-1', '"SAID"'), ('billing', 'TENANT/stripe', 'm2', '', 'charge', '', '"SAID"');
 insert into holdfast.watermark (consumer, entity, version) values ('billing', 'TENANT/7', 1);
 with l as (insert into holdfast.letter (origin, consumer, reason, state, event_id, source, type, topic, key, time, headers, payload, hash, errors)
 	values ('inbox', 'billing', 'no SAID', 'replayed', 'l1-TENANT', 's', 't', 'orders', 'TENANT/2', now(), '{"a": "SAID"}', 'SAID', '', '{"no SAID"}'),
@@ -60,11 +62,12 @@ const ofNobody = `
 insert into holdfast.event_1 (lane, id, type, topic, key, payload) values (0, 'n1', 't', 'orders', 'order-9', 'NOBODY'), (0, 'n2', 't', 'orders', 'acmes', 'NOBODY'), (0, 'n3', 't', 'orders', 'acme', 'NOBODY');
 insert into holdfast.event_1 (lane, id, type, topic, key, payload, headers) values (0, 'n4', 't', 'orders', 'order-9', 'NOBODY', '["tenant"]');
 insert into holdfast.inbox (consumer, source, event_id, topic, hash, processed_at, result) values ('billing', 'shop', 'm1', 'orders', 'NOBODY', now(), 'handled');
+insert into holdfast.inbox_step (consumer, source, event_id, hash, name, key, result) values ('billing', 'shop', 'm1', '', 'charge', 'order-9', '"NOBODY"');
 insert into holdfast.idempotency (scope, operation, key, fingerprint, fingerprint_version, state, status, headers, body, body_hash, owner, expires_at) values
 	('global', 'POST /charges', 'k', '', 1, 'complete', 201, '{}', 'NOBODY', '', gen_random_uuid(), now() + interval '1 day')`
 
 // want are the rows of ofTenant.
-var want = map[string]int64{"event": 4, "scheduled": 1, "written_once": 1, "parked": 1, "inbox": 3, "stored": 1, "stored_action": 1, "start": 1, "watermark": 1,
+var want = map[string]int64{"event": 4, "scheduled": 1, "written_once": 1, "parked": 1, "inbox": 3, "inbox_step": 3, "stored": 1, "stored_action": 1, "start": 1, "watermark": 1,
 	"letter_action": 3, "letter": 3, "letter_replay": 1, "pause": 1, "pause_action": 1, "idempotency_step": 1, "idempotency_request": 1,
 	"idempotency": 4, "idempotency_expired": 1}
 
@@ -187,7 +190,7 @@ func TestTenant_ExportHasAllOfATenantAndNothingElse(t *testing.T) {
 		}
 	}
 	for _, p := range report.Places {
-		if n := map[string]int64{"event": 4, "inbox": 1, "idempotency": 1}[p.Name]; p.Unattributed != n {
+		if n := map[string]int64{"event": 4, "inbox": 1, "inbox_step": 1, "idempotency": 1}[p.Name]; p.Unattributed != n {
 			t.Errorf("%d rows of %s are nobody's, want %d", p.Unattributed, p.Name, n)
 		}
 	}
@@ -315,7 +318,7 @@ func TestTenant_AnErasurePassesOverWhatIsLocked(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback(context.Background()) }()
-	for _, table := range []string{"scheduled", "written_once", "parked", "stored", "watermark", "inbox", "idempotency", "idempotency_expired", "letter where state = 'replayed'"} {
+	for _, table := range []string{"scheduled", "written_once", "parked", "stored", "watermark", "inbox", "inbox_step", "idempotency", "idempotency_expired", "letter where state = 'replayed'"} {
 		if _, err := tx.Exec(t.Context(), "select from holdfast."+table+" for update"); err != nil {
 			t.Fatal(err)
 		}
@@ -324,7 +327,7 @@ func TestTenant_AnErasurePassesOverWhatIsLocked(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(map[string]int64{"scheduled": 1, "written_once": 1, "parked": 1, "stored": 1, "start": 1, "watermark": 1, "inbox": 3, "letter": 1, "letter_action": 1,
+	if diff := cmp.Diff(map[string]int64{"scheduled": 1, "written_once": 1, "parked": 1, "stored": 1, "start": 1, "watermark": 1, "inbox": 3, "inbox_step": 3, "letter": 1, "letter_action": 1,
 		"idempotency": 4, "idempotency_step": 1, "idempotency_request": 1, "idempotency_expired": 1}, remaining(report)); diff != "" {
 		t.Error(diff)
 	}
@@ -397,6 +400,7 @@ insert into holdfast.parked (lane, topic, key, place, why, next_at, id, source, 
 insert into holdfast.stored (consumer, topic, key, place, source, event_id, type, time, hash) select 'billing', 'orders', 'acme/' || n, n, 's', n::text, 't', now(), '' from generate_series(1, 30000) n;
 insert into holdfast.scheduled (lane, due_at, id, type, topic, key, time) select n % 8, now() + interval '1 hour', n::text, 't', 'orders', 'acme/' || n, now() from generate_series(1, 30000) n;
 insert into holdfast.inbox (consumer, source, event_id, topic, hash, processed_at, result) select 'billing', 's', 'acme/' || n, 'orders', '', now(), 'handled' from generate_series(1, 30000) n;
+insert into holdfast.inbox_step (consumer, source, event_id, hash, name, key, result) select 'billing', 's', n::text, '', 'charge', 'acme/' || n, '{}' from generate_series(1, 30000) n;
 insert into holdfast.watermark (consumer, entity, version) select 'billing', 'acme/' || n, 1 from generate_series(1, 30000) n;
 insert into holdfast.written_once (dedupe_key, topic, type, event_id, source, key, expires_at) select n::text, 'orders', 't', n::text, 's', 'acme/' || n, now() from generate_series(1, 30000) n;
 insert into holdfast.letter (origin, consumer, reason, event_id, source, type, topic, key, time, hash, state) select 'inbox', 'billing', 'r', n::text, 's', 't', 'orders', 'acme/' || n, now(), '', 'replayed' from generate_series(1, 30000) n;
@@ -406,7 +410,7 @@ insert into holdfast.idempotency (scope, operation, key, fingerprint, fingerprin
 insert into holdfast.idempotency_step (run, name, result) select n, 's', '{}' from generate_series(1, 30000) n;
 insert into holdfast.idempotency_request (run, scope, operation, key, route, principal, method, host, url, path_values, headers, body) select n, 'principal:acme', 'pay', n::text, 'r', 'p', 'POST', 'h', '/', '{}', '{}', '' from generate_series(1, 30000) n;
 insert into holdfast.idempotency_expired (scope, operation, key, fingerprint, created_at, expires_at, keep_until) select 'principal:acme', 'pay', n::text, '', now(), now(), now() from generate_series(1, 30000) n`)
-	large := []string{"event_0", "parked", "stored", "scheduled", "inbox", "watermark", "written_once", "letter", "letter_action", "idempotency", "idempotency_step", "idempotency_request", "idempotency_expired"}
+	large := []string{"event_0", "parked", "stored", "scheduled", "inbox", "inbox_step", "watermark", "written_once", "letter", "letter_action", "idempotency", "idempotency_step", "idempotency_request", "idempotency_expired"}
 	for _, table := range large {
 		pgtest.Exec(t, db.Pool, "analyze holdfast."+table)
 	}
@@ -419,6 +423,9 @@ insert into holdfast.idempotency_expired (scope, operation, key, fingerprint, cr
 	}
 	for _, statement := range asked {
 		for _, plan := range plantest.Of(t, db.Pool, statement, `'acme', '/', 'tenant', 'tenant:acme/', '(0,0)', '(128,0)'`) {
+			if strings.Contains(statement, "holdfast.inbox_step") {
+				plan.Uses("stored_consumer_source_event_id_key", "letter_event")
+			}
 			for _, table := range large {
 				if strings.Contains(statement, "idempotency_step s join") && table == "idempotency" {
 					continue // steps are few: they are of requests that run
