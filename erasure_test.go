@@ -28,6 +28,7 @@ insert into holdfast.letter_replay (name, filter, upto, by, reason, ended_at) va
 insert into holdfast.watermark (consumer, entity, version) values ('billing', 'KEY', 1);
 insert into holdfast.written_once (dedupe_key, topic, type, event_id, source, key, expires_at) values ('mail SAID', 'orders', 't', 'o-KEY', 's', 'KEY', now());
 insert into holdfast.inbox (consumer, source, event_id, topic, hash, processed_at, result) values ('billing', 's', 'm-SAID', 'orders', '', now(), 'handled');
+insert into holdfast.inbox_step (consumer, source, event_id, hash, name, key, result) values ('billing', 's', 'k-KEY', '', 'charge', 'KEY', '1'), ('billing', 's', 'r-KEY', '', 'charge', '', '{"mail": "SAID"}'), ('billing', 's', 'm-SAID', '', 'charge', '', '1');
 insert into holdfast.idempotency (scope, operation, key, fingerprint, fingerprint_version, state, status, headers, body, body_hash, owner, expires_at) values ('principal:KEY', 'POST /charges', 'k', '', 1, 'complete', 201, '{}', 'SAID', '', gen_random_uuid(), now() + interval '1 day');
 with i as (insert into holdfast.idempotency (scope, operation, key, fingerprint, fingerprint_version, state, owner, fence, run, lease_until, expires_at)
 	select 'principal:KEY', 'POST /charges', 'k2', '', 1, 'pending', gen_random_uuid(), r, r, now() - interval '1 hour', now() + interval '1 day' from nextval('holdfast.idempotency_fence') r returning run),
@@ -92,7 +93,7 @@ func TestErasure_TheGuideFindsAndErasesAPersonEverywhere(t *testing.T) {
 		return places, ""
 	}
 	before, _ := find()
-	for place, want := range map[string]int{"log": 2, "scheduled": 1, "parked": 2, "stored": 2, "letter": 2, "edit": 1, "action": 2, "pause": 2, "paused": 2, "replay": 1, "watermark": 1, "dedupe": 1, "inbox": 1, "answer": 2, "request": 1, "step": 1, "expired": 1} {
+	for place, want := range map[string]int{"log": 2, "scheduled": 1, "parked": 2, "stored": 2, "letter": 2, "edit": 1, "action": 2, "pause": 2, "paused": 2, "replay": 1, "watermark": 1, "dedupe": 1, "inbox": 1, "result": 3, "answer": 2, "request": 1, "step": 1, "expired": 1} {
 		if before[place] != want {
 			t.Errorf("%d of %s are found, want %d", before[place], place, want)
 		}
@@ -112,6 +113,9 @@ func TestErasure_TheGuideFindsAndErasesAPersonEverywhere(t *testing.T) {
 	}
 	if n := pgtest.Count(t, db, "select count(*) from holdfast.pause where consumer in ('billing', 'of-ann') and reason = 'erased'"); n != 2 {
 		t.Errorf("%d of 2 pauses are left without their reason: to delete one resumes it", n)
+	}
+	if n := pgtest.Count(t, db, "select count(*) from holdfast.inbox_step where key = 'bob' or event_id in ('r-bob', 'm-bob@example.com')"); n != 3 || pgtest.Count(t, db, "select count(*) from holdfast.inbox_step") != 3 {
+		t.Errorf("%d steps of bob are left, want his 3 and nobody else's", n)
 	}
 	if still := found(t, db, "bob@example.com"); len(still) != len(bob) || still["holdfast.letter"] != bob["holdfast.letter"] || still["holdfast.event_1"] != bob["holdfast.event_1"] {
 		t.Errorf("bob was in %v, and is in %v", bob, still)
