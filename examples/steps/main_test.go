@@ -27,8 +27,8 @@ func telling(c config) exampletest.Story {
 func TestSteps_WithoutAnyServerTheStoryIsToldToItsEnd(t *testing.T) {
 	t.Parallel()
 	exampletest.ToItsEnd(t, telling(config{}), len(promises)+2,
-		"warehouse  was called 1 times for order 2", "payments   was called 2 times for order 2, and did it 1 times",
-		"payments   was called 2 times for order 3, and did it 1 times", "warehouse  was called 2 times for order 4, and did it 2 times")
+		"warehouse for order 2: calls 1, effects 1", "payments for order 2: calls 2, effects 1",
+		"payments for order 3: calls 2, effects 1", "warehouse for order 4: calls 2, effects 2")
 }
 
 func TestSteps_AServerThatIsNamedIsUsedAndLeftAsItWas(t *testing.T) {

@@ -50,7 +50,7 @@ func (s *story) startNode() error {
 	}
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), asNode+"="+string(text))
-	cmd.Stderr = s.Out
+	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		return err
