@@ -71,7 +71,7 @@ func (l *ledger) resolve(last *mark, at time.Time) (committed bool, err error) {
 	switch {
 	case last != nil && last.epoch > l.epoch:
 		return false, fmt.Errorf("%w: a claim with epoch %d has published it, and this one has epoch %d", publish.ErrLaneTaken, last.epoch, l.epoch)
-	case last != nil && last.epoch == l.epoch && doubt != nil && last.number == doubt.number:
+	case last != nil && last.epoch == l.epoch && doubt != nil && last.number == doubt.number && last.endsWith(doubt.events):
 		l.doubt = nil
 		l.committed(doubt.events)
 		l.found(doubt.events, at)

@@ -36,6 +36,12 @@ type mark struct {
 	events []eventHash
 }
 
+// endsWith says whether some events are the last that a mark names: those of its own transaction.
+func (m *mark) endsWith(events []eventHash) bool {
+	n := len(m.events) - len(events)
+	return n >= 0 && slices.Equal(m.events[n:], events)
+}
+
 const (
 	markVersion = 1
 	markHeader  = 1 + 8 + 8 + 4 + 4

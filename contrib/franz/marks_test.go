@@ -153,6 +153,11 @@ func TestMarks_ALedgerFollowsWhatKafkaAndPostgresKnow(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
+		l := newLedger(2)
+		l.doubted(hashes(0, 2))
+		if _, err := l.resolve(&mark{epoch: 2, number: 1, events: hashes(5, 7)}, at); !errors.Is(err, publish.ErrLaneTaken) {
+			t.Errorf("another producer has its epoch, and committed under the number of what is in doubt: %v", err)
+		}
 	})
 }
 

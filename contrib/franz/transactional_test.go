@@ -56,6 +56,12 @@ func newID() string { return "shop-" + strings.ToLower(rand.Text()) }
 // that was begun before is left out.
 func committed(t testing.TB, cluster *kafkatest.Cluster, topic string) (records []kafkatest.Record) {
 	t.Helper()
+	return readAt(t, cluster, topic, kgo.ReadCommitted())
+}
+
+// readAt is committed for readers of an isolation level.
+func readAt(t testing.TB, cluster *kafkatest.Cluster, topic string, level kgo.IsolationLevel) (records []kafkatest.Record) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), longEnough)
 	defer cancel()
 	writer := clientOf(t, cluster.Brokers, kgo.RecordPartitioner(kgo.ManualPartitioner()))
@@ -71,12 +77,12 @@ func committed(t testing.TB, cluster *kafkatest.Cluster, topic string) (records 
 		}
 		left[int32(p)] = r.Offset
 	}
-	reader := clientOf(t, cluster.Brokers, kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchIsolationLevel(kgo.ReadCommitted()))
+	reader := clientOf(t, cluster.Brokers, kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchIsolationLevel(level))
 	at := map[int32][]kafkatest.Record{}
 	for len(left) > 0 {
 		fetches := reader.PollFetches(ctx)
 		if ctx.Err() != nil {
-			t.Fatalf("the committed records of %s have no end in %v: partitions are left at %v", topic, longEnough, left)
+			t.Fatalf("the records of %s have no end in %v: partitions are left at %v", topic, longEnough, left)
 		}
 		fetches.EachRecord(func(r *kgo.Record) {
 			if end, ok := left[r.Partition]; ok && r.Offset == end {
@@ -133,22 +139,30 @@ func shopOn(t *testing.T, cluster *kafkatest.Cluster, db *pgtest.DB) *shop {
 func (s *shop) write(t *testing.T, rounds int) {
 	t.Helper()
 	for range rounds {
-		var events []holdfast.Event
-		for key := range shopKeys {
-			events = append(events, holdfast.Event{Topic: s.topic, Source: "shop", Type: "counted", ID: fmt.Sprintf("%02d/%04d", key, s.written), Key: fmt.Sprint("k", key), Payload: []byte("x")})
-		}
-		tx, err := s.db.Pool.Begin(t.Context())
-		if err != nil {
+		if err := s.writeRound(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if err := outbox.Write(t.Context(), tx, events...); err != nil {
-			t.Fatal(err)
-		}
-		if err := tx.Commit(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		s.written++
 	}
+}
+
+func (s *shop) writeRound(ctx context.Context) error {
+	var events []holdfast.Event
+	for key := range shopKeys {
+		events = append(events, holdfast.Event{Topic: s.topic, Source: "shop", Type: "counted", ID: fmt.Sprintf("%02d/%04d", key, s.written), Key: fmt.Sprint("k", key), Payload: []byte("x")})
+	}
+	tx, err := s.db.Pool.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback(ctx) }()
+	if err := outbox.Write(ctx, tx, events...); err != nil {
+		return err
+	}
+	if err := tx.Commit(ctx); err != nil {
+		return err
+	}
+	s.written++
+	return nil
 }
 
 // relay starts a relay, which is to get a signal at a step; "" for none.
