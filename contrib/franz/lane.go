@@ -166,24 +166,38 @@ func (l *laneProducer) round(calls []*laneCall) {
 		}
 		return
 	}
-	l.dropReported(calls)
+	l.skipReported(calls)
 	if parts := l.parts(calls); len(parts) > 0 {
 		l.transact(parts)
 	}
 }
 
-// dropReported answers for events that are in Kafka.
-func (l *laneProducer) dropReported(calls []*laneCall) {
+// skipReported answers for events that are in Kafka.
+func (l *laneProducer) skipReported(calls []*laneCall) {
+	if n := l.dropReported(calls); n > 0 && l.k.config.OnSkipped != nil {
+		l.k.config.OnSkipped(l.partition, n)
+	}
+}
+
+// dropReported takes out the events that are in Kafka, and counts them.
+func (l *laneProducer) dropReported(calls []*laneCall) (dropped int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.ledger.skip) == 0 {
-		return
+		return 0
 	}
 	for _, c := range calls {
 		for _, q := range c.queues {
-			q.Drop(func(e *holdfast.Event) bool { return l.ledger.reported(hashOf(publish.EventNameOf(e))) })
+			q.Drop(func(e *holdfast.Event) bool {
+				reported := l.ledger.reported(hashOf(publish.EventNameOf(e)))
+				if reported {
+					dropped++
+				}
+				return reported
+			})
 		}
 	}
+	return dropped
 }
 
 // lanePart is a batch of one partition of a call.

@@ -58,7 +58,9 @@ func committedIDs(t *testing.T, cluster *kafkatest.Cluster, topic string) (ids [
 func TestLane_TheNextOwnerOfALanePublishesOnlyWhatIsNotCommitted(t *testing.T) {
 	eachCluster(t, func(t *testing.T, cluster *kafkatest.Cluster) {
 		topic := cluster.Topic(t, 1)
-		k := transactional(t, cluster, TransactionalConfig{TransactionalID: newID(), MarksTopic: marksTopic(t, cluster)})
+		var skipped [][2]int
+		k := transactional(t, cluster, TransactionalConfig{TransactionalID: newID(), MarksTopic: marksTopic(t, cluster),
+			OnSkipped: func(lane, events int) { skipped = append(skipped, [2]int{lane, events}) }})
 		first := k.OpenLane("holdfast", 2, 1)
 		for i := 1; i <= 9; i += 3 {
 			if err := publishLane(t, first, numbered(topic, i, i+2)); err != nil {
@@ -79,6 +81,9 @@ func TestLane_TheNextOwnerOfALanePublishesOnlyWhatIsNotCommitted(t *testing.T) {
 		}
 		third.Close()
 		first.Close()
+		if diff := cmp.Diff([][2]int{{2, 5}}, skipped); diff != "" {
+			t.Errorf("skipped, by lane: %s", diff)
+		}
 		if diff := cmp.Diff(upTo(14), committedIDs(t, cluster, topic)); diff != "" {
 			t.Error(diff)
 		}

@@ -54,6 +54,10 @@ type TransactionalConfig struct {
 	// MetadataTTL is after how long a topic's partitions are asked for again; after every failure they are, too. What is known serves until
 	// there is an answer; only a partition that failed waits for it. Between 10 ms and 1 min. Defaults to 5 s.
 	MetadataTTL time.Duration
+
+	// OnSkipped is called when events were not sent, because the lane's mark says that they are in Kafka: each would be a repeat. It happens
+	// after a takeover, and after a commit without an answer. Count them for a metric. It must not block. Optional.
+	OnSkipped func(lane, events int)
 }
 
 func (c TransactionalConfig) withDefaults() TransactionalConfig {

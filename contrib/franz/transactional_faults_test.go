@@ -24,8 +24,8 @@ var (
 	manyEvents = flag.Int("transactional.events", 100_000, "the least events that are written meanwhile")
 )
 
-// troubled is a shop with two relays that meet one fault after the other, while events are written.
-type troubled struct {
+// troubledShop is a shop with two relays that meet one fault after the other, while events are written.
+type troubledShop struct {
 	*shop
 	random *rand.Rand
 	relays [2]*process
@@ -34,7 +34,7 @@ type troubled struct {
 // trouble is a fault. It returns when the fault is met and healed.
 type trouble struct {
 	name string
-	meet func(t *testing.T, s *troubled)
+	meet func(t *testing.T, s *troubledShop)
 }
 
 // stepsOfClaims are reached when a lane is taken, and the others whenever something is published.
@@ -52,7 +52,7 @@ func signalled(step string, claim, freeze bool) trouble {
 	if freeze {
 		verb = "frozen"
 	}
-	return trouble{verb + " at " + step, func(t *testing.T, s *troubled) {
+	return trouble{verb + " at " + step, func(t *testing.T, s *troubledShop) {
 		n := s.random.IntN(len(s.relays))
 		turn := 1 + s.random.Int64N(3)
 		if claim { // A relay that comes takes lanes of the other.
@@ -71,7 +71,7 @@ func signalled(step string, claim, freeze bool) trouble {
 }
 
 // thaw lets processes that are frozen go on after a time.
-func (s *troubled) thaw(t *testing.T, after time.Duration, of ...*process) {
+func (s *troubledShop) thaw(t *testing.T, after time.Duration, of ...*process) {
 	t.Helper()
 	time.Sleep(after) // sleep: others take over meanwhile, and the frozen ones come back as zombies
 	for _, p := range of {
@@ -81,7 +81,7 @@ func (s *troubled) thaw(t *testing.T, after time.Duration, of ...*process) {
 	}
 }
 
-func (s *troubled) freeze(t *testing.T, of ...*process) {
+func (s *troubledShop) freeze(t *testing.T, of ...*process) {
 	t.Helper()
 	for _, p := range of {
 		if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
@@ -97,7 +97,7 @@ func lost(kind kmsg.Key, before bool) trouble {
 		what = "the request"
 	}
 	name := kmsg.NameForKey(int16(kind))
-	return trouble{fmt.Sprintf("%s of %s is lost", what, name), func(t *testing.T, s *troubled) {
+	return trouble{fmt.Sprintf("%s of %s is lost", what, name), func(t *testing.T, s *troubledShop) {
 		n := s.random.IntN(len(s.relays))
 		s.relays[n].tell(t, "lose %d %t", kind, before)
 		switch kind {
@@ -109,7 +109,7 @@ func lost(kind kmsg.Key, before bool) trouble {
 }
 
 // take takes all lanes from their owners by force. These do not know it until they save, and publish meanwhile beside the next ones.
-func (s *troubled) take(t *testing.T) {
+func (s *troubledShop) take(t *testing.T) {
 	t.Helper()
 	if _, err := s.db.Pool.Exec(t.Context(), "update holdfast.lane set owner = 'nobody', epoch = epoch + 1, lease_until = '-infinity'"); err != nil {
 		t.Fatal(err)
@@ -130,25 +130,25 @@ func ofRelays() (all []trouble) {
 		all = append(all, lost(kind, false), lost(kind, true))
 	}
 	return append(all,
-		trouble{"killed at any moment", func(t *testing.T, s *troubled) {
+		trouble{"killed at any moment", func(t *testing.T, s *troubledShop) {
 			n := s.random.IntN(len(s.relays))
 			if err := s.relays[n].cmd.Process.Kill(); err != nil {
 				t.Fatal(err)
 			}
 			s.relays[n] = s.relay(t, "", 0, false)
 		}},
-		trouble{"frozen at any moment", func(t *testing.T, s *troubled) {
+		trouble{"frozen at any moment", func(t *testing.T, s *troubledShop) {
 			p := s.relays[s.random.IntN(len(s.relays))]
 			s.freeze(t, p)
 			s.thaw(t, frozenFor, p)
 		}},
-		trouble{"all connections to the brokers are cut", func(t *testing.T, s *troubled) {
+		trouble{"all connections to the brokers are cut", func(t *testing.T, s *troubledShop) {
 			for _, p := range s.relays {
 				p.tell(t, "cut")
 			}
 		}},
-		trouble{"the lanes are taken by force", func(t *testing.T, s *troubled) { s.take(t) }},
-		trouble{"all connections to Postgres are cut", func(t *testing.T, s *troubled) {
+		trouble{"the lanes are taken by force", func(t *testing.T, s *troubledShop) { s.take(t) }},
+		trouble{"all connections to Postgres are cut", func(t *testing.T, s *troubledShop) {
 			if _, err := s.db.Pool.Exec(t.Context(), "select pg_terminate_backend(pid) from pg_stat_activity where datname = current_database() and application_name = $1", processVar); err != nil {
 				t.Fatal(err)
 			}
@@ -158,7 +158,7 @@ func ofRelays() (all []trouble) {
 // ofServers are those of a broker, and of what times out.
 func ofServers() []trouble {
 	broker := func(name string, away, back func(*kafkatest.Server) error, after time.Duration) trouble {
-		return trouble{"the broker is " + name, func(t *testing.T, s *troubled) {
+		return trouble{"the broker is " + name, func(t *testing.T, s *troubledShop) {
 			if err := away(s.cluster.Server); err != nil {
 				t.Fatal(err)
 			}
@@ -176,7 +176,7 @@ func ofServers() []trouble {
 		broker("stopped in order", func(s *kafkatest.Server) error { return s.StopBroker(ctx) }, start, 0),
 		broker("frozen", func(s *kafkatest.Server) error { return s.Pause(ctx) }, unpause, 2*time.Second),
 		broker("frozen until transactions time out", func(s *kafkatest.Server) error { return s.Pause(ctx) }, unpause, 10*time.Second),
-		{"all relays are frozen until transactions time out", func(t *testing.T, s *troubled) {
+		{"all relays are frozen until transactions time out", func(t *testing.T, s *troubledShop) {
 			s.relays[0].tell(t, "signal %s 1 true", stepProduced)
 			s.relays[0].waitAt(t)
 			s.freeze(t, s.relays[1])
@@ -186,7 +186,7 @@ func ofServers() []trouble {
 }
 
 // writeMeanwhile writes until finish is called and there are enough events. finish waits for it.
-func (s *troubled) writeMeanwhile(t *testing.T, least int, pause time.Duration) (finish func()) {
+func (s *troubledShop) writeMeanwhile(t *testing.T, least int, pause time.Duration) (finish func()) {
 	t.Helper()
 	enough, ended := make(chan struct{}), make(chan error, 1)
 	go func() {
@@ -215,7 +215,7 @@ func (s *troubled) writeMeanwhile(t *testing.T, least int, pause time.Duration) 
 func TestTransactionalFaults_ManyFaultsRepeatAndLoseNothing(t *testing.T) {
 	t.Parallel()
 	faults, least, pause := *manyFaults, *manyEvents, 150*time.Millisecond
-	s := &troubled{random: rand.New(rand.NewPCG(seed.New(t), 1))}
+	s := &troubledShop{random: rand.New(rand.NewPCG(seed.New(t), 1))}
 	var plan []trouble
 	if faults > 0 {
 		s.shop = shopOn(t, kafkatest.Own(t), migrated.New(t))
