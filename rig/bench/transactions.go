@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -11,23 +13,30 @@ import (
 	"github.com/holdfast-go/holdfast/relay"
 )
 
-const transactionsDrain = "drain by franz-go in Kafka's transactions against without"
+const (
+	transactionsDrain   = "drain by franz-go in Kafka's transactions against without"
+	transactionsLatency = "p50 at 500 events/s by franz-go in Kafka's transactions against without"
+)
 
-var transactionsFigures = []string{transactionsDrain}
+var transactionsFigures = []string{transactionsDrain, transactionsLatency}
 
-// measureTransactions empties the same backlog with both publishers of contrib/franz, in turns: what once for readers of committed
-// records costs. What they have published is counted as such readers see it.
+// measureTransactions compares both publishers of contrib/franz, in turns: what once for readers of committed records costs. What they
+// have published is counted as such readers see it.
 func measureTransactions(ctx context.Context, e *env, r *report) error {
-	topic, drop, err := e.topic(ctx)
-	if err != nil {
-		return err
-	}
-	defer drop()
 	marks, dropMarks, err := e.topicWith(ctx, map[string]string{"cleanup.policy": "compact"})
 	if err != nil {
 		return err
 	}
 	defer dropMarks()
+	return errors.Join(measureTransactionsDrain(ctx, e, r, marks), measureTransactionsLatency(ctx, e, r, marks))
+}
+
+func measureTransactionsDrain(ctx context.Context, e *env, r *report, marks string) error {
+	topic, drop, err := e.topic(ctx)
+	if err != nil {
+		return err
+	}
+	defer drop()
 	without := franzRelay
 	without.count = (*env).committed
 	in := contestant{"in transactions", ".transactions", func(e *env, ctx context.Context, database string, events int) (float64, error) {
@@ -44,6 +53,51 @@ func measureTransactions(ctx context.Context, e *env, r *report) error {
 	transactional.report(r, "drain, by franz-go in transactions")
 	r.info(transactionsDrain, median(ratios(transactional.speed, plain.speed)), "x")
 	return nil
+}
+
+// measureTransactionsLatency measures the time from sending COMMIT to the acknowledgement. In transactions that is the answer to Kafka's
+// commit, after which readers of committed records see the event.
+func measureTransactionsLatency(ctx context.Context, e *env, r *report, marks string) error {
+	type quantiles struct{ p50, p99 []float64 }
+	var without, in quantiles
+	for round := range e.rounds {
+		for _, w := range []struct {
+			name     string
+			newRelay newRelayFunc
+			to       *quantiles
+		}{{"without transactions", newFranzRelay, &without}, {"in transactions", transactionalRelay(marks), &in}} {
+			spans, err := e.committedSpans(ctx, r, w.name, w.newRelay)
+			if err != nil {
+				return err
+			}
+			p50, p99 := milliseconds(quantile(spans, 0.5)), milliseconds(quantile(spans, 0.99))
+			r.progress("transactions %d/%d: %s: p50 %s, p99 %s ms", round+1, e.rounds, w.name, number(p50), number(p99))
+			w.to.p50, w.to.p99 = append(w.to.p50, p50), append(w.to.p99, p99)
+		}
+	}
+	r.info("p50 at 500 events/s, by franz-go without transactions", median(without.p50), "ms")
+	r.info("p50 at 500 events/s, by franz-go in transactions", median(in.p50), "ms")
+	r.info("p99 at 500 events/s, by franz-go without transactions", median(without.p99), "ms")
+	r.info("p99 at 500 events/s, by franz-go in transactions", median(in.p99), "ms")
+	r.info(transactionsLatency, median(ratios(in.p50, without.p50)), "x")
+	return nil
+}
+
+// committedSpans is latencySpans of a relay that newRelay makes, and counts what readers of committed records get.
+func (e *env) committedSpans(ctx context.Context, r *report, who string, newRelay newRelayFunc) ([]time.Duration, error) {
+	database, topic, drop, err := e.scratch(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer drop()
+	warmUp := latencyRate * 2
+	n := warmUp + int(e.latency.Seconds()*latencyRate)
+	l := newLatencies(e, n)
+	l.newRelay = newRelay
+	if err := e.exactlyBy(ctx, r, (*env).committed, topic, n, who, func() error { return l.measure(ctx, e, database, topic) }); err != nil {
+		return nil, err
+	}
+	return l.spans(warmUp), nil
 }
 
 // drainFirst is a drain of a small backlog that is not measured: at the first transactions a new broker makes its own topic of them, and
