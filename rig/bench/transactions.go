@@ -28,7 +28,15 @@ func measureTransactions(ctx context.Context, e *env, r *report) error {
 		return err
 	}
 	defer dropMarks()
-	return errors.Join(measureTransactionsDrain(ctx, e, r, marks), measureTransactionsLatency(ctx, e, r, marks))
+	for _, m := range []struct {
+		figure  string
+		measure func(ctx context.Context, e *env, r *report, marks string) error
+	}{{transactionsDrain, measureTransactionsDrain}, {transactionsLatency, measureTransactionsLatency}} {
+		if selected(e.options.only, []string{m.figure}) {
+			err = errors.Join(err, m.measure(ctx, e, r, marks))
+		}
+	}
+	return err
 }
 
 func measureTransactionsDrain(ctx context.Context, e *env, r *report, marks string) error {
