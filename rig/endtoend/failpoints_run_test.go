@@ -562,6 +562,8 @@ func newEnv(t testing.TB, program string, cluster *kafkatest.Cluster, w group, k
 		t.Fatal(err)
 	}
 	pgtest.Exec(t, p.Db, "create table fixed ()")
+	pgtest.Exec(t, p.Db, "create table called (n bigint generated always as identity primary key, key text not null, id text not null, step text not null, recorded boolean not null)")
+	pgtest.Exec(t, p.Db, "create table went_by (id text not null, step text not null, call bigint not null)")
 	o := &env{path: p, root: t, kind: k, order: w.order, pool: p.Pool(2), program: program,
 		numbers: map[string]int64{}, letters: map[string]bool{}, active: map[string]*subject{}, topicOf: map[int]string{},
 		looks: looks{seen: map[string]struct{}{}, next: map[kafkaLog]int64{}}}

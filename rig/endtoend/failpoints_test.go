@@ -144,6 +144,11 @@ var groups = []group{
 		{point: failpoint.InboxHandled, turn: 2, in: plain},
 		{point: failpoint.InboxCommitted, turn: 2, in: plain},
 	}},
+	{name: "consumers with steps", rows: []crash{
+		{point: failpoint.InboxStepping, turn: 7, in: stepping},
+		{point: failpoint.InboxStepped, turn: 7, in: calledAgain},
+		{point: failpoint.InboxStepRecorded, turn: 7, in: stepping},
+	}},
 	{name: "consumers that try again", rows: []crash{
 		{point: failpoint.InboxParking, in: failing},
 		{point: failpoint.InboxParking, turn: 3, in: failing},
@@ -488,6 +493,74 @@ func hopeless(how string) scenario {
 			o.letters[id] = true
 		}
 	}}
+}
+
+// stepping is events whose handler calls a provider in two steps. Half of them fail twice when both steps are done.
+func stepping() scenario {
+	return scenario{begin: func(o *env) {
+		for k := range 4 {
+			for _, how := range []string{"twice", ""} {
+				e := o.Event(fmt.Sprint("key ", k), 0)
+				e.Headers = map[string]string{"steps": "two", "fail": how}
+				o.write(e)
+				o.fresh = append(o.fresh, e.ID)
+			}
+		}
+	}, check: func(o *env) { o.stepsHold() }}
+}
+
+// calledAgain is the same, where the end comes between a call and its record: one that stops in order records it yet.
+func calledAgain() scenario {
+	s := stepping()
+	s.check = func(o *env) {
+		if again := o.stepsHold(); again == 0 && o.kind != stopped {
+			o.Errorf("no step was called again: then no process ended between a call and its record")
+		}
+	}
+	return s
+}
+
+// stepsAtOnce is how many handlers a subject runs at once: of its four workers, and of four more for stored events.
+const stepsAtOnce = 8
+
+// stepsHold asks the provider about the steps of a row, and says how often one was called again. At a provider that honours keys an effect is a key, at another
+// one it is a call.
+func (en *env) stepsHold() (again int64) {
+	en.Helper()
+	var steps, keys, most, known, others int64
+	if err := en.pool.QueryRow(en.Context(), `
+		with s as (select id, step, count(*) calls, count(distinct key) keys, max(n) last, count(*) filter (where recorded) known from called where id = any($1) group by 1, 2)
+		select count(*), coalesce(sum(keys), 0), coalesce(max(calls), 0), coalesce(sum(calls - 1), 0), coalesce(sum(known), 0),
+			count(*) filter (where (select array_agg(call) from went_by w where w.id = s.id and w.step = s.step) is distinct from array[last]) from s`, en.fresh).
+		Scan(&steps, &keys, &most, &again, &known, &others); err != nil {
+		en.Fatal(err)
+	}
+	if want := int64(2 * len(en.fresh)); steps != want || keys != want {
+		en.Errorf("%d steps were called with %d keys, want %d with a key each", steps, keys, want)
+	}
+	if ends := en.unrecorded() + 1; most > 1+ends || again > stepsAtOnce*ends {
+		en.Errorf("a step was called %d times, and %d calls were repeats, which is too many for a process that ended: %d had no record", most, again, ends-1)
+	}
+	// One that is frozen may have looked before another recorded the step, and call after.
+	if en.kind != frozen && (known != 0 || others != 0) {
+		en.Errorf("%d calls were made although their step was recorded, and %d handlers went by another call than the last", known, others)
+	}
+	en.Logf("%d steps, called again %d times", steps, again)
+	return again
+}
+
+// unrecorded is how often a subject has said that it could not record a step: on a machine that stood still.
+func (en *env) unrecorded() (n int64) {
+	for _, v := range en.all {
+		v.mu.Lock()
+		for _, line := range v.lines {
+			if strings.Contains(line, "step was done and not recorded") {
+				n++
+			}
+		}
+		v.mu.Unlock()
+	}
+	return n
 }
 
 // aged is events whose rows in the inbox are older than the window.

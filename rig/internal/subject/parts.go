@@ -103,7 +103,7 @@ func report(what string, n ...int) {
 // to commit offsets. Retention looks four times a minute whether it has its turn.
 const retention = 15 * time.Minute
 
-// consume is a consumer whose handler leaves an effect and fails as the event's header "fail" says.
+// consume is a consumer whose handler leaves an effect, calls a provider if the event's header "steps" says so, and fails as its header "fail" says.
 func consume(ctx context.Context, pool *pgxpool.Pool, o Order, logger *slog.Logger) error {
 	in, err := inbox.New(pool, inbox.Config{
 		Consumer:         "billing",
@@ -134,7 +134,17 @@ func consume(ctx context.Context, pool *pgxpool.Pool, o Order, logger *slog.Logg
 			return nil
 		})
 	} else {
-		in.Handle("changed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error { return effect(ctx, pool, tx, e) })
+		in.Handle("changed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+			if e.Headers["steps"] == "" {
+				return effect(ctx, pool, tx, e)
+			}
+			for _, name := range []string{"reserve", "charge"} {
+				if err := step(ctx, pool, tx, e, name); err != nil {
+					return err
+				}
+			}
+			return effect(ctx, pool, tx, e)
+		})
 	}
 	group, err := kafkago.NewGroup(kafkago.Connection{Brokers: o.Brokers}, kafkago.GroupConfig{
 		GroupID:           "billing of " + o.Topics[0],
@@ -177,6 +187,21 @@ func effect(ctx context.Context, pool *pgxpool.Pool, tx pgx.Tx, e holdfast.Event
 		return retry.Permanent(errors.New("the handler will never take this"))
 	}
 	return errors.New("the handler fails")
+}
+
+// step is a call to the provider, which is the table called, and writes the number of the call that the handler goes by into the table went_by. Recorded says
+// what nothing should have called again. The call is carried out whatever becomes of the handler meanwhile, as at another system.
+func step(ctx context.Context, pool *pgxpool.Pool, tx pgx.Tx, e holdfast.Event, name string) error {
+	call, err := inbox.Step(ctx, name, func(ctx context.Context, key string) (call int64, err error) {
+		err = pool.QueryRow(context.WithoutCancel(ctx), `insert into called (key, id, step, recorded)
+			values ($1, $2, $3, exists (select from holdfast.inbox_step where event_id = $2 and name = $3)) returning n`, key, e.ID, name).Scan(&call)
+		return call, err
+	})
+	if err != nil {
+		return err
+	}
+	_, err = tx.Exec(ctx, "insert into went_by (id, step, call) values ($1, $2, $3)", e.ID, name, call)
+	return err
 }
 
 // replay replays all letters, under a name: so that it goes on where it was interrupted.
