@@ -40,6 +40,7 @@ const (
 	bugStuck     = "stuck"      // the publisher never has an answer for one key
 	bugBarrier   = "barrier"    // the publisher sends nothing while a call is unanswered
 	bugBlame     = "blame"      // handlers return the errors of the provider as they are
+	bugPastStep  = "past-step"  // handlers call the provider past inbox.Step
 	bugHasty     = "hasty"      // a consumer gives up an event at its first failure
 	bugHurry     = "hurry"      // the producer writes events for now which it was told to write for later
 	bugFalseOK   = "false-ok"   // the producer calls a transaction committed that it has rolled back

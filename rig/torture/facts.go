@@ -166,6 +166,7 @@ func (r *run) judge(ctx context.Context, histories string) (err error) {
 	r.trouble(oracle.TooLittle(known))
 	r.judgeApart(known)
 	r.judgeWaits(known.Entries)
+	r.judgeStepsOf(known)
 	r.report.Verdict = oracle.Judge(known)
 	r.report.judged = true
 	return nil

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"hash/fnv"
@@ -82,6 +81,11 @@ func (p part) consume(ctx context.Context, pool *pgxpool.Pool, rec *history.Reco
 					Text: string(r.Outcome),
 				})
 			},
+			OnStep: func(s inbox.Stepped) {
+				if e, said := stepped(s); said {
+					rec.Add(e)
+				}
+			},
 			OnDead: func(d inbox.DeadLettered) {
 				rec.Add(history.Entry{
 					Op:   history.Letter,
@@ -138,17 +142,22 @@ func (n *node) handle(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
 	if err := n.buggyHandler(ctx, e); err != nil {
 		return err
 	}
-	switch e.Type {
-	case typePaid:
-		if err := n.pay(ctx, e); err != nil {
-			return cmp.Or(n.withBug(bugBlame, func() error { return err }), inbox.Unavailable(providerName, err))
+	if stepping(e.Type, e.ID) {
+		for _, name := range stepNames {
+			if err := n.step(ctx, e, name); err != nil {
+				return err
+			}
 		}
-	case typePoison:
+	}
+	switch {
+	case e.Type == typePaid && !stepping(e.Type, e.ID):
+		if err := n.pay(ctx, e, asked{}); err != nil {
+			return err
+		}
+	case e.Type == typePoison:
 		return errors.New("no handler can bear this")
-	case typeShaky:
-		if n.failedBefore(e.ID) < 1+int(hash(e.ID)%2) {
-			return errShaky
-		}
+	case e.Type == typeShaky && n.failedBefore(e.ID) < 1+int(hash(e.ID)/2%2):
+		return errShaky
 	}
 	if n.draw(200) == 0 {
 		sleep(ctx, time.Duration(n.draw(300))*time.Millisecond)

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -12,17 +11,20 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/retry"
 )
 
 // provider is what handlers of typePaid need beyond Postgres: a service of the run, so that it outlives the processes that call it.
 type provider struct {
-	server *http.Server
-	url    string
+	server  *http.Server
+	url     string
+	account account
 
 	mu      sync.Mutex
 	how     string    // how it is away; "" is there
@@ -47,8 +49,12 @@ const (
 	callTimeout = time.Second
 	// providerAsks is how long a busy one wants to be left alone.
 	providerAsks = 2 * time.Second
-	// callerHeader says which part calls.
-	callerHeader = "Actor"
+	// callerHeader says which part calls, and processHeader its process.
+	callerHeader, processHeader = "Actor", "Process"
+	// stepHeader and keyHeader are those of a call in a step, and sinceHeader when the step began.
+	stepHeader, keyHeader, sinceHeader = "Step", "Idempotency-Key", "Since"
+	// alwaysThere is the path of a part of it that is never away.
+	alwaysThere = "/always"
 	// providerSays begins the error of each call that failed.
 	providerSays = "the provider failed: "
 )
@@ -98,11 +104,18 @@ func (p *provider) caller() string {
 }
 
 func (p *provider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	_, _ = io.Copy(io.Discard, r.Body) // Until that is read, nobody notices that a caller hangs up.
-	actor := r.Header.Get(callerHeader)
-	how, left := p.enter(actor)
+	id, _ := io.ReadAll(r.Body) // Until that is read, nobody notices that a caller hangs up.
+	how, left := "", func() {}
+	if r.URL.Path != alwaysThere {
+		how, left = p.enter(r.Header.Get(callerHeader))
+	}
 	defer left()
 	switch how {
+	case "":
+		if name := r.Header.Get(stepHeader); name != "" {
+			since, _ := time.Parse(time.RFC3339Nano, r.Header.Get(sinceHeader))
+			p.account.add(step{string(id), name}, call{by: processOf(r.Header.Get(processHeader)), key: r.Header.Get(keyHeader), since: since, at: time.Now()})
+		}
 	case refuses:
 		panic(http.ErrAbortHandler)
 	case busy:
@@ -143,13 +156,31 @@ func (p *provider) enter(actor string) (how string, left func()) {
 // providerClient keeps no connection: a part must leave none behind.
 var providerClient = &http.Client{Timeout: callTimeout, Transport: &http.Transport{DisableKeepAlives: true}}
 
-// pay calls the provider for an event.
-func (n *node) pay(ctx context.Context, e holdfast.Event) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, n.Provider, bytes.NewReader([]byte(e.ID)))
+// asked is what a step gives to the provider.
+type asked struct {
+	name, key string // "" for a call that is no step
+	since     time.Time
+}
+
+// pay calls the provider for an event. If it is away, that is Unavailable for an event that needs it.
+func (n *node) pay(ctx context.Context, e holdfast.Event, of asked) error {
+	if e.Type != typePaid {
+		return n.post(ctx, alwaysThere, e.ID, of)
+	}
+	err := n.post(ctx, "", e.ID, of)
+	return cmp.Or(n.withBug(bugBlame, func() error { return err }), inbox.Unavailable(providerName, err))
+}
+
+func (n *node) post(ctx context.Context, path, id string, of asked) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, n.Provider+path, strings.NewReader(id))
 	if err != nil {
 		return retry.Permanent(err)
 	}
-	req.Header.Set(callerHeader, n.Actor)
+	for name, value := range map[string]string{
+		callerHeader: n.Actor, processHeader: n.name(), stepHeader: of.name, keyHeader: of.key, sinceHeader: of.since.Format(time.RFC3339Nano),
+	} {
+		req.Header.Set(name, value)
+	}
 	res, err := providerClient.Do(req)
 	if err != nil {
 		return fmt.Errorf(providerSays+"%w", err)

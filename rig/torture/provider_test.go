@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/holdfast-go/holdfast"
 	"github.com/holdfast-go/holdfast/internal/test/wait"
 	"github.com/holdfast-go/holdfast/retry"
 )
@@ -22,7 +21,7 @@ func TestProvider_ACallFailsAsLongAsItIsAway(t *testing.T) {
 	}
 	defer p.stop()
 	n := &node{part: part{Provider: p.url, Actor: "consumer/1"}}
-	call := func() error { return n.pay(t.Context(), holdfast.Event{ID: "1"}) }
+	call := func() error { return n.post(t.Context(), "", "1", asked{}) }
 	for how, asks := range map[string]time.Duration{refuses: 0, busy: providerAsks, noAnswer: 0} {
 		if err := call(); err != nil {
 			t.Errorf("it is there: %v", err)

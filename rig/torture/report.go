@@ -29,6 +29,7 @@ type Report struct {
 	apart      string   // what other partitions noticed while one was in trouble, and others while the provider was away
 	decided    string   // what a person did
 	waits      string   // how waits for events ended
+	steps      string   // how often steps of handlers called the provider
 	revived    []string // how PgBouncer ended each time it did by itself
 	judged     bool     // there is a Verdict
 }
@@ -156,6 +157,9 @@ func (r *Report) String() string {
 	}
 	if r.waits != "" {
 		fmt.Fprintln(&b, r.waits)
+	}
+	if r.steps != "" {
+		fmt.Fprintln(&b, r.steps)
 	}
 	if text := r.machine.String(); text != "" {
 		fmt.Fprintln(&b, text)

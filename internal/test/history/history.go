@@ -27,6 +27,8 @@ const (
 	Receive Op = "receive"
 	// Effect is a handler about to do what an event asks for. It may yet be rolled back.
 	Effect Op = "effect"
+	// Step is the end of a handler's step that was not recorded before, by how: OK is recorded. Text is its name.
+	Step Op = "step"
 	// Letter is an event that was given up.
 	Letter Op = "letter"
 	// Decide is the answer to a person's command on events that wait: Text is the command's name, Num how many events it has
