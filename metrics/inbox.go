@@ -30,10 +30,11 @@ var (
 	inboxAssigned  = counter("holdfast.inbox.assigned", "{partition}", "Partitions that were assigned to this node", "consumer")
 	inboxReread    = counter("holdfast.inbox.reread", "{offset}", "Offsets below the position that were read again", "consumer")
 	inboxPoll      = histogram("holdfast.inbox.poll", "How long a look for stored events that are due took", ofWork, "consumer", "found")
+	inboxSteps     = counter("holdfast.inbox.steps", "{step}", "Steps of handlers (inbox.Step), by result: done, known or failed", "consumer", "result")
 	inboxErrors    = counter("holdfast.inbox.errors", "{error}", "Errors of the database or the broker that are retried", "consumer")
 )
 
-// Inbox makes the Observer of an Inbox. It counts events by outcome, runs of handlers, dead letters and conflicts, rows that retention
+// Inbox makes the Observer of an Inbox. It counts events by outcome, runs of handlers, their steps, dead letters and conflicts, rows that retention
 // removes, abandoned handlers, leases and partitions lost to others, repeated reads, and errors that are retried. Histograms have the
 // duration of events and of handlers, the lag of events, the delays before retries, and looks for stored events. An error means that
 // an instrument could not be made.
@@ -44,7 +45,7 @@ func Inbox(meter Meter, consumer string) (inbox.Observer, error) {
 	dead, conflicts, full, held := m.of(inboxDead), m.of(inboxConflicts), m.of(inboxFull), m.of(inboxHeld)
 	erased, unknown, cleaned, cleaning := m.of(inboxErased), m.of(inboxUnknown), m.of(inboxCleaned), m.of(inboxCleaning)
 	hung, leases, fenced, revoked := m.of(inboxHung), m.of(inboxLeases), m.of(inboxFenced), m.of(inboxRevoked)
-	assigned, reread, poll, errors := m.of(inboxAssigned), m.of(inboxReread), m.of(inboxPoll), m.of(inboxErrors)
+	assigned, reread, poll, steps, errors := m.of(inboxAssigned), m.of(inboxReread), m.of(inboxPoll), m.of(inboxSteps), m.of(inboxErrors)
 	if m.err != nil {
 		return inbox.Observer{}, m.err
 	}
@@ -65,6 +66,7 @@ func Inbox(meter Meter, consumer string) (inbox.Observer, error) {
 				handling.record(ctx, time.Since(begun).Seconds(), system, operation, topic, consumer, failure)
 			}
 		},
+		OnStep: func(s inbox.Stepped) { steps.record(within(s.Context), 1, consumer, string(s.Result)) },
 		OnReceive: func(r inbox.Received) {
 			ctx, outcome := within(r.Context), string(r.Outcome)
 			events.record(ctx, 1, consumer, outcome)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox"
 	"github.com/holdfast-go/holdfast/internal/test/instruments"
 	"github.com/holdfast-go/holdfast/metrics"
 	"github.com/holdfast-go/holdfast/relay"
@@ -75,5 +76,20 @@ func TestMetrics_NoTwoInstrumentsHaveOneName(t *testing.T) {
 		if !slices.IsSorted(i.Buckets) {
 			t.Errorf("the buckets of %s are %v", i.Name, i.Buckets)
 		}
+	}
+}
+
+func TestMetrics_StepsOfHandlersAreCountedByTheirResult(t *testing.T) {
+	t.Parallel()
+	l := newLedger()
+	o, err := metrics.Inbox(l, "billing")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, result := range []inbox.StepResult{inbox.StepDone, inbox.StepKnown, inbox.StepKnown} {
+		o.OnStep(inbox.Stepped{Result: result})
+	}
+	if done, known := l.values["holdfast.inbox.steps billing,done"], l.values["holdfast.inbox.steps billing,known"]; done != 1 || known != 2 {
+		t.Errorf("%v were done and %v known", done, known)
 	}
 }

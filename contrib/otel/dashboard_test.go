@@ -58,6 +58,7 @@ func scraped(t *testing.T) map[string][]string {
 	in.OnReceive(inbox.Received{Outcome: inbox.Handled, Event: holdfast.Event{Time: time.Now()}})
 	in.OnHeld(inbox.Assignment{}, nil)
 	in.OnErased(holdfast.Event{})
+	in.OnStep(inbox.Stepped{Result: inbox.StepDone})
 	in.OnUnknownType("", "")
 	in.OnPolled(1, time.Second)
 	in.OnRetry(inbox.Retried{})

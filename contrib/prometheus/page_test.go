@@ -65,6 +65,7 @@ func tellAll(t *testing.T, c *holdfastprometheus.Collector) {
 	in.OnFull(holdfast.Event{}, nil)
 	in.OnHeld(inbox.Assignment{}, nil)
 	in.OnErased(holdfast.Event{})
+	in.OnStep(inbox.Stepped{Result: inbox.StepDone})
 	in.OnUnknownType("", "")
 	in.OnHungHandler(holdfast.Event{}, 1)
 	in.OnLeaseLost(holdfast.Event{})
