@@ -114,7 +114,12 @@ func (p *provider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "":
 		if name := r.Header.Get(stepHeader); name != "" {
 			since, _ := time.Parse(time.RFC3339Nano, r.Header.Get(sinceHeader))
-			p.account.add(step{string(id), name}, call{by: processOf(r.Header.Get(processHeader)), key: r.Header.Get(keyHeader), since: since, at: time.Now()})
+			p.account.add(step{string(id), name}, call{
+				by:    processOf(r.Header.Get(processHeader)),
+				key:   r.Header.Get(keyHeader),
+				since: since,
+				at:    time.Now(),
+			})
 		}
 	case refuses:
 		panic(http.ErrAbortHandler)

@@ -92,7 +92,12 @@ func stepped(s inbox.Stepped) (e history.Entry, said bool) {
 	if s.Result == inbox.StepFailed {
 		how = history.Failed
 	}
-	return history.Entry{Op: history.Step, IDs: []string{s.Event.ID}, How: how, Text: s.Step}, s.Result != inbox.StepKnown
+	return history.Entry{
+		Op:   history.Step,
+		IDs:  []string{s.Event.ID},
+		How:  how,
+		Text: s.Step,
+	}, s.Result != inbox.StepKnown
 }
 
 // Why a step may be called again.
