@@ -160,13 +160,14 @@ func (r *run) judge(ctx context.Context, histories string) (err error) {
 			return fmt.Errorf("read what is known: %w", err)
 		}
 	}
+	whole := known.Entries // What was called for an event that the database has lost since was called.
 	forget(&known, r.undone)
 	r.report.troubles = append(r.report.troubles, endings(&known)...)
 	r.report.seen = oracle.SeenIn(known)
 	r.trouble(oracle.TooLittle(known))
 	r.judgeApart(known)
 	r.judgeWaits(known.Entries)
-	r.judgeStepsOf(known)
+	r.judgeSteps(known, whole)
 	r.report.Verdict = oracle.Judge(known)
 	r.report.judged = true
 	return nil

@@ -183,8 +183,9 @@ func whyAgain(c call, ended []history.Entry, lost func(history.Entry) bool, kill
 	}
 }
 
-// judgeStepsOf adds what steps have shown to the report.
-func (r *run) judgeStepsOf(known oracle.Run) {
+// judgeSteps adds what steps have shown to the report. Entries are the whole history.
+func (r *run) judgeSteps(known oracle.Run, entries []history.Entry) {
+	known.Entries = entries
 	line, wrong := judgeSteps(r.provider.account.all(), known, r.undone)
 	r.report.steps = line
 	const most = 20

@@ -61,6 +61,33 @@ func TestSteps_ACallIsMadeAgainOnlyWhereNoRecordIsKnown(t *testing.T) {
 	}
 }
 
+// The history that is judged is the whole one: forget takes events that the database has lost out of its own.
+func TestSteps_AnEventThatIsUndoneWasCalledAllTheSame(t *testing.T) {
+	t.Parallel()
+	start := time.Now()
+	by := oracle.Process{Actor: "consumer/0", PID: 1}
+	known := oracle.Run{Entries: []history.Entry{{
+		Op:    history.Step,
+		Actor: by.Actor,
+		PID:   by.PID,
+		At:    start.Add(2 * time.Second),
+		IDs:   []string{"1"},
+		How:   history.OK,
+		Text:  "charge",
+	}}}
+	undone := []undoing{{since: start, until: start.Add(3 * time.Second), ids: []string{"1"}}}
+	whole := known.Entries
+	forget(&known, undone)
+	calls := map[step][]call{{"1", "charge"}: {
+		{by: by, key: "key", since: start, at: start.Add(time.Second)},
+		{by: by, key: "key", since: start.Add(4 * time.Second), at: start.Add(5 * time.Second)},
+	}}
+	known.Entries = whole
+	if line, wrong := judgeSteps(calls, known, undone); len(wrong) > 0 || !strings.Contains(line, afterUndoing+": 1") {
+		t.Errorf("it says %q and finds %q", line, wrong)
+	}
+}
+
 func TestSteps_AHandledEventHasCalledAllItsSteps(t *testing.T) {
 	t.Parallel()
 	id, without := "", ""
