@@ -181,11 +181,12 @@ select l.id from holdfast.letter l
    and not exists (select from holdfast.inbox i
                     where i.consumer = l.consumer and i.source = l.source and i.event_id = l.event_id and i.hash = l.hash and i.result = 'handled')`
 
-// forgetSteps removes what steps of the handler of a letter's event have returned, for all payloads that the event had, through the primary key.
+// forgetSteps removes what steps of the handler of a letter's event have returned, for the payload that the letter has. Other payloads are those
+// before an edit, whose steps never run again, or of another letter with the event's id, a conflict.
 const forgetSteps = `-- dlq.forget_steps
 delete from holdfast.inbox_step s
  using holdfast.letter l
- where l.id = $1::bigint and s.consumer = l.consumer and s.source = l.source and s.event_id = l.event_id`
+ where l.id = $1::bigint and s.consumer = l.consumer and s.source = l.source and s.event_id = l.event_id and s.hash = substr(l.hash, 1, 32)`
 
 // replayLetter marks an open letter of a relay, and sends its event through the log once more. Only this function names a
 // letter in the log.
