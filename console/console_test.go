@@ -1272,7 +1272,7 @@ func TestConsole_StepsAreShownAndForgotten(t *testing.T) {
 	for _, from := range []string{path, "/find?id=e1"} {
 		b.user.SeesPayload = true
 		page := user.get(200, from)
-		wantIn(t, page, "step <b>charge</b>, of an earlier payload, done 2026-01-01", "step <b>&lt;b&gt;mail</b>, done 2026-01-02", "key "+key, "&#34;paid&#34;: &#34;five&#34;", "sent to ann")
+		wantIn(t, page, "step <b>charge</b>, of another payload, done 2026-01-01", "step <b>&lt;b&gt;mail</b>, done 2026-01-02", "key "+key, "&#34;paid&#34;: &#34;five&#34;", "sent to ann")
 		if n := strings.Count(page, key); n != 1 {
 			t.Errorf("%s shows a step %d times", from, n)
 		}

@@ -91,7 +91,8 @@ var errGone = errors.New("the row no longer exists")
 // previous payload is kept with the action (Actions). The letter stays open: Replay sends the new payload.
 //
 // A letter of the relay gets a new event id, because consumers may have seen the old one. A letter of an inbox keeps
-// its id, and its inbox row takes the new payload's hash. by is required; both by and reason are kept.
+// its id, and its inbox row takes the new payload's hash. A payload that the letter has, or has had before, has the hash that it had: recorded steps of its
+// handler (inbox.Step) still count. by is required; both by and reason are kept.
 //
 // The error wraps ErrNotFound, ErrNotOpen if the letter is in another state, or ErrEncrypted if the letter's payload is encrypted: a
 // new one would be in the clear, and no consumer could read it. It can be made a tombstone.
@@ -108,7 +109,7 @@ func (d *DLQ) Edit(ctx context.Context, id int64, payload []byte, by, reason str
 			return fmt.Errorf("edit %w", err)
 		}
 	}
-	hash := sha256.Sum256(payload)
+	sum := sha256.Sum256(payload)
 	err = d.change(ctx, id, a, func(tx pgx.Tx, state string) error {
 		if state == StateReplaying {
 			return fmt.Errorf("%w: it is being replayed: edit it if that fails", ErrNotOpen)
@@ -116,15 +117,18 @@ func (d *DLQ) Edit(ctx context.Context, id int64, payload []byte, by, reason str
 		if state != StateOpen {
 			return fmt.Errorf("%w: it is %s", ErrNotOpen, state)
 		}
-		steps := []step{{"keep the payload", d.sql.keepVersion, []any{id, by, reason}, errGone}}
+		steps, hash := []step{{"keep the payload", d.sql.keepVersion, []any{id, by, reason}, errGone}}, sum[:]
 		if a.origin == OriginInbox {
+			if err := tx.QueryRow(ctx, d.sql.editHash, id, payload, sum[:]).Scan(&hash); err != nil {
+				return fmt.Errorf("look whether it had the payload before: %w", err)
+			}
 			steps = append(steps, step{
 				what: "change the inbox row",
 				sql:  d.sql.editResult,
-				args: []any{id, hash[:]},
+				args: []any{id, hash},
 			})
 		}
-		steps = append(steps, step{"replace the payload", d.sql.edit, []any{id, payload, hash[:]}, errGone})
+		steps = append(steps, step{"replace the payload", d.sql.edit, []any{id, payload, hash}, errGone})
 		return run(ctx, tx, steps...)
 	})
 	var pgErr *pgconn.PgError

@@ -66,6 +66,7 @@ func TestPlan_OneLetterIsFoundByItsIndexes(t *testing.T) {
 		{readUnfit, "12", []string{"letter_pkey"}},
 		{forgetSteps, "12", []string{"letter_pkey", "inbox_step_pkey"}},
 		{keepVersion, "12, 'ann', ''", []string{"letter_pkey"}},
+		{editHash, "12, '', ''", []string{"letter_pkey", "letter_action_letter"}},
 		{editResult, "12, ''", []string{"letter_pkey", "inbox_pkey"}},
 		{editLetter, "12, '', ''", []string{"letter_pkey"}},
 		{listActions, "12", []string{"letter_action_letter"}},

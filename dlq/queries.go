@@ -186,7 +186,7 @@ select l.id from holdfast.letter l
 const forgetSteps = `-- dlq.forget_steps
 delete from holdfast.inbox_step s
  using holdfast.letter l
- where l.id = $1::bigint and s.consumer = l.consumer and s.source = l.source and s.event_id = l.event_id and s.hash = substr(l.hash, 1, 32)`
+ where l.id = $1::bigint and s.consumer = l.consumer and s.source = l.source and s.event_id = l.event_id and s.hash = case when octet_length(l.hash) > 32 then '' else l.hash end`
 
 // replayLetter marks an open letter of a relay, and sends its event through the log once more. Only this function names a
 // letter in the log.
@@ -224,6 +224,12 @@ update holdfast.stored s set next_at = clock_timestamp()
 const keepVersion = `-- dlq.keep_version
 insert into holdfast.letter_action (letter, action, by, reason, payload, hash, version)
 select l.id, 'edit', $2::text, $3::text, l.payload, l.hash, l.version from holdfast.letter l where l.id = $1::bigint`
+
+// editHash is the hash of a new payload: that which it had, if the letter has it or has had it before, or else $3.
+const editHash = `-- dlq.edit_hash
+select coalesce((select l.hash from holdfast.letter l where l.id = $1::bigint and l.payload = $2::bytea),
+                (select a.hash from holdfast.letter_action a where a.letter = $1::bigint and a.action = 'edit' and a.payload = $2::bytea order by a.id limit 1),
+                $3::bytea)`
 
 // editResult puts the new payload's hash into the inbox row. It runs before editLetter, because it finds the row by the
 // old hash.
@@ -271,7 +277,7 @@ select (select l.id from letter l), i.result, i.hash in ($10::bytea, $11::bytea)
 // statements holds the statements above for the configured schema.
 type statements struct {
 	list, count, last, address, unfit, take, whole, mark, record, store, storeResult, unhandled, replay,
-	unstore, forget, discardResult, wake, keepVersion, editResult, edit, actions,
+	unstore, forget, discardResult, wake, keepVersion, editHash, editResult, edit, actions,
 	groups, walk, close, findReplay, beginReplay, endReplay, purge, countPurge, reopen string
 }
 
@@ -296,6 +302,7 @@ func newStatements(schema string) statements {
 		discardResult: in(discardResult),
 		wake:          in(wakeQueue),
 		keepVersion:   in(keepVersion),
+		editHash:      in(editHash),
 		editResult:    in(editResult),
 		edit:          in(editLetter),
 		actions:       in(listActions),

@@ -38,7 +38,7 @@ type ReplayOptions struct {
 
 	// ForgetSteps forgets the recorded steps of each replayed event's handler (inbox.Step), for the payload that the letter has, so that they run
 	// again. The recorded reason ends with how many it forgot. Their keys stay the same: a system that honors such keys answers with its first
-	// result, as long as it remembers the key. To make it a new call, edit the payload. Letters of the relay have no steps: it must be false if the
+	// result, as long as it remembers the key. To make all its calls new ones, edit the payload. Letters of the relay have no steps: it must be false if the
 	// filter's Origin is OriginRelay. Defaults to false: steps are kept, and those recorded do not run again.
 	ForgetSteps bool
 

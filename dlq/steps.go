@@ -9,11 +9,11 @@ import (
 
 // Step is a step of an event's handler that is done and recorded (inbox.Step): when the handler runs again, it gets Result and does not call again.
 type Step struct {
-	Name    string
-	Key     string // what its function got, for the system that it calls
-	DoneAt  time.Time
-	Result  string // as JSON; "" if it was not asked for
-	Earlier bool   // an edit has replaced the payload for which it ran: it does not count for the payload now, and runs again
+	Name         string
+	Key          string // what its function got, for the system that it calls
+	DoneAt       time.Time
+	Result       string // as JSON; "" if it was not asked for
+	OtherPayload bool   // it ran for another payload under the event's id, before an edit or of a conflict: for the payload now it runs again
 }
 
 // readSteps adds the steps of its event to a letter of an inbox.

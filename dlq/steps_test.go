@@ -118,7 +118,7 @@ func TestSteps_AReplayRunsThemAgainOnlyIfTheyAreForgotten(t *testing.T) {
 	if len(keys) != 1 || len(l.Steps) != 1 {
 		t.Fatalf("%d calls, steps %v", len(keys), l.Steps)
 	}
-	if s := l.Steps[0]; s.Name != "charge" || s.Key != keys[0] || s.Result != `"call 1"` || s.Earlier || time.Since(s.DoneAt) > time.Hour {
+	if s := l.Steps[0]; s.Name != "charge" || s.Key != keys[0] || s.Result != `"call 1"` || s.OtherPayload || time.Since(s.DoneAt) > time.Hour {
 		t.Errorf("the step is %+v", s)
 	}
 	if listed, err := b.d.List(t.Context(), dlq.Filter{}); err != nil || listed[0].Steps != nil {
@@ -159,7 +159,7 @@ func TestSteps_AnEditHasOthersWhichAloneAreForgotten(t *testing.T) {
 	if err := b.d.Edit(t.Context(), l.ID, []byte(`{"id":"e1","cents":5}`), "ann", "the amount"); err != nil {
 		t.Fatal(err)
 	}
-	if l = b.wait(t, dlq.StateOpen); len(l.Steps) != 1 || !l.Steps[0].Earlier {
+	if l = b.wait(t, dlq.StateOpen); len(l.Steps) != 1 || !l.Steps[0].OtherPayload {
 		t.Errorf("after the edit its steps are %v", l.Steps)
 	}
 	b.again(t, dlq.ReplayOptions{})
@@ -167,17 +167,36 @@ func TestSteps_AnEditHasOthersWhichAloneAreForgotten(t *testing.T) {
 		l = b.wait(t, dlq.StateOpen)
 		return len(l.Steps) == 2 && l.Attempts > 2
 	})
-	if keys := b.called(); len(keys) != 2 || keys[0] == keys[1] || !l.Steps[0].Earlier || l.Steps[1].Earlier || l.Steps[1].Key != keys[1] {
+	if keys := b.called(); len(keys) != 2 || keys[0] == keys[1] || !l.Steps[0].OtherPayload || l.Steps[1].OtherPayload || l.Steps[1].Key != keys[1] {
 		t.Errorf("the steps are %v, with the keys %q", l.Steps, keys)
 	}
 	b.repair()
 	b.again(t, dlq.ReplayOptions{ForgetSteps: true})
 	l = b.wait(t, dlq.StateReplayed)
-	if n := len(b.called()); n != 3 || len(l.Steps) != 2 || !l.Steps[0].Earlier || l.Steps[1].Result != `"call 3"` {
+	if n := len(b.called()); n != 3 || len(l.Steps) != 2 || !l.Steps[0].OtherPayload || l.Steps[1].Result != `"call 3"` {
 		t.Errorf("%d calls, steps %v", n, l.Steps)
 	}
 	if got := fmt.Sprintf("%q", b.reasons(t, l.ID)); got != `["try it" "try it [steps forgotten: 1]"]` {
 		t.Errorf("the replays say %s", got)
+	}
+}
+
+// An edit that is undone has changed nothing: the event's steps are those of before.
+func TestSteps_AnEditThatIsUndoneHasTheStepsOfBefore(t *testing.T) {
+	t.Parallel()
+	b := charging(t)
+	l := b.wait(t, dlq.StateOpen)
+	first := string(l.Event.Payload)
+	for _, payload := range []string{`{"id":"e1","cents":5}`, first, first} {
+		if err := b.d.Edit(t.Context(), l.ID, []byte(payload), "ann", "the amount"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.repair()
+	b.again(t, dlq.ReplayOptions{})
+	l = b.wait(t, dlq.StateReplayed)
+	if n := len(b.called()); n != 1 || len(l.Steps) != 1 || l.Steps[0].OtherPayload {
+		t.Errorf("%d calls, steps %v", n, l.Steps)
 	}
 }
 

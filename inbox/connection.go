@@ -54,21 +54,32 @@ func (env *env) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 }
 
 // acquireBeside takes a second connection for a handler, until end is called. Where handlers have all connections of the pool, each would
-// wait for another to end. So when none is free soon, one is opened beside the pool, for one handler at a time.
+// wait for another to end. So when the pool has given out all, and none comes back soon, one is opened beside it, for one handler at a time.
 func (env *env) acquireBeside(ctx context.Context) (conn *pgxpool.Conn, end func(), err error) {
-	if conn, err = env.acquireFrom(ctx, env.pool, freeSoon); err == nil || ctx.Err() != nil || poolClosed(err) {
-		return conn, func() {}, err
+	bounded, cancel := context.WithTimeout(ctx, connectionTimeout(env.c))
+	defer cancel()
+	for {
+		conn, err = env.acquireFrom(bounded, env.pool, freeSoon)
+		if err == nil || bounded.Err() != nil || poolClosed(err) {
+			return conn, func() {}, err
+		}
+		if s := env.pool.Stat(); s.AcquiredConns() == s.MaxConns() {
+			break
+		}
+		if !errors.Is(err, context.DeadlineExceeded) { // It cannot connect.
+			return nil, nil, err
+		}
 	}
 	select {
 	case env.beside <- struct{}{}:
-	case <-ctx.Done():
-		return nil, nil, blame(ctx, fmt.Errorf("acquire connection: %w", ctx.Err()), failure.Facts{ConnLost: true})
+	case <-bounded.Done():
+		return nil, nil, err
 	}
 	config := env.pool.Config()
 	config.MaxConns, config.MinConns, config.MinIdleConns = 1, 0, 0
 	one, err := pgxpool.NewWithConfig(context.WithoutCancel(ctx), config)
 	if err == nil {
-		conn, err = env.acquireFrom(ctx, one, connectionTimeout(env.c))
+		conn, err = env.acquireFrom(bounded, one, connectionTimeout(env.c))
 	}
 	end = func() {
 		if one != nil {
@@ -86,8 +97,8 @@ func (env *env) acquireBeside(ctx context.Context) (conn *pgxpool.Conn, end func
 	return conn, end, nil
 }
 
-// freeSoon is how long a handler waits for a second connection of the pool.
-const freeSoon = 50 * time.Millisecond
+// freeSoon is how long a handler waits for a second connection of a pool that has given out all: longer than others need one for a step.
+const freeSoon = 200 * time.Millisecond
 
 // acquireFrom is acquire for a pool, within a time.
 func (env *env) acquireFrom(ctx context.Context, pool *pgxpool.Pool, within time.Duration) (*pgxpool.Conn, error) {

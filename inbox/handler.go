@@ -52,7 +52,7 @@ func (rn *runner) call(ctx context.Context, tx pgx.Tx, h BatchHandler, es []hold
 	done := make(chan error, 1)
 	given := handlertx.Give(hctx, tx, failure.ErrNotTheHandlers)
 	defer given.TakeBack()
-	r.tx = given
+	r.ctx, r.tx = hctx, given
 	if about.shares != nil {
 		given.Share(errShared)
 		given.Before(func() error { return about.shares(hctx) })

@@ -25,7 +25,7 @@ func wrapped(h Handler, around []func(Handler) Handler) BatchHandler {
 		one = func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
 			return callsFrom(ctx).run(func() error {
 				if r, ok := ctx.Value(runKey{}).(*run); ok {
-					r.steps.Again()
+					r.steps.Begins()
 				}
 				return h(ctx, tx, e)
 			}, e)

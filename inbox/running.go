@@ -50,9 +50,10 @@ type run struct {
 	runner  *runner
 	events  []holdfast.Event
 	attempt int
-	hash    []byte        // of the event, as its row has it; nil for a batch
-	tx      *handlertx.Tx // the handler's
-	steps   steps.Turns   // step.go
+	hash    []byte          // of the event, as its row has it; nil for a batch
+	ctx     context.Context // the handler's
+	tx      *handlertx.Tx   // the handler's
+	steps   steps.Turns     // step.go
 }
 
 // with is a handler's context that knows what it runs for.

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/holdfast-go/holdfast"
+	"github.com/holdfast-go/holdfast/inbox/internal/failure"
 	"github.com/holdfast-go/holdfast/inbox/internal/loop"
 	"github.com/holdfast-go/holdfast/internal/failpoint"
 	"github.com/holdfast-go/holdfast/internal/foreign"
@@ -38,17 +39,28 @@ const MaxStepResult = 64 << 10
 // result and does not call fn. If fn returns an error, nothing is recorded, and Step returns the error.
 //
 // A process can die after the call and before the record. Then the next attempt calls fn again, with the same key: so give it to
-// the other system, which can know by it that it has seen the call. With a system that honors such keys the effect comes once. With another one it may come once more for each
-// crash, lost database or time-out between call and record. The key has 64 hexadecimal digits. It is made of consumer, event and name. It stays the same for
-// all attempts, nodes and replays. If a person edits the payload of the event's dead letter, its steps have other keys and run again.
+// the other system, which can know by it that it has seen the call. With a system that honors such keys the effect comes once. With another one it may come
+// once more for each attempt that ends between call and record: by a crash, a lost database, or a time-out.
 //
-// Steps run one at a time, and not inside another. Use a name once in a handler, of 1 to 128 bytes, and keep it the same in every version of the handler. The
-// result goes through JSON, the first time too, and has at most MaxStepResult bytes. It is kept as long as the event's row in the table inbox.
-// Step needs a second connection for a moment, before and after fn. If the pool has none, it opens one beside the pool, for one handler at a time, and the
-// log says so. A handler with steps shares its transaction with no other. The handler's own writes and events belong into its transaction, not into fn: what fn does is not undone.
+// The key has 64 hexadecimal digits. It is made of consumer, event and name, and stays the same for all attempts, nodes and replays. The
+// event is its source and id, its type and its payload: if a person edits the payload of its dead letter, its steps have other keys and run again. Two
+// versions of one webhook event, as Stripe sends them to two endpoints, have the same keys.
+//
+// Steps run one at a time, and not inside another. Use a name once in a handler, of 1 to 128 bytes. Keep it the same in every version of the handler, and its
+// result readable. The result goes through JSON, the first time too, and has at most MaxStepResult bytes. One that cannot be recorded is an error after
+// the call, which the next attempt makes again. The result is kept as long as the event's row in the table inbox, and as long as the event waits or its dead
+// letter is open.
+//
+// Step needs a second connection for a moment, before and after fn. If the pool has given out all for longer, it opens one beside the pool, for one handler at a
+// time, and the log says so. A handler with steps shares its transaction with no other. The handler's own writes and events belong into its transaction,
+// not into fn: what fn does is not undone.
 func Step[T any](ctx context.Context, name string, fn func(ctx context.Context, key string) (T, error)) (T, error) {
 	r, _ := ctx.Value(runKey{}).(*run)
-	if err := r.maySteps(); err != nil {
+	err := r.maySteps()
+	if err == nil {
+		err = steps.Recordable[T]()
+	}
+	if err != nil {
 		var none T
 		return none, fmt.Errorf("step %q: %w", name, err)
 	}
@@ -58,7 +70,11 @@ func Step[T any](ctx context.Context, name string, fn func(ctx context.Context, 
 			if err != nil {
 				return nil, foreign.Error(err)
 			}
-			return steps.Text(value, MaxStepResult)
+			text, err := steps.Text(value, MaxStepResult)
+			if err != nil {
+				r.unrecorded(name, key, err)
+			}
+			return text, err
 		})
 	})
 }
@@ -90,7 +106,7 @@ func (r *run) step(ctx context.Context, name string, do func(key string) ([]byte
 		Step:    name,
 		Result:  StepFailed,
 	}
-	s.Key = steps.Key(r.runner.c.Consumer, s.Event.Source, s.Event.ID, r.content(), name)
+	s.Key = steps.Key(r.runner.c.Consumer, s.Event.Source, s.Event.ID, steps.Hash(r.hash), name)
 	begun := time.Now()
 	defer func() {
 		s.Took, s.Err = time.Since(begun), err
@@ -98,7 +114,7 @@ func (r *run) step(ctx context.Context, name string, do func(key string) ([]byte
 			r.runner.c.Observer.OnStep(s)
 		}
 	}()
-	switch result, err = r.look(ctx, name); {
+	switch result, err = r.look(name); {
 	case err != nil:
 		return nil, err
 	case result != nil:
@@ -110,30 +126,33 @@ func (r *run) step(ctx context.Context, name string, do func(key string) ([]byte
 		return nil, err
 	}
 	failpoint.Hit(failpoint.InboxStepped)
-	if result, err = r.record(ctx, name, result); err != nil {
-		r.runner.c.Logger.Warn("step was done and not recorded: it runs again, with the same key", append(r.runner.attrs(s.Event), "attempt", r.attempt, "step", name, "step_key", s.Key, "error", loggedError(err))...)
-		return nil, &stepFault{fmt.Errorf("it was done, and not recorded: %w", err)}
+	if result, err = r.record(name, result); err != nil {
+		r.unrecorded(name, s.Key, err)
+		var f *failure.Error
+		if err = fmt.Errorf("it was done, and not recorded: %w", err); errors.As(err, &f) && f.Fault == failure.FaultEvent {
+			return nil, err
+		}
+		return nil, &stepFault{err}
 	}
 	failpoint.Hit(failpoint.InboxStepRecorded)
 	s.Result = StepDone
 	return result, nil
 }
 
-// content is the event's hash without the version of package webhook.
-func (r *run) content() []byte {
-	content, _ := splitHash(r.hash)
-	return content
+// unrecorded logs that a step was done, and will be once more.
+func (r *run) unrecorded(name, key string, err error) {
+	r.runner.c.Logger.Warn("step was done and not recorded: it runs again, with the same key", append(r.runner.attrs(r.events[0]), "attempt", r.attempt, "step", name, "step_key", key, "error", loggedError(err))...)
 }
 
 // look returns the recorded result of a step, nil if there is none. It leaves half of the handler's time to what comes next, so that a database that does not
 // answer is not taken for a handler that takes too long. That is to blame if it has used up half of its time before.
-func (r *run) look(ctx context.Context, name string) (result []byte, err error) {
+func (r *run) look(name string) (result []byte, err error) {
 	all := r.runner.of(r.events[0].Type).Timeout
 	left := all
-	if end, ends := ctx.Deadline(); ends {
+	if end, ends := r.ctx.Deadline(); ends {
 		left = time.Until(end)
 	}
-	bounded, cancel := context.WithTimeout(ctx, left/2)
+	bounded, cancel := context.WithTimeout(r.ctx, left/2)
 	defer cancel()
 	if result, err = r.recorded(bounded, name); err != nil && left > all/2 {
 		err = &stepFault{err}
@@ -146,7 +165,7 @@ func (r *run) recorded(ctx context.Context, name string) (result []byte, err err
 	e := r.events[0]
 	err = r.runner.transactBeside(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		var text string
-		err := tx.QueryRow(ctx, r.runner.sql.step, r.runner.c.Consumer, e.Source, e.ID, r.content(), name).Scan(&text)
+		err := tx.QueryRow(ctx, r.runner.sql.step, r.runner.c.Consumer, e.Source, e.ID, steps.Hash(r.hash), name).Scan(&text)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows):
 			result = nil
@@ -162,14 +181,14 @@ func (r *run) recorded(ctx context.Context, name string) (result []byte, err err
 
 // record records the result of a step, and returns what is recorded: another run, which had lost its event to this one or has taken it from it, may have
 // been first. It waits for the database beyond the handler's time, but not for so long that the handler would count as hung.
-func (r *run) record(ctx context.Context, name string, result []byte) ([]byte, error) {
-	longer, end := loop.WithGrace(ctx, r.runner.c.Grace/2)
+func (r *run) record(name string, result []byte) ([]byte, error) {
+	longer, end := loop.WithGrace(r.ctx, r.runner.c.Grace/2)
 	defer end()
 	e := r.events[0]
 	for wait := 1; ; wait++ {
 		mine := false
 		err := r.runner.transactBeside(longer, func(ctx context.Context, tx pgx.Tx) error {
-			tag, err := tx.Exec(ctx, r.runner.sql.stepDone, r.runner.c.Consumer, e.Source, e.ID, r.content(), name, e.Key, string(result))
+			tag, err := tx.Exec(ctx, r.runner.sql.stepDone, r.runner.c.Consumer, e.Source, e.ID, steps.Hash(r.hash), name, e.Key, string(result))
 			if err != nil {
 				return fmt.Errorf("record it: %w", err)
 			}
@@ -184,13 +203,15 @@ func (r *run) record(ctx context.Context, name string, result []byte) ([]byte, e
 			if first, err = r.recorded(longer, name); err == nil && first != nil {
 				return first, nil
 			}
-		}
-		if err != nil {
-			if poolClosed(err) {
-				return nil, err
+			if err == nil {
+				err = errors.New("what another run has recorded was removed")
 			}
-			r.runner.transient(err)
 		}
+		var f *failure.Error
+		if poolClosed(err) || errors.As(err, &f) && f.Fault == failure.FaultEvent { // Postgres refuses the result, however often it gets it.
+			return nil, err
+		}
+		r.runner.transient(err)
 		if loop.Sleep(longer, loop.Spread(loop.DatabaseBase, loop.DatabaseCap, wait, r.runner.random())) != nil {
 			return nil, err
 		}

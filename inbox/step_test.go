@@ -354,6 +354,9 @@ func TestStep_AMiddlewareMayRunTheHandlerAgain(t *testing.T) {
 	in := b.inbox(k.watch)
 	in.Use(func(next Handler) Handler {
 		return func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+			if _, err := Step(ctx, "look", k.charge); err != nil {
+				return err
+			}
 			if next(ctx, tx, e) == nil {
 				return nil
 			}
@@ -362,18 +365,105 @@ func TestStep_AMiddlewareMayRunTheHandlerAgain(t *testing.T) {
 	})
 	runs := 0
 	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		if _, err := Step(ctx, "look", k.charge); !errors.Is(err, steps.ErrTwice) {
+			t.Errorf("a step of the middleware's name: %v", err)
+		}
 		n, err := Step(ctx, "charge", k.charge)
 		if runs++; err == nil && runs == 1 {
 			err = errors.New("boom")
 		}
-		if err == nil && n != 1 {
+		if err == nil && n != 2 {
 			err = fmt.Errorf("the result is %d", n)
 		}
 		return err
 	})
 	b.receive(in, event("1", "k"), Handled)
-	if got, want := k.ended(), []string{"charge done", "charge known"}; !slices.Equal(got, want) {
+	if got, want := k.ended(), []string{"look done", "charge done", "charge known"}; !slices.Equal(got, want) {
 		t.Errorf("its steps: %q, want %q", got, want)
+	}
+}
+
+// Of a webhook that comes in two versions, whichever comes after a crash goes on with the steps of the other.
+func TestStep_TwoVersionsOfAWebhookHaveTheSameSteps(t *testing.T) {
+	b := setup(t)
+	var k bank
+	stops := true
+	in := b.inbox(k.watch)
+	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		for _, name := range []string{"charge", "mail"} {
+			if _, err := Step(ctx, name, k.charge); err != nil {
+				return err
+			}
+			if stops {
+				return tx.Conn().Close(ctx) // as if the process had died: nothing of the event is left
+			}
+		}
+		return nil
+	})
+	version := func(text string) (holdfast.Event, []byte) {
+		e := event("1", "k")
+		e.Payload = []byte(text)
+		return e, append((&delivery{e: e}).eventHash(), text...)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	in.c.Observer.OnError = func(error) { cancel() }
+	e, hash := version("2023")
+	if out, err := in.Hooks().TryReceive(ctx, e, hash); err == nil {
+		t.Fatalf("the first version is %s", out)
+	}
+	stops = false
+	e, hash = version("2024")
+	if out, err := in.Hooks().TryReceive(t.Context(), e, hash); out != Handled || err != nil {
+		t.Fatalf("the second version is %s, %v", out, err)
+	}
+	got := k.ended()
+	if want := []string{"charge done", "charge known", "mail done"}; !slices.Equal(got, want) || len(k.calls()) != 2 {
+		t.Errorf("its steps: %q, want %q, after %d calls", got, want, len(k.calls()))
+	}
+}
+
+// A call whose result cannot be recorded is made again. That is the handler's failure, and the log says it.
+func TestStep_AResultThatCannotBeRecordedSpendsAttempts(t *testing.T) {
+	b := setup(t)
+	var k bank
+	var log logtest.Log
+	in := b.inbox(k.watch, func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	for eventType, h := range map[string]func(ctx context.Context) error{
+		"long": func(ctx context.Context) error {
+			_, err := Step(ctx, "long", func(ctx context.Context, key string) (string, error) {
+				_, _ = k.charge(ctx, key)
+				return strings.Repeat("x", MaxStepResult), nil
+			})
+			return err
+		},
+		"refused": func(ctx context.Context) error { // by a constraint of somebody else
+			_, err := Step(ctx, "refused", k.charge)
+			return err
+		},
+		"function": func(ctx context.Context) error { // It is refused before the call.
+			_, err := Step(ctx, "function", func(ctx context.Context, key string) (func(), error) {
+				_, _ = k.charge(ctx, key)
+				return func() {}, nil
+			})
+			return err
+		},
+	} {
+		in.Handle(eventType, func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error { return h(ctx) })
+	}
+	pgtest.Exec(t, b.db, "alter table holdfast.inbox_step add check (name <> 'refused')")
+	b.run(in.Run)
+	for eventType, calls := range map[string]int{"long": 3, "refused": 3, "function": 0} {
+		e := event(eventType, eventType)
+		e.Type = eventType
+		before, said := len(k.calls()), strings.Count(log.String(), "done and not recorded")
+		b.receive(in, e, Retrying)
+		b.awaitOutcome(eventType, Dead)
+		if n := len(k.calls()) - before; n != calls {
+			t.Errorf("%s: %d calls, want %d", eventType, n, calls)
+		}
+		if n := strings.Count(log.String(), "done and not recorded") - said; n != calls {
+			t.Errorf("%s: the log says it %d times, want %d", eventType, n, calls)
+		}
 	}
 }
 
@@ -517,7 +607,9 @@ func TestStep_ALateStepSpendsAnAttemptAndASlowDatabaseNone(t *testing.T) {
 	var k bank
 	in := b.inbox(k.watch, func(c *Config) { c.Timeout = 400 * time.Millisecond })
 	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
-		_, err := Step(ctx, "charge", k.charge)
+		short, cancel := context.WithTimeout(ctx, 100*time.Millisecond) // A context of the handler's own changes nothing.
+		defer cancel()
+		_, err := Step(short, "charge", k.charge)
 		return err
 	})
 	in.Handle("order.mailed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {

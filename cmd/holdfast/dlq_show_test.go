@@ -25,7 +25,7 @@ func TestDLQShow_ShowSaysWhatBecameOfADeadLetter(t *testing.T) {
 	}
 }
 
-// stepped makes a dead letter and a waiting event of billing, whose handlers have done a step, and one more for an earlier payload.
+// stepped makes a dead letter and a waiting event of billing, whose handlers have done a step, and one more for another payload.
 func stepped(t *testing.T, db *pgtest.DB) {
 	t.Helper()
 	rows.Dead(t, db, "billing", "k", "e1")
@@ -41,15 +41,15 @@ func TestDLQShow_StepsAreShownWithTheirKeys(t *testing.T) {
 	for id, command := range map[string][]string{"e1": {"dlq", "show", "1"}, "e2": {"waiting", "show", "e2"}} {
 		old, now := sha256.Sum256([]byte("old")), sha256.Sum256([]byte("{}"))
 		first, second := steps.Key("billing", "shop", id, old[:], "charge"), steps.Key("billing", "shop", id, now[:], "charge\u202e")
-		out := wantStatus(t, 0, "step charge: done 2026-01-01T00:00:00Z, key "+first+", of an earlier payload\nstep charge\\u202e: done 2026-01-02T00:00:00Z, key "+second+"\n", command...)
+		out := wantStatus(t, 0, "step charge: done 2026-01-01T00:00:00Z, key "+first+", of another payload\nstep charge\\u202e: done 2026-01-02T00:00:00Z, key "+second+"\n", command...)
 		if strings.Contains(out, "paid") {
 			t.Errorf("results are shown unasked:\n%s", out)
 		}
-		out = wantStatus(t, 0, "key "+first+`, of an earlier payload, result {"paid":1}`, append(command, "--payload")...)
+		out = wantStatus(t, 0, "key "+first+`, of another payload, result {"paid":1}`, append(command, "--payload")...)
 		if !strings.Contains(out, second+`, result "\u202e"`) || strings.Contains(out, "\u202e") {
 			t.Errorf("a terminal obeys a result:\n%q", out)
 		}
-		asJSON := `"steps":[{"name":"charge","key":"` + first + `","done_at":"2026-01-01T00:00:00Z","earlier":true`
+		asJSON := `"steps":[{"name":"charge","key":"` + first + `","done_at":"2026-01-01T00:00:00Z","other_payload":true`
 		wantStatus(t, 0, asJSON+`},{"name":"charge`, append(command, "--json")...)
 		wantStatus(t, 0, asJSON+`,"result":{"paid":1}},{"name":"charge`, append(command, "--json", "--payload")...)
 	}
@@ -70,10 +70,10 @@ func TestDLQShow_AReplayForgetsStepsIfItIsTold(t *testing.T) {
 	pgtest.Exec(t, db, "update holdfast.letter set state = 'open'")
 	pgtest.Exec(t, db, "delete from holdfast.stored where event_id = 'e1'")
 	wantStatus(t, 0, "1 dead letter is being re-delivered", "dlq", "replay", "1", "--forget-steps", "--reason", "the bank undid it")
-	if got := pgtest.Text(t, db, left); got != "e2 e2" {
+	if got := pgtest.Text(t, db, left); got != "e1 e2 e2" {
 		t.Errorf("what is left are the steps of %s", got)
 	}
-	wantStatus(t, 0, "the bank undid it [steps forgotten: 2]", "dlq", "show", "1")
+	wantStatus(t, 0, "the bank undid it [steps forgotten: 1]", "dlq", "show", "1")
 	with, without := operate.DLQReplay{ForgetSteps: true}, operate.DLQReplay{}
 	if with.ReplayName() == without.ReplayName() {
 		t.Error("a replay that forgets steps goes on with one that does not")

@@ -15,11 +15,11 @@ const Most = 100
 
 // Recorded is a step of an event's handler that is done and recorded. dlq.Step has the same fields.
 type Recorded struct {
-	Name    string
-	Key     string // what its function got, for the system that it calls
-	DoneAt  time.Time
-	Result  string // as JSON; "" if it was not asked for
-	Earlier bool   // an edit has replaced the payload for which it ran: the event's handler does not get its result
+	Name         string
+	Key          string // what its function got, for the system that it calls
+	DoneAt       time.Time
+	Result       string // as JSON; "" if it was not asked for
+	OtherPayload bool   // it ran for another payload under the event's id, before an edit or of a conflict: the event's handler does not get its result
 }
 
 // Read returns the steps of one event of a consumer, in the order in which they were done. Of more than Most it returns those of the event as it is now,
@@ -33,7 +33,7 @@ func Read(ctx context.Context, db interface {
 	}
 	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s Recorded, err error) {
 		var ran []byte
-		err = row.Scan(&s.Name, &ran, &s.Earlier, &s.DoneAt, &s.Result)
+		err = row.Scan(&s.Name, &ran, &s.OtherPayload, &s.DoneAt, &s.Result)
 		s.Key = Key(consumer, source, eventID, ran, s.Name)
 		return s, err
 	})

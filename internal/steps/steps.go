@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"unicode/utf8"
@@ -27,9 +28,10 @@ var (
 
 // Turns are the steps of one run of a handler. The zero value is that of a run that has done none. Many goroutines may use it at once.
 type Turns struct {
-	mu   sync.Mutex
-	busy chan struct{}   // holds one element while a step runs; nil before the first
-	done map[string]bool // the names of those that are done
+	mu     sync.Mutex
+	busy   chan struct{}   // holds one element while a step runs; nil before the first
+	done   map[string]bool // the names of those that are done
+	before map[string]bool // of these, those that were done when the handler began (Begins); nil before
 }
 
 // turn is the channel busy.
@@ -45,11 +47,17 @@ func (t *Turns) turn() chan struct{} {
 // Busy reports that a step runs.
 func (t *Turns) Busy() bool { return len(t.turn()) == 1 }
 
-// Again says that the handler runs once more: it may do the same steps again.
-func (t *Turns) Again() {
+// Begins says that the handler is called. When it is called once more in a run, by a middleware, it may do its steps again, but still none of the
+// middleware's.
+func (t *Turns) Begins() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.done = nil
+	if t.before != nil {
+		t.done = maps.Clone(t.before)
+		return
+	}
+	t.before = map[string]bool{}
+	maps.Copy(t.before, t.done)
 }
 
 // isDone reports that a step of the name is done.
@@ -76,8 +84,8 @@ type inside struct{}
 func Do[T any](ctx context.Context, t *Turns, name string, once func(ctx context.Context) (result []byte, err error)) (T, error) {
 	var value, none T
 	text, err := t.do(ctx, name, once)
-	if err == nil {
-		err = json.Unmarshal(text, &value)
+	if err == nil && json.Unmarshal(text, &value) != nil { // The error may quote the result.
+		err = fmt.Errorf("its recorded result cannot be read as %T", value)
 	}
 	if err != nil {
 		return none, fmt.Errorf("step %q: %w", name, err)
@@ -89,8 +97,10 @@ func (t *Turns) do(ctx context.Context, name string, once func(ctx context.Conte
 	switch {
 	case name == "" || len(name) > MaxName || !utf8.ValidString(name) || strings.ContainsRune(name, 0):
 		return nil, ErrName
-	case ctx.Value(inside{}) != nil:
+	case ctx.Value(inside{}) == t:
 		return nil, ErrNested
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
 	}
 	busy := t.turn()
 	select {
@@ -102,7 +112,7 @@ func (t *Turns) do(ctx context.Context, name string, once func(ctx context.Conte
 	if t.isDone(name) {
 		return nil, ErrTwice
 	}
-	result, err := once(context.WithValue(ctx, inside{}, true))
+	result, err := once(context.WithValue(ctx, inside{}, t))
 	if err != nil {
 		return nil, err
 	}
@@ -113,17 +123,36 @@ func (t *Turns) do(ctx context.Context, name string, once func(ctx context.Conte
 // Text is a step's result as it is recorded. One that is longer than most bytes, or that could not be read later, is an error now.
 func Text[T any](value T, most int64) ([]byte, error) {
 	text, err := json.Marshal(value)
-	if err == nil {
-		err = json.Unmarshal(text, new(T))
+	switch {
+	case err != nil:
+		return nil, err
+	case !utf8.Valid(text):
+		return nil, errors.New("its result is not UTF-8")
+	case json.Unmarshal(text, new(T)) != nil: // The error may quote the result.
+		return nil, fmt.Errorf("its result cannot be read as %T", value)
+	case int64(len(text)) > most:
+		return nil, fmt.Errorf("its result is %d bytes long: it must be at most %d", len(text), most)
 	}
-	if err == nil && int64(len(text)) > most {
-		err = fmt.Errorf("its result is %d bytes long: it must be at most %d", len(text), most)
-	}
-	return text, err
+	return text, nil
 }
 
-// Key is what a step of an event gives to whom it calls: 64 hexadecimal digits, the SHA-256 of a JSON array of strings. hash is that of the event's
-// type and payload.
+// Recordable is an error if no result of the type could be recorded.
+func Recordable[T any]() error {
+	var zero T
+	_, err := json.Marshal(zero)
+	return err
+}
+
+// Hash is what the steps of an event go by of the hash of its row: all of it, so that another payload has other steps. A row of package webhook
+// may have the provider's version after the hash. One event in two versions cannot be compared, so its steps go by its id alone.
+func Hash(hash []byte) []byte {
+	if len(hash) > sha256.Size {
+		return []byte{}
+	}
+	return hash
+}
+
+// Key is what a step of an event gives to whom it calls: 64 hexadecimal digits, the SHA-256 of a JSON array of strings. hash is as Hash returns it.
 func Key(consumer, source, eventID string, hash []byte, name string) string {
 	text, _ := json.Marshal([]string{"holdfast/inbox/step", consumer, source, eventID, hex.EncodeToString(hash), name}) // Strings always can be.
 	sum := sha256.Sum256(text)

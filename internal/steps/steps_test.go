@@ -1,7 +1,10 @@
 package steps
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"strings"
 	"sync"
@@ -54,9 +57,19 @@ func TestSteps_ANameIsUsedOnceInARun(t *testing.T) {
 	if err := one(t.Context(), "b"); err != nil {
 		t.Error(err)
 	}
-	turns.Again()
-	if err := one(t.Context(), "a"); err != nil {
+	turns.Begins()
+	if err := one(t.Context(), "a"); !errors.Is(err, ErrTwice) {
+		t.Errorf("when a middleware has done it before its handler: %v", err)
+	}
+	if err := one(t.Context(), "c"); err != nil {
+		t.Error(err)
+	}
+	turns.Begins()
+	if err := one(t.Context(), "c"); err != nil {
 		t.Errorf("when the handler runs again: %v", err)
+	}
+	if err := one(t.Context(), "a"); !errors.Is(err, ErrTwice) {
+		t.Errorf("the middleware's, when the handler runs again: %v", err)
 	}
 	for _, name := range []string{"", strings.Repeat("n", MaxName+1), "\xff", "a\x00"} {
 		if err := one(t.Context(), name); !errors.Is(err, ErrName) {
@@ -64,6 +77,19 @@ func TestSteps_ANameIsUsedOnceInARun(t *testing.T) {
 		}
 	}
 	if err := one(t.Context(), strings.Repeat("n", MaxName)); err != nil {
+		t.Error(err)
+	}
+}
+
+// A handler may call what has steps of its own: a request, or another consumer's event.
+func TestSteps_AStepMayCallWhatHasStepsOfItsOwn(t *testing.T) {
+	t.Parallel()
+	var outer, inner Turns
+	_, err := Do[int](t.Context(), &outer, "a", func(ctx context.Context) ([]byte, error) {
+		_, err := Do[int](ctx, &inner, "a", func(context.Context) ([]byte, error) { return []byte("1"), nil })
+		return []byte("1"), err
+	})
+	if err != nil {
 		t.Error(err)
 	}
 }
@@ -117,11 +143,14 @@ func TestSteps_ATurnIsGivenBack(t *testing.T) {
 
 func TestSteps_AResultThatCannotBeReadLaterIsRefused(t *testing.T) {
 	t.Parallel()
-	if _, err := Text(func() {}, 100); err == nil {
+	if _, err := Text(func() {}, 100); err == nil || Recordable[func()]() == nil || Recordable[struct{ C chan int }]() == nil {
 		t.Error("a function is no result")
 	}
-	if _, err := Text(oneWay{}, 100); err == nil {
-		t.Error("what cannot be read is no result")
+	if _, err := Text(oneWay{}, 100); err == nil || strings.Contains(err.Error(), "secret") {
+		t.Errorf("what cannot be read: %v", err)
+	}
+	if _, err := Text(json.RawMessage("\"\xff\""), 100); err == nil || !strings.Contains(err.Error(), "not UTF-8") {
+		t.Errorf("what is not UTF-8: %v", err)
 	}
 	if text, err := Text(strings.Repeat("x", 98), 100); err != nil || len(text) != 100 {
 		t.Errorf("%d bytes, %v", len(text), err)
@@ -129,10 +158,25 @@ func TestSteps_AResultThatCannotBeReadLaterIsRefused(t *testing.T) {
 	if _, err := Text(strings.Repeat("x", 99), 100); err == nil || !strings.Contains(err.Error(), "101 bytes long: it must be at most 100") {
 		t.Errorf("one byte too many: %v", err)
 	}
+	if err := errors.Join(Recordable[any](), Recordable[*int](), Recordable[struct{ A []string }](), Recordable[error]()); err != nil {
+		t.Error(err)
+	}
+	_, err := Do[int32](t.Context(), &Turns{}, "a", func(context.Context) ([]byte, error) { return []byte("4242424242424242"), nil })
+	if err == nil || err.Error() != `step "a": its recorded result cannot be read as int32` {
+		t.Errorf("what an earlier version has recorded: %v", err)
+	}
+}
+
+func TestSteps_TwoVersionsOfAWebhookHaveOneHash(t *testing.T) {
+	t.Parallel()
+	content := sha256.Sum256([]byte("content"))
+	if !bytes.Equal(Hash(content[:]), content[:]) || len(Hash(append(content[:], "2024"...))) != 0 || Hash(append(content[:], "2024"...)) == nil {
+		t.Error("the hash is not what steps go by, or that of a version is")
+	}
 }
 
 // oneWay is written as JSON, and cannot be read.
 type oneWay struct{}
 
 func (oneWay) MarshalJSON() ([]byte, error) { return []byte("1"), nil }
-func (*oneWay) UnmarshalJSON([]byte) error  { return errors.New("it cannot be read") }
+func (*oneWay) UnmarshalJSON([]byte) error  { return errors.New("the secret cannot be read") }

@@ -86,7 +86,8 @@ with old as materialized (
      where s.ctid = any (array(
                select f.place from gone g
                 cross join lateral (select t.ctid as place from holdfast.inbox_step t
-                                     where t.consumer = $1::text and t.source = g.source and t.event_id = g.event_id offset 0) f))
+                                     where t.consumer = $1::text and t.source = g.source and t.event_id = g.event_id
+                                       and not (` + unsettled + `) offset 0) f))
 )
 select count(*), (select count(*) from gone), max(o.processed_at),
        min(o.processed_at) filter (where o.mine and not exists (select from gone g where g.place = o.place)),
@@ -99,15 +100,22 @@ update holdfast.retention r
        sources = $5::jsonb
  where r.consumer = $1::text`
 
-// Removes recorded steps that are older than $2 and whose event has no row in the inbox, up to 10,000 at a time: it has not come again since.
+// unsettled is a step t whose event waits, or has an open letter. It may be of another payload than the event's row in the inbox: of a conflict that
+// is replayed. offset 0 lets Postgres look at one event's, whatever it expects.
+const unsettled = `exists (select from holdfast.stored w where w.consumer = t.consumer and w.source = t.source and w.event_id = t.event_id offset 0)
+                                            or exists (select from holdfast.letter l where l.consumer = t.consumer and l.source = t.source and l.event_id = t.event_id
+                                                          and l.origin = 'inbox' and l.state in ('open', 'replaying') offset 0)`
+
+// Removes up to $3 recorded steps that are older than $2 and whose event has no row in the inbox, and does not wait: it has not come again since.
 const stepsSQL = `-- inbox.retention_steps
 delete from holdfast.inbox_step s
  where s.ctid = any (array(
-           select f.ctid from holdfast.inbox_step f
-            where f.consumer = $1::text and f.done_at < now() - $2::bigint * interval '1 microsecond'
-              and not exists (select from holdfast.inbox i where i.consumer = f.consumer and i.source = f.source and i.event_id = f.event_id)
-            order by f.done_at
-            limit 10000))`
+           select t.ctid from holdfast.inbox_step t
+            where t.consumer = $1::text and t.done_at < now() - $2::bigint * interval '1 microsecond'
+              and not exists (select from holdfast.inbox i where i.consumer = t.consumer and i.source = t.source and i.event_id = t.event_id offset 0)
+              and not (` + unsettled + `)
+            order by t.done_at
+            limit $3::int))`
 
 // Removes counts of starts that are older than $2, up to 10,000 at a time, unless one is being counted. No index has last_at. The
 // statement reads the consumer's part of the primary key, because the table holds few rows at any time.

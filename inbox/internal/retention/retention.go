@@ -227,19 +227,33 @@ func (l *Loop) sweep(ctx context.Context, tx pgx.Tx, from *time.Time, window tim
 }
 
 // Forget removes what belongs to events without a row in the inbox and was not asked for for long: counts of starts, for example because the
-// partition was released before the handler ran, and recorded steps. There are few at any time.
+// partition was released before the handler ran, and recorded steps.
 func (l *Loop) Forget(ctx context.Context) error {
+	if _, err := l.remove(ctx, l.sql.starts, max(l.c.Window, startsKept).Microseconds()); err != nil {
+		return fmt.Errorf("forget starts: %w", err)
+	}
+	for {
+		n, err := l.remove(ctx, l.sql.steps, max(l.c.Window, stepsKept).Microseconds(), int32(mostSteps))
+		if err != nil {
+			return fmt.Errorf("forget steps: %w", err)
+		}
+		if n < mostSteps {
+			return nil
+		}
+	}
+}
+
+// mostSteps is how many steps one transaction of Forget removes at most.
+const mostSteps = 10000
+
+// remove runs a statement of Forget in a transaction, and returns how many rows it has removed.
+func (l *Loop) remove(ctx context.Context, sql string, args ...any) (n int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, loop.Patience)
 	defer cancel()
-	err := pgx.BeginTxFunc(ctx, l.c.Pool, pgx.TxOptions{BeginQuery: l.sql.begin}, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, l.sql.starts, l.c.Consumer, max(l.c.Window, startsKept).Microseconds()); err != nil {
-			return err
-		}
-		_, err := tx.Exec(ctx, l.sql.steps, l.c.Consumer, max(l.c.Window, stepsKept).Microseconds())
+	err = pgx.BeginTxFunc(ctx, l.c.Pool, pgx.TxOptions{BeginQuery: l.sql.begin}, func(tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, sql, append([]any{l.c.Consumer}, args...)...)
+		n = int(tag.RowsAffected())
 		return err
 	})
-	if err != nil {
-		return fmt.Errorf("forget starts and steps: %w", err)
-	}
-	return nil
+	return n, err
 }

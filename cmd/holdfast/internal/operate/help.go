@@ -129,7 +129,7 @@ Unless HoldKey is set, later events may already have been handled. After an inte
 replays none twice.
 
 Steps of a handler (inbox.Step) that are recorded do not run again. With --forget-steps they do, with the same keys: a system that
-honors idempotency keys answers with its first result, as long as it remembers the key. To make it a new call, edit the payload.
+honors idempotency keys answers with its first result, as long as it remembers the key. To make all its calls new ones, edit the payload.
 
 Example:
 

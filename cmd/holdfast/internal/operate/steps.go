@@ -13,20 +13,20 @@ import (
 
 // jsonStep is a step of an event's handler that is done.
 type jsonStep struct {
-	Name    string          `json:"name"`
-	Key     string          `json:"key"` // that the called system got
-	DoneAt  time.Time       `json:"done_at"`
-	Earlier bool            `json:"earlier,omitempty"` // of a payload that an edit replaced
-	Result  json.RawMessage `json:"result,omitempty"`  // with --payload
+	Name         string          `json:"name"`
+	Key          string          `json:"key"` // that the called system got
+	DoneAt       time.Time       `json:"done_at"`
+	OtherPayload bool            `json:"other_payload,omitempty"`
+	Result       json.RawMessage `json:"result,omitempty"` // with --payload
 }
 
 func jsonOfSteps(all []dlq.Step, results bool) (js []jsonStep) {
 	for _, s := range all {
 		j := jsonStep{
-			Name:    s.Name,
-			Key:     s.Key,
-			DoneAt:  s.DoneAt.UTC(),
-			Earlier: s.Earlier,
+			Name:         s.Name,
+			Key:          s.Key,
+			DoneAt:       s.DoneAt.UTC(),
+			OtherPayload: s.OtherPayload,
 		}
 		if results {
 			j.Result = json.RawMessage(s.Result)
@@ -40,8 +40,8 @@ func jsonOfSteps(all []dlq.Step, results bool) (js []jsonStep) {
 func printSteps(p *program.Program, all []dlq.Step, results bool) {
 	for _, s := range all {
 		fmt.Fprintf(p.Out, "step %s: done %s, key %s", terminal.Clean(s.Name), s.DoneAt.UTC().Format(time.RFC3339), s.Key)
-		if s.Earlier {
-			fmt.Fprint(p.Out, ", of an earlier payload")
+		if s.OtherPayload {
+			fmt.Fprint(p.Out, ", of another payload")
 		}
 		if results {
 			fmt.Fprintf(p.Out, ", result %s", terminal.Clean(s.Result))
