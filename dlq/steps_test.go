@@ -187,7 +187,7 @@ func TestSteps_AnEditThatIsUndoneHasTheStepsOfBefore(t *testing.T) {
 	b := charging(t)
 	l := b.wait(t, dlq.StateOpen)
 	first := string(l.Event.Payload)
-	for _, payload := range []string{`{"id":"e1","cents":5}`, first, first} {
+	for _, payload := range []string{first, `{"id":"e1","cents":5}`, first} {
 		if err := b.d.Edit(t.Context(), l.ID, []byte(payload), "ann", "the amount"); err != nil {
 			t.Fatal(err)
 		}

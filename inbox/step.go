@@ -91,7 +91,7 @@ func (r *run) maySteps() error {
 	}
 }
 
-// stepFault is an error of our own statements in a step: neither the event nor its handler is to blame.
+// stepFault is an error of our own statements in a step: the handler is not to blame.
 type stepFault struct{ err error }
 
 func (f *stepFault) Error() string { return f.err.Error() }
@@ -128,11 +128,7 @@ func (r *run) step(ctx context.Context, name string, do func(key string) ([]byte
 	failpoint.Hit(failpoint.InboxStepped)
 	if result, err = r.record(name, result); err != nil {
 		r.unrecorded(name, s.Key, err)
-		var f *failure.Error
-		if err = fmt.Errorf("it was done, and not recorded: %w", err); errors.As(err, &f) && f.Fault == failure.FaultEvent {
-			return nil, err
-		}
-		return nil, &stepFault{err}
+		return nil, &stepFault{fmt.Errorf("it was done, and not recorded: %w", err)}
 	}
 	failpoint.Hit(failpoint.InboxStepRecorded)
 	s.Result = StepDone

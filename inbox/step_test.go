@@ -601,6 +601,34 @@ func TestStep_APoolThatHandlersUseUpIsEnough(t *testing.T) {
 	})
 }
 
+// Where the pool has room, a step waits for its connection, however slow connecting is.
+func TestStep_APoolWithRoomIsWaitedFor(t *testing.T) {
+	b := setup(t)
+	config := b.db.Config()
+	config.MaxConns, config.MinConns = 4, 0
+	config.BeforeConnect = func(context.Context, *pgx.ConnConfig) error {
+		// sleep: a server that is slow to connect to.
+		time.Sleep(freeSoon * 3 / 2)
+		return nil
+	}
+	slow, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(slow.Close)
+	var k bank
+	var log logtest.Log
+	in := b.inboxOn(slow, k.watch, func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	in.Handle("order.placed", func(ctx context.Context, tx pgx.Tx, e holdfast.Event) error {
+		_, err := Step(ctx, "charge", k.charge)
+		return err
+	})
+	b.receive(in, event("1", "k"), Handled)
+	if strings.Contains(log.String(), "beside the pool") || len(k.calls()) != 1 {
+		t.Errorf("%d calls; the log says\n%s", len(k.calls()), log.String())
+	}
+}
+
 // A database that does not answer a step is not the event's fault. A handler that comes to its step late, and does not get there in time, is.
 func TestStep_ALateStepSpendsAnAttemptAndASlowDatabaseNone(t *testing.T) {
 	b := setup(t)
