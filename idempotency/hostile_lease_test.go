@@ -29,7 +29,7 @@ func TestHostileLease_AStepWhoseResultCannotBeReadAgainIsUndone(t *testing.T) {
 					_, err := insertAmount("no")(ctx, tx)
 					return errors.New("a result"), err
 				})
-				if err == nil || !strings.Contains(err.Error(), "cannot unmarshal") {
+				if err == nil || !strings.Contains(err.Error(), "its result cannot be read as error") {
 					t.Errorf("got %v", err)
 				}
 				_, err = Step(ctx, "one", insertAmount("yes")) // as corrected, under its name

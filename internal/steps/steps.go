@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"strings"
 	"sync"
 	"unicode/utf8"
@@ -85,7 +86,7 @@ func Do[T any](ctx context.Context, t *Turns, name string, once func(ctx context
 	var value, none T
 	text, err := t.do(ctx, name, once)
 	if err == nil && json.Unmarshal(text, &value) != nil { // The error may quote the result.
-		err = fmt.Errorf("its recorded result cannot be read as %T", value)
+		err = fmt.Errorf("its recorded result cannot be read as %s", reflect.TypeFor[T]())
 	}
 	if err != nil {
 		return none, fmt.Errorf("step %q: %w", name, err)
@@ -129,7 +130,7 @@ func Text[T any](value T, most int64) ([]byte, error) {
 	case !utf8.Valid(text):
 		return nil, errors.New("its result is not UTF-8")
 	case json.Unmarshal(text, new(T)) != nil: // The error may quote the result.
-		return nil, fmt.Errorf("its result cannot be read as %T", value)
+		return nil, fmt.Errorf("its result cannot be read as %s", reflect.TypeFor[T]())
 	case int64(len(text)) > most:
 		return nil, fmt.Errorf("its result is %d bytes long: it must be at most %d", len(text), most)
 	}

@@ -79,9 +79,10 @@ func (s *stage) loseProvider(ctx context.Context, name, how string, killed int) 
 }
 
 // blamed are the stored events of a type that have spent more attempts than the one that runs and those of killed processes, or that have
-// an error of the provider.
+// an error of the provider, and the dead letters that have one.
 const blamed = `select format('%s: %s attempts, %s', event_id, attempts, errors) from holdfast.stored
-	where type = $1 and (attempts > $2 or errors::text like $3) order by place`
+	where type = $1 and (attempts > $2 or errors::text like $3)
+	union all select format('%s: dead after %s attempts, %s', event_id, attempts, errors) from holdfast.letter where type = $1 and errors::text like $3`
 
 // triesEvery is how seldom a provider is tried, and some more. One that comes and goes is tried less often each time.
 const triesEvery = 40 * time.Second
