@@ -17,11 +17,7 @@ import (
 // no handler. The error is a *failure. By then the transaction is rolled back and the connection given back, so that the caller
 // can record the failure in a new one.
 func (rn *runner) transact(ctx context.Context, f func(ctx context.Context, tx pgx.Tx) error) error {
-	conn, err := rn.acquire(ctx)
-	if err != nil {
-		return err
-	}
-	return rn.transactOn(ctx, conn, &rn.c, rn.bounding(ctx, f))
+	return rn.transactHandler(ctx, &rn.c, rn.bounding(ctx, f))
 }
 
 // transactBeside is transact for a transaction beside that of a handler, which has a connection already.
