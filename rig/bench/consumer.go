@@ -27,7 +27,7 @@ const (
 	consumerGroup   = 1000 // of handlers that share: the most, so that the time they take together and what waits decide
 )
 
-var consumerFigures = []string{consumerSingle, consumerShared, consumerBatch, consumerBatched}
+var consumerFigures = []string{consumerSingle, consumerShared, consumerBatch, consumerBatched, costConsumer}
 
 // measureConsumer lets four consumers read one topic from its first offset, in turns: the hand-written one with eight readers,
 // the inbox as it is by default, with a transaction for each event, with handlers that share, and with batches of 100. They do nothing: the
@@ -75,6 +75,7 @@ func measureConsumer(ctx context.Context, e *env, r *report) error {
 	shared.report(r, "consumer, handlers that share")
 	batch.report(r, "consumer, batches")
 	r.goal(consumerSingle, median(ratios(single.speed, byHand.speed)), "x", atLeast(1))
+	r.cost(costConsumer, single, byHand)
 	r.goal(consumerShared, median(ratios(shared.speed, byHand.speed)), "x", atLeast(8))
 	r.goal(consumerBatch, median(batch.speed), "events/s", atLeast(30_000))
 	r.goal(consumerBatched, median(ratios(batch.speed, byHand.speed)), "x", atLeast(6))

@@ -16,7 +16,7 @@ const (
 )
 
 var (
-	drainFigures      = []string{drainByHand, drainByBare}
+	drainFigures      = []string{drainByHand, drainByBare, costRelay}
 	drainLargeFigures = []string{drainLarge}
 )
 
@@ -65,6 +65,7 @@ func measureDrain(ctx context.Context, e *env, r *report) error {
 	r.info("drain against a hand-written relay, BatchTimeout 10 ms", median(ratios(ours.speed, byHand.speed)), "x")
 	r.goal(drainByHand, median(ratios(ours.speed, byHandBest.speed)), "x", atLeast(8))
 	r.goal(drainByBare, median(ratios(ours.speed, bare.speed)), "x", atLeast(0.95))
+	r.cost(costRelay, ours, bare)
 	return nil
 }
 

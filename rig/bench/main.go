@@ -32,6 +32,7 @@ type options struct {
 	only       *regexp.Regexp
 	rounds     int
 	plot       string // folder
+	accept     string // file
 	redraw     bool
 	long       bool
 	cpuProfile string
@@ -66,6 +67,7 @@ func parse(args []string) (options, error) {
 	flags.StringVar(&o.plot, "plot", "", "measure how costs grow, in place of the figures, and write a plot (SVG) and its numbers (JSON) for each into `folder`; -only selects by their names")
 	flags.BoolVar(&o.long, "long", false, "with -plot: also 10,000,000 events and rows, half an hour and 30 GB more")
 	flags.BoolVar(&o.redraw, "redraw", false, "with -plot: measure nothing, draw the numbers that are in the folder")
+	flags.StringVar(&o.accept, "accept", "", "write the CPU time of each kind of event that was measured into this `file`, as the figures that later runs are compared with: rig/bench/accepted.json")
 	only := flags.String("only", "", "measure only figures whose name matches this `regexp`")
 	flags.StringVar(&o.child.database, "child-database", "", "internal: run a relay on this database until standard input ends")
 	flags.StringVar(&o.child.topic, "child-topic", "", "internal: run a consumer of this topic in place of the relay")
@@ -77,6 +79,9 @@ func parse(args []string) (options, error) {
 	}
 	if o.plot == "" && (o.long || o.redraw) {
 		return o, errors.New("-long and -redraw belong to -plot: name its folder")
+	}
+	if o.plot != "" && o.accept != "" {
+		return o, errors.New("-accept is for figures, and -plot measures none")
 	}
 	if flags.NArg() > 0 {
 		return o, fmt.Errorf("unexpected argument %q: see -help", flags.Arg(0))
@@ -148,6 +153,9 @@ func run(ctx context.Context, o options) (err error) {
 			}
 			return err
 		}
+	}
+	if o.accept != "" {
+		return accept(o.accept, r.costs)
 	}
 	return nil
 }

@@ -25,7 +25,7 @@ const (
 	manyEvents          = 100
 )
 
-var producerFigures = []string{producerOverhead, producerHandwritten, producerOneTrip, producerHundred}
+var producerFigures = []string{producerOverhead, producerHandwritten, producerOneTrip, producerHundred, costProducer}
 
 // The business: an order with an index, inserted by a transaction of its own.
 const businessSchema = `
@@ -92,8 +92,8 @@ func measureProducer(ctx context.Context, e *env, r *report) error {
 			if err != nil {
 				return err
 			}
-			_, cpu := e.spent().since(before, int(speed*e.producer.Seconds()))
-			runs[b].speed, runs[b].postgres = append(runs[b].speed, speed), append(runs[b].postgres, cpu)
+			self, postgres := e.spent().since(before, int(speed*e.producer.Seconds()))
+			runs[b].add(speed, self, postgres)
 		}
 		r.progress("producer %d/%d: without %s, with an event %s, in a batch %s transactions/s", round+1, 2*e.rounds,
 			number(runs[nothing].speed[round]), number(runs[oneEvent].speed[round]), number(runs[oneQueued].speed[round]))
@@ -111,6 +111,7 @@ func measureProducer(ctx context.Context, e *env, r *report) error {
 	r.goal(producerOverhead, median(ratios(runs[oneEvent].speed, runs[nothing].speed)), "x", atLeast(0.9))
 	r.goal(producerHandwritten, median(ratios(runs[oneEvent].speed, runs[oneRow].speed)), "x", atLeast(0.98))
 	r.goal(producerOneTrip, median(ratios(runs[oneTrip].speed, runs[nothing].speed)), "x", atLeast(1))
+	r.cost(costProducer, *runs[oneEvent], *runs[oneRow])
 	if e.master != 0 {
 		r.goal(producerHundred, (median(runs[hundred].postgres)-median(runs[nothing].postgres))/manyEvents, "µs", atMost(6))
 	}

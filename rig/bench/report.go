@@ -24,12 +24,15 @@ type figure struct {
 type report struct {
 	json    bool
 	figures []figure
-	curves  []curve  // of a run with -plot, in place of figures
-	notes   []string // printed below the table
+	costs   map[string]cost // of events, by what each is compared with
+	curves  []curve         // of a run with -plot, in place of figures
+	notes   []string        // printed below the table
 	began   time.Time
 }
 
-func newReport(json bool) *report { return &report{json: json, began: time.Now()} }
+func newReport(json bool) *report {
+	return &report{json: json, costs: map[string]cost{}, began: time.Now()}
+}
 
 // goal is what a figure should be.
 type goal struct {
@@ -63,6 +66,16 @@ func (r *report) goal(name string, value float64, unit string, g goal) {
 // info adds a figure that explains others.
 func (r *report) info(name string, value float64, unit string) {
 	r.figures = append(r.figures, figure{Name: name, Value: value, Unit: unit, OK: true})
+}
+
+// cost adds the CPU time of an event beside a yardstick's. Without CPU times there is none.
+func (r *report) cost(name string, ours, yardstick samples) {
+	c := costOf(ours, yardstick)
+	if median(ours.postgres) == 0 || median(yardstick.postgres) == 0 {
+		return
+	}
+	r.costs[name] = c
+	r.info(name, c.Against, "x")
 }
 
 // note adds lines below the table.
@@ -112,6 +125,15 @@ func (r *report) print(w io.Writer) error {
 	}
 	if err := table.Flush(); err != nil {
 		return err
+	}
+	if len(r.costs) > 0 {
+		was, err := accepted(acceptedJSON)
+		if err == nil {
+			err = printCosts(w, r.costs, was)
+		}
+		if err != nil {
+			return err
+		}
 	}
 	for _, n := range r.notes {
 		fmt.Fprintf(w, "\n%s\n", n)

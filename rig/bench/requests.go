@@ -30,7 +30,7 @@ const (
 	requestBody     = `{"customer": 4711, "items": [{"sku": "teapot", "count": 1}]}`
 )
 
-var requestFigures = []string{requestOverhead, requestByHand, requestReplays, requestRepeats}
+var requestFigures = []string{requestOverhead, requestByHand, requestReplays, requestRepeats, costRequest}
 
 // shop answers requests: plain commits an order as any handler would, guarded writes it through the middleware, and byHand keeps
 // the keys in a table of its own.
@@ -146,7 +146,7 @@ func measureRequests(ctx context.Context, e *env, r *report) error {
 			}
 			if round > 0 {
 				self, postgres := e.spent().since(before, int(speed*e.producer.Seconds()))
-				way.speed, way.self, way.postgres = append(way.speed, speed), append(way.self, self), append(way.postgres, postgres)
+				way.add(speed, self, postgres)
 			}
 		}
 		if round > 0 {
@@ -164,6 +164,7 @@ func measureRequests(ctx context.Context, e *env, r *report) error {
 		r.info("HTTP requests with a key, hand-written: CPU time of Postgres", median(byHand.postgres), "µs a request")
 		r.info("HTTP requests with a key: CPU time of the process", median(created.self), "µs a request")
 	}
+	r.cost(costRequest, created.samples, byHand.samples)
 	r.info(requestOverhead, median(ratios(created.speed, plain.speed)), "x")
 	r.goal(requestByHand, median(ratios(created.speed, byHand.speed)), "x", atLeast(1))
 	r.goal(requestReplays, median(ratios(replayed.speed, created.speed)), "x", atLeast(3))
