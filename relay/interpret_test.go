@@ -29,7 +29,7 @@ func TestInterpret_NothingThatReadsTheLogIsCompiled(t *testing.T) {
 		arrives(t, b, writeEach(t, db.Pool, "next", 20)...)
 	}
 	wait.Until(t, "a page was read", func() bool {
-		return pgtest.Count(t, db, "select count(*) from seen where statement = '-- relay.page'") > 0
+		return pgtest.Count(t, db, "select count(*) from seen where statement = '-- relay.sized_page'") > 0
 	})
 	asked, err := relay.New(db.Pool, b, relay.Config{Logger: quiet})
 	if err != nil {
@@ -38,7 +38,7 @@ func TestInterpret_NothingThatReadsTheLogIsCompiled(t *testing.T) {
 	if _, err := asked.Backlog(t.Context()); err != nil {
 		t.Error(err)
 	}
-	for _, statement := range []string{"-- relay.page", "-- backlog.read"} {
+	for _, statement := range []string{"-- relay.sized_page", "-- backlog.read"} {
 		if of := pgtest.Text(t, db, "select coalesce(string_agg(distinct jit, ', '), 'never run') from seen where statement = $1", statement); of != "off" {
 			t.Errorf("jit of %s: %s", statement, of)
 		}

@@ -53,11 +53,12 @@ var (
 // logReader reads one lane of the log, page by page, by two snapshots. reading.go draws its states. It is used by one
 // goroutine; its cursor is ahead of what is published, and of what is saved.
 //
-// Its work is bounded. A call of next makes three statements at most: a look for cuts and a page; or a page, a look for
+// Its work is bounded. A call of next makes three reads at most: a look for cuts and a page; or a page, a look for
 // cuts and a page; or a page and a look at the window's transactions; or a list of places and a page. The answer of each is
 // bounded too: a page by limit and bytes, the cuts by cutsRead, the transactions by readTransactions, the places by listAhead. If a window
 // holds nothing of the lane, the call returns an empty page and leaves what comes after it to the next call. A page that cannot
-// be read is read by halves (isolate.go): that takes twice the logarithm of limit more statements at most.
+// be read is read by halves (isolate.go): that takes twice the logarithm of limit more reads at most. A read of a page is two
+// statements if a row turns out not to be small, and one otherwise.
 type logReader struct {
 	pool   database
 	sql    *sqlschema.Statements
@@ -76,7 +77,12 @@ type logReader struct {
 
 	at     reading
 	readAt time.Time // when next was last called
-	intern map[string]string
+
+	sized   bool  // the last page that had rows had one that was not small: the next is read with its bytes counted
+	largest int64 // size of a row of the last page
+	rows    int   // of the last page
+	texts   []byte
+	intern  map[string]string
 }
 
 const cutsRead = 200 // at most, from which the end of a window is chosen
@@ -229,56 +235,79 @@ func collectPlaces(rows pgx.Rows) (places, error) {
 	return to, err
 }
 
-// readUpTo is read of a page of at most limit events.
+// readUpTo is read of a page of at most limit events. In a backlog, while rows are small, it reads them as such. Otherwise their bytes are
+// counted: for the few rows of a page that is read as they come that costs nothing.
 func (r *logReader) readUpTo(ctx context.Context, at reading, limit int) (events []logEvent, upto string, full bool, err error) {
+	small := smallBound(r.bytes, limit)
+	if at.state != live && !r.sized {
+		events, upto, _, err := r.readPage(ctx, at, limit, readPage, readPlanned, small)
+		if err != nil || r.largest <= small {
+			return events, upto, len(events) == limit, err
+		}
+		r.sized = true
+	}
+	events, upto, bytes, err := r.readPage(ctx, at, limit, readSizedPage, readSizedPlanned, r.bytes)
+	if len(events) > 0 {
+		r.sized = r.largest > small
+	}
+	return events, upto, len(events) == limit || bytes >= r.bytes, err
+}
+
+// smallBound is the size of a row if so many of them have so many bytes at most together: see smallRows.
+func smallBound(bytes int64, limit int) int64 { return min(bytes/int64(limit), maxSmall) }
+
+// readPage reads a page by one of two statements, as the state says. bytes is what it has, if they are counted. It notes the size of the largest row.
+func (r *logReader) readPage(ctx context.Context, at reading, limit int, ofWindow, ofPlan string, bound int64) (events []logEvent, upto string, bytes int64, err error) {
 	var rows pgx.Rows
 	if at.state == planned {
 		next := at.plan.page(limit)
-		rows, err = r.pool.Query(ctx, r.sql.In(readPlanned), r.lane, next.xids, at.cursor.upto, at.cursor.pos, limit, r.token, texts(at.plan.big), next.seqs, r.bytes)
+		rows, err = r.pool.Query(ctx, r.sql.In(ofPlan), r.lane, next.xids, at.cursor.upto, at.cursor.pos, limit, r.token, texts(at.plan.big), next.seqs, bound)
 	} else {
 		var upto *string
 		if !at.opens() {
 			upto = &at.cursor.upto
 		}
-		rows, err = r.pool.Query(ctx, r.sql.In(readPage), r.lane, at.cursor.done, upto, at.cursor.pos, limit, r.token, r.bytes)
+		rows, err = r.pool.Query(ctx, r.sql.In(ofWindow), r.lane, at.cursor.done, upto, at.cursor.pos, limit, r.token, bound)
 	}
 	if err != nil {
-		return nil, "", false, fmt.Errorf("read page: %w", err)
+		return nil, "", 0, fmt.Errorf("read page: %w", err)
 	}
 	return r.collect(rows, limit)
 }
 
-// collect reads the rows of a page: its header, and at most limit events.
-func (r *logReader) collect(rows pgx.Rows, limit int) (events []logEvent, upto string, full bool, err error) {
+// collect reads the rows of a page: its header, and at most limit events. bytes is that of the last row.
+func (r *logReader) collect(rows pgx.Rows, limit int) (events []logEvent, upto string, bytes int64, err error) {
 	defer rows.Close()
 	var header logEvent
-	var bytes int64
 	if !rows.Next() {
 		rows.Close()
 		if err := rows.Err(); err != nil {
-			return nil, "", false, fmt.Errorf("read page: %w", err)
+			return nil, "", 0, fmt.Errorf("read page: %w", err)
 		}
-		return nil, "", false, errors.New("read page: the header is missing")
+		return nil, "", 0, errors.New("read page: the header is missing")
 	}
 	if err := r.scan(rows, &header, &bytes); err != nil {
-		return nil, "", false, fmt.Errorf("read page: %w", err)
+		return nil, "", 0, fmt.Errorf("read page: %w", err)
 	}
+	r.largest = 0
 	for rows.Next() {
 		if events == nil {
-			events = make([]logEvent, 0, min(limit, 256))
+			events = make([]logEvent, 0, min(limit, max(256, r.rows+r.rows/8))) // pages of a backlog are much alike
 		}
 		events = append(events, logEvent{})
 		if err := r.scan(rows, &events[len(events)-1], &bytes); err != nil {
-			return nil, "", false, fmt.Errorf("read page: %w", err)
+			return nil, "", 0, fmt.Errorf("read page: %w", err)
 		}
 	}
+	r.rows = len(events)
+	rows.Close()
 	if err := rows.Err(); err != nil {
-		return nil, "", false, fmt.Errorf("read page: %w", err)
+		return nil, "", 0, fmt.Errorf("read page: %w", err)
 	}
 	if header.Source != "ok" {
-		return nil, "", false, fmt.Errorf("read page: %w", stateError(header.Source))
+		return nil, "", 0, fmt.Errorf("read page: %w", stateError(header.Source))
 	}
-	return events, header.ID, len(events) == limit || bytes >= r.bytes, nil
+	return events, header.ID, bytes, nil
 }
 
 // stateError turns a statement's reason for stopping the reader into an error.
@@ -301,18 +330,21 @@ func (r *logReader) scan(rows pgx.Rows, to *logEvent, bytes *int64) error {
 	if rows.FieldDescriptions()[0].Format != pgx.BinaryFormatCode {
 		var headers, malformed *string
 		var at pgtype.Timestamptz
-		if err := rows.Scan(&to.seq, &to.ID, &to.Source, &to.Type, &to.Topic, &to.Key, &at, &headers, &to.Payload, &to.letter, bytes, &malformed); err != nil {
+		var size int64
+		if err := rows.Scan(&to.seq, &to.ID, &to.Source, &to.Type, &to.Topic, &to.Key, &at, &headers, &to.Payload, &to.letter, bytes, &malformed, &size); err != nil {
 			return err
 		}
+		r.largest = max(r.largest, size)
 		to.Time = momentOf(at)
 		to.examine([]byte(text(headers)), text(malformed))
 		return nil
 	}
 	v := rows.RawValues()
 	to.seq = int64(binary.BigEndian.Uint64(v[0]))
-	to.ID = string(v[1])
+	r.texts = append(append(r.texts[:0], v[1]...), v[5]...)
+	idAndKey := string(r.texts) // one string in memory, not two
+	to.ID, to.Key = idAndKey[:len(v[1])], idAndKey[len(v[1]):]
 	to.Source, to.Type, to.Topic = r.word(v[2]), r.word(v[3]), r.word(v[4])
-	to.Key = string(v[5])
 	to.Time = microseconds(int64(binary.BigEndian.Uint64(v[6])))
 	if v[8] != nil {
 		to.Payload = make([]byte, len(v[8]))
@@ -321,6 +353,7 @@ func (r *logReader) scan(rows pgx.Rows, to *logEvent, bytes *int64) error {
 	to.letter = int64(binary.BigEndian.Uint64(v[9]))
 	*bytes = int64(binary.BigEndian.Uint64(v[10]))
 	to.examine(v[7], string(v[11]))
+	r.largest = max(r.largest, int64(binary.BigEndian.Uint64(v[12])))
 	return nil
 }
 

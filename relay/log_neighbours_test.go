@@ -49,7 +49,7 @@ func orNull(text string) *string {
 	return &text
 }
 
-const pageWords = "with p (seq, id, source, type, topic, key, time, headers, payload, letter, bytes, malformed) as (%s) select case when seq = 0 then source else id end from p"
+const pageWords = "with p (seq, id, source, type, topic, key, time, headers, payload, letter, bytes, malformed, size) as (%s) select case when seq = 0 then source else id end from p"
 
 // pageReaders are the statements that read pages. Their answers are the state of the reader, and the ids of its events.
 var pageReaders = map[string]func(t *testing.T, tx pgx.Tx, q question) string{
@@ -57,16 +57,29 @@ var pageReaders = map[string]func(t *testing.T, tx pgx.Tx, q question) string{
 		t.Helper()
 		return wordsOf(t, tx, fmt.Sprintf(pageWords, sqlschema.In("", readPage)), 2, q.done, orNull(q.upto), q.pos, 1000, q.token, q.bytes)
 	},
+	"page of counted bytes": func(t *testing.T, tx pgx.Tx, q question) string {
+		t.Helper()
+		return wordsOf(t, tx, fmt.Sprintf(pageWords, sqlschema.In("", readSizedPage)), 2, q.done, orNull(q.upto), q.pos, 1000, q.token, q.bytes)
+	},
 	"page without noisy tenants": func(t *testing.T, tx pgx.Tx, q question) string {
 		t.Helper()
 		return wordsOf(t, tx, fmt.Sprintf(pageWords, sqlschema.In("", readQuietPage)), 2, q.done, orNull(q.upto), q.pos, 1000, q.token, q.bytes, "/", []string{"nobody"}, nil, nil)
 	},
 }
 
-// plannedPage asks for the events of places, and of big transactions.
+// plannedPage asks for the events of places, and of big transactions, in both ways.
 func plannedPage(t *testing.T, tx pgx.Tx, q question, xids, seqs []int64, big []string) string {
 	t.Helper()
-	return wordsOf(t, tx, fmt.Sprintf(pageWords, sqlschema.In("", readPlanned)), 2, xids, q.upto, q.pos, 1000, q.token, big, seqs, q.bytes)
+	small, sized := plannedBy(t, tx, readPlanned, q, xids, seqs, big), plannedBy(t, tx, readSizedPlanned, q, xids, seqs, big)
+	if small != sized {
+		t.Errorf("a planned page of small rows:\n%s, of counted bytes:\n%s", small, sized)
+	}
+	return sized
+}
+
+func plannedBy(t *testing.T, tx pgx.Tx, statement string, q question, xids, seqs []int64, big []string) string {
+	t.Helper()
+	return wordsOf(t, tx, fmt.Sprintf(pageWords, sqlschema.In("", statement)), 2, xids, q.upto, q.pos, 1000, q.token, big, seqs, q.bytes)
 }
 
 // idsOf are those of the lane 2 where a condition holds, in the order of seq.
@@ -125,16 +138,19 @@ func TestLogNeighbours_APageEndsWithItsBytes(t *testing.T) {
 	db := migrated.Lanes(t, 5)
 	token, _ := tokens(t, db)
 	logged(t, db, pgx.TxOptions{}, func(tx pgx.Tx) {
-		pgtest.Exec(t, tx, "update holdfast.event_1 set payload = 'four', headers = '{}'")
+		pgtest.Exec(t, tx, "update holdfast.event_1 set id = 'i' || rpad(seq::text, 3, 'x'), source = 's', type = 't', topic = 'o', key = 'k', payload = 'four', headers = null")
 		big := []string{"103", "107", "110", "111", "112", "113", "114", "116"}
 		for name, read := range pageReaders {
-			for bytes, n := range map[int64]int{1: 1, 6: 1, 7: 2, 12: 2, 13: 3} {
+			if name == "page" {
+				continue // it counts none
+			}
+			for bytes, n := range map[int64]int{1: 1, 12: 1, 13: 2, 24: 2, 25: 3} {
 				q := ofTheWindow(token)
 				q.bytes = bytes
 				if got := len(strings.Fields(read(t, tx, q))) - 1; got != n {
 					t.Errorf("%s of %d bytes has %d events, want %d", name, bytes, got, n)
 				}
-				if got := len(strings.Fields(plannedPage(t, tx, q, nil, nil, big))) - 1; got != n {
+				if got := len(strings.Fields(plannedBy(t, tx, readSizedPlanned, q, nil, nil, big))) - 1; got != n {
 					t.Errorf("planned page of %d bytes has %d events, want %d", bytes, got, n)
 				}
 			}
@@ -200,7 +216,7 @@ func TestLogNeighbours_AnEventOfTheLargestSizeIsSentWhole(t *testing.T) {
 	t.Parallel()
 	db := migrated.Lanes(t, 5)
 	token, _ := tokens(t, db)
-	const sizes = "with p (seq, id, source, type, topic, key, time, headers, payload, letter, bytes, malformed) as (%s) " +
+	const sizes = "with p (seq, id, source, type, topic, key, time, headers, payload, letter, bytes, malformed, size) as (%s) " +
 		"select concat_ws('_', seq, octet_length(id), octet_length(source), octet_length(type), octet_length(topic), octet_length(key), octet_length(headers), octet_length(payload), malformed is not null) from p where seq > 0"
 	effect.Undone(t, db, func(tx pgx.Tx) {
 		pgtest.Exec(t, tx, `insert into holdfast.event_1 (xid, seq, lane, id, source, type, topic, key, headers, payload)
@@ -211,17 +227,62 @@ func TestLogNeighbours_AnEventOfTheLargestSizeIsSentWhole(t *testing.T) {
 			{sqlschema.MaxTexts, "octet_length(id) + 600", "3_100_100_100_100_0_t"},
 			{sqlschema.MaxPayload, "octet_length(payload)", "3_152_150_150_150_150_t"},
 			{sqlschema.MaxStoredHeaders, "pg_column_size(headers)", "3_152_150_150_150_150_t"},
-			{sqlschema.MaxHeaders, "octet_length(headers::text)", "3_152_150_150_150_150_403_t"},
+			{sqlschema.MaxHeaders, "octet_length(headers::text)", "3_152_150_150_150_150_t"},
 		} {
 			bound := fmt.Sprint(pgtest.Count(t, tx, "select "+c.is+" from holdfast.event where seq = 2"))
 			for statement, args := range map[string][]any{
-				readPage:      {2, windowDone, windowUpto, 0, 1000, token, 1 << 20},
-				readQuietPage: {2, windowDone, windowUpto, 0, 1000, token, 1 << 20, "/", []string{"nobody"}, nil, nil},
-				readPlanned:   {2, []int64{}, windowUpto, 0, 1000, token, []string{"110"}, []int64{}, 1 << 20},
+				readSizedPage:    {2, windowDone, windowUpto, 0, 1000, token, 1 << 20},
+				readQuietPage:    {2, windowDone, windowUpto, 0, 1000, token, 1 << 20, "/", []string{"nobody"}, nil, nil},
+				readSizedPlanned: {2, []int64{}, windowUpto, 0, 1000, token, []string{"110"}, []int64{}, 1 << 20},
 			} {
 				sql := fmt.Sprintf(sizes, strings.ReplaceAll(sqlschema.In("", statement), c.bound, bound))
 				if got, want := wordsOf(t, tx, sql, args...), whole+second+c.third; got != want {
 					t.Errorf("with %s of %s at most %.30s sends\n%s, want\n%s", bound, c.is, statement, got, want)
+				}
+			}
+		}
+	})
+}
+
+// A page of small rows sends a row of the largest size, and of one that is a byte larger nothing but that. Both ways say the same size.
+func TestLogNeighbours_APageOfSmallRowsSendsNoOthers(t *testing.T) {
+	t.Parallel()
+	db := migrated.Lanes(t, 5)
+	token, _ := tokens(t, db)
+	const (
+		size  = "octet_length(id || source || type || topic || key) + coalesce(octet_length(payload), 0) + coalesce(greatest(octet_length(headers::text), pg_column_size(headers)), 0)"
+		said  = "concat_ws('_', seq, octet_length(id || source || type || topic || key), coalesce(octet_length(headers::text), 0), coalesce(octet_length(payload), 0), letter, "
+		sizes = "with p (seq, id, source, type, topic, key, time, headers, payload, letter, bytes, malformed, size) as (%s) select " + said + "malformed is not null, size) from p where seq > 0"
+	)
+	effect.Undone(t, db, func(tx pgx.Tx) {
+		for _, sets := range []string{
+			"payload = repeat('p', 395 + seq::int)::bytea", "id = repeat('i', 395 + seq::int), payload = null", "source = repeat('s', 395 + seq::int)",
+			"type = repeat('t', 395 + seq::int), letter = 7", "topic = repeat('o', 395 + seq::int)", "key = repeat('k', 395 + seq::int)",
+			"headers = jsonb_build_object('h', repeat('h', 194 + seq::int))", "headers = jsonb_build_object('h', repeat('h', 194 + seq::int)), payload = null",
+			"headers = jsonb_build_object('h', array_fill(1, array[100 + seq::int]))", // which takes more as it is stored
+			"headers = jsonb_build_object('h', repeat('h', 6000 + seq::int))",         // which takes less
+		} {
+			pgtest.Exec(t, tx, "delete from holdfast.event")
+			pgtest.Exec(t, tx, `insert into holdfast.event_1 (xid, seq, lane, id, source, type, topic, key, letter, payload)
+				select '110', n, 2, 'i', 's', 't', 'o', 'k', 0, 'p' from generate_series(2, 3) n`)
+			pgtest.Exec(t, tx, "update holdfast.event_1 set "+sets)
+			bound := pgtest.Count(t, tx, "select "+size+" from holdfast.event where seq = 2")
+			row := func(columns string, seq int) string {
+				return pgtest.Text(t, tx, "select "+columns+" from holdfast.event where seq = $1", seq)
+			}
+			whole := said + "'f', " + size + ")"
+			small := row(whole, 2) + " " + row("concat_ws('_', seq, 0, 0, 0, letter, 'f', "+size+")", 3)
+			for statement, c := range map[string]struct {
+				args []any
+				want string
+			}{
+				readPage:         {[]any{2, windowDone, windowUpto, 0, 1000, token, bound}, small},
+				readPlanned:      {[]any{2, []int64{}, windowUpto, 0, 1000, token, []string{"110"}, []int64{}, bound}, small},
+				readSizedPage:    {[]any{2, windowDone, windowUpto, 0, 1000, token, 1 << 20}, row(whole, 2) + " " + row(whole, 3)},
+				readSizedPlanned: {[]any{2, []int64{}, windowUpto, 0, 1000, token, []string{"110"}, []int64{}, 1 << 20}, row(whole, 2) + " " + row(whole, 3)},
+			} {
+				if got := wordsOf(t, tx, fmt.Sprintf(sizes, sqlschema.In("", statement)), c.args...); got != c.want {
+					t.Errorf("%s: %.30s sends\n%s, want\n%s", sets, statement, got, c.want)
 				}
 			}
 		}

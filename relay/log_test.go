@@ -23,9 +23,9 @@ func scriptedReader(s *script, at reading) (r *logReader, clock *time.Time) {
 
 // pageOf is a page up to a snapshot, with events of 10 bytes that have these seqs.
 func pageOf(upto string, seqs ...int64) reply {
-	a := reply{rows: [][]any{{int64(0), upto, "ok", "", "", "", pgtype.Timestamptz{}, nil, nil, int64(0), int64(0), nil}}}
+	a := reply{rows: [][]any{{int64(0), upto, "ok", "", "", "", pgtype.Timestamptz{}, nil, nil, int64(0), int64(0), nil, int64(0)}}}
 	for i, seq := range seqs {
-		a.rows = append(a.rows, []any{seq, fmt.Sprint("e", seq), "src", "t", "orders", "k", pgtype.Timestamptz{}, nil, nil, int64(0), int64(10 * (i + 1)), nil})
+		a.rows = append(a.rows, []any{seq, fmt.Sprint("e", seq), "src", "t", "orders", "k", pgtype.Timestamptz{}, nil, nil, int64(0), int64(10 * (i + 1)), nil, int64(10)})
 	}
 	return a
 }
@@ -47,34 +47,34 @@ func TestLog_AReaderAsksTheLogWhatItsStateNeeds(t *testing.T) {
 		state  readState
 	}{
 		"a backlog's window ends at a corrected cut": {lagged, new(script).because("cuts", cuts).because("page", pageOf("6:10:8", 7)),
-			[]string{"cuts 5:5: 4 tok", "page 3 5:5: 6:10:8 0 2 tok 100"},
+			[]string{"cuts 5:5: 4 tok", "page 3 5:5: 6:10:8 0 2 tok 50"},
 			page{window: cursor{done: "5:5:", upto: "6:10:8"}, after: cursor{done: "6:10:8"}, moves: true}, lagging},
 		"a window without an event moves the cursor": {lagged, new(script).because("cuts", cuts).because("page", pageOf("6:10:8")),
-			[]string{"cuts 5:5: 4 tok", "page 3 5:5: 6:10:8 0 2 tok 100"},
+			[]string{"cuts 5:5: 4 tok", "page 3 5:5: 6:10:8 0 2 tok 50"},
 			page{window: cursor{done: "5:5:", upto: "6:10:8"}, after: cursor{done: "6:10:8"}, moves: true}, lagging},
 		"without a cut it ends now": {lagged, new(script).because("page", pageOf("9:9:", 7)),
-			[]string{"cuts 5:5: 4 tok", "page 3 5:5: <nil> 0 2 tok 100"},
+			[]string{"cuts 5:5: 4 tok", "page 3 5:5: <nil> 0 2 tok 50"},
 			page{window: cursor{done: "5:5:", upto: "9:9:"}, after: cursor{done: "9:9:"}, moves: true, last: true}, live},
-		"nothing new moves nothing": {lives, new(script).because("page", pageOf("9:9:")),
-			[]string{"page 3 5:5: <nil> 0 2 tok 100"},
+		"nothing new moves nothing": {lives, new(script).because("sized_page", pageOf("9:9:")),
+			[]string{"sized_page 3 5:5: <nil> 0 2 tok 100"},
 			page{window: cursor{done: "5:5:", upto: "9:9:"}, after: cursor{done: "9:9:"}, last: true}, live},
-		"a full page of now is read again up to a cut": {lives, new(script).because("cuts", cuts).because("page", pageOf("12:12:", 7, 8), pageOf("6:10:8", 7)),
-			[]string{"page 3 5:5: <nil> 0 2 tok 100", "cuts 5:5: 4 tok", "page 3 5:5: 6:10:8 0 2 tok 100"},
+		"a full page of now is read again up to a cut": {lives, new(script).because("cuts", cuts).because("sized_page", pageOf("12:12:", 7, 8)).because("page", pageOf("6:10:8", 7)),
+			[]string{"sized_page 3 5:5: <nil> 0 2 tok 100", "cuts 5:5: 4 tok", "page 3 5:5: 6:10:8 0 2 tok 50"},
 			page{window: cursor{done: "5:5:", upto: "6:10:8"}, after: cursor{done: "6:10:8"}, moves: true}, lagging},
-		"a full page of now stands without a cut": {lives, new(script).because("page", pageOf("12:12:", 7, 8)),
-			[]string{"page 3 5:5: <nil> 0 2 tok 100", "cuts 5:5: 4 tok"},
+		"a full page of now stands without a cut": {lives, new(script).because("sized_page", pageOf("12:12:", 7, 8)),
+			[]string{"sized_page 3 5:5: <nil> 0 2 tok 100", "cuts 5:5: 4 tok"},
 			page{window: cursor{done: "5:5:", upto: "12:12:"}, after: cursor{done: "5:5:", upto: "12:12:", pos: 8}, moves: true}, inWindow},
 		"a full page of a window asks for no cut": {open, new(script).because("cuts", cuts).because("page", pageOf("8:8:", 7, 8)),
-			[]string{"page 3 5:5: 8:8: 4 2 tok 100"},
+			[]string{"page 3 5:5: 8:8: 4 2 tok 50"},
 			page{window: cursor{done: "5:5:", upto: "8:8:"}, after: cursor{done: "5:5:", upto: "8:8:", pos: 8}, moves: true}, inWindow},
 		"after some full pages it looks for big transactions": {fourth, new(script).because("page", pageOf("8:8:", 7, 8)).because("transactions", reply{rows: [][]any{{"6", int64(4000)}}}),
-			[]string{"page 3 5:5: 8:8: 4 2 tok 100", "transactions 3 5:5: 8:8: 8 2 tok"},
+			[]string{"page 3 5:5: 8:8: 4 2 tok 50", "transactions 3 5:5: 8:8: 8 2 tok"},
 			page{window: cursor{done: "5:5:", upto: "8:8:"}, after: cursor{done: "5:5:", upto: "8:8:", pos: 8}, moves: true}, planned},
 		"a planned page goes by its list": {listed, new(script).because("planned_page", pageOf("8:8:", 5, 6)),
-			[]string{"planned_page 3 [5 5] 8:8: 4 2 tok [16] [5 6] 100"},
+			[]string{"planned_page 3 [5 5] 8:8: 4 2 tok [16] [5 6] 50"},
 			page{window: cursor{done: "5:5:", upto: "8:8:"}, after: cursor{done: "5:5:", upto: "8:8:", pos: 6}, moves: true}, planned},
 		"a list that may be too short is read first": {open.byPlan(plan{big: []int64{16}}), new(script).because("places", reply{rows: [][]any{{"5", int64(5)}, {"7", int64(9)}}}).because("planned_page", pageOf("8:8:", 5)),
-			[]string{"places 3 5:5: 8:8: 4 50000 tok [16]", "planned_page 3 [5 7] 8:8: 4 2 tok [16] [5 9] 100"},
+			[]string{"places 3 5:5: 8:8: 4 50000 tok [16]", "planned_page 3 [5 7] 8:8: 4 2 tok [16] [5 9] 50"},
 			page{window: cursor{done: "5:5:", upto: "8:8:"}, after: cursor{done: "8:8:"}, moves: true}, lagging},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -99,7 +99,7 @@ func TestLog_AReaderAsksTheLogWhatItsStateNeeds(t *testing.T) {
 // A lane that is read often enough is never taken for a backlog, however long it lives.
 func TestLog_AReaderIsBehindOnlyAfterAPauseBetweenReads(t *testing.T) {
 	t.Parallel()
-	s := new(script).because("page", pageOf("6:6:"), pageOf("7:7:"), pageOf("8:8:"), pageOf("9:9:"))
+	s := new(script).because("sized_page", pageOf("6:6:"), pageOf("7:7:"), pageOf("8:8:")).because("page", pageOf("9:9:"))
 	r, clock := scriptedReader(s, reading{state: live, cursor: cursor{done: "5:5:"}})
 	for _, pause := range []time.Duration{backlogAfter, backlogAfter, backlogAfter, backlogAfter + 1} {
 		*clock = clock.Add(pause)
@@ -139,10 +139,68 @@ func TestLog_APageIsFullByItsEventsOrByItsBytes(t *testing.T) {
 		full bool
 	}{"no event": {pageOf("8:8:"), false}, "one": {pageOf("8:8:", 7), false}, "two": {pageOf("8:8:", 7, 8), true},
 		"99 bytes": {heavy(99), false}, "100 bytes": {heavy(100), true}, "200 bytes": {heavy(200), true}} {
-		r, _ := scriptedReader(new(script).because("page", c.reply), reading{})
+		r, _ := scriptedReader(new(script).because("sized_page", c.reply), reading{})
+		r.sized = true
 		events, upto, full, err := r.read(t.Context(), startReading(cursor{done: "5:5:", upto: "8:8:"}))
 		if err != nil || full != c.full || upto != "8:8:" || len(events) != len(c.rows)-1 {
 			t.Errorf("%s: %d events up to %s, full %v, %v; want full %v", name, len(events), upto, full, err, c.full)
+		}
+	}
+}
+
+// In a backlog whose rows are small their bytes are not counted. A page with a row that is not small is read again, as are those after it
+// until one has small rows only. One without rows, and one that fails, changes nothing. Nor does a page that is read as it comes, whose bytes
+// are always counted.
+func TestLog_BytesAreCountedWhileARowIsNotSmall(t *testing.T) {
+	t.Parallel()
+	sized := func(size int64, seqs ...int64) reply {
+		a := pageOf("8:8:", seqs...)
+		for _, row := range a.rows[1:] {
+			row[10], row[12] = int64(0), size
+		}
+		return a
+	}
+	s := new(script)
+	for _, r := range []reply{sized(51, 7), {err: errors.New("boom")}, sized(51, 7), sized(0), sized(50, 7), sized(50, 7), sized(51, 7), sized(50, 7)} {
+		s.because("sized_page", r)
+	}
+	for _, r := range []reply{sized(50, 7, 8), sized(0), sized(51, 7), sized(50, 7, 8), sized(50, 7)} {
+		s.because("page", r)
+	}
+	r, _ := scriptedReader(s, reading{})
+	open, live := startReading(cursor{done: "5:5:", upto: "8:8:"}), reading{state: live, cursor: cursor{done: "5:5:"}}
+	for i, read := range []struct {
+		at     reading
+		events int
+		full   bool
+		fails  bool
+		asked  string
+	}{
+		{open, 2, true, false, "page"},
+		{open, 0, false, false, "page"},
+		{open, 1, false, false, "page sized_page"},
+		{open, 0, false, true, "sized_page"},
+		{open, 1, false, false, "sized_page"},
+		{open, 0, false, false, "sized_page"},
+		{open, 1, false, false, "sized_page"},
+		{open, 2, true, false, "page"},
+		{live, 1, false, false, "sized_page"},
+		{live, 1, false, false, "sized_page"},
+		{live, 1, false, false, "sized_page"},
+		{open, 1, false, false, "page"},
+	} {
+		s.asked = nil
+		events, _, full, err := r.readUpTo(t.Context(), read.at, 2)
+		asked := make([]string, len(s.asked))
+		for i, a := range s.asked {
+			name, args, _ := strings.Cut(a, " ")
+			asked[i] = name
+			if bound := map[string]string{"page": "50", "sized_page": "100"}[name]; !strings.HasSuffix(args, " "+bound) {
+				t.Errorf("read %d: %s, want a bound of %s", i, a, bound)
+			}
+		}
+		if got := strings.Join(asked, " "); got != read.asked || len(events) != read.events || full != read.full || err != nil != read.fails {
+			t.Errorf("read %d: it asked %q; %d events, full %v, %v; want %v", i, got, len(events), full, err, read)
 		}
 	}
 }
@@ -167,11 +225,13 @@ func TestLog_AReaderThatFailsSaysAtWhatAndStaysWhereItWas(t *testing.T) {
 	for name, c := range map[string]failing{
 		"cuts before a page": {reading{cursor: cursor{done: "5:5:"}}, func(a reply) *script { return new(script).because("cuts", a).because("page", pageOf("9:9:")) },
 			"read cuts", func(state string) []any { return []any{state, nil, nil} }},
-		"cuts after a page": {lives, func(a reply) *script { return new(script).because("page", pageOf("9:9:", 7, 8)).because("cuts", a) },
+		"cuts after a page": {lives, func(a reply) *script {
+			return new(script).because("sized_page", pageOf("9:9:", 7, 8)).because("cuts", a)
+		},
 			"read cuts", func(state string) []any { return []any{state, nil, nil} }},
-		"the page": {lives, func(a reply) *script { return new(script).because("page", a) }, "read page", nil},
+		"the page": {lives, func(a reply) *script { return new(script).because("sized_page", a) }, "read page", nil},
 		"the page up to a cut": {lives, func(a reply) *script {
-			return new(script).because("page", pageOf("9:9:", 7, 8), a).because("cuts", reply{rows: [][]any{{"6:9:", int64(7), int64(100)}}})
+			return new(script).because("sized_page", pageOf("9:9:", 7, 8)).because("page", a).because("cuts", reply{rows: [][]any{{"6:9:", int64(7), int64(100)}}})
 		}, "read page", nil},
 		"the planned page": {open.byPlan(plan{next: places{[]int64{5, 5}, []int64{5, 6}}}), func(a reply) *script { return new(script).because("planned_page", a) }, "read page", nil},
 		"the transactions": {fourth, func(a reply) *script {
@@ -185,7 +245,7 @@ func TestLog_AReaderThatFailsSaysAtWhatAndStaysWhereItWas(t *testing.T) {
 		says := c.says
 		if says == nil {
 			says = func(state string) []any {
-				return []any{int64(0), "", state, "", "", "", pgtype.Timestamptz{}, nil, nil, int64(0), int64(0), nil}
+				return []any{int64(0), "", state, "", "", "", pgtype.Timestamptz{}, nil, nil, int64(0), int64(0), nil, int64(0)}
 			}
 		}
 		fails := map[string]struct {
@@ -267,8 +327,8 @@ func TestLog_ARowIsTheSameEventInBothFormats(t *testing.T) {
 	} {
 		want := logEvent{Event: c.want, seq: 77, letter: 9}
 		want.ID, want.Source, want.Type, want.Topic, want.Key, want.Time = "id", "src", "t", "orders", "k", at
-		text := []any{int64(77), "id", "src", "t", "orders", "k", pgtype.Timestamptz{Time: at, Valid: true}, c.headers, c.payload, int64(9), int64(55), nil}
-		raw := [][]byte{number(77), []byte("id"), []byte("src"), []byte("t"), []byte("orders"), []byte("k"), number(since2000), nil, nil, number(9), number(55), nil}
+		text := []any{int64(77), "id", "src", "t", "orders", "k", pgtype.Timestamptz{Time: at, Valid: true}, c.headers, c.payload, int64(9), int64(55), nil, int64(66)}
+		raw := [][]byte{number(77), []byte("id"), []byte("src"), []byte("t"), []byte("orders"), []byte("k"), number(since2000), nil, nil, number(9), number(55), nil, number(66)}
 		if s, ok := c.headers.(string); ok {
 			raw[7] = []byte(s)
 		}
@@ -279,8 +339,9 @@ func TestLog_ARowIsTheSameEventInBothFormats(t *testing.T) {
 		for format, rows := range map[string]*scripted{"text": {reply: reply{rows: [][]any{text}}, at: 1}, "binary": {reply: reply{raw: [][][]byte{raw}}, at: 1}} {
 			var got logEvent
 			var bytes int64
-			if err := r.scan(rows, &got, &bytes); err != nil || bytes != 55 {
-				t.Errorf("%s, %s: %d bytes, %v", name, format, bytes, err)
+			r.largest = 0
+			if err := r.scan(rows, &got, &bytes); err != nil || bytes != 55 || r.largest != 66 {
+				t.Errorf("%s, %s: %d bytes, size %d, %v", name, format, bytes, r.largest, err)
 			}
 			if diff := cmp.Diff(want, got, cmp.AllowUnexported(logEvent{})); diff != "" {
 				t.Errorf("%s, %s (-want +got):\n%s", name, format, diff)
@@ -298,9 +359,9 @@ func TestLog_ARowIsTheSameEventInBothFormats(t *testing.T) {
 	}
 	r, _ := scriptedReader(nil, reading{})
 	for format, rows := range map[string]*scripted{
-		"text": {reply: reply{rows: [][]any{{int64(77), "id", "src", "t", "orders", "k", pgtype.Timestamptz{Time: at, Valid: true}, "7", []byte("body"), int64(9), int64(55), nil}}}, at: 1},
+		"text": {reply: reply{rows: [][]any{{int64(77), "id", "src", "t", "orders", "k", pgtype.Timestamptz{Time: at, Valid: true}, "7", []byte("body"), int64(9), int64(55), nil, int64(66)}}}, at: 1},
 		"binary": {reply: reply{raw: [][][]byte{{number(77), []byte("id"), []byte("src"), []byte("t"), []byte("orders"), []byte("k"), number(since2000), []byte("7"), []byte("body"),
-			number(9), number(55), nil}}}, at: 1},
+			number(9), number(55), nil, number(66)}}}, at: 1},
 	} {
 		var got logEvent
 		if err := r.scan(rows, &got, new(int64)); err != nil || got.malformed != "headers are a JSON number: they must be an object" || got.Payload != nil || got.ID != "id" {

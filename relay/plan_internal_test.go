@@ -33,6 +33,9 @@ func TestPlan_StatementsOfEveryPollAreNotPlannedAnew(t *testing.T) {
 		"page": func() (string, []any) {
 			return r.sql.In(readPage), []any{0, done, (*string)(nil), 0, 200, r.token, r.bytes}
 		},
+		"sized page": func() (string, []any) {
+			return r.sql.In(readSizedPage), []any{0, done, (*string)(nil), 0, 200, r.token, r.bytes}
+		},
 		"probe": func() (string, []any) { return r.sql.In(probeLanes), []any{lanes, dones, r.token} },
 		"save": func() (string, []any) {
 			return r.sql.In(saveLanes), []any{"relay", time.Minute, lanes, epochs, dones, uptos, poss, r.token, 1, poss}

@@ -52,10 +52,13 @@ func TestPlan_TheStatementsOfTheRelayUseTheirIndexesOnLargeTables(t *testing.T) 
 		indexes             []string
 	}{
 		{readPage, "3, " + done + ", " + upto + ", 0, 2000, " + token + ", 4000000", segments("lane_xid_seq")},
+		{readSizedPage, "3, " + done + ", " + upto + ", 0, 2000, " + token + ", 4000000", segments("lane_xid_seq")},
 		{readPage, "3, " + done + ", null, 0, 2000, " + token + ", 4000000", segments("lane_xid_seq")},
+		{readSizedPage, "3, " + done + ", null, 0, 2000, " + token + ", 4000000", segments("lane_xid_seq")},
 		{readQuietPage, "3, " + done + ", " + upto + ", 0, 2000, " + token + ", 4000000, '/', '{acme}', " + upto + ", 7", segments("lane_xid_seq")},
 		{readQuietPage, "3, " + done + ", null, 0, 2000, " + token + ", 4000000, '/', '{acme}', null, 0", segments("lane_xid_seq")},
 		{readPlanned, "3, '{12011,12012}', " + upto + ", 0, 2000, " + token + ", '{12020,12021}', '{120110,120120}', 4000000", segments("lane_xid_seq")},
+		{readSizedPlanned, "3, '{12011,12012}', " + upto + ", 0, 2000, " + token + ", '{12020,12021}', '{120110,120120}', 4000000", segments("lane_xid_seq")},
 		{readTransactions, "3, " + done + ", " + upto + ", 0, 500, " + token, segments("lane_xid_seq")},
 		{readPlaces, "3, " + done + ", " + upto + ", 0, 50000, " + token + ", '{12020,12021}'", segments("lane_xid_seq")},
 		{readCuts, done + ", 20, " + token, segments("cut")},

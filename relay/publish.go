@@ -287,6 +287,7 @@ func (l *lane) settle(ctx context.Context, c answered) error {
 	l.observePublished(c, all)
 
 	var log, parked call
+	log.grow(len(batch))
 	for i, p := range batch {
 		if p.row == nil {
 			log.add(p, all[i])
@@ -323,6 +324,11 @@ type call struct {
 	events  []*pending
 	items   []item
 	answers []answer
+}
+
+// grow makes room for so many events.
+func (c *call) grow(n int) {
+	c.events, c.items, c.answers = make([]*pending, 0, n), make([]item, 0, n), make([]answer, 0, n)
 }
 
 func (c *call) add(p *pending, a answer) {

@@ -5,113 +5,129 @@ import (
 	"github.com/holdfast-go/holdfast/internal/waitroom"
 )
 
-// sizedRows and sizedRowsEnd enclose the rows of a page. They count its bytes, and keep back what no door lets in: it would not
-// fit in memory, or not even in Postgres's answer. Such a row comes without payload and headers, and the last column says what
-// is wrong with it. A payload has 64 MiB at most (SchemaConfig.MaxPayload), and the bounds of the rest are far beyond those of
-// the doors, so that nothing is refused that was published before. The sizes are read without reading what is stored beside
-// the row. Only headers of at most 512 KiB as they are stored, which is compressed, are made JSON text.
+// A page has its rows in one of two ways, for logReader to choose. In both, what no door lets in is not sent: it would not fit in memory, or
+// not even in Postgres's answer. The last column is the size of a row: the bytes of its texts, of its payload, and of its headers, as JSON or
+// as they are stored, whichever is more. octet_length of a payload does not read what is stored beside the row.
+//
+// smallRows and smallRowsEnd enclose the rows of a page in which no row is larger than bound, so that as many as a page may have are not too
+// much. A row that is larger comes without texts, headers and payload: then the page is to be read again in the other way. bound is at most
+// maxSmall. Only headers that are small as they are stored, which is compressed, are made JSON text.
+//
+// sizedRows and sizedRowsEnd enclose the rows of a page in which some may be larger. A running sum counts what is sent: the page ends after
+// the first row with which that is bound or more. Postgres copies each row once more for it, which costs a fifth of reading a small one. A
+// row that no door lets in comes without payload and headers, and malformed says what is wrong with it. A payload has 64 MiB at most
+// (SchemaConfig.MaxPayload), and the bounds of the rest are far beyond those of the doors, so that nothing is refused that was published before.
+//
+// Offset 0 keeps the planner from writing the headers out twice, and the order in each subquery from sorting them again.
 const (
-	sizedRows = `
-    select p.*, sum(p.size) over (order by p.seq rows unbounded preceding) as bytes from (
-      select t.seq, t.id, t.source, t.type, t.topic, t.key, t.time, case when octet_length(t.headers) <= ` + sqlschema.MaxHeaders + ` then t.headers end as headers, t.payload, t.letter,
-             case when octet_length(t.headers) > ` + sqlschema.MaxHeaders + ` then format('headers have %s bytes of JSON: at most ` + sqlschema.MaxHeaders + `', octet_length(t.headers)) else t.malformed end as malformed,
-             coalesce(octet_length(t.payload), 0) + coalesce(octet_length(t.headers), 0) as size from (
-        select m.seq, m.time, coalesce(m.letter, 0) as letter, m.malformed,
-               case when m.texts <= ` + sqlschema.MaxTexts + ` then m.id else left(m.id, 100) end as id,
-               case when m.texts <= ` + sqlschema.MaxTexts + ` then m.source else left(m.source, 100) end as source,
-               case when m.texts <= ` + sqlschema.MaxTexts + ` then m.type else left(m.type, 100) end as type,
-               case when m.texts <= ` + sqlschema.MaxTexts + ` then m.topic else left(m.topic, 100) end as topic,
-               case when m.texts <= ` + sqlschema.MaxTexts + ` then m.key else '' end as key,
-               case when m.malformed is null then m.headers::text end as headers,
-               case when m.malformed is null then m.payload end as payload from (
-          select u.*, case
-                 when u.texts > ` + sqlschema.MaxTexts + ` then format('id, source, type, topic and key have %s bytes together: at most ` + sqlschema.MaxTexts + `', u.texts)
-                 when octet_length(u.payload) > ` + sqlschema.MaxPayload + ` then format('payload has %s bytes: at most ` + sqlschema.MaxPayload + `', octet_length(u.payload))
-                 when pg_column_size(u.headers) > ` + sqlschema.MaxStoredHeaders + ` then format('headers have %s bytes as they are stored: at most ` + sqlschema.MaxStoredHeaders + `', pg_column_size(u.headers)) end as malformed from (
-            select n.*, octet_length(n.id) + octet_length(n.source) + octet_length(n.type) + octet_length(n.topic) + octet_length(n.key) as texts from (
+	smallRows = `
+    select m.seq, case when m.small then m.id else '' end as id, case when m.small then m.source else '' end as source, case when m.small then m.type else '' end as type,
+           case when m.small then m.topic else '' end as topic, case when m.small then m.key else '' end as key, m.time,
+           case when m.small then m.headers end as headers, case when m.small then m.payload end as payload,
+           coalesce(m.letter, 0) as letter, 0::bigint as bytes, null::text as malformed, m.size from (
+      select t.*, t.size <= head.bound as small from (
+        select u.*, u.texts + coalesce(octet_length(u.payload), 0) + coalesce(greatest(u.stored, octet_length(u.headers)), 0) as size from (
+          select n.seq, n.id, n.source, n.type, n.topic, n.key, n.time, n.payload, n.letter, pg_column_size(n.headers) as stored,
+                 case when pg_column_size(n.headers) <= head.bound then n.headers::text end as headers,
+                 octet_length(n.id)::bigint + octet_length(n.source) + octet_length(n.type) + octet_length(n.topic) + octet_length(n.key) as texts from (
 `
-	sizedRowsEnd = `) n offset 0) u offset 0) m offset 0) t
+	smallRowsEnd = `) n order by n.seq offset 0) u order by u.seq offset 0) t order by t.seq offset 0
+      ) m
+    ) w
+ where head.state = 'ok'`
+
+	sizedRows = `
+    select p.*, sum(p.sent) over (order by p.seq rows unbounded preceding) as bytes from (
+      select t.seq, t.time, coalesce(t.letter, 0) as letter, t.malformed, t.size, case when t.malformed is null then t.size::integer else 0 end as sent,
+             case when t.malformed is null or t.texts <= ` + sqlschema.MaxTexts + ` then t.id else left(t.id, 100) end as id,
+             case when t.malformed is null or t.texts <= ` + sqlschema.MaxTexts + ` then t.source else left(t.source, 100) end as source,
+             case when t.malformed is null or t.texts <= ` + sqlschema.MaxTexts + ` then t.type else left(t.type, 100) end as type,
+             case when t.malformed is null or t.texts <= ` + sqlschema.MaxTexts + ` then t.topic else left(t.topic, 100) end as topic,
+             case when t.malformed is null or t.texts <= ` + sqlschema.MaxTexts + ` then t.key else '' end as key,
+             case when t.malformed is null then t.headers end as headers,
+             case when t.malformed is null then t.payload end as payload from (
+        select m.*, m.texts + coalesce(octet_length(m.payload), 0) + coalesce(greatest(m.stored, octet_length(m.headers)), 0) as size, case
+               when m.texts > ` + sqlschema.MaxTexts + ` then format('id, source, type, topic and key have %s bytes together: at most ` + sqlschema.MaxTexts + `', m.texts)
+               when octet_length(m.payload) > ` + sqlschema.MaxPayload + ` then format('payload has %s bytes: at most ` + sqlschema.MaxPayload + `', octet_length(m.payload))
+               when m.stored > ` + sqlschema.MaxStoredHeaders + ` then format('headers have %s bytes as they are stored: at most ` + sqlschema.MaxStoredHeaders + `', m.stored)
+               when octet_length(m.headers) > ` + sqlschema.MaxHeaders + ` then format('headers have %s bytes of JSON: at most ` + sqlschema.MaxHeaders + `', octet_length(m.headers)) end as malformed from (
+          select n.seq, n.id, n.source, n.type, n.topic, n.key, n.time, n.payload, n.letter, pg_column_size(n.headers) as stored,
+                 case when pg_column_size(n.headers) <= ` + sqlschema.MaxStoredHeaders + ` then n.headers::text end as headers,
+                 octet_length(n.id)::bigint + octet_length(n.source) + octet_length(n.type) + octet_length(n.topic) + octet_length(n.key) as texts from (
+`
+	sizedRowsEnd = `) n order by n.seq offset 0) m order by m.seq offset 0) t
       ) p
-    ) w`
+    ) w
+ where head.state = 'ok' and w.bytes - w.sent < head.bound`
+)
+
+// maxSmall is the most that bound is for smallRows, in bytes: less than each of the bounds in sizedRows, so that what is malformed by them is
+// never small.
+const maxSmall = 32 << 10
+
+// What the statements that read a page share. windowState says whether the reader may go on: pageHead is the first row, a header, with the
+// window's end and that state. Before them a statement says where the window ends and what bound is.
+const (
+	windowState = `
+         case when pg_is_in_recovery() then 'standby'
+              when current_setting('transaction_isolation') <> 'read committed' then 'isolation'
+              when not exists (select from holdfast.current_incarnation i where i.token = $6::text) then 'crashed'
+`
+	pageHead = `
+select 0::bigint as seq, head.upto::text as id, head.state as source, '' as type, '' as topic, '' as key, now() as time,
+       null::text as headers, null::bytea as payload, 0::bigint as letter, 0::bigint as bytes, null::text as malformed, 0::bigint as size
+  from head
+union all
+select w.seq, w.id, w.source, w.type, w.topic, w.key, w.time, w.headers, w.payload, w.letter, w.bytes, w.malformed, w.size
+  from head, lateral (`
 )
 
 // readPage reads the next page of one lane's window, in seq order, or opens a window that ends now. The first row is a
 // header: upto, and whether the reader may go on. Everything is one statement with one snapshot: the rows, the window's
 // end, and the proof that this is still the primary and the incarnation under which the lane was claimed, and that the
 // cursor does not lie ahead of the server: then it speaks of transactions that the server does not know.
-// $1 lane, $2 done, $3 upto or null, $4 pos, $5 limit, $6 token, $7 bytes. A page ends after the first row with which payloads
-// and headers have $7 bytes: the last column counts them. octet_length of a payload does not read what is stored beside the
-// row. Offset 0 keeps the planner from writing the headers out twice, or before the limit.
+// $1 lane, $2 done, $3 upto or null, $4 pos, $5 limit, $6 token, $7 bound: see smallRows, and sizedRows for readSizedPage.
 // It reads by the indexes event_N_lane_xid_seq: a range from the end of done to the end of upto, and one lookup for each
 // transaction that was in flight at done and has ended since. The lookups are in a lateral subquery with a limit, so
 // that the planner cannot turn them into a scan of the lane, as it would while a segment is new and empty.
-// What no door lets in is not sent: see sizedRows.
-const readPage = `-- relay.page
-with head as materialized (
-  select coalesce($3::text::pg_snapshot, pg_current_snapshot()) as upto,
-         case when pg_is_in_recovery() then 'standby'
-              when current_setting('transaction_isolation') <> 'read committed' then 'isolation'
-              when not exists (select from holdfast.current_incarnation i where i.token = $6::text) then 'crashed'
-              when greatest(pg_snapshot_xmax($2::text::pg_snapshot), pg_snapshot_xmax($3::text::pg_snapshot)) > pg_snapshot_xmax(pg_current_snapshot()) then 'ahead'
-              else 'ok' end as state)
-select 0::bigint as seq, head.upto::text as id, head.state as source, '' as type, '' as topic, '' as key, now() as time,
-       null::text as headers, null::bytea as payload, 0::bigint as letter, 0::bigint as bytes, null::text as malformed
-  from head
-union all
-select w.seq, w.id, w.source, w.type, w.topic, w.key, w.time, w.headers, w.payload, w.letter, w.bytes, w.malformed
-  from head, lateral (` + sizedRows + `          select r.* from (
-            select e.* from holdfast.event e
-             where e.lane = $1::smallint
-               and e.xid >= pg_snapshot_xmax($2::text::pg_snapshot)
-               and e.xid < pg_snapshot_xmax(head.upto)
-               and pg_visible_in_snapshot(e.xid, head.upto)
-               and e.seq > $4::bigint
-            union all
-            select e.*
-              from (select pg_snapshot_xip($2::text::pg_snapshot) as xid except select pg_snapshot_xip(head.upto)) ended,
-                   lateral (
-                     select e.* from holdfast.event e
-                      where e.lane = $1::smallint and e.xid = ended.xid and e.seq > $4::bigint
-                      order by e.seq limit $5::integer) e
-          ) r
-          order by r.seq
-          limit $5::integer` + sizedRowsEnd + `
- where head.state = 'ok' and w.bytes - w.size < $7::bigint`
+const (
+	readPage      = `-- relay.page` + openHead + pageHead + smallRows + rowsOfWindow + rowsInOrder + smallRowsEnd
+	readSizedPage = `-- relay.sized_page` + openHead + pageHead + sizedRows + rowsOfWindow + rowsInOrder + sizedRowsEnd
+)
 
-// readQuietPage is readPage without the events of the tenants $9, which a key says before the separator $8. $10 and $11 are the end
+// readQuietPage is readSizedPage without the events of the tenants $9, which a key says before the separator $8. $10 and $11 are the end
 // of a window and a place in it: what is visible in the one and lies up to the other has been handed out. It reads what readPage would
 // read to get as far, and sorts and sends what is left.
-const readQuietPage = `-- relay.quiet_page
+const readQuietPage = `-- relay.quiet_page` + openHead + pageHead + sizedRows + rowsBetween + notNoisy + rowsEndedSince + notNoisy + rowsInOrder + sizedRowsEnd
+
+// The parts of readPage.
+const (
+	openHead = `
 with head as materialized (
-  select coalesce($3::text::pg_snapshot, pg_current_snapshot()) as upto,
-         case when pg_is_in_recovery() then 'standby'
-              when current_setting('transaction_isolation') <> 'read committed' then 'isolation'
-              when not exists (select from holdfast.current_incarnation i where i.token = $6::text) then 'crashed'
-              when greatest(pg_snapshot_xmax($2::text::pg_snapshot), pg_snapshot_xmax($3::text::pg_snapshot)) > pg_snapshot_xmax(pg_current_snapshot()) then 'ahead'
-              else 'ok' end as state)
-select 0::bigint as seq, head.upto::text as id, head.state as source, '' as type, '' as topic, '' as key, now() as time,
-       null::text as headers, null::bytea as payload, 0::bigint as letter, 0::bigint as bytes, null::text as malformed
-  from head
-union all
-select w.seq, w.id, w.source, w.type, w.topic, w.key, w.time, w.headers, w.payload, w.letter, w.bytes, w.malformed
-  from head, lateral (` + sizedRows + `          select r.* from (
+  select coalesce($3::text::pg_snapshot, pg_current_snapshot()) as upto, $7::bigint as bound,` + windowState +
+		`              when greatest(pg_snapshot_xmax($2::text::pg_snapshot), pg_snapshot_xmax($3::text::pg_snapshot)) > pg_snapshot_xmax(pg_current_snapshot()) then 'ahead'
+              else 'ok' end as state)`
+	rowsOfWindow = rowsBetween + rowsEndedSince
+	rowsBetween  = `          select r.* from (
             select e.* from holdfast.event e
              where e.lane = $1::smallint
                and e.xid >= pg_snapshot_xmax($2::text::pg_snapshot)
                and e.xid < pg_snapshot_xmax(head.upto)
                and pg_visible_in_snapshot(e.xid, head.upto)
-               and e.seq > $4::bigint` + notNoisy + `
+               and e.seq > $4::bigint`
+	rowsEndedSince = `
             union all
             select e.*
               from (select pg_snapshot_xip($2::text::pg_snapshot) as xid except select pg_snapshot_xip(head.upto)) ended,
                    lateral (
                      select e.* from holdfast.event e
-                      where e.lane = $1::smallint and e.xid = ended.xid and e.seq > $4::bigint` + notNoisy + `
+                      where e.lane = $1::smallint and e.xid = ended.xid and e.seq > $4::bigint`
+	rowsInOrder = `
                       order by e.seq limit $5::integer) e
           ) r
           order by r.seq
-          limit $5::integer` + sizedRowsEnd + `
- where head.state = 'ok' and w.bytes - w.size < $7::bigint`
+          limit $5::integer`
+)
 
 const notNoisy = `
                and case when position($8::text in e.key) > 0 then split_part(e.key, $8::text, 1) else '' end <> all ($9::text[])
@@ -128,26 +144,23 @@ const (
 // readPlanned is readPage for a window whose events are planned (see plan): $2 and $8 are the transactions and seqs of the next
 // events of the small ones, $7 up to eight big ones, each read in seq order straight from the index and merged. $3 is upto,
 // which the header returns as it is. $9 is readPage's $7.
-const readPlanned = `-- relay.planned_page
+const (
+	readPlanned      = `-- relay.planned_page` + plannedHead + pageHead + smallRows + rowsPlanned + smallRowsEnd
+	readSizedPlanned = `-- relay.sized_planned_page` + plannedHead + pageHead + sizedRows + rowsPlanned + sizedRowsEnd
+
+	plannedHead = `
 with head as materialized (
-  select case when pg_is_in_recovery() then 'standby'
-              when current_setting('transaction_isolation') <> 'read committed' then 'isolation'
-              when not exists (select from holdfast.current_incarnation i where i.token = $6::text) then 'crashed'
-              when pg_snapshot_xmax($3::text::pg_snapshot) > pg_snapshot_xmax(pg_current_snapshot()) then 'ahead'
-              else 'ok' end as state)
-select 0::bigint as seq, $3::text as id, head.state as source, '' as type, '' as topic, '' as key, now() as time,
-       null::text as headers, null::bytea as payload, 0::bigint as letter, 0::bigint as bytes, null::text as malformed
-  from head
-union all
-select w.seq, w.id, w.source, w.type, w.topic, w.key, w.time, w.headers, w.payload, w.letter, w.bytes, w.malformed
-  from head, lateral (` + sizedRows + `          select r.* from (
+  select $3::text as upto, $9::bigint as bound,` + windowState +
+		`              when pg_snapshot_xmax($3::text::pg_snapshot) > pg_snapshot_xmax(pg_current_snapshot()) then 'ahead'
+              else 'ok' end as state)`
+	rowsPlanned = `          select r.* from (
             (select e.* from unnest($2::bigint[], $8::bigint[]) few (xid, seq), lateral (
                select e.* from holdfast.event e where e.lane = $1::smallint and e.xid = few.xid::text::xid8 and e.seq = few.seq limit 1) e)` + ofBig + `1` + inOrder + ofBig + `2` + inOrder + ofBig + `3` + inOrder + ofBig + `4` + inOrder +
-	ofBig + `5` + inOrder + ofBig + `6` + inOrder + ofBig + `7` + inOrder + ofBig + `8` + inOrder + `
+		ofBig + `5` + inOrder + ofBig + `6` + inOrder + ofBig + `7` + inOrder + ofBig + `8` + inOrder + `
           ) r
           order by r.seq
-          limit $5::integer` + sizedRowsEnd + `
- where head.state = 'ok' and w.bytes - w.size < $9::bigint`
+          limit $5::integer`
+)
 
 // readNext is where the next event of a window is, and what it is, as far as that can be read without payload and headers: it is
 // for an event that cannot be read. $1 lane, $2 done, $3 upto or null, $4 pos, $5 token. No row: the window has no more, or its

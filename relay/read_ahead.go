@@ -124,5 +124,6 @@ func (r *logReader) readQuiet(ctx context.Context) (events []logEvent, upto stri
 	if err != nil {
 		return nil, "", false, fmt.Errorf("read ahead: %w", err)
 	}
-	return r.collect(rows, r.limit)
+	events, upto, bytes, err := r.collect(rows, r.limit)
+	return events, upto, len(events) == r.limit || bytes >= r.bytes, err
 }

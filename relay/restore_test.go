@@ -203,7 +203,7 @@ func (c *pageCounter) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.Tr
 }
 
 func (c *pageCounter) TraceBatchQuery(_ context.Context, _ *pgx.Conn, d pgx.TraceBatchQueryData) {
-	if strings.HasPrefix(d.SQL, "-- relay.page") {
+	if strings.HasPrefix(d.SQL, "-- relay.page") || strings.HasPrefix(d.SQL, "-- relay.sized_page") {
 		c.pages.Add(1)
 	}
 }

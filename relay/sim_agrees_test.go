@@ -208,7 +208,7 @@ func TestSimAgrees_TheFakeAndPostgresAgree(t *testing.T) {
 	})
 	// What the history has no step for, or comes to by chance only.
 	beside := map[string]string{
-		"planned_page": "a long window", "transactions": "a long window", "places": "a long window", "cuts": "a backlog", "holders": "whose locks are Postgres's own", "segments": "the sizes are Postgres's own",
+		"planned_page": "a long window", "sized_planned_page": "a long window", "transactions": "a long window", "places": "a long window", "cuts": "a backlog", "holders": "whose locks are Postgres's own", "segments": "the sizes are Postgres's own",
 		"incarnation": "a crash", "expire_written_once": "dedupe keys", "move_scheduled": "scheduled events", "name_scheduled": "scheduled events", "dead_letter_scheduled": "scheduled events", "close_letters": "replays", "resume_queues": "letters that a person has dealt with",
 	}
 	missing := func() (names []string) {

@@ -65,7 +65,7 @@ var simBugs = []struct {
 		p.person, p.refusals, p.attempts, p.cuts, p.freezes, p.crashes, p.clocks = true, true, 3, false, false, false, false
 	}},
 	{simBug{fake: simdb.BugReplayWakesAll}, 600, func(p *simPlan) { p.refusals, p.hold, p.attempts = true, true, 1 }},
-	{simBug{fake: simdb.BugResumesFollowers}, 600, func(p *simPlan) { p.pauses, p.refusals = true, true }},
+	{simBug{fake: simdb.BugResumesFollowers}, 600, func(p *simPlan) { p.pauses, p.refusals, p.keys = true, true, 2 }},
 	{simBug{fake: simdb.BugResumesHeld}, 600, func(p *simPlan) { p.refusals, p.hold, p.attempts = true, true, 1 }},
 	{simBug{fake: simdb.BugReplayStaysOpen}, 200, func(p *simPlan) { p.refusals, p.hold, p.attempts = true, true, 1 }},
 	{simBug{fake: simdb.BugDiscardNoWake}, 400, func(p *simPlan) { p.person, p.refusals, p.attempts = true, true, 3 }},

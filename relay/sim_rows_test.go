@@ -9,7 +9,7 @@ import (
 // Rows for which statements fail: each of these says which statements, and how.
 var badRows = map[string]struct{ statements, code string }{
 	"malformed": {"", ""},                                                                      // a page says so
-	"read":      {"page planned_page", "22003"},                                                // no page can have it
+	"read":      {"page planned_page sized_page sized_planned_page", "22003"},                  // no page can have it
 	"park":      {"park", "23514"},                                                             // Postgres refuses to park it
 	"drain":     {"due due_of probe_held", "22003"},                                            // it cannot be read where it is parked
 	"damaged":   {"due due_of probe_held dead_letter", "XX001"},                                // nor copied from there

@@ -44,32 +44,56 @@ func (db *DB) ahead(cursor ...*Snapshot) bool {
 }
 
 func (db *DB) header(c *call, upto, state string) bool {
-	c.row(int64(0), upto, state, "", "", "", db.Now(), nil, nil, int64(0), int64(0), nil)
+	c.row(int64(0), upto, state, "", "", "", db.Now(), nil, nil, int64(0), int64(0), nil, int64(0))
 	return state == "ok"
 }
 
-// emit returns events in seq order, up to limit, and up to the one with which their payloads have so many bytes.
-func (db *DB) emit(c *call, events []*Event, limit int, bytes int64) error {
+// emitting is how a statement returns the events of a page, in seq order and up to limit.
+type emitting func(db *DB, c *call, events []*Event, limit int, bound int64) error
+
+// emitSized returns events up to the one with which they have bound bytes.
+func emitSized(db *DB, c *call, events []*Event, limit int, bound int64) error {
 	slices.SortFunc(events, func(a, b *Event) int { return int(a.Seq - b.Seq) })
 	sum := int64(0)
 	for _, e := range events[:min(limit, len(events))] {
-		if sum >= bytes {
+		if sum >= bound {
 			return nil
 		}
 		if err := c.refused(e.ID); err != nil {
 			return err
 		}
-		payload, malformed := e.Payload, any(nil)
+		payload, malformed, size := e.Payload, any(nil), int64(sizeOf(e.ID, e.Topic, e.Key, e.Payload))
 		if db.Malformed != nil && db.Malformed(e.ID) != "" {
-			payload, malformed = nil, db.Malformed(e.ID)
+			payload, malformed, size = nil, db.Malformed(e.ID), 1<<30
+		} else {
+			sum += size
 		}
-		sum += int64(len(payload))
-		c.row(e.Seq, e.ID, "", "t", e.Topic, e.Key, db.Now(), nil, slices.Clone(payload), e.Letter, sum, malformed)
+		c.row(e.Seq, e.ID, "", "t", e.Topic, e.Key, db.Now(), nil, slices.Clone(payload), e.Letter, sum, malformed, size)
 	}
 	return nil
 }
 
-func readPage(c *call) error {
+// emitSmall returns events that are not larger than bound; of one that is it returns only that.
+func emitSmall(db *DB, c *call, events []*Event, limit int, bound int64) error {
+	slices.SortFunc(events, func(a, b *Event) int { return int(a.Seq - b.Seq) })
+	for _, e := range events[:min(limit, len(events))] {
+		size := int64(sizeOf(e.ID, e.Topic, e.Key, e.Payload))
+		if db.Malformed != nil && db.Malformed(e.ID) != "" {
+			size = 1 << 30
+		}
+		if size > bound {
+			c.row(e.Seq, "", "", "", "", "", db.Now(), nil, nil, e.Letter, int64(0), nil, size)
+			continue
+		}
+		if err := c.refused(e.ID); err != nil {
+			return err
+		}
+		c.row(e.Seq, e.ID, "", "t", e.Topic, e.Key, db.Now(), nil, slices.Clone(e.Payload), e.Letter, int64(0), nil, size)
+	}
+	return nil
+}
+
+func readPage(c *call, emit emitting) error {
 	db := c.db
 	lane, done, pos, limit, bytes := c.args[0].(int), db.Parse(c.args[1].(string)), c.args[3].(int64), c.args[4].(int), c.args[6].(int64)
 	var upto, until *Snapshot
@@ -96,7 +120,7 @@ func readPage(c *call) error {
 				found = append(found, e)
 			}
 		})
-		if err := db.emit(c, found, limit, bytes); err != nil {
+		if err := emit(db, c, found, limit, bytes); err != nil {
 			return err
 		}
 		for _, e := range found[:min(limit, len(found))] {
@@ -116,7 +140,7 @@ func readPage(c *call) error {
 			found = append(found, e)
 		}
 	})
-	return db.emit(c, found, limit, bytes)
+	return emit(db, c, found, limit, bytes)
 }
 
 // readQuiet is readPage without noisy tenants, and without what lies in another window up to a place.
@@ -149,10 +173,10 @@ func readQuiet(c *call) error {
 			found = append(found, e)
 		}
 	})
-	return db.emit(c, found, limit, bytes)
+	return emitSized(db, c, found, limit, bytes)
 }
 
-func readPlanned(c *call) error {
+func readPlanned(c *call, emit emitting) error {
 	db := c.db
 	lane, xids, pos, limit := c.args[0].(int), c.args[1].([]int64), c.args[3].(int64), c.args[4].(int)
 	big, seqs, bytes := c.args[6].([]string), c.args[7].([]int64), c.args[8].(int64)
@@ -166,7 +190,7 @@ func readPlanned(c *call) error {
 			found = append(found, e)
 		}
 	})
-	return db.emit(c, found, limit, bytes)
+	return emit(db, c, found, limit, bytes)
 }
 
 // window visits the events of a window after pos.

@@ -472,7 +472,12 @@ func (db *DB) letter(id int64) (found *cell[Letter], row Letter) {
 }
 
 var handlers = map[string]func(*call) error{
-	"page": readPage, "quiet_page": readQuiet, "planned_page": readPlanned, "transactions": readTransactions, "places": readPlaces, "cuts": readCuts, "probe": probeLanes,
+	"page":               func(c *call) error { return readPage(c, emitSmall) },
+	"sized_page":         func(c *call) error { return readPage(c, emitSized) },
+	"planned_page":       func(c *call) error { return readPlanned(c, emitSmall) },
+	"sized_planned_page": func(c *call) error { return readPlanned(c, emitSized) },
+	"quiet_page":         readQuiet,
+	"transactions":       readTransactions, "places": readPlaces, "cuts": readCuts, "probe": probeLanes,
 	"segments": readSegments, "holders": readHolders, "rotate": rotateSegments, "reclaim": reclaim, "expire_written_once": expireWrittenOnce,
 	"server": readServer, "incarnation": ensureIncarnation, "heartbeat": heartbeatRelay, "leave": leaveRelay, "claim": claimLane,
 	"save": saveLanes, "release": releaseLane, "fence": fenceLane,
