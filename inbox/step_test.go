@@ -413,7 +413,13 @@ func TestStep_TwoVersionsOfAWebhookHaveTheSameSteps(t *testing.T) {
 	}
 	stops = false
 	e, hash = version("2024")
-	if out, err := in.Hooks().TryReceive(t.Context(), e, hash); out != Handled || err != nil {
+	var out Outcome
+	var err error
+	wait.Until(t, "Postgres has ended the first one's transaction", func() bool {
+		out, err = in.Hooks().TryReceive(t.Context(), e, hash)
+		return !errors.Is(err, ErrInFlight)
+	})
+	if out != Handled || err != nil {
 		t.Fatalf("the second version is %s, %v", out, err)
 	}
 	got := k.ended()
