@@ -112,19 +112,19 @@ func (l *lane) loadDue(ctx context.Context) error {
 	if l.due.looked(len(rows), l.leases.events, now); len(rows) == 0 {
 		return l.forgetKeyless(ctx)
 	}
-	asleep, last := map[queue]bool{}, map[queue]int64{}
+	asleep, begun := map[queue]bool{}, map[queue]bool{}
 	for i := range rows {
 		p := l.pendingOf(&rows[i])
 		if q := p.item.queue; q.ordered() {
-			before, follows := last[q]
-			if asleep[q] || follows && before == p.row.place {
-				continue // it waits for its head, or has been read with two rows of its queue that are due
+			follows := begun[q]
+			if asleep[q] {
+				continue // it waits for its head
 			}
 			if follows && l.queues.held[q] && p.event.letter == 0 {
 				asleep[q] = true // a letter may stand between it and its head: it is made due when no letter holds it
 				continue
 			}
-			last[q] = p.row.place
+			begun[q] = true
 			if asleep[q] = p.event.malformed != ""; asleep[q] && follows {
 				continue // it is given up when it heads its queue
 			}

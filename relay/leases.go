@@ -120,8 +120,10 @@ func (l *lane) readLeased(ctx context.Context, statement string, args ...any) (e
 		})
 	}, func(batch *pgx.Batch) {
 		var keys []rowKey
+		seen := map[rowKey]bool{}
 		for i := range events {
-			if key := events[i].rowKey(); i == 0 || key != keys[len(keys)-1] {
+			if key := events[i].rowKey(); !seen[key] {
+				seen[key] = true
 				keys = append(keys, key)
 			}
 		}

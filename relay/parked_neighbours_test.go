@@ -408,6 +408,8 @@ func TestParkedNeighbours_WhatIsDueIsFoundOnce(t *testing.T) {
 		"one without a key is in memory": {due, []string{"a", "c"}, 100, []string{"b"}, []string{""}, []int64{10}, "b//20 b//30 b/a/10 b/b/10 b/c/10"},
 		"of another topic":               {due, []string{"a", "c"}, 100, []string{"a", "c"}, []string{"", ""}, []int64{10, 10}, "b//10 b//20 b//30 b/a/10 b/b/10 b/c/10"},
 		"the first that fell due":        {due + late, []string{"a"}, 1, none, none, nil, "b/c/10"},
+		"two of a queue":                 {parkedSet("next_at = now()", "topic = 'b' and key = 'b' and place < 30"), none, 100, none, none, nil, "b/b/10"},
+		"two, the later one first":       {parkedSet("next_at = now() - interval '1 second' * place", "topic = 'b' and key = 'b'"), none, 100, none, none, nil, "b/b/10"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			args := []any{int16(2), c.held, c.n, c.topics, c.keys, c.places}
@@ -517,6 +519,49 @@ func TestParkedNeighbours_QueuesShareTheRows(t *testing.T) {
 					read[i] = rest + "/" + place
 				}
 				slices.Sort(read)
+				if got := strings.Join(read, " "); got != c.want {
+					t.Errorf("%.20s: read are %q, want %q", statement, got, c.want)
+				}
+			}
+		})
+	}
+}
+
+// The heads of all queues come first, then their second events and so on, however old a queue is and however much of it waits: so a queue
+// whose events are refused keeps no other out of a statement, or of a call.
+func TestParkedNeighbours_EveryQueueHasItsTurn(t *testing.T) {
+	t.Parallel()
+	db := parkedDB(t)
+	const each = int64(len("2/b/b/10" + "s" + "t" + "b" + "b"))
+	apart := parkedSet("place = place + ascii(key) - 96", "lane = 2 and topic = 'b' and key <> ''") + ";" // as the sequence gives them: a 11, b 12, c 13
+	older := parkedSet("place = place - 100", parkedOurs) + ";"                                           // b -88
+	due := parkedSet("next_at = now()", "lane = 2 and topic = 'b' and (key = 'a' and place = 11 or key = 'b' and place in (12, -88) or key = 'c' and place = 13)")
+	for name, c := range map[string]struct {
+		before string
+		bytes  int64
+		want   string
+	}{
+		"as they are":                    {"", math.MaxInt64, "a/11 b/12 c/13 a/21 b/22 c/23 a/31 b/32 c/33"},
+		"one is older":                   {older, math.MaxInt64, "b/-88 a/11 c/13 b/-78 a/21 c/23 b/-68 a/31 c/33"},
+		"there is room for four":         {"", 3*each + 1, "a/11 b/12 c/13 a/21"},
+		"for four, and one is older":     {older, 3*each + 1, "b/-88 a/11 c/13 b/-78"},
+		"for the first, and it is large": {older + parkedSet("payload = convert_to(repeat('x', 5000), 'UTF8')", "lane = 2 and topic = 'b' and key = 'b'") + ";", 5000 + 2*each + 1, "b/-88 a/11 c/13"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			topics, keys := slices.Repeat([]string{"b"}, 3), []string{"a", "b", "c"}
+			places := []int64{11, 12, 13}
+			if strings.HasPrefix(c.before, older) {
+				places[1] = -88
+			}
+			for statement, args := range map[string][]any{
+				readDue:   {int16(2), []string{}, int32(100), []string{}, []string{}, []int64{}, int32(100), c.bytes},
+				readHeads: {int16(2), topics, keys, places, int32(100), c.bytes},
+			} {
+				read, _ := parkedRun(t, db, apart+c.before+due, sqlschema.In("", statement), args, 2, 0)
+				for i, r := range read { // place, key
+					place, key, _ := strings.Cut(r, "/")
+					read[i] = key + "/" + place
+				}
 				if got := strings.Join(read, " "); got != c.want {
 					t.Errorf("%.20s: read are %q, want %q", statement, got, c.want)
 				}

@@ -121,37 +121,40 @@ select r.place, r.topic, r.key, r.why, greatest(r.attempts, 0), case when r.text
 	sizedParkedEnd = `) n offset 0) v offset 0) w offset 0) r`
 )
 
-// dueHead are the heads that are due, found by parked_due, without what is in memory already. $1 lane, $2 topics that are held
-// (left out), $3 how many, $4 to $6 topics, keys and places in memory: a key stands for its queue, a place for an event without
-// a key. They are hashed, as subqueries of their own.
+// dueHead are the heads that are due, found by parked_due, without what is in memory already: one of each queue. $1 lane, $2 topics
+// that are held (left out), $3 how many, $4 to $6 topics, keys and places in memory: a key stands for its queue, a place for an event
+// without a key. They are hashed, as subqueries of their own.
 const dueHead = `
-with head as (
+with due as (
   select p.topic, p.key, p.place from holdfast.parked p
    where p.lane = $1::smallint and p.next_at <= now() and p.next_at < 'infinity' and p.topic <> all ($2::text[])
      and (p.topic, p.key) not in (
        select m.topic, m.key from unnest($4::text[], $5::text[]) as m (topic, key) where m.key <> '')
      and (p.key <> '' or (p.topic, p.place) not in (
        select m.topic, m.place from unnest($4::text[], $5::text[], $6::bigint[]) as m (topic, key, place) where m.key = ''))
-   order by p.next_at limit $3::integer)`
+   order by p.next_at limit $3::integer
+), head as (
+  select d.topic, d.key, min(d.place) as place from due d group by d.topic, d.key, case when d.key = '' then d.place end)`
 
 // drained, ofBytes and drainedEnd enclose how many rows are read at most, and after how many bytes no more. Every queue has the same share of
-// the rows: a few queues drain in few rounds, however long they are, and of many not much is read that there is no room for.
+// the rows: a few queues drain in few rounds, however long they are, and of many not much is read that there is no room for. The heads come
+// first, then the second of each queue, and so on: a queue with a long backlog keeps no other out of a statement or a call.
 const (
 	drained = sizedParked + `
     select d.* from (
       select q.*, sum(coalesce(octet_length(q.payload), 0)
                       + coalesce(case when pg_column_compression(q.headers) is null or pg_column_size(q.headers) > ` + sqlschema.MaxStoredHeaders + ` then pg_column_size(q.headers) else octet_length(q.headers::text) end, 0)
                       + octet_length(q.id) + octet_length(q.source) + octet_length(q.type) + octet_length(q.topic) + octet_length(q.key))
-                 over (order by q.place rows between unbounded preceding and 1 preceding) as before
+                 over (order by q.nth, q.place rows between unbounded preceding and 1 preceding) as before
         from head, lateral (
-          select p.* from holdfast.parked p
+          select p.*, row_number() over (order by p.place) as nth from holdfast.parked p
            where p.lane = $1::smallint and p.topic = head.topic and p.key = head.key and p.place >= head.place
            order by p.place
            limit case when head.key = '' then 1 else greatest(`
 	ofBytes = `::integer / (select count(*) from head)::integer, 1) end) q) d
      where coalesce(d.before, 0) < `
 	drainedEnd = `::bigint` + sizedParkedEnd + `
- order by r.place`
+ order by r.nth, r.place`
 )
 
 // readDue reads the heads that are due, and after each the rows of its queue, so that a queue drains in few rounds. It stops

@@ -316,10 +316,12 @@ func TestSlowPartition_APartitionInTroubleDelaysNoOther(t *testing.T) {
 // A publisher may call what is the matter with one event its partition's trouble. The other keys of that partition go on: each
 // of them has its turn when it is tried.
 func TestSlowPartition_AKeyThatIsAlwaysRefusedStopsNoOtherOfItsPartition(t *testing.T) {
-	skip.InShort(t, "it takes 4 s beside the others")
 	t.Parallel()
+	trouble := 60 * time.Second
+	if testing.Short() {
+		trouble = 30 * time.Second
+	}
 	synctest.Test(t, func(t *testing.T) {
-		const trouble = 60 * time.Second
 		a := &answering{takes: func(int) time.Duration { return 2 * time.Millisecond }}
 		s := newTwelve(t, a)
 		s.more = []string{"12", "24"} // of partition 0

@@ -215,7 +215,20 @@ func (c *call) due() []*cell[Parked] {
 		y, _ := b.see(c.tx)
 		return x.NextAt.Compare(y.NextAt)
 	})
-	return heads[:min(queues, len(heads))]
+	return c.firsts(heads[:min(queues, len(heads))])
+}
+
+// firsts are the first rows of each queue, and all that have no key.
+func (c *call) firsts(rows []*cell[Parked]) (firsts []*cell[Parked]) {
+	c.db.byPlace(c.tx, rows)
+	seen := map[[2]string]bool{}
+	for _, q := range rows {
+		if p, _ := q.see(c.tx); p.Key == "" || !seen[[2]string{p.Topic, p.Key}] {
+			seen[[2]string{p.Topic, p.Key}] = true
+			firsts = append(firsts, q)
+		}
+	}
+	return firsts
 }
 
 func readDue(c *call) error {
@@ -242,22 +255,32 @@ func share(rows, queues int) int { return max(rows/max(queues, 1), 1) }
 // drain returns heads and what follows them in their queues.
 func (c *call) drain(heads []*cell[Parked], limit, most int) error {
 	db, lane := c.db, c.args[0].(int)
-	var rows []*cell[Parked]
+	var nth [][]*cell[Parked] // heads, second ones and so on
+	add := func(n int, q *cell[Parked]) {
+		if n == len(nth) {
+			nth = append(nth, nil)
+		}
+		nth[n] = append(nth[n], q)
+	}
 	for _, head := range heads {
 		h, _ := head.see(c.tx)
 		if h.Key == "" {
-			rows = append(rows, head)
+			add(0, head)
 			continue
 		}
 		n := 0
 		for _, q := range db.queueOf(c.tx, lane, h.Topic, h.Key) {
 			if p, _ := q.see(c.tx); p.Place >= h.Place && n < limit {
-				rows = append(rows, q)
+				add(n, q)
 				n++
 			}
 		}
 	}
-	db.byPlace(c.tx, rows)
+	var rows []*cell[Parked]
+	for _, q := range nth {
+		db.byPlace(c.tx, q)
+		rows = append(rows, q...)
+	}
 	bytes := 0
 	for i, q := range rows {
 		if p, _ := q.see(c.tx); bytes >= most {
