@@ -33,6 +33,7 @@ func TestLongQueue_ALongQueueIsNotReadToDrainItsHead(t *testing.T) {
 		statement string
 		args      []any
 	}{
+		{readHeads, []any{0, topics[:1], keys[:1], places[:1], 100, 1 << 20}},
 		{delayParked, []any{0, topics, keys, places, adds, errs, delays}},
 		{holdParked, []any{0, topics, keys, places, partitions}},
 		{deleteParked, []any{0, topics, keys, places}},

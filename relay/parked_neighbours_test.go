@@ -486,6 +486,16 @@ func TestParkedNeighbours_AHeadIsReadWithWhatFollowsIt(t *testing.T) {
 	}
 }
 
+// A head without a key that a person has removed meanwhile is not taken for the next event without one.
+func TestParkedNeighbours_AHeadThatIsGoneIsNoOther(t *testing.T) {
+	t.Parallel()
+	db := parkedDB(t)
+	read, _ := parkedRun(t, db, "delete from holdfast.parked where id = '2/b//10'", sqlschema.In("", readHeads), []any{int16(2), []string{"b", "b"}, []string{"", ""}, []int64{10, 20}, int32(100), int64(math.MaxInt64)}, 5)
+	if got := strings.Join(read, " "); got != "2/b//20" {
+		t.Errorf("read are %s", got)
+	}
+}
+
 // Queues share the rows that are read: as many of each as there are for all, and of each its head.
 func TestParkedNeighbours_QueuesShareTheRows(t *testing.T) {
 	t.Parallel()
@@ -527,8 +537,8 @@ func TestParkedNeighbours_QueuesShareTheRows(t *testing.T) {
 	}
 }
 
-// The heads of all queues come first, then their second events and so on, however old a queue is and however much of it waits: so a queue
-// whose events are refused keeps no other out of a statement, or of a call.
+// The heads of all queues come first, as they fell due, then their second events and so on, however old a queue is and however much of it
+// waits: so a queue whose events are refused keeps no other out of a statement, or of a call.
 func TestParkedNeighbours_EveryQueueHasItsTurn(t *testing.T) {
 	t.Parallel()
 	db := parkedDB(t)
@@ -538,26 +548,36 @@ func TestParkedNeighbours_EveryQueueHasItsTurn(t *testing.T) {
 	due := parkedSet("next_at = now()", "lane = 2 and topic = 'b' and (key = 'a' and place = 11 or key = 'b' and place in (12, -88) or key = 'c' and place = 13)")
 	for name, c := range map[string]struct {
 		before string
+		keys   string // in the order in which they fell due
 		bytes  int64
 		want   string
 	}{
-		"as they are":                    {"", math.MaxInt64, "a/11 b/12 c/13 a/21 b/22 c/23 a/31 b/32 c/33"},
-		"one is older":                   {older, math.MaxInt64, "b/-88 a/11 c/13 b/-78 a/21 c/23 b/-68 a/31 c/33"},
-		"there is room for four":         {"", 3*each + 1, "a/11 b/12 c/13 a/21"},
-		"for four, and one is older":     {older, 3*each + 1, "b/-88 a/11 c/13 b/-78"},
-		"for the first, and it is large": {older + parkedSet("payload = convert_to(repeat('x', 5000), 'UTF8')", "lane = 2 and topic = 'b' and key = 'b'") + ";", 5000 + 2*each + 1, "b/-88 a/11 c/13"},
+		"as they are":                    {"", "abc", math.MaxInt64, "a/11 b/12 c/13 a/21 b/22 c/23 a/31 b/32 c/33"},
+		"one is older":                   {older, "bac", math.MaxInt64, "b/-88 a/11 c/13 b/-78 a/21 c/23 b/-68 a/31 c/33"},
+		"one was due before":             {"", "cab", math.MaxInt64, "c/13 a/11 b/12 c/23 a/21 b/22 c/33 a/31 b/32"},
+		"and there is room for two":      {"", "cab", each + 1, "c/13 a/11"},
+		"there is room for four":         {"", "abc", 3*each + 1, "a/11 b/12 c/13 a/21"},
+		"for four, and one is older":     {older, "bac", 3*each + 1, "b/-88 a/11 c/13 b/-78"},
+		"for the first, and it is large": {older + parkedSet("payload = convert_to(repeat('x', 5000), 'UTF8')", "lane = 2 and topic = 'b' and key = 'b'") + ";", "bac", 5000 + 2*each + 1, "b/-88 a/11 c/13"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			topics, keys := slices.Repeat([]string{"b"}, 3), []string{"a", "b", "c"}
-			places := []int64{11, 12, 13}
-			if strings.HasPrefix(c.before, older) {
-				places[1] = -88
+			topics, keys, before := slices.Repeat([]string{"b"}, 3), strings.Split(c.keys, ""), apart+c.before+due
+			if c.keys == "cab" {
+				before += ";" + parkedSet("next_at = now() - interval '1 second'", "id = '2/b/c/10'")
+			}
+			var places []int64
+			for _, key := range keys {
+				place := map[string]int64{"a": 11, "b": 12, "c": 13}[key]
+				if key == "b" && strings.HasPrefix(c.before, older) {
+					place = -88
+				}
+				places = append(places, place)
 			}
 			for statement, args := range map[string][]any{
 				readDue:   {int16(2), []string{}, int32(100), []string{}, []string{}, []int64{}, int32(100), c.bytes},
 				readHeads: {int16(2), topics, keys, places, int32(100), c.bytes},
 			} {
-				read, _ := parkedRun(t, db, apart+c.before+due, sqlschema.In("", statement), args, 2, 0)
+				read, _ := parkedRun(t, db, before, sqlschema.In("", statement), args, 2, 0)
 				for i, r := range read { // place, key
 					place, key, _ := strings.Cut(r, "/")
 					read[i] = key + "/" + place

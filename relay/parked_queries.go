@@ -121,12 +121,12 @@ select r.place, r.topic, r.key, r.why, greatest(r.attempts, 0), case when r.text
 	sizedParkedEnd = `) n offset 0) v offset 0) w offset 0) r`
 )
 
-// dueHead are the heads that are due, found by parked_due, without what is in memory already: one of each queue. $1 lane, $2 topics
+// dueHead are the heads that are due, and since when, found by parked_due, without what is in memory already: one of each queue. $1 lane, $2 topics
 // that are held (left out), $3 how many, $4 to $6 topics, keys and places in memory: a key stands for its queue, a place for an event
 // without a key. They are hashed, as subqueries of their own.
 const dueHead = `
 with due as (
-  select p.topic, p.key, p.place from holdfast.parked p
+  select p.topic, p.key, p.place, p.next_at from holdfast.parked p
    where p.lane = $1::smallint and p.next_at <= now() and p.next_at < 'infinity' and p.topic <> all ($2::text[])
      and (p.topic, p.key) not in (
        select m.topic, m.key from unnest($4::text[], $5::text[]) as m (topic, key) where m.key <> '')
@@ -134,27 +134,29 @@ with due as (
        select m.topic, m.place from unnest($4::text[], $5::text[], $6::bigint[]) as m (topic, key, place) where m.key = ''))
    order by p.next_at limit $3::integer
 ), head as (
-  select d.topic, d.key, min(d.place) as place from due d group by d.topic, d.key, case when d.key = '' then d.place end)`
+  select d.topic, d.key, min(d.place) as place, min(d.next_at) as since from due d group by d.topic, d.key, case when d.key = '' then d.place end)`
 
 // drained, ofBytes and drainedEnd enclose how many rows are read at most, and after how many bytes no more. Every queue has the same share of
 // the rows: a few queues drain in few rounds, however long they are, and of many not much is read that there is no room for. The heads come
-// first, then the second of each queue, and so on: a queue with a long backlog keeps no other out of a statement or a call.
+// first, those before others that were due before them, then the second rows of each queue, and so on: a queue with a long backlog keeps no
+// other out of a statement or a call. Within a queue that is the order of place.
 const (
 	drained = sizedParked + `
     select d.* from (
       select q.*, sum(coalesce(octet_length(q.payload), 0)
                       + coalesce(case when pg_column_compression(q.headers) is null or pg_column_size(q.headers) > ` + sqlschema.MaxStoredHeaders + ` then pg_column_size(q.headers) else octet_length(q.headers::text) end, 0)
                       + octet_length(q.id) + octet_length(q.source) + octet_length(q.type) + octet_length(q.topic) + octet_length(q.key))
-                 over (order by q.nth, q.place rows between unbounded preceding and 1 preceding) as before
+                 over (order by q.nth, q.since, q.place rows between unbounded preceding and 1 preceding) as before
         from head, lateral (
-          select p.*, row_number() over (order by p.place) as nth from holdfast.parked p
+          select p.*, row_number() over (order by p.place) as nth, head.since from holdfast.parked p
            where p.lane = $1::smallint and p.topic = head.topic and p.key = head.key and p.place >= head.place
+             and p.place <= case when head.key = '' then head.place else 9223372036854775807 end
            order by p.place
            limit case when head.key = '' then 1 else greatest(`
 	ofBytes = `::integer / (select count(*) from head)::integer, 1) end) q) d
      where coalesce(d.before, 0) < `
 	drainedEnd = `::bigint` + sizedParkedEnd + `
- order by r.nth, r.place`
+ order by r.nth, r.since, r.place`
 )
 
 // readDue reads the heads that are due, and after each the rows of its queue, so that a queue drains in few rounds. It stops
@@ -164,12 +166,12 @@ const readDue = `-- relay.due` + dueHead + drained + `$7` + ofBytes + `$8` + dra
 
 // listDue lists the heads that readDue reads, without their events: for when it fails. $1 to $6 are dueHead's.
 const listDue = `-- relay.list_due` + dueHead + `
-select head.topic, head.key, head.place from head`
+select head.topic, head.key, head.place from head order by head.since, head.place`
 
-// readHeads is readDue of given heads. $1 lane, $2 topics, $3 keys, $4 places, $5 rows, $6 bytes.
+// readHeads is readDue of given heads, as if they were due in the order in which they are given. $1 lane, $2 topics, $3 keys, $4 places, $5 rows, $6 bytes.
 const readHeads = `-- relay.due_of
 with head as (
-  select u.topic, u.key, u.place from unnest($2::text[], $3::text[], $4::bigint[]) as u (topic, key, place))` + drained + `$5` + ofBytes + `$6` + drainedEnd
+  select u.topic, u.key, u.place, u.since from unnest($2::text[], $3::text[], $4::bigint[]) with ordinality as u (topic, key, place, since))` + drained + `$5` + ofBytes + `$6` + drainedEnd
 
 // named is what a row of parked events is, as far as that can be read without payload and headers.
 const named = `

@@ -570,7 +570,7 @@ func (co *comparison) step() {
 			if err != nil {
 				return err.Error()
 			}
-			slices.SortFunc(got, func(a, b parkedEvent) int { return strings.Compare(a.ID, b.ID) })
+			slices.SortFunc(got, func(a, b parkedEvent) int { return strings.Compare(a.ID, b.ID) }) // they fell due by two clocks
 			rows[s.name] = got
 			var ids []string
 			for _, p := range got {
@@ -580,16 +580,20 @@ func (co *comparison) step() {
 		})
 		var heads [2]rowKeys
 		co.both("list_due", func(s *side) any {
-			var to rowKeys
 			var q queue
 			var place int64
-			var all []string
+			var keys []rowKey
 			err := s.relays[relay].readRows(co.t.Context(), simStatements.In(listDue), []any{number, []string{}, 50, skip.topics, skip.keys, skip.places}, []any{&q.topic, &q.key, &place}, func() {
-				to.topics, to.keys, to.places = append(to.topics, q.topic), append(to.keys, q.key), append(to.places, place)
-				all = append(all, fmt.Sprint(q))
+				keys = append(keys, rowKey{q, place})
 			})
+			slices.SortFunc(keys, func(a, b rowKey) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
+			var to rowKeys
+			var all []string
+			for _, key := range keys {
+				to.addKey(key)
+				all = append(all, fmt.Sprint(key.queue))
+			}
 			heads[slices.Index(co.sides, s)] = to
-			slices.Sort(all)
 			return []any{all, reasonOf(err)}
 		})
 		co.both("due_of", func(s *side) any {
@@ -607,7 +611,6 @@ func (co *comparison) step() {
 					l.leases.endOf(key)
 				}
 			}
-			slices.Sort(all)
 			return []any{all, reasonOf(err)}
 		})
 		co.compareParked()

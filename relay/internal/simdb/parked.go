@@ -192,8 +192,14 @@ func sizeOf(id, topic, key string, payload []byte) int {
 	return len(id) + len(topic) + len(key) + len("t") + len(payload)
 }
 
+// head is the head of a queue, or an event without a key, and since when it is due: less is earlier.
+type head struct {
+	*cell[Parked]
+	since int64
+}
+
 // due are the heads that are due.
-func (c *call) due() []*cell[Parked] {
+func (c *call) due() []head {
 	db, lane, held, queues := c.db, c.args[0].(int), c.args[1].([]string), c.args[2].(int)
 	topics, keys, places := c.args[3].([]string), c.args[4].([]string), c.args[5].([]int64)
 	inMemory := func(p *Parked) bool {
@@ -204,28 +210,31 @@ func (c *call) due() []*cell[Parked] {
 		}
 		return false
 	}
-	var heads []*cell[Parked]
+	var rows []*cell[Parked]
 	each(db.parked, c.tx, func(q *cell[Parked], p *Parked) {
 		if p.Lane == lane && db.due(p) && !slices.Contains(held, p.Topic) && !inMemory(p) {
-			heads = append(heads, q)
+			rows = append(rows, q)
 		}
 	})
-	slices.SortStableFunc(heads, func(a, b *cell[Parked]) int {
+	slices.SortStableFunc(rows, func(a, b *cell[Parked]) int {
 		x, _ := a.see(c.tx)
 		y, _ := b.see(c.tx)
 		return x.NextAt.Compare(y.NextAt)
 	})
-	return c.firsts(heads[:min(queues, len(heads))])
+	return c.firsts(rows[:min(queues, len(rows))])
 }
 
-// firsts are the first rows of each queue, and all that have no key.
-func (c *call) firsts(rows []*cell[Parked]) (firsts []*cell[Parked]) {
-	c.db.byPlace(c.tx, rows)
-	seen := map[[2]string]bool{}
+// firsts are the first rows of each queue, and all that have no key, of rows in the order in which they fell due.
+func (c *call) firsts(rows []*cell[Parked]) (firsts []head) {
+	at := map[[2]string]int{}
 	for _, q := range rows {
-		if p, _ := q.see(c.tx); p.Key == "" || !seen[[2]string{p.Topic, p.Key}] {
-			seen[[2]string{p.Topic, p.Key}] = true
-			firsts = append(firsts, q)
+		p, _ := q.see(c.tx)
+		queue := [2]string{p.Topic, p.Key}
+		if i, known := at[queue]; p.Key == "" || !known {
+			at[queue] = len(firsts)
+			firsts = append(firsts, head{q, p.NextAt.UnixNano()})
+		} else if first, _ := firsts[i].see(c.tx); p.Place < first.Place {
+			firsts[i].cell = q
 		}
 	}
 	return firsts
@@ -245,41 +254,46 @@ func listDue(c *call) error {
 }
 
 func readHeads(c *call) error {
-	heads := slices.DeleteFunc(c.rowsAt(c.args[1].([]string), c.args[2].([]string), c.args[3].([]int64)), func(q *cell[Parked]) bool { return q == nil })
+	var heads []head
+	for i, q := range c.rowsAt(c.args[1].([]string), c.args[2].([]string), c.args[3].([]int64)) {
+		if q != nil {
+			heads = append(heads, head{q, int64(i)})
+		}
+	}
 	return c.drain(heads, share(c.args[4].(int), len(c.args[1].([]string))), c.args[5].(int))
 }
 
 // share is how many of so many rows each queue has.
 func share(rows, queues int) int { return max(rows/max(queues, 1), 1) }
 
-// drain returns heads and what follows them in their queues.
-func (c *call) drain(heads []*cell[Parked], limit, most int) error {
-	db, lane := c.db, c.args[0].(int)
-	var nth [][]*cell[Parked] // heads, second ones and so on
-	add := func(n int, q *cell[Parked]) {
-		if n == len(nth) {
-			nth = append(nth, nil)
-		}
-		nth[n] = append(nth[n], q)
+// drain returns heads, then the second rows of their queues and so on.
+func (c *call) drain(heads []head, limit, most int) error {
+	type row struct {
+		*cell[Parked]
+		nth          int
+		since, place int64
 	}
-	for _, head := range heads {
-		h, _ := head.see(c.tx)
+	var read []row
+	for _, of := range heads {
+		h, _ := of.see(c.tx)
 		if h.Key == "" {
-			add(0, head)
+			read = append(read, row{of.cell, 0, of.since, h.Place})
 			continue
 		}
 		n := 0
-		for _, q := range db.queueOf(c.tx, lane, h.Topic, h.Key) {
+		for _, q := range c.db.queueOf(c.tx, c.args[0].(int), h.Topic, h.Key) {
 			if p, _ := q.see(c.tx); p.Place >= h.Place && n < limit {
-				add(n, q)
+				read = append(read, row{q, n, of.since, p.Place})
 				n++
 			}
 		}
 	}
-	var rows []*cell[Parked]
-	for _, q := range nth {
-		db.byPlace(c.tx, q)
-		rows = append(rows, q...)
+	slices.SortFunc(read, func(a, b row) int {
+		return cmp.Or(cmp.Compare(a.nth, b.nth), cmp.Compare(a.since, b.since), cmp.Compare(a.place, b.place))
+	})
+	rows := make([]*cell[Parked], len(read))
+	for i, r := range read {
+		rows[i] = r.cell
 	}
 	bytes := 0
 	for i, q := range rows {
