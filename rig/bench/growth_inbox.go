@@ -7,8 +7,6 @@ import (
 	"log/slog"
 	"os"
 	"slices"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -93,8 +91,8 @@ func (e *env) claimsOf(ctx context.Context, r *report, n, keys int) ([]float64, 
 	if err != nil {
 		return nil, err
 	}
-	var claims claimTimer
-	config.MaxConns, config.ConnConfig.Tracer = consumerWorkers+4, &claims
+	var statements timedStatements
+	config.MaxConns, config.ConnConfig.Tracer = consumerWorkers+4, &statements
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, err
@@ -125,7 +123,10 @@ func (e *env) claimsOf(ctx context.Context, r *report, n, keys int) ([]float64, 
 	}
 	stop()
 	err = <-ended
-	spans := claims.taken()
+	var spans []float64
+	for _, span := range statements.of["inbox.claim"] {
+		spans = append(spans, milliseconds(span))
+	}
 	if err == nil && len(spans) == 0 {
 		err = errors.New("no claim was seen: the statement has another name")
 	}
@@ -156,37 +157,6 @@ func warnings() *slog.Logger {
 }
 
 func doNothing(context.Context, pgx.Tx, holdfast.Event) error { return nil }
-
-// claimTimer times the statement inbox.claim where it finds events. Safe for use by many goroutines.
-type claimTimer struct {
-	mu    sync.Mutex
-	spans []float64 // milliseconds
-}
-
-type claimBegun struct{}
-
-func (t *claimTimer) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
-	if !strings.HasPrefix(q.SQL, "-- inbox.claim\n") {
-		return ctx
-	}
-	return context.WithValue(ctx, claimBegun{}, time.Now())
-}
-
-func (t *claimTimer) TraceQueryEnd(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryEndData) {
-	begun, is := ctx.Value(claimBegun{}).(time.Time)
-	if !is || q.Err != nil || q.CommandTag.RowsAffected() == 0 {
-		return
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.spans = append(t.spans, milliseconds(time.Since(begun)))
-}
-
-func (t *claimTimer) taken() []float64 {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.spans
-}
 
 // growRetention times turns of retention on larger and larger inboxes.
 func growRetention(ctx context.Context, e *env, r *report) ([]curve, error) {

@@ -95,17 +95,35 @@ func TestGrowth_TheCaptionHasACommandThatAShellTakes(t *testing.T) {
 }
 
 func TestGrowth_OnlyClaimsThatFindEventsAreTimed(t *testing.T) {
-	var timer claimTimer
+	var statements timedStatements
 	query := func(sql string, rows string) {
-		ctx := timer.TraceQueryStart(t.Context(), nil, pgx.TraceQueryStartData{SQL: sql})
+		var batch pgx.Batch
+		batch.Queue("select lock")
+		batch.Queue(sql)
+		ctx := statements.TraceBatchStart(t.Context(), nil, pgx.TraceBatchStartData{Batch: &batch})
 		time.Sleep(time.Millisecond) // sleep: what is timed takes time
-		timer.TraceQueryEnd(ctx, nil, pgx.TraceQueryEndData{CommandTag: pgconn.NewCommandTag("UPDATE " + rows)})
+		statements.TraceBatchQuery(ctx, nil, pgx.TraceBatchQueryData{SQL: sql, CommandTag: pgconn.NewCommandTag("UPDATE " + rows)})
+		statements.TraceBatchEnd(ctx, nil, pgx.TraceBatchEndData{})
 	}
 	query("-- inbox.claim\nwith head", "8")
 	query("-- inbox.claim\nwith head", "0")
 	query("-- inbox.claims_of_others\nwith head", "3")
 	query("-- inbox.take\ndelete", "1")
-	if spans := timer.taken(); len(spans) != 1 || spans[0] < 1 {
+	if spans := statements.of["inbox.claim"]; len(spans) != 1 || spans[0] < time.Millisecond {
 		t.Errorf("timed %v, want one of a millisecond or more", spans)
+	}
+}
+
+// The names that the timer knows are those that an inbox uses.
+func TestGrowth_ClaimsOfAnInboxAreTimed(t *testing.T) {
+	r := newReport(true)
+	e := &env{growth: growthSizes{claimed: 50}}
+	defer e.stop()
+	if err := e.startPostgres(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	spans, err := e.claimsOf(t.Context(), r, 200, 0)
+	if err != nil || len(spans) == 0 {
+		t.Errorf("timed %v, %v", spans, err)
 	}
 }
