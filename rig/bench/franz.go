@@ -67,7 +67,7 @@ func measureFranzDrain(ctx context.Context, e *env, r *report) error {
 	}
 	kafkaGo.report(r, "drain, by kafka-go")
 	franzGo.report(r, "drain, by franz-go")
-	r.info(franzDrain, median(ratios(franzGo.speed, kafkaGo.speed)), "x")
+	r.ratio(franzDrain, franzGo.speed, kafkaGo.speed, "events/s", noGoal)
 	return nil
 }
 
@@ -90,6 +90,6 @@ func measureFranzLatency(ctx context.Context, e *env, r *report) error {
 	}
 	r.info("p50 at 2,000 events/s, by kafka-go", median(kafkaGo), "ms")
 	r.info("p50 at 2,000 events/s, by franz-go", median(franzGo), "ms")
-	r.info(franzLatency, median(ratios(franzGo, kafkaGo)), "x")
+	r.ratio(franzLatency, franzGo, kafkaGo, "ms", noGoal)
 	return nil
 }

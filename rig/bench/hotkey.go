@@ -72,7 +72,7 @@ func measureHotKey(ctx context.Context, e *env, r *report) error {
 	}
 	r.info("other keys without a hot key (its events are not stored)", median(speeds[0]), "events/s")
 	for i, c := range cases[1:] {
-		r.goal(c.figure, median(ratios(speeds[i+1], speeds[0])), "x", atLeast(0.8))
+		r.ratio(c.figure, speeds[i+1], speeds[0], "events/s", atLeast(0.8))
 	}
 	return nil
 }

@@ -37,6 +37,11 @@ func latencyFigure(rate int, quantile string) string {
 	return fmt.Sprintf("commit to acknowledgement at %d events/s, %s against an insert-and-produce pair", rate, quantile)
 }
 
+// wokenFigure is latencyFigure of a relay in the process of the writer.
+func wokenFigure(rate int, quantile string) string {
+	return latencyFigure(rate, quantile) + ", with Wake after each commit"
+}
+
 var latencyFigures = func() (names []string) {
 	for _, rate := range latencyRates {
 		for _, q := range latencyGoals {
@@ -91,8 +96,8 @@ func (e *env) latencyAt(ctx context.Context, r *report, rate int) error {
 	for _, q := range latencyGoals {
 		r.info(fmt.Sprintf("commit to acknowledgement at %d events/s, %s", rate, q.name), median(of[polling][q.name]), "ms")
 		r.info("the same of the pair", median(of[pair][q.name]), "ms")
-		r.goal(latencyFigure(rate, q.name), median(ratios(of[polling][q.name], of[pair][q.name])), "x", q.goal)
-		r.goal(latencyFigure(rate, q.name)+", with Wake after each commit", median(ratios(of[woken][q.name], of[pair][q.name])), "x", q.goal)
+		r.ratio(latencyFigure(rate, q.name), of[polling][q.name], of[pair][q.name], "ms", q.goal)
+		r.ratio(wokenFigure(rate, q.name), of[woken][q.name], of[pair][q.name], "ms", q.goal)
 	}
 	r.note("Commit to acknowledgement at %d events/s, %d events:\n%s", rate, len(last), histogram(last))
 	return nil

@@ -4,6 +4,7 @@
 //	go run ./rig/bench -quick     # smaller samples and fewer measurements, some minutes
 //	go run ./rig/bench -only drain
 //	go run ./rig/bench -json
+//	go run ./rig/bench -page docs/benchmark.md   # what matters most, on one page, a quarter of an hour
 //	go run ./rig/bench -plot docs/performance   # how costs grow, as plots and tables, in place of the figures
 //
 // It starts both servers itself (Kafka in Docker if there is one, else an in-process fake), or uses those that
@@ -21,6 +22,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"regexp"
 	"syscall"
 )
@@ -31,6 +33,7 @@ type options struct {
 	json       bool
 	only       *regexp.Regexp
 	rounds     int
+	page       string // file
 	plot       string // folder
 	accept     string // file
 	redraw     bool
@@ -61,9 +64,10 @@ func parse(args []string) (options, error) {
 	var o options
 	flags := flag.NewFlagSet("bench", flag.ExitOnError)
 	flags.BoolVar(&o.quick, "quick", false, "smaller samples, without what takes minutes: a few minutes in all")
-	flags.BoolVar(&o.json, "json", false, "print an array of {name, value, unit, goal, ok} and nothing else")
+	flags.BoolVar(&o.json, "json", false, "print an array of {name, value, unit, goal, ok}, and of ratios {low, high, ours, beside, of}, and nothing else")
 	flags.IntVar(&o.rounds, "rounds", 0, "how often compared runs are repeated, in turns (default 3, with -quick 2)")
 	flags.StringVar(&o.cpuProfile, "cpuprofile", "", "write CPU profiles: of the relay's last drain to `file`, of the others to file.bare, file.child, and of consumers to file.batchN.groupN")
+	flags.StringVar(&o.page, "page", "", "measure what matters most, in place of the figures, and write one page (Markdown) into this `file`, and its plots into the folder beside it of the same name; a quarter of an hour")
 	flags.StringVar(&o.plot, "plot", "", "measure how costs grow, in place of the figures, and write a plot (SVG) and its numbers (JSON) for each into `folder`; -only selects by their names")
 	flags.BoolVar(&o.long, "long", false, "with -plot: also 10,000,000 events and rows, half an hour and 30 GB more")
 	flags.BoolVar(&o.redraw, "redraw", false, "with -plot: measure nothing, draw the numbers that are in the folder")
@@ -82,6 +86,12 @@ func parse(args []string) (options, error) {
 	}
 	if o.plot != "" && o.accept != "" {
 		return o, errors.New("-accept is for figures, and -plot measures none")
+	}
+	if o.page != "" && (o.quick || o.json || o.plot != "" || o.accept != "" || o.cpuProfile != "" || *only != "") {
+		return o, errors.New("-page measures what the page has: it goes with -rounds, and with no other option")
+	}
+	if o.page != "" && filepath.Ext(o.page) != ".md" {
+		return o, fmt.Errorf("-page: %q is no Markdown file: its name ends in .md", o.page)
 	}
 	if flags.NArg() > 0 {
 		return o, fmt.Errorf("unexpected argument %q: see -help", flags.Arg(0))
@@ -102,6 +112,9 @@ func run(ctx context.Context, o options) (err error) {
 	if o.redraw {
 		return errors.Join(redraw(o.plot, r), r.print(os.Stdout))
 	}
+	if o.page != "" {
+		return measurePage(ctx, o, r, os.Stdout)
+	}
 	e, err := newEnv(ctx, o, r)
 	if err != nil {
 		return err
@@ -115,36 +128,52 @@ func run(ctx context.Context, o options) (err error) {
 	if o.plot != "" {
 		return grow(ctx, e, r)
 	}
-	for _, m := range []struct {
-		figures []string // names of the goals it reports; -only selects by them
-		long    bool     // not with -quick, unless -only asks for it
-		measure func(context.Context, *env, *report) error
-	}{
-		{drainFigures, false, measureDrain},
-		{drainLargeFigures, false, measureDrainLarge},
-		{franzFigures, false, measureFranz},
-		{transactionsFigures, false, measureTransactions},
-		{heldFigures, false, measureHeld},
-		{isolationFigures, false, measureIsolation},
-		{scaleFigures, true, measureScale},
-		{latencyFigures, false, measureLatency},
-		{newTopicFigures, false, measureNewTopics},
-		{pinnedFigures, false, measurePinned},
-		{slowFigures, false, measureSlow},
-		{retiredFigures, false, measureRetired},
-		{parkedFigures, false, measureParked},
-		{producerFigures, false, measureProducer},
-		{memoryFigures, false, measureMemory},
-		{memorySizesFigures, false, measureMemorySizes},
-		{idleFigures, false, measureIdle},
-		{consumerFigures, false, measureConsumer},
-		{storedFigures, false, measureStored},
-		{hotFigures, false, measureHotKey},
-		{tenantFigures, false, measureTenants},
-		{retentionFigures, false, measureRetention},
-		{requestFigures, false, measureRequests},
-	} {
-		if !selected(o.only, m.figures) || m.long && o.brief() {
+	if err := measure(ctx, e, r); err != nil {
+		return err
+	}
+	if o.accept != "" {
+		return accept(o.accept, r.costs)
+	}
+	return nil
+}
+
+// measurement is what is measured together.
+type measurement struct {
+	figures []string // names of the goals it reports; -only selects by them
+	long    bool     // not with -quick, unless -only asks for it
+	measure func(context.Context, *env, *report) error
+}
+
+var measurements = []measurement{
+	{drainFigures, false, measureDrain},
+	{drainLargeFigures, false, measureDrainLarge},
+	{franzFigures, false, measureFranz},
+	{transactionsFigures, false, measureTransactions},
+	{heldFigures, false, measureHeld},
+	{isolationFigures, false, measureIsolation},
+	{scaleFigures, true, measureScale},
+	{latencyFigures, false, measureLatency},
+	{newTopicFigures, false, measureNewTopics},
+	{pinnedFigures, false, measurePinned},
+	{slowFigures, false, measureSlow},
+	{retiredFigures, false, measureRetired},
+	{parkedFigures, false, measureParked},
+	{producerFigures, false, measureProducer},
+	{memoryFigures, false, measureMemory},
+	{memorySizesFigures, false, measureMemorySizes},
+	{idleFigures, false, measureIdle},
+	{consumerFigures, false, measureConsumer},
+	{storedFigures, false, measureStored},
+	{hotFigures, false, measureHotKey},
+	{tenantFigures, false, measureTenants},
+	{retentionFigures, false, measureRetention},
+	{requestFigures, false, measureRequests},
+}
+
+// measure makes the measurements that are selected.
+func measure(ctx context.Context, e *env, r *report) error {
+	for _, m := range measurements {
+		if !selected(e.options.only, m.figures) || m.long && e.options.brief() {
 			continue
 		}
 		if err := m.measure(ctx, e, r); err != nil {
@@ -153,9 +182,6 @@ func run(ctx context.Context, o options) (err error) {
 			}
 			return err
 		}
-	}
-	if o.accept != "" {
-		return accept(o.accept, r.costs)
 	}
 	return nil
 }

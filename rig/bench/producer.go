@@ -106,11 +106,11 @@ func measureProducer(ctx context.Context, e *env, r *report) error {
 		}
 	}
 	for _, b := range []besides{oneRoundTrip, oneRow, oneQueued} {
-		r.info(fmt.Sprintf("producer, %s against order alone", b), median(ratios(runs[b].speed, runs[nothing].speed)), "x")
+		r.ratio(fmt.Sprintf("producer, %s against order alone", b), runs[b].speed, runs[nothing].speed, "transactions/s", noGoal)
 	}
-	r.goal(producerOverhead, median(ratios(runs[oneEvent].speed, runs[nothing].speed)), "x", atLeast(0.9))
-	r.goal(producerHandwritten, median(ratios(runs[oneEvent].speed, runs[oneRow].speed)), "x", atLeast(0.98))
-	r.goal(producerOneTrip, median(ratios(runs[oneTrip].speed, runs[nothing].speed)), "x", atLeast(1))
+	r.ratio(producerOverhead, runs[oneEvent].speed, runs[nothing].speed, "transactions/s", atLeast(0.9))
+	r.ratio(producerHandwritten, runs[oneEvent].speed, runs[oneRow].speed, "transactions/s", atLeast(0.98))
+	r.ratio(producerOneTrip, runs[oneTrip].speed, runs[nothing].speed, "transactions/s", atLeast(1))
 	r.cost(costProducer, *runs[oneEvent], *runs[oneRow])
 	if e.master != 0 {
 		r.goal(producerHundred, (median(runs[hundred].postgres)-median(runs[nothing].postgres))/manyEvents, "µs", atMost(6))

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -18,6 +19,18 @@ type figure struct {
 	Unit  string  `json:"unit"`
 	Goal  string  `json:"goal"`
 	OK    bool    `json:"ok"`
+
+	// Of a ratio, what it is made of.
+	*spread
+}
+
+// spread is the lowest and the highest of the ratios of the rounds, and the medians of what was compared.
+type spread struct {
+	Low    float64 `json:"low"`
+	High   float64 `json:"high"`
+	Ours   float64 `json:"ours"`
+	Beside float64 `json:"beside"`
+	Of     string  `json:"of"` // unit of both
 }
 
 // report collects figures, and shows on standard error how the run goes.
@@ -45,6 +58,16 @@ func atMost(limit float64) goal  { return goal{"<=", limit} }
 func exactly(limit float64) goal { return goal{"=", limit} }
 func below(limit float64) goal   { return goal{"<", limit} }
 
+// noGoal is that of a ratio that explains others.
+var noGoal goal
+
+func (g goal) String() string {
+	if g == noGoal {
+		return ""
+	}
+	return g.sign + " " + number(g.limit)
+}
+
 func (g goal) met(value float64) bool {
 	switch g.sign {
 	case ">=":
@@ -53,6 +76,8 @@ func (g goal) met(value float64) bool {
 		return value <= g.limit
 	case "=":
 		return value == g.limit
+	case "":
+		return true
 	default:
 		return value < g.limit
 	}
@@ -60,7 +85,30 @@ func (g goal) met(value float64) bool {
 
 // goal adds a figure that has a goal.
 func (r *report) goal(name string, value float64, unit string, g goal) {
-	r.figures = append(r.figures, figure{name, value, unit, g.sign + " " + number(g.limit), g.met(value)})
+	r.figures = append(r.figures, figure{
+		Name:  name,
+		Value: value,
+		Unit:  unit,
+		Goal:  g.String(),
+		OK:    g.met(value),
+	})
+}
+
+// ratio adds a figure that compares runs in turns: the median of the ratios of the rounds. unit is that of the runs.
+func (r *report) ratio(name string, ours, beside []float64, unit string, g goal) {
+	all := ratios(ours, beside)
+	r.goal(name, median(all), "x", g)
+	low, high := bounds(all)
+	if math.IsInf(low, 0) || math.IsInf(high, 0) || math.IsNaN(low) { // of no rounds, or by nothing
+		return
+	}
+	r.figures[len(r.figures)-1].spread = &spread{
+		Low:    low,
+		High:   high,
+		Ours:   median(ours),
+		Beside: median(beside),
+		Of:     unit,
+	}
 }
 
 // info adds a figure that explains others.
@@ -121,7 +169,11 @@ func (r *report) print(w io.Writer) error {
 				met = "short"
 			}
 		}
-		fmt.Fprintf(table, "%s\t%s %s\t%s\t%s\n", f.Name, number(f.Value), f.Unit, f.Goal, met)
+		between := ""
+		if f.spread != nil && f.Low < f.High {
+			between = fmt.Sprintf(" (%s to %s)", number(f.Low), number(f.High))
+		}
+		fmt.Fprintf(table, "%s\t%s %s%s\t%s\t%s\n", f.Name, number(f.Value), f.Unit, between, f.Goal, met)
 	}
 	if err := table.Flush(); err != nil {
 		return err

@@ -165,9 +165,9 @@ func measureRequests(ctx context.Context, e *env, r *report) error {
 		r.info("HTTP requests with a key: CPU time of the process", median(created.self), "µs a request")
 	}
 	r.cost(costRequest, created.samples, byHand.samples)
-	r.info(requestOverhead, median(ratios(created.speed, plain.speed)), "x")
-	r.goal(requestByHand, median(ratios(created.speed, byHand.speed)), "x", atLeast(1))
-	r.goal(requestReplays, median(ratios(replayed.speed, created.speed)), "x", atLeast(3))
+	r.ratio(requestOverhead, created.speed, plain.speed, "requests/s", noGoal)
+	r.ratio(requestByHand, created.speed, byHand.speed, "requests/s", atLeast(1))
+	r.ratio(requestReplays, replayed.speed, created.speed, "requests/s", atLeast(3))
 	return measureRepeats(ctx, pool, s, r)
 }
 

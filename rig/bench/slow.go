@@ -76,7 +76,7 @@ func measureSlow(ctx context.Context, e *env, r *report) error {
 			continue
 		}
 		r.info(fmt.Sprintf("the same while the twelfth %s", t.name), median(held[i]), "ms")
-		r.goal(t.figure, median(ratios(held[i], free[i])), "x", atMost(2))
+		r.ratio(t.figure, held[i], free[i], "ms", atMost(2))
 	}
 	return nil
 }

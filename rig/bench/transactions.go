@@ -59,7 +59,7 @@ func measureTransactionsDrain(ctx context.Context, e *env, r *report, marks stri
 	}
 	plain.report(r, "drain, by franz-go without transactions")
 	transactional.report(r, "drain, by franz-go in transactions")
-	r.info(transactionsDrain, median(ratios(transactional.speed, plain.speed)), "x")
+	r.ratio(transactionsDrain, transactional.speed, plain.speed, "events/s", noGoal)
 	return nil
 }
 
@@ -87,7 +87,7 @@ func measureTransactionsLatency(ctx context.Context, e *env, r *report, marks st
 	r.info("p50 at 500 events/s, by franz-go in transactions", median(in.p50), "ms")
 	r.info("p99 at 500 events/s, by franz-go without transactions", median(without.p99), "ms")
 	r.info("p99 at 500 events/s, by franz-go in transactions", median(in.p99), "ms")
-	r.info(transactionsLatency, median(ratios(in.p50, without.p50)), "x")
+	r.ratio(transactionsLatency, in.p50, without.p50, "ms", noGoal)
 	return nil
 }
 

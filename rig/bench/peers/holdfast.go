@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"sync/atomic"
 	"time"
 
@@ -133,8 +134,9 @@ func (s *stopwatch) perSecond() (float64, error) {
 	return float64(s.events-s.events/10) / s.whole.Sub(s.tenth).Seconds(), nil
 }
 
-// consumeByHoldfast handles every event of the topic once, with the default configuration, by a handler that may share its transaction.
-func (s *servers) consumeByHoldfast(ctx context.Context, topic string, events int) (float64, error) {
+// consumeByHoldfast handles every event of the topic once, with the default configuration. So many events may share a transaction; 0: none,
+// which is the default.
+func (s *servers) consumeByHoldfast(ctx context.Context, topic string, events, group int) (float64, error) {
 	pool, drop, err := s.migrated(ctx)
 	if err != nil {
 		return 0, err
@@ -155,13 +157,13 @@ func (s *servers) consumeByHoldfast(ctx context.Context, topic string, events in
 	if err != nil {
 		return 0, err
 	}
-	in.Handle("order.placed", func(context.Context, pgx.Tx, holdfast.Event) error { return nil }, inbox.WithGroup(64))
+	in.Handle("order.placed", func(context.Context, pgx.Tx, holdfast.Event) error { return nil }, inbox.WithGroup(group))
 	s.made++
-	group, err := kafkago.NewGroup(kafkago.Connection{Brokers: s.kafka.Brokers}, kafkago.GroupConfig{GroupID: fmt.Sprint("group-", s.made), Topics: []string{topic}})
+	source, err := kafkago.NewGroup(kafkago.Connection{Brokers: s.kafka.Brokers}, kafkago.GroupConfig{GroupID: fmt.Sprintf("peer-%d-%d", os.Getpid(), s.made), Topics: []string{topic}})
 	if err != nil {
 		return 0, err
 	}
-	if err := in.Consume(ctx, group); err != nil {
+	if err := in.Consume(ctx, source); err != nil {
 		return 0, err
 	}
 	return watch.perSecond()

@@ -3,6 +3,9 @@
 //
 //	cd rig/bench/peers && go run .
 //	go run . -events 20000 -rounds 5
+//	go run . -only 'holdfast|river' -json
+//
+// It starts both servers itself, or uses those that DATABASE_URL and KAFKA_BROKERS name.
 //
 // It is a module of its own, so that nobody who uses holdfast downloads its peers. Each peer is set up as its own
 // documentation advises, with the settings that made it fastest here; what they are stands where they are made.
@@ -11,11 +14,14 @@ package main
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
+	"regexp"
 	"slices"
 	"syscall"
 	"text/tabwriter"
@@ -24,10 +30,17 @@ import (
 func main() {
 	events := flag.Int("events", 10_000, "events of the backlog, and of the topic that is consumed")
 	rounds := flag.Int("rounds", 3, "how often each is measured, in turns")
+	only := flag.String("only", "", "measure only contestants whose name matches this `regexp`")
+	asJSON := flag.Bool("json", false, "print an array of {job, name, per_second}, in the order of the rounds, and nothing else")
 	flag.Parse()
+	selected, err := regexp.Compile(*only)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "peers: -only:", err)
+		os.Exit(1)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *events, *rounds, os.Stdout); err != nil {
+	if err := run(ctx, *events, *rounds, selected, *asJSON, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "peers:", err)
 		os.Exit(1)
 	}
@@ -39,13 +52,19 @@ type contestant struct {
 	do   func(ctx context.Context) (perSecond float64, err error)
 }
 
-func run(ctx context.Context, events, rounds int, out io.Writer) error {
+// result is what one contestant did in each round.
+type result struct {
+	Job       string    `json:"job"`
+	Name      string    `json:"name"`
+	PerSecond []float64 `json:"per_second"`
+}
+
+func run(ctx context.Context, events, rounds int, only *regexp.Regexp, asJSON bool, out io.Writer) error {
 	s, err := startServers(ctx)
 	if err != nil {
 		return err
 	}
 	defer s.stop()
-	fmt.Fprintln(out, s.about)
 	drains := []contestant{
 		{"holdfast relay", func(ctx context.Context) (float64, error) { return s.drainByHoldfast(ctx, events) }},
 		{"hand-written relay, BatchTimeout 1 ms", func(ctx context.Context) (float64, error) { return s.drainByHand(ctx, events) }},
@@ -59,38 +78,56 @@ func run(ctx context.Context, events, rounds int, out io.Writer) error {
 			return s.drainByWatermill(ctx, events, watermillQueue(1000))
 		}},
 	}
-	if err := compare(ctx, out, fmt.Sprintf("drain a backlog of %d events to Kafka", events), drains, rounds); err != nil {
+	drained, err := compare(ctx, fmt.Sprintf("drain a backlog of %d events to Kafka", events), drains, rounds, only)
+	if err != nil {
 		return err
 	}
 	topic, err := s.filledTopic(ctx, events)
 	if err != nil {
 		return err
 	}
-	return compare(ctx, out, fmt.Sprintf("handle %d events once each", events), []contestant{
-		{"holdfast inbox", func(ctx context.Context) (float64, error) { return s.consumeByHoldfast(ctx, topic, events) }},
+	handled, err := compare(ctx, fmt.Sprintf("handle %d events once each", events), []contestant{
+		{"holdfast inbox, a transaction each", func(ctx context.Context) (float64, error) { return s.consumeByHoldfast(ctx, topic, events, 0) }},
+		{"holdfast inbox, handlers that share", func(ctx context.Context) (float64, error) { return s.consumeByHoldfast(ctx, topic, events, 64) }},
 		{"watermill router, a table of ids", func(ctx context.Context) (float64, error) { return s.consumeByWatermill(ctx, topic, events) }},
 		{"river, JobCompleteTx, without Kafka", func(ctx context.Context) (float64, error) { return s.consumeByRiver(ctx, events) }},
-	}, rounds)
+	}, rounds, only)
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		return json.NewEncoder(out).Encode(append(drained, handled...))
+	}
+	fmt.Fprintln(out, s.about)
+	return errors.Join(show(out, drained), show(out, handled))
 }
 
-// compare lets contestants take turns, each round in another order, and prints the median of each and its ratio to the
-// first one.
-func compare(ctx context.Context, out io.Writer, job string, contestants []contestant, rounds int) error {
-	speeds := make([][]float64, len(contestants))
+// compare lets the contestants that are selected take turns, each round in another order.
+func compare(ctx context.Context, job string, contestants []contestant, rounds int, only *regexp.Regexp) ([]result, error) {
+	contestants = slices.DeleteFunc(contestants, func(c contestant) bool { return !only.MatchString(c.name) })
+	results := make([]result, len(contestants))
 	for round := range rounds {
 		for i := range contestants {
 			n := (i + round) % len(contestants)
-			speed, err := contestants[n].do(ctx)
+			c := contestants[n]
+			speed, err := c.do(ctx)
 			if err != nil {
-				return fmt.Errorf("%s: %w", contestants[n].name, err)
+				return nil, fmt.Errorf("%s: %w", c.name, err)
 			}
-			speeds[n] = append(speeds[n], speed)
+			results[n].Job, results[n].Name, results[n].PerSecond = job, c.name, append(results[n].PerSecond, speed)
 		}
 	}
+	return results, nil
+}
+
+// show prints the median of each contestant of a job and its ratio to the first one.
+func show(out io.Writer, results []result) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "\n%s\tevents/s\tholdfast is\n", job)
-	for i, c := range contestants {
-		fmt.Fprintf(w, "%s\t%.0f\t%.1f x\n", c.name, median(speeds[i]), median(ratios(speeds[0], speeds[i])))
+	for i, c := range results {
+		if i == 0 {
+			fmt.Fprintf(w, "\n%s\tevents/s\t%s is\n", c.Job, c.Name)
+		}
+		fmt.Fprintf(w, "%s\t%.0f\t%.1f x\n", c.Name, median(c.PerSecond), median(ratios(results[0].PerSecond, c.PerSecond)))
 	}
 	return w.Flush()
 }

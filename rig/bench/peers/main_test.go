@@ -1,6 +1,7 @@
 package main
 
 import (
+	"regexp"
 	"strings"
 	"testing"
 
@@ -12,10 +13,10 @@ import (
 func TestPeers_EveryContestantDoesTheWholeJob(t *testing.T) {
 	skip.InShort(t, "it takes 43 s beside the others")
 	var out strings.Builder
-	if err := run(t.Context(), 400, 1, &out); err != nil {
+	if err := run(t.Context(), 400, 1, regexp.MustCompile(""), false, &out); err != nil {
 		t.Fatalf("%v\n%s", err, &out)
 	}
-	for _, want := range []string{"holdfast relay", "watermill forwarder", "hand-written relay", "watermill forwarder, queue", "holdfast inbox", "watermill router", "river"} {
+	for _, want := range []string{"holdfast relay", "watermill forwarder", "hand-written relay", "watermill forwarder, queue", "holdfast inbox, a transaction each", "holdfast inbox, handlers that share", "watermill router", "river"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no figure for %s:\n%s", want, &out)
 		}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/url"
+	"os"
+	"strings"
 	"sync"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -22,28 +24,33 @@ const partitions = 8
 // servers is what all contestants work on. Each run has a database and a topic of its own.
 type servers struct {
 	about string
-	pg    *pgserver.Server
+	dsn   string           // of the maintenance database
+	pg    *pgserver.Server // nil if the server is not ours
 	kafka *kafkaserver.Server
 	admin *pgxpool.Pool
 	made  int
 }
 
+// startServers uses the servers that DATABASE_URL and KAFKA_BROKERS name, and starts those that are not named.
 func startServers(ctx context.Context) (_ *servers, err error) {
-	s := &servers{}
+	s := &servers{dsn: os.Getenv("DATABASE_URL")}
 	defer func() {
 		if err != nil {
 			s.stop()
 		}
 	}()
-	// The settings of a fresh installation, durability included.
-	if s.pg, err = pgserver.Start(ctx, pgserver.Options{}); err != nil {
+	if s.dsn == "" { // the settings of a fresh installation, durability included
+		if s.pg, err = pgserver.Start(ctx, pgserver.Options{}); err != nil {
+			return nil, err
+		}
+		s.dsn = s.pg.DSN
+	}
+	if s.admin, err = pgxpool.New(ctx, s.dsn); err != nil {
 		return nil, err
 	}
-	if s.admin, err = pgxpool.New(ctx, s.pg.DSN); err != nil {
-		return nil, err
-	}
-	s.kafka, err = kafkaserver.Container(ctx, kafkaserver.ContainerOptions{})
-	if errors.Is(err, docker.ErrNoDocker) {
+	if brokers := os.Getenv("KAFKA_BROKERS"); brokers != "" {
+		s.kafka, err = kafkaserver.External(ctx, strings.Split(brokers, ",")...)
+	} else if s.kafka, err = kafkaserver.Container(ctx, kafkaserver.ContainerOptions{}); errors.Is(err, docker.ErrNoDocker) {
 		s.kafka, err = kafkaserver.InProcess()
 	}
 	if err != nil {
@@ -72,13 +79,13 @@ func (s *servers) stop() {
 // database makes an empty one, and returns its address and what drops it.
 func (s *servers) database(ctx context.Context) (dsn string, drop func(), err error) {
 	s.made++
-	name := fmt.Sprint("peer_", s.made)
+	name := fmt.Sprintf("peer_%d_%d", os.Getpid(), s.made)
 	if _, err := s.admin.Exec(ctx, "create database "+name); err != nil {
 		return "", nil, err
 	}
-	u, err := url.Parse(s.pg.DSN)
+	u, err := url.Parse(s.dsn)
 	if err != nil {
-		return "", nil, errors.New("the server's address cannot be parsed")
+		return "", nil, errors.New("DATABASE_URL cannot be parsed as a URL")
 	}
 	u.Path = "/" + name
 	return u.String(), func() {
@@ -89,7 +96,7 @@ func (s *servers) database(ctx context.Context) (dsn string, drop func(), err er
 // topic makes an empty one, and returns its name and what deletes it.
 func (s *servers) topic(ctx context.Context) (name string, drop func(), err error) {
 	s.made++
-	name = fmt.Sprint("peer-", s.made)
+	name = fmt.Sprintf("peer-%d-%d", os.Getpid(), s.made)
 	return name, func() { _ = s.kafka.DeleteTopic(context.WithoutCancel(ctx), name) }, s.kafka.CreateTopic(ctx, name, partitions, nil)
 }
 
