@@ -121,9 +121,9 @@ select r.place, r.topic, r.key, r.why, greatest(r.attempts, 0), case when r.text
 	sizedParkedEnd = `) n offset 0) v offset 0) w offset 0) r`
 )
 
-// dueHead are the heads that are due, and since when, found by parked_due, without what is in memory already: one of each queue. $1 lane, $2 topics
-// that are held (left out), $3 how many, $4 to $6 topics, keys and places in memory: a key stands for its queue, a place for an event
-// without a key. They are hashed, as subqueries of their own.
+// dueHead are the heads that are due, and since when: one of each queue. It finds them by parked_due, without what is in memory already. $1 lane,
+// $2 topics that are held (left out), $3 how many, $4 to $6 topics, keys and places in memory: a key stands for its queue, a place for an
+// event without a key. They are hashed, as subqueries of their own.
 const dueHead = `
 with due as (
   select p.topic, p.key, p.place, p.next_at from holdfast.parked p
@@ -138,8 +138,8 @@ with due as (
 
 // drained, ofBytes and drainedEnd enclose how many rows are read at most, and after how many bytes no more. Every queue has the same share of
 // the rows: a few queues drain in few rounds, however long they are, and of many not much is read that there is no room for. The heads come
-// first, those before others that were due before them, then the second rows of each queue, and so on: a queue with a long backlog keeps no
-// other out of a statement or a call. Within a queue that is the order of place.
+// first, in the order in which they fell due, then the second row of each queue, and so on: a queue with a long backlog keeps no other out of
+// a statement or a call. Within a queue that is the order of place.
 const (
 	drained = sizedParked + `
     select d.* from (
@@ -168,7 +168,8 @@ const readDue = `-- relay.due` + dueHead + drained + `$7` + ofBytes + `$8` + dra
 const listDue = `-- relay.list_due` + dueHead + `
 select head.topic, head.key, head.place from head order by head.since, head.place`
 
-// readHeads is readDue of given heads, as if they were due in the order in which they are given. $1 lane, $2 topics, $3 keys, $4 places, $5 rows, $6 bytes.
+// readHeads is readDue of given heads, as if they had fallen due in the order in which they are given. $1 lane, $2 topics, $3 keys, $4 places,
+// $5 rows, $6 bytes.
 const readHeads = `-- relay.due_of
 with head as (
   select u.topic, u.key, u.place, u.since from unnest($2::text[], $3::text[], $4::bigint[]) with ordinality as u (topic, key, place, since))` + drained + `$5` + ofBytes + `$6` + drainedEnd

@@ -586,7 +586,12 @@ func (co *comparison) step() {
 			err := s.relays[relay].readRows(co.t.Context(), simStatements.In(listDue), []any{number, []string{}, 50, skip.topics, skip.keys, skip.places}, []any{&q.topic, &q.key, &place}, func() {
 				keys = append(keys, rowKey{q, place})
 			})
-			slices.SortFunc(keys, func(a, b rowKey) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
+			slices.SortFunc(keys, func(a, b rowKey) int { // they fell due by two clocks
+				if by := strings.Compare(a.topic+"\x00"+a.key, b.topic+"\x00"+b.key); by != 0 {
+					return by
+				}
+				return int(a.place - b.place)
+			})
 			var to rowKeys
 			var all []string
 			for _, key := range keys {

@@ -71,6 +71,7 @@ type growthSizes struct {
 	turns      int   // of retention
 	consumers  []int
 	consume    int // events
+	past       []float64
 }
 
 var (
@@ -123,6 +124,7 @@ func (o options) growthSizes() growthSizes {
 	if o.quick {
 		s = quickGrowth
 	}
+	s.past = past
 	if o.rounds > 0 {
 		s.rounds = o.rounds
 	}
@@ -138,9 +140,8 @@ func grow(ctx context.Context, e *env, r *report) error {
 	if err := os.MkdirAll(e.options.plot, 0o755); err != nil {
 		return fmt.Errorf("make the folder of the plots: %w", err)
 	}
-	// A broker that has just started is slow until it has compiled its paths.
-	if _, err := e.drained(ctx, r, backlogOf{events: 20_000}, 1); err != nil {
-		return fmt.Errorf("warm up: %w", err)
+	if err := e.warmUp(ctx, r); err != nil {
+		return err
 	}
 	for _, g := range growths {
 		if !selected(e.options.only, g.curves) {
@@ -162,6 +163,14 @@ func grow(ctx context.Context, e *env, r *report) error {
 			}
 			r.curves = append(r.curves, c)
 		}
+	}
+	return nil
+}
+
+// warmUp drains a small backlog: a broker that has just started is slow until it has compiled its paths.
+func (e *env) warmUp(ctx context.Context, r *report) error {
+	if _, err := e.drained(ctx, r, backlogOf{events: 20_000}, 1); err != nil {
+		return fmt.Errorf("warm up: %w", err)
 	}
 	return nil
 }

@@ -37,7 +37,7 @@ func growByConsumers(ctx context.Context, e *env, r *report) ([]curve, error) {
 		return nil, err
 	}
 	x := axis{"consumers of the database", "number"}
-	caption := []string{fmt.Sprintf("Default configuration, handlers that do nothing, %s events of %d bytes in 8 partitions; all in one process. The best of %d runs.",
+	caption := []string{fmt.Sprintf("Handlers that share transactions (WithGroup) and do nothing, %s events of %d bytes in 8 partitions; all in one process. The best of %d runs.",
 		number(float64(e.growth.consume)), payloadBytes, e.growth.rounds)}
 	rate := curve{
 		Name:    rateByConsumers,

@@ -137,9 +137,9 @@ func growByBacklog(ctx context.Context, e *env, r *report) ([]curve, error) {
 		}
 		curves.add(float64(n), p)
 	}
-	curves.rate.extend(fixedAndEach, past...)
-	curves.cpu.extend(sameStep, past...)
-	curves.memory.extend(sameStep, past...)
+	curves.rate.extend(fixedAndEach, e.growth.past...)
+	curves.cpu.extend(sameStep, e.growth.past...)
+	curves.memory.extend(sameStep, e.growth.past...)
 	return curves.all(), nil
 }
 

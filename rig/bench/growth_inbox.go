@@ -63,7 +63,7 @@ func growClaims(ctx context.Context, e *env, r *report) ([]curve, error) {
 			r.progress("%d stored events, %s: the fastest tenth of %d claims within %s ms, the median %s", n, q.name, len(spans), number(fast), number(median(spans)))
 		}
 	}
-	c.extend(sameStep, past...)
+	c.extend(sameStep, e.growth.past...)
 	return []curve{c}, nil
 }
 
@@ -176,7 +176,7 @@ func growRetention(ctx context.Context, e *env, r *report) ([]curve, error) {
 		c.Series[0].add(float64(n), cost)
 		r.progress("retention of %d rows: %s ms for 1,000", n, number(cost))
 	}
-	c.extend(sameStep, past...)
+	c.extend(sameStep, e.growth.past...)
 	return []curve{c}, nil
 }
 

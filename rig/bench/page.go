@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -42,12 +43,12 @@ const (
 
 // pageRows are the lines of the page.
 var pageRows = []row{
-	{"publish a backlog", "a bare loop that reads, produces and records nothing", drainByBare, nil},
-	{"publish a backlog", "a relay written by hand, 100 rows a turn, at the best BatchTimeout (1 ms)", drainByHand, nil},
-	{"publish a backlog of 10,000 events, start included", "Watermill's forwarder with its queue, batches of 1,000", "", &against{peerRelay, peerForwarder}},
-	{"publish a backlog of events of 10 KB", "the bare loop", drainLarge, nil},
-	{"publish a backlog of 1,000 topics, 64 lanes", "holdfast, one topic, 64 lanes", spreads[1].figure, nil},
-	{"from COMMIT to Kafka's answer at 500 events/s, p50", "insert, commit and produce, and record nothing", latencyFigure(latencyRate, "p50"), nil},
+	{"publish a backlog of 300,000 events", "a bare loop that only reads and produces", drainByBare, nil},
+	{"the same", "a simple relay written by hand, 100 rows a turn, BatchTimeout 1 ms; 40,000 events", drainByHand, nil},
+	{"publish a backlog of 10,000 events", "Watermill's forwarder with its queue; it reads batches of 1,000 and publishes one by one", "", &against{peerRelay, peerForwarder}},
+	{"publish a backlog of 30,000 events of 10 KB", "the bare loop", drainLarge, nil},
+	{"publish a backlog of 1,000 topics of a partition each, 64 lanes", "holdfast too: one topic of 8 partitions, 64 lanes", spreads[1].figure, nil},
+	{"from COMMIT to Kafka's answer at 500 events/s, p50", "insert, commit and produce, and nothing else", latencyFigure(latencyRate, "p50"), nil},
 	{"the same, p99", "the same, p99", latencyFigure(latencyRate, "p99"), nil},
 	{"the same, p50, and the writer wakes the relay", "the same, p50", wokenFigure(latencyRate, "p50"), nil},
 	{"write an order and its event in a transaction", "an order and a row written by hand", producerHandwritten, nil},
@@ -60,13 +61,13 @@ var pageRows = []row{
 }
 
 // pagePlots are the curves of the page.
-var pagePlots = []string{latencyByRate, drainByBacklog, drainByPayload, rateByConsumers}
+var pagePlots = []string{latencyByRate, drainByBacklog, rateByConsumers}
 
 // pageSizes are those of a page.
 var pageSizes = func() sizes {
 	s := quickSizes
 	s.rounds = 3
-	s.drain = 300_000
+	s.drain, s.handwritten = 300_000, 40_000
 	s.scale = 100_000
 	s.consume = 32_000
 	s.latency = 12 * time.Second
@@ -112,9 +113,8 @@ func measurePage(ctx context.Context, o options, r *report, out io.Writer) (err 
 	}()
 	e.sizes = pageSizes
 	e.rounds = rounds
-	// A broker that has just started is slow until it has compiled its paths.
-	if _, err := e.drained(ctx, r, backlogOf{events: 20_000}, 1); err != nil {
-		return fmt.Errorf("warm up: %w", err)
+	if err := e.warmUp(ctx, r); err != nil {
+		return err
 	}
 	if err := measure(ctx, e, r); err != nil {
 		return err
@@ -123,7 +123,7 @@ func measurePage(ctx context.Context, o options, r *report, out io.Writer) (err 
 	if err != nil {
 		return fmt.Errorf("peers: %w", err)
 	}
-	e.options.only, e.growth.rounds = names(pagePlots), 1
+	e.options.only, e.growth.rounds, e.growth.past = names(pagePlots), 1, nil
 	if err := grow(ctx, e, r); err != nil {
 		return err
 	}
@@ -248,13 +248,14 @@ type pageFacts struct {
 func pageOf(figures []figure, curves []curve, facts pageFacts) ([]byte, error) {
 	var page bytes.Buffer
 	fmt.Fprintf(&page, "# Benchmark\n\n")
-	fmt.Fprintf(&page, "What holdfast does beside what you might use or write instead: on the same servers, in turns, %d rounds or more each. [Performance](performance.md)\n", facts.rounds)
+	fmt.Fprintf(&page, "How holdfast compares with what you might use or write instead: on the same servers, in turns, %d rounds or more each. [Performance](performance.md)\n", facts.rounds)
 	fmt.Fprintf(&page, "has more figures, and explains them. `%s` measured this page and drew its plots, on %s, in %d minutes.\n\n", facts.command, facts.date.UTC().Format("2 January 2006"), int(facts.took.Round(time.Minute).Minutes()))
-	fmt.Fprintf(&page, "- The machine: %s.\n", facts.machine)
+	fmt.Fprintf(&page, "- The machine: %s; %s.\n", facts.machine, runtime.Version())
 	fmt.Fprintf(&page, "- The peers: %s.\n", strings.Join(facts.peers, ", "))
-	fmt.Fprintf(&page, "- Payloads have 300 bytes where nothing else is said.\n")
-	fmt.Fprintf(&page, "- A ratio is the median of those of the rounds. The lowest and the highest stand in parentheses. A latency is better if it is less.\n\n")
-	fmt.Fprintf(&page, "| what | holdfast | beside it | | ratio | goal |\n|---|---|---|---|---|---|\n")
+	fmt.Fprintf(&page, "- Payloads have 300 bytes where nothing else is said. Handlers do nothing. The start of a relay counts, that of a consumer does not.\n")
+	fmt.Fprintf(&page, "- A ratio is the median of the rounds' ratios, with the lowest and the highest in parentheses. The figures beside it are medians of their own, so\n  dividing them gives another number. For latencies, lower is better.\n")
+	fmt.Fprintf(&page, "- A goal is what the project has set itself.\n\n")
+	fmt.Fprintf(&page, "| what | holdfast | beside | its figure | ratio | goal |\n|---|---|---|---|---|---|\n")
 	for _, row := range pageRows {
 		name := row.figure
 		if row.peer != nil {
@@ -267,11 +268,11 @@ func pageOf(figures []figure, curves []curve, facts pageFacts) ([]byte, error) {
 		f := figures[i]
 		goal := strings.NewReplacer(">=", "≥", "<=", "≤").Replace(f.Goal)
 		if !f.OK {
-			goal += ", short"
+			goal += ", missed"
 		}
 		fmt.Fprintf(&page, "| %s | %s %s | %s | %s %s | %s x (%s to %s) | %s |\n", row.what, number(f.Ours), f.Of, row.beside, number(f.Beside), f.Of, number(f.Value), number(f.Low), number(f.High), goal)
 	}
-	fmt.Fprintf(&page, "\n## How cost grows\n\nOne run for each filled point, with less than [the curves of Performance](performance.md#how-cost-grows). Hollow points are by arithmetic.\n")
+	fmt.Fprintf(&page, "\n## How cost grows\n\nOne run for each point, with smaller samples than [the curves of Performance](performance.md#how-cost-grows).\n")
 	for _, c := range curves {
 		fmt.Fprintf(&page, "\n![%s](%s/%s.svg)\n", c.Title, facts.folder, c.Name)
 	}

@@ -237,6 +237,11 @@ func (c *call) firsts(rows []*cell[Parked]) (firsts []head) {
 			firsts[i].cell = q
 		}
 	}
+	slices.SortStableFunc(firsts, func(a, b head) int {
+		x, _ := a.see(c.tx)
+		y, _ := b.see(c.tx)
+		return cmp.Or(cmp.Compare(a.since, b.since), cmp.Compare(x.Place, y.Place))
+	})
 	return firsts
 }
 
